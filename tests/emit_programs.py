@@ -4,13 +4,13 @@ import functools
 import shutil
 
 from conftest import PROBLEMS, answer_of
-from written import one_tile, reads, writes
+from written import problem_of
 
 from layoutopt.accesses.lower import assigned, chosen_widths, with_loops, with_widths
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.languages import code as code_of
 from layoutopt.codegen.languages import plan, plan_for
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
 from layoutopt.search.solve import solve
 
@@ -37,14 +37,10 @@ def solved(path):
 @functools.cache
 def tabled():
     """A tile that is allowed nothing but row-major and a table, and needs the table."""
-    accesses = [
-        writes("rows", 4, ["i", "tid"], i=12, where="tid < 24"),
-        reads("columns", 4, ["tid % 12", "tid // 12 + 5*i"], i=5, where="tid < 60 and tid // 12 + 5*i < 24"),
-        reads("jumps", 4, ["(3*tid + i) % 12", "(tid * tid // 3 + 5*i) % 24"], i=3),
-    ]
-    problem = from_data(
-        one_tile("only a table", [12, 24], "f32", 64, accesses, layout={"families": ["none", "table"]})
-    )
+    problem = problem_of("""12x24 f32, 64 threads; families none table
+        rows: store 4 [i, tid]; i<12; where tid < 24
+        columns: load 4 [tid % 12, tid // 12 + 5*i]; i<5; where tid < 60 and tid // 12 + 5*i < 24
+        jumps: load 4 [(3*tid + i) % 12, (tid * tid // 3 + 5*i) % 24]; i<3""")
     answer = solve(problem)
     assert (answer.family, answer.excess, answer.bytes) == ("table", 0, 1152)
     assert answer.layout.lookup  # no formula that it follows

@@ -3,12 +3,12 @@
 import json
 
 from conftest import ROOT
-from written import one_tile, reads
+from written import access_from, one_tile, reads
 
 from layoutopt.files.file import from_data
 from layoutopt.search.solve import solve
 
-FILL = {"name": "fill", "op": "tma.load"}
+FILL = access_from("fill: tma.load")
 
 ROWS = {"name": "rows", "op": "load", "copy": {"bytes": 16}}
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from command import python
 from conftest import ROOT
-from written import saved
+from written import access_from, data_of, problem_of, saved
 
 from layoutopt import check, solve
 from layoutopt.cli import commands, import_
@@ -26,13 +26,9 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def transpose(n, **changes):
-    data = {
-        "name": "transpose", "tile": {"shape": [n, n], "element": "f32"}, "threads": n,
-        "accesses": [
-            {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": n}},
-            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": n}},
-        ],
-    }  # fmt: skip
+    data = data_of(f"""{n}x{n} f32, {n} threads
+        rows: store 4 [i, tid]; i<{n}
+        columns: load 4 [tid, i]; i<{n}""")
     return {**data, **changes}
 
 
@@ -78,7 +74,7 @@ def test_an_operation(tmp_path, monkeypatch):
         {"ops": ["transposing load"], "bytes": [8], "phase": 4},
     )
     rows, _ = transpose(8)["accesses"]
-    wide = {"name": "wide", "op": "xpu_read_b64_turned", "index": ["tid", "2*i"], "for": {"i": 4}}
+    wide = access_from("wide: xpu_read_b64_turned [tid, 2*i]; i<4")
     problem = from_data(transpose(8, accesses=[rows, wide]))
     assert check(problem, "x0*8 + x1", target=gpu).accesses[1].wavefronts == 4 * 2 * 4
     assert solve(problem, target=gpu).excess == 0
@@ -162,13 +158,10 @@ def test_an_import(monkeypatch):
 def ring():
     """Five words in a ring, each pair met with two more: no five words meet, and four banks are too few."""
     accesses = [
-        {"name": f"a{k}", "op": "load", "bytes": 4,
-         "index": [f"{k} if tid == 0 else ({(k + 1) % 5} if tid == 1 else tid + 3)"]}
+        access_from(f"a{k}: load 4 [{k} if tid == 0 else ({(k + 1) % 5} if tid == 1 else tid + 3)]")
         for k in range(5)
     ]  # fmt: skip
-    return from_data(
-        {"name": "ring", "tile": {"shape": [7], "element": "f32"}, "threads": 4, "accesses": accesses}
-    )
+    return problem_of("7 f32, 4 threads", *accesses)
 
 
 def test_a_reason(ring, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import sys
 import pytest
 from command import layoutopt, python
 from conftest import ROOT
-from written import one_tile, reads
+from written import data_of
 
 import layoutopt as layoutopt_package
 from layoutopt import load, solve
@@ -106,8 +106,7 @@ def test_notebook_gives_what_it_shows():
 
 
 def test_html_escapes_what_a_file_says():
-    accesses = [reads("a&b", 4, ["lane // 8", "lane % 8"], where="lane < 9")]
-    data = one_tile("<script>", [4, 8], {"bytes": 4}, 32, accesses)
+    data = data_of("4x8 4B, 32 threads", "a&b: load 4 [lane // 8, lane % 8]; where lane < 9", name="<script>")
     problem = from_data(data)
     text = problem._repr_html_()
     assert "<script>" not in text

@@ -1,14 +1,121 @@
-"""Problems of one tile as a file writes them, in one line each, and files of them."""
+"""Problems in few lines, and files of them.
+
+The first line of a problem says what is asked of whom, each further one an access, or a tile where there are several:
+
+    32x33 f32, 64 threads; families none pad; max_bytes 4400; target sm_80
+    rows: store 4 [i, tid]; i<33; where tid < 32
+    columns: load 8|4 [tid % 32, 2*(tid // 32) + j]; j<16, k<2; weight 3
+    bins: atomic 4 [b, 0]; any b<32
+"""
 
 import json
+import re
+
+from layoutopt.files.file import from_data
 
 FIELDS = ("where", "weight", "any", "any_is", "tile", "notes")
+WORDS = ("target", "name", "notes", "minimise", "offset", "where", "tile", "any_is", "lanes", "values")
+LISTS = ("families", "order", "must_be")
+LAYOUT = (*LISTS, "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise", "offset")
 
 
-def one_tile(name, shape, element, threads, accesses, **more):
-    """The data of a problem; `more`: its further fields."""
-    tile = {"shape": shape, "element": element}
-    return {"name": name, "tile": tile, "threads": threads, "accesses": accesses, **more}
+def problem_of(text, *accesses, **fields):
+    """The problem that `data_of` describes."""
+    return from_data(data_of(text, *accesses, **fields))
+
+
+def data_of(text, *accesses, element=None, **fields):
+    """The data of a problem.
+
+    An element of 12 bytes is `12B`, one that is aligned to 4 of them `12B@4`.
+
+    Args:
+        text: its lines.
+        accesses: further ones, each a line or data.
+        element: where the text has none.
+        fields: of the file.
+    """
+    first, *lines = [line.strip() for line in text.strip().splitlines()]
+    asked, *clauses = first.split("; ")
+    *tile, threads = asked.removesuffix(" threads").rsplit(", ", 1)
+    found = {"name": "t", "threads": _number(threads), **_clauses(clauses)}
+    tiles = [line.removeprefix("tile ") for line in lines if line.startswith("tile ")]
+    if tiles:
+        found["tiles"] = list(map(_named_tile, tiles))
+    elif tile:
+        found["tile"] = _tile(*tile, element)
+    lines = [line for line in lines if not line.startswith("tile ")]
+    found["accesses"] = [access_from(a) if isinstance(a, str) else a for a in (*lines, *accesses)]
+    return {**found, **fields}
+
+
+def access_from(text, **fields):
+    """The data of an access: name, operation, bytes a lane and index; then loops, and fields by their names."""
+    head, *clauses = text.split("; ")
+    name, op, width, index = re.fullmatch(r"(.+?): (\S+)(?: ([\d|]+))?(?: \[(.*)\])?", head).groups()
+    found = {"name": name, "op": op}
+    if width is not None:
+        widths = list(map(int, width.split("|")))
+        found["bytes"] = widths[0] if len(widths) == 1 else widths
+    if index is not None:
+        found["index"] = _expressions(index)
+    return {**found, **_clauses(clauses), **fields}
+
+
+def _tile(text, element=None):
+    shape, _, kind = text.partition(" ")
+    size, _, align = kind.partition("@")
+    if re.fullmatch(r"\d+B", size):
+        kind = {"bytes": int(size[:-1]), **({"align": int(align)} if align else {})}
+    return {"shape": [_number(n) for n in shape.split("x")], "element": element or kind}
+
+
+def _named_tile(text):
+    name, rest = text.split(": ", 1)
+    tile, *clauses = rest.split("; ")
+    return {"name": name, **_tile(tile), **_clauses(clauses)}
+
+
+def _clauses(clauses):
+    """Fields by their names; constraints are those of `layout`, what has no name is loops."""
+    found, layout = {}, {}
+    for clause in clauses:
+        field, _, value = clause.partition(" ")
+        if field in LISTS:
+            value = [_number(word) for word in value.split()]
+            value = value[0] if field == "must_be" and len(value) == 1 else value
+        elif field == "published":
+            size, _, offset = value.partition(" ")
+            value = {"offset": offset, "bytes": int(size)}
+        elif "<" in field:
+            field, value = "for", _loops(clause)
+        elif field == "any":
+            value = _loops(value)
+        elif field not in WORDS:
+            value = _number(value)
+        (layout if field in LAYOUT else found)[field] = value
+    return {**found, "layout": layout} if layout else found
+
+
+def _loops(text):
+    return {name: _number(trips) for name, trips in (loop.split("<", 1) for loop in text.split(", "))}
+
+
+def _number(text):
+    """A number, or the expression that gives one."""
+    return int(text) if text.isdigit() else float(text) if re.fullmatch(r"\d+\.\d+", text) else text
+
+
+def _expressions(text):
+    """Parts between the commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def reads(name, width, index, **more):
@@ -27,6 +134,12 @@ def _access(name, op, width, index, more):
     return {"name": name, "op": op, "bytes": width, "index": index, **loops, **fields}
 
 
+def one_tile(name, shape, element, threads, accesses, **more):
+    """The data of a problem; `more`: its further fields."""
+    tile = {"shape": shape, "element": element}
+    return {"name": name, "tile": tile, "threads": threads, "accesses": accesses, **more}
+
+
 def saved(folder, name, data):
     """The path of a file that holds the data as JSON."""
     path = folder / name
@@ -37,14 +150,12 @@ def saved(folder, name, data):
 def batched_rows_and_columns(size, count, element, width):
     """Matrices of which each lane has a row, then a column; a warp spans several."""
     row, other = f"tid//{size}", f"tid%{size}"
-    accesses = [
-        writes("rows", width, [row, "j", other], j=size),
-        reads("columns", width, [row, other, "j"], j=size),
-    ]
-    return one_tile("batched", [count, size, size], element, count * size, accesses, target="sm_90")
+    return data_of(f"""{count}x{size}x{size} {element}, {count * size} threads; name batched
+        rows: store {width} [{row}, j, {other}]; j<{size}
+        columns: load {width} [{row}, {other}, j]; j<{size}""")
 
 
 def planes():
     """Three lines of a plane of four points: every two meet, on two banks."""
-    accesses = [reads(f"line {d}", 4, [f"(tid * {d}) ^ c"], c=4) for d in (1, 2, 3)]
-    return one_tile("plane", [4], "f32", 2, accesses)
+    lines = (f"line {d}: load 4 [(tid * {d}) ^ c]; c<4" for d in (1, 2, 3))
+    return data_of("4 f32, 2 threads", *lines)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import one_tile
+from written import access_from, one_tile
 
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import ProblemFileError
@@ -82,12 +82,9 @@ def test_every_element_is_held_once(name):
 
 def test_fragment_is_the_hand_written_access():
     named = {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16", "warps": [4, 2], "repeat": {"m": 2, "k": 4}}  # fmt: skip
-    by_hand = {
-        "name": "A",
-        "op": "ldmatrix.x4",
-        "index": ["32*(warp % 4) + lane % 16 + 16*m", "8*(lane // 16) + 16*k"],
-        "for": {"m": 2, "k": 4},
-    }
+    by_hand = access_from(
+        "A: ldmatrix.x4 [32*(warp % 4) + lane % 16 + 16*m, 8*(lane // 16) + 16*k]; m<2, k<4"
+    )
     got, want = lanes_of(problem(named)), lanes_of(problem(by_hand))
     assert (got[0] == want[0]).all()
     assert (got[1] == want[1]).all()
@@ -340,7 +337,7 @@ def test_written_out_is_an_ordinary_problem():
     )
     plain = json.loads(json.dumps(written_out(data)))
     assert from_data(plain) == from_data(data)
-    assert plain["accesses"][0] == {"name": "fill", "op": "cp.async", "bytes": 16, "for": {"i": 4}, "index": ["tid // 8 + i*32", "tid % 8 * 8"]}  # fmt: skip
+    assert plain["accesses"][0] == access_from("fill: cp.async 16 [tid // 8 + i*32, tid % 8 * 8]; i<4")
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 5, 8]), st.integers(0, 9)), min_size=1, max_size=5), st.integers(0, 5))  # fmt: skip

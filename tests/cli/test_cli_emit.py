@@ -5,7 +5,7 @@ import json
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from written import one_tile, saved, writes
+from written import data_of, one_tile, saved, writes
 
 SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
 
@@ -55,7 +55,7 @@ def test_a_result_with_and_without_its_problem(tmp_path):
 def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
     problem, result = tmp_path / "p.json", tmp_path / "r.json"
     load = {"name": "fill", "op": "tma.load", "mode": "128B"}
-    problem.write_text(json.dumps(one_tile("x", [128, 64], "f16", 128, [load])))
+    problem.write_text(json.dumps(data_of("128x64 f16, 128 threads", load)))
     result.write_text(layoutopt("solve", str(problem), "--json").stdout)
     whole = layoutopt("emit", str(result), "--problem", str(problem))
     assert whole.returncode == 0, whole.stderr

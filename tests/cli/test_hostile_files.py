@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from written import one_tile, reads
+from written import data_of, problem_of, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.records import count_lines
@@ -83,7 +83,7 @@ def test_expressions_without_end(text):
         parse(text, frozenset(["x0"]))
 
 
-PROBLEM = one_tile("t", [8, 8], "f32", 32, [reads("a", 4, ["lane // 8", "lane % 8"])])
+PROBLEM = data_of("8x8 f32, 32 threads", "a: load 4 [lane // 8, lane % 8]")
 
 
 @pytest.mark.parametrize("name", ["abc\n", "\n", "a\x1b[31m", ""])
@@ -317,7 +317,6 @@ def test_results_that_contradict_their_layout(change, field):
 
 def test_a_weight_of_hundreds_of_decimals_is_refused_in_a_line():
     access = reads("a", 4, ["tid"], weight=5e-324)
-    data = one_tile("p", [32], "f32", 32, [access])
     with pytest.raises(ProblemFileError, match="weights need a common denominator of 2000") as caught:
-        trace(from_data(data), SM_90)
+        trace(problem_of("32 f32, 32 threads", access), SM_90)
     assert len(str(caught.value)) < 150

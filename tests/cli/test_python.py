@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
-from written import writes
+from written import data_of, writes
 
 import layoutopt
 from layoutopt.errors import LayoutError, ProblemFileError
 
 ROWS = writes("rows", 4, ("i", "lane"), i=np.int64(32))
 ROW_OF_8 = writes("row", 4, ["tid // 8", "tid % 8"])
-PLAIN = {"tile": {"shape": [8, 8], "element": "f32"}, "threads": 64, "accesses": [ROW_OF_8]}
+PLAIN = data_of("8x8 f32, 64 threads", ROW_OF_8)
 COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
 
 
@@ -87,12 +87,7 @@ def test_formulas_for_sympy_are_numbers_where_their_arguments_are():
 
 
 def test_load_all_takes_files_dicts_and_templates(tmp_path):
-    template = {
-        "params": {"N": [8, 16]},
-        "tile": {"shape": ["N", 32], "element": "f32"},
-        "threads": 32,
-        "accesses": [ROWS | {"for": {"i": "N"}}],
-    }
+    template = data_of("Nx32 f32, 32 threads", ROWS | {"for": {"i": "N"}}, params={"N": [8, 16]})
     found = layoutopt.load_all(template, "transpose_16x32_f32", transpose())
     assert [p.tile.shape for p in found] == [(8, 32), (16, 32), (16, 32), (32, 32)]
     assert [p.name for p in found[:2]] == ["tile N=8", "tile N=16"]

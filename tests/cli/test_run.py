@@ -8,7 +8,7 @@ import pytest
 from command import layoutopt, python, refused
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
-from written import one_tile, reads
+from written import access_from, problem_of
 
 from layoutopt.accesses.lower import stored, with_widths
 from layoutopt.codegen.languages import plan
@@ -16,7 +16,7 @@ from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import load
 from layoutopt.hardware import machine as gpu
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, counters, device
 from layoutopt.layout.layout import Layout
@@ -130,7 +130,7 @@ def test_a_wrong_problem_is_told_before_a_missing_gpu(tmp_path):
 
 
 def test_self_tests_are_for_nvidia():
-    problem = from_data(one_tile("t", [64], "f32", 64, [reads("a", 4, ["tid"])], target="gfx942"))
+    problem = problem_of("64 f32, 64 threads; target gfx942", "a: load 4 [tid]")
     with pytest.raises(LayoutError, match="runs on NVIDIA GPUs"):
         program(plan(problem, device("gfx942"), "x0"))
 
@@ -157,9 +157,9 @@ PAIR = {
         {"name": "C", "shape": [16, 8], "element": "f16"},
     ],
     "accesses": [
-        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
-        {"name": "b", "tile": "B", "op": "store", "bytes": 8, "index": ["lane // 4", "2*(lane % 4)"]},
-        {"name": "c", "tile": "C", "op": "ldmatrix.x2", "index": ["lane % 16", "0"]},
+        access_from("a: load 4 [i, lane]; i<8; tile A"),
+        access_from("b: store 8 [lane // 4, 2*(lane % 4)]; tile B"),
+        access_from("c: ldmatrix.x2 [lane % 16, 0]; tile C"),
     ],
     "overlay": [["B"], ["C"]],
 }  # fmt: skip

@@ -8,18 +8,17 @@ import os
 import pytest
 from command import layoutopt, refused
 from test_cli import DIAGONALS, ROOT, TRANSPOSE
+from written import data_of
 
 from layoutopt.files import inputs
 
 SMALL = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"
-TEMPLATE = {
-    "name": "columns {N}",
-    "params": {"N": [16, 32]},
-    "tile": {"shape": ["N", 32], "element": "f32"},
-    "threads": 32,
-    "accesses": [{"name": "columns", "op": "load", "bytes": 4, "index": ["tid % N", "i"], "for": {"i": 32}}],
-    "published": {"offset": "x0*33 + x1", "bytes": 4224},
-}
+TEMPLATE = data_of(
+    """Nx32 f32, 32 threads; published 4224 x0*33 + x1
+    columns: load 4 [tid % N, i]; i<32""",
+    name="columns {N}",
+    params={"N": [16, 32]},
+)
 
 
 def lines(done):

@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 from emit_programs import emit
 from hardware_tiles import FILL, MEASURED, of, solved
+from written import access_from
 
 from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.selftest import program
@@ -17,7 +18,7 @@ from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 
 
 def test_code_has_constants_and_copies():
-    problem, result = solved(FILL, {"name": "A", "op": "wgmma.A"}, shape=(128, 128))
+    problem, result = solved(FILL, access_from("A: wgmma.A"), shape=(128, 128))
     text = emit("cuda", problem, device("sm_90"), result)
     for line in (
         "constexpr uint32_t block_fill_boxes = 2;",
@@ -81,8 +82,8 @@ def header():
     problem, result = solved(
         {**FILL, "box": [1, 128, 64], "mode": "128B"},
         {"name": "back", "op": "tma.store", "box": [1, 64, 64]},
-        {"name": "A", "op": "wgmma.A"},
-        {"name": "row", "op": "cp.async.bulk", "bytes": 16},
+        access_from("A: wgmma.A"),
+        access_from("row: cp.async.bulk 16"),
         {"name": "shared", "op": "tma.load", "multicast": 2},
         shape=(2, 128, 64),
         block={"cluster": 2},

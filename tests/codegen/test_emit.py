@@ -9,7 +9,7 @@ import pytest
 from command import python
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, emit, expected, same, solved, tabled, visits
-from written import one_tile, reads
+from written import data_of, one_tile, problem_of, reads
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.cute import swizzle_of
@@ -103,34 +103,28 @@ def test_nvcc_compiles_a_table_of_offsets(tmp_path):
     run(command, "cuda", [tabled()], tmp_path)
 
 
-AWKWARD = {
-    "name": "3-D tile/with an awkward \\ name\\",
-    "tile": {"shape": [3, 10, 7], "element": {"bytes": 12}},
-    "threads": 70,
-    "accesses": [
-        {"name": "int", "op": "load", "bytes": 4, "index": ["for_", "tid // 7", "6 - tid % 7"], "for": {"for_": 3}},
-        {"name": "bytes", "op": "load", "bytes": 4, "index": ["abs // 2 - 1 if abs > 1 else 0", "max(tid % 5 - 1, 0)", "min(tid, 6)"], "for": {"abs": 5}},
-        {"name": "bytes ", "op": "store", "bytes": 4, "index": ["(tid - 9) // 3 % 3", "(tid - 40) % 10", "(~tid & 3) ^ 1"], "where": "not (tid < 3 or tid == 5)"},
-        {"name": "offset", "op": "load", "bytes": 4, "index": ["tid // 40", "-tid // 8 + 9", "(tid * tid - 7) % 7"]},
-        {"name": "offset_bytes", "op": "load", "bytes": 4, "index": ["tid % 3", "0", "0"]},
-        {"name": "late", "op": "load", "bytes": 4, "index": ["m - tid", "tid", "0"], "for": {"m": 3}, "where": "0 <= tid <= m"},
-    ],
-}  # fmt: skip
+AWKWARD = data_of(
+    """3x10x7 12B, 70 threads
+    int: load 4 [for_, tid // 7, 6 - tid % 7]; for_<3
+    bytes: load 4 [abs // 2 - 1 if abs > 1 else 0, max(tid % 5 - 1, 0), min(tid, 6)]; abs<5
+    bytes : store 4 [(tid - 9) // 3 % 3, (tid - 40) % 10, (~tid & 3) ^ 1]; where not (tid < 3 or tid == 5)
+    offset: load 4 [tid // 40, -tid // 8 + 9, (tid * tid - 7) % 7]
+    offset_bytes: load 4 [tid % 3, 0, 0]
+    late: load 4 [m - tid, tid, 0]; m<3; where 0 <= tid <= m""",
+    name="3-D tile/with an awkward \\ name\\",
+)
 
 
-REMAINDERS = {
-    "name": "remainders, precedence and size",
-    "tile": {"shape": [8, 64], "element": "f32"},
-    "threads": 64,
-    "accesses": [
-        {"name": "three", "op": "load", "bytes": 4, "index": ["(3*lane) % 4", "tid"]},
-        {"name": "modulus", "op": "load", "bytes": 4, "index": ["tid % 2", "(2*tid) % 64"]},
-        {"name": "square", "op": "load", "bytes": 4, "index": ["tid*(3*tid % 8) % 8", "(tid*2654435761) % 64"]},
-        {"name": "compare", "op": "load", "bytes": 4, "index": ["((tid & 3) < 2) + (tid ^ 1 if (lane ^ 3) < 16 else 7) % 4", "(tid | 1) if tid % 4 == 3 else tid"]},
-        {"name": "wide", "op": "load", "bytes": 4, "index": ["(tid << 33) // 4294967296 % 8", "(tid*tid*1000003 - 5) % 64"]},
-        {"name": "loop", "op": "load", "bytes": 4, "index": ["(5*i + 3*tid) % 8", "(7*(i ^ tid % 3) + 6*tid) % 64"], "for": {"i": 6}},
-    ],
-}  # fmt: skip
+REMAINDERS = data_of(
+    """8x64 f32, 64 threads
+    three: load 4 [(3*lane) % 4, tid]
+    modulus: load 4 [tid % 2, (2*tid) % 64]
+    square: load 4 [tid*(3*tid % 8) % 8, (tid*2654435761) % 64]
+    compare: load 4 [((tid & 3) < 2) + (tid ^ 1 if (lane ^ 3) < 16 else 7) % 4, (tid | 1) if tid % 4 == 3 else tid]
+    wide: load 4 [(tid << 33) // 4294967296 % 8, (tid*tid*1000003 - 5) % 64]
+    loop: load 4 [(5*i + 3*tid) % 8, (7*(i ^ tid % 3) + 6*tid) % 64]; i<6""",
+    name="remainders, precedence and size",
+)
 
 
 @needs_compiler
@@ -157,7 +151,7 @@ def nested_problem(*symbols):
     accesses = [reads(f"a{k}", 4, [nested(symbol)], i=3) for k, symbol in enumerate(symbols)]
     flat = ", ".join(f"(tid*{2 * k + 3} + i) % {1000 + k}" for k in range(60))
     accesses.append({**accesses[0], "name": "lesser", "index": [f"min({flat})"]})
-    return from_data(one_tile("inside", [1024], "f32", 64, accesses))
+    return problem_of("1024 f32, 64 threads", *accesses)
 
 
 @needs_compiler
@@ -220,15 +214,9 @@ def test_formula_equals_the_layout(layout):
 
 def test_golden_code(request):
     """From a literal layout, never from the solver, whose ties may move between versions."""
-    problem: Problem = from_data(
-        {
-            "name": "golden", "tile": {"shape": [32, 64], "element": "f16"}, "threads": 128,
-            "accesses": [
-                {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 8 + 16*i", "8*(tid % 8)"], "for": {"i": 2}},
-                {"name": "read", "op": "ldmatrix.x4", "index": ["16*(warp % 2) + lane % 16", "8*(lane // 16) + 16*k"], "for": {"k": 4}},
-            ],
-        }
-    )  # fmt: skip
+    problem: Problem = problem_of("""32x64 f16, 128 threads; name golden
+        fill: cp.async 16 [tid // 8 + 16*i, 8*(tid % 8)]; i<2
+        read: ldmatrix.x4 [16*(warp % 2) + lane % 16, 8*(lane // 16) + 16*k]; k<4""")
     layout = Layout(
         (32, 64), 2, (Digit(0, 1, 32, 64), Digit(1, 1, 64, 1)), tuple(Target(b, 8 << b) for b in (3, 4, 5))
     )

@@ -11,7 +11,7 @@ import pytest
 from command import layoutopt, refused
 from emit_programs import GXX, emit
 from test_emit_languages import cute_headers
-from written import one_tile, reads, writes
+from written import access_from, data_of, one_tile, problem_of, reads, writes
 
 from layoutopt.codegen.cute_atoms import tiling
 from layoutopt.codegen.languages import plan
@@ -20,8 +20,8 @@ from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.search.solve import solve
 
-FILL = {"name": "fill", "op": "tma.load"}
-A = {"name": "A", "op": "wgmma.A"}
+FILL = access_from("fill: tma.load")
+A = access_from("A: wgmma.A")
 B = {"name": "B", "op": "wgmma.B", "major": "MN"}
 
 # Accesses, shape, element, what Gluon prints, and the atom, how it is repeated, and CuTe's coordinates.
@@ -39,7 +39,7 @@ CASES = {
 }  # fmt: skip
 
 
-def problem_of(name):
+def dictated(name):
     accesses, shape, element = CASES[name][:3]
     more = {"published": {"offset": GROUPS, "bytes": 8192}} if name == "groups of rows" else {}
     return from_data(one_tile("t", list(shape), element, 128, accesses, target="sm_90a", **more))
@@ -49,7 +49,7 @@ GROUPS = "x0 // 8 * 512 + x1 // 8 * 64 + x0 % 8 * 8 + x1 % 8"
 
 
 def answered(name):
-    problem = problem_of(name)
+    problem = dictated(name)
     return problem, device("sm_90"), GROUPS if name == "groups of rows" else solve(problem)
 
 
@@ -101,7 +101,7 @@ def test_an_atom_tiles_the_layout(name):
 
 
 def test_a_tile_that_no_atom_tiles_says_so():
-    problem = from_data(one_tile("t", [64, 64], "f16", 128, [{**FILL, "mode": "none"}], target="sm_90a"))
+    problem = problem_of("64x64 f16, 128 threads; target sm_90a", {**FILL, "mode": "none"})
     text = emit("cute", problem, device("sm_90"), "x0*64 + x1")
     assert "and none does" in text
     assert "GMMA" not in emit("cute", problem_without(problem), device("sm_90"), "x0*64 + x1")
@@ -138,7 +138,7 @@ def test_cute_puts_every_element_there(tmp_path):
 def test_a_layout_in_use_of_a_mode_is_aligned_as_the_mode_needs_it(tmp_path):
     """Rows of 128 bytes, of which the TMA swizzles eight: given as a formula, or as a result out of a file."""
     load = reads("r", 16, ["tid", "8*i"], i=8)
-    data = one_tile("m", [64, 64], "f16", 64, [load], layout={"must_be": "tma.128B"})
+    data = data_of("64x64 f16, 64 threads; name m; must_be tma.128B", load)
     path, result = tmp_path / "p.json", tmp_path / "r.json"
     path.write_text(json.dumps(data))
     formula = layoutopt("emit", str(path), "--lang", "c", "--offset", "x0*64 + (x1 ^ x0 % 8 * 8)")

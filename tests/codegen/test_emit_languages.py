@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, problem_id
 from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
-from written import one_tile, reads
+from written import one_tile, problem_of
 
 from layoutopt.codegen.cute import swizzle_of
 from layoutopt.codegen.languages import plan
@@ -238,7 +238,7 @@ def test_tilelang_says_where_none_of_its_layouts_is_the_one():
 
 
 def test_tilelang_refuses_what_its_index_expressions_lack():
-    problem = from_data(one_tile("t", [4], "f32", 4, [reads("a", 4, ["tid"])]))
+    problem = problem_of("4 f32, 4 threads", "a: load 4 [tid]")
     with pytest.raises(LayoutError, match="have no max, min"):
         code("tilelang", problem, device("sm_90"), "max(min(x0, 5), 0)")
 

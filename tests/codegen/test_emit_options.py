@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from command import layoutopt, refused
 from emit_programs import emit
-from written import one_tile, reads, writes
+from written import data_of, one_tile, problem_of, reads, writes
 
 from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import run_plan
@@ -19,8 +19,16 @@ GPU = device("sm_90")
 
 
 def problem(element="f32", width=4, **more):
-    accesses = [writes("rows", width, ["warp + 8*i", "lane"], i=4)]
-    return from_data({**one_tile("a tile", [32, 32], element, 256, accesses), **more})
+    return from_data(
+        {
+            **data_of(
+                f"""32x32, 256 threads; name a tile
+        rows: store {width} [warp + 8*i, lane]; i<4""",
+                element=element,
+            ),
+            **more,
+        }
+    )
 
 
 @pytest.mark.parametrize("language", ["cuda", "hip", "opencl", "c", "numba"])
@@ -153,7 +161,7 @@ def test_outer_coordinates_that_stand_alone_are_dimensions(shape, offset, array)
 
 def test_several_elements_are_an_address():
     access = reads("a", 16, ["tid", "4*i"], i=8)
-    problem = from_data(one_tile("t", [32, 32], "f32", 32, [access]))
+    problem = problem_of("32x32 f32, 32 threads", access)
     assert changed(problem, "x0*36 + x1")[1:] == [("&tile[tid][i*4]", "&tile[tid][i*4]")]
 
 

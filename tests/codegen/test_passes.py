@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from written import access_from
 
 from layoutopt.cli.timed_rows import plans_of, with_measured
 from layoutopt.codegen.languages import run_plan
@@ -25,8 +26,8 @@ TWO_TILES = {
         {"name": "B", "shape": [8, 32], "element": "f32"},
     ],
     "accesses": [
-        {"name": "columns", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 32}},
-        {"name": "rows", "tile": "B", "op": "load", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
+        access_from("columns: load 4 [lane, i]; i<32; tile A"),
+        access_from("rows: load 4 [i, lane]; i<8; tile B"),
     ],
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emit_programs import emit
 from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
-from written import reads, writes
+from written import access_from, reads, writes
 
 from layoutopt import check, compare, load_all, solve
 from layoutopt.errors import ProblemFileError
@@ -74,7 +74,7 @@ def test_a_transposed_global_tensor_must_be_asked_for():
 
 
 def test_tma_and_wgmma_meet():
-    _, result = solved(FILL, {"name": "A", "op": "wgmma.A"}, shape=(128, 128))
+    _, result = solved(FILL, access_from("A: wgmma.A"), shape=(128, 128))
     found = of(result, "A")
     assert (of(result, "fill").mode, found.mode, found.major, found.shape) == ("128B", "128B", "K", (64, 16))
     assert (found.leading_byte_offset, found.stride_byte_offset, found.code) == (16, 1024, 1)
@@ -113,7 +113,7 @@ def test_rows_of_a_matrix_may_be_several_dimensions(with_tma):
 
 def test_rows_that_are_too_few_name_the_field():
     with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: x1 has 16 rows \(mn names more dim"):
-        from_data(data({"name": "A", "op": "wgmma.A"}, shape=(8, 16, 64)))
+        from_data(data(access_from("A: wgmma.A"), shape=(8, 16, 64)))
     for mn in ([2, 0], [0, 0], [5], []):
         with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.mn: expected some of the dim"):
             from_data(data({"name": "A", "op": "wgmma.A", "mn": mn}, shape=(8, 16, 64)))
@@ -123,7 +123,7 @@ def test_rows_that_are_too_few_name_the_field():
 def test_integers_of_8_bits_have_fewer_shapes(element, rows):
     """ptxas knows m64n40k32 of e4m3, and not of s8 or u8."""
     asked = {"name": "n", "tile": {"shape": [120, 32], "element": element}, "threads": 128}
-    operand = {"name": "b", "op": "wgmma.B"}
+    operand = access_from("b: wgmma.B")
     problem = from_data(asked | {"accesses": [operand]})
     assert of(solve(problem), "b").shape == ({8: 24, 40: 120}[rows], 32)
     asked["tile"]["shape"][0] = 40
@@ -143,7 +143,7 @@ def test_an_offset_that_a_descriptor_cannot_hold_is_no_layout():
 
 
 def test_without_a_swizzle_core_matrices_lie_apart():
-    _, result = solved({**FILL, "mode": "none"}, {"name": "B", "op": "wgmma.B"}, element="bf16")
+    _, result = solved({**FILL, "mode": "none"}, access_from("B: wgmma.B"), element="bf16")
     fill, found = of(result, "fill"), of(result, "B")
     assert (fill.boxes, fill.box) == (8, (128, 8))
     assert (found.leading_byte_offset, found.stride_byte_offset) == (128 * 16, 128)
@@ -151,7 +151,7 @@ def test_without_a_swizzle_core_matrices_lie_apart():
 
 def test_tcgen05_descriptors():
     problem, result = solved(
-        FILL, {"name": "A", "op": "tcgen05.A"}, target="sm_100a", element="e4m3", shape=(128, 128)
+        FILL, access_from("A: tcgen05.A"), target="sm_100a", element="e4m3", shape=(128, 128)
     )
     found = of(result, "A")
     assert (found.shape, found.code, found.descriptor) == ((128, 32), 2, "0x4000404000010000")
@@ -161,13 +161,11 @@ def test_tcgen05_descriptors():
 
 def test_bulk_copies_take_pads():
     columns = reads("columns", 4, ["tid", "i"], i=32)
-    _, result = solved(
-        {"name": "row", "op": "cp.async.bulk", "bytes": 128}, columns, shape=(128, 32), element="f32"
-    )
+    _, result = solved(access_from("row: cp.async.bulk 128"), columns, shape=(128, 32), element="f32")
     assert (result.offset, result.bytes, result.excess) == ("x0*36 + x1", 127 * 144 + 128, 32 * 4 * 3)
     found = of(result, "row")
     assert (found.copies, found.starts[1], found.alignment_bytes) == (128, 144, 16)
-    _, two = solved({"name": "copies", "op": "cp.async.bulk", "bytes": 256}, ROWS)
+    _, two = solved(access_from("copies: cp.async.bulk 256"), ROWS)
     assert (of(two, "copies").copies, two.bytes) == (64, 16384)
 
 
@@ -205,10 +203,10 @@ def test_what_the_hardware_cannot_reach_is_said():
         ({**FILL, "op": "tma.store", "multicast": 2}, "multicast", "tma.load has"),
         ({**FILL, "box": [128, 64], "multicast": 2}, "multicast", "2 blocks cannot share 1 boxes evenly"),
         ({**FILL, "multicast": 3}, "multicast", "3 blocks cannot share 128x64 elements evenly"),
-        ({"name": "a", "op": "cp.async.bulk"}, "bytes", "needs the bytes"),
-        ({"name": "a", "op": "cp.async.bulk", "bytes": 24}, "bytes", "multiple of 16"),
-        ({"name": "a", "op": "cp.async.bulk", "bytes": 96}, "bytes", "do not cover rows"),
-        ({"name": "a", "op": "tcgen05.A"}, "op", "sm_90 has no tcgen05; sm_100 has"),
+        (access_from("a: cp.async.bulk"), "bytes", "needs the bytes"),
+        (access_from("a: cp.async.bulk 24"), "bytes", "multiple of 16"),
+        (access_from("a: cp.async.bulk 96"), "bytes", "do not cover rows"),
+        (access_from("a: tcgen05.A"), "op", "sm_90 has no tcgen05; sm_100 has"),
     ],
 )
 def test_errors_name_the_field(access, field, reason):
@@ -242,7 +240,7 @@ def test_other_gpus_have_none():
     with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_80 has no tma; sm_90, sm_100 have"):
         solve(from_data(data(FILL, target="sm_80")))
     with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_120 has no tcgen05"):
-        from_data(data({"name": "A", "op": "tcgen05.A"}, target="sm_120"))
+        from_data(data(access_from("A: tcgen05.A"), target="sm_120"))
     with pytest.raises(ProblemFileError, match=r"K-major; MN-major needs 2"):
         from_data(data({"name": "A", "op": "wgmma.A", "major": "MN"}, element="e4m3"))
     with pytest.raises(ProblemFileError, match=r"layout\.families: an access of the hardware by itself"):
@@ -256,7 +254,7 @@ def test_boxes_of_at_most_256():
 
 def test_blocks_of_a_cluster_share_a_tile():
     shared = {**FILL, "multicast": 4}
-    problem, result = solved(shared, {"name": "A", "op": "wgmma.A"}, ROWS, block={"cluster": 8})
+    problem, result = solved(shared, access_from("A: wgmma.A"), ROWS, block={"cluster": 8})
     found = of(result, "fill")
     assert (found.multicast, found.boxes, found.box, found.mode) == (4, 4, (32, 64), "128B")
     assert "1 box by each of 4 blocks of the cluster to all of them" in report(problem, result)
@@ -326,10 +324,10 @@ def test_tile_sets_hold_them_and_fragments():
             ],
             "accesses": [
                 {"tile": "A", **FILL},
-                {"tile": "A", "name": "operand", "op": "wgmma.A"},
+                access_from("operand: wgmma.A; tile A"),
                 {"tile": "D", "name": "out", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16",
                  "repeat": {"n": 8}},
-                {"tile": "D", "name": "store", "op": "tma.store"},
+                access_from("store: tma.store; tile D"),
             ],
             "layout": {"families": ["none", "pad"], "max_bytes": 65536},
         }

@@ -6,7 +6,7 @@ import math
 import msgspec
 import pytest
 from conftest import ROOT
-from written import one_tile, reads, writes
+from written import access_from, data_of, problem_of, reads
 
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.estimate import Memory, Terms, estimate, terms, timing_of
@@ -44,11 +44,9 @@ def test_the_formula_by_hand():
 
 def test_memory_takes_its_wavefronts():
     """One word read by all lanes in 16 bytes: two wavefronts; weights multiply."""
-    accesses = [
-        reads("one", 16, ["0", "0"], weight=3),
-        writes("columns", 4, ["tid % 32", "i"], i=2),
-    ]
-    problem = from_data(one_tile("p", [32, 32], "f32", 64, accesses))
+    problem = problem_of("""32x32 f32, 64 threads
+        one: load 16 [0, 0]; weight 3
+        columns: store 4 [tid % 32, i]; i<2""")
     found = counted(problem, "x0*32 + x1")[3]
     assert found.memory == (Memory(3 * 2 * 2, 3 * 2, 3), Memory(4 * 32, 2 * 32, 2))
     assert (found.accesses, found.copies) == (4, 0)
@@ -60,7 +58,7 @@ def test_iterations_under_a_predicate_wait_or_branch():
 
     def under(where, index):
         access = reads("a", 4, [index], i=4, where=where)
-        return from_data(one_tile("p", [4096], "f32", 32, [access]))
+        return problem_of("4096 f32, 32 threads", access)
 
     short, long = "tid + 32*i", "(tid * (3 + 2*i) // 3 * 5 + tid * i % 7) % 4096"
     assert [counted(under("tid < 8 >> i", short), "x0")[3].waits] == [4]
@@ -160,9 +158,9 @@ def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
 
 def test_row_major_is_among_what_may_take_the_least_time():
     """Rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two."""
-    row = {"name": "row", "op": "stmatrix.x2.trans", "weight": 1000, "index": ["tid // 8", "2*(tid % 8)"]}
+    row = access_from("row: stmatrix.x2.trans [tid // 8, 2*(tid % 8)]; weight 1000")
     column = reads("column", 2, ["tid % 33", "tid // 33"])
-    data = one_tile("p", [33, 16], "f64", 128, [row, column])
+    data = data_of("33x16 f64, 128 threads", row, column)
     for families in (["split", "interval"], ["none", "pad"]):
         layout = {"families": families, "minimise": "time"}
         assert solve(from_data(data | {"layout": layout})).offset == "x0*16 + x1"
@@ -183,8 +181,7 @@ def test_no_time_left_is_no_estimate():
 
 def test_a_block_that_no_multiprocessor_holds_is_said_to_be_one():
     rows = reads("rows", 16, ["tid", "8*i"], i=4)
-    data = one_tile("t", [512, 512], "f16", 128, [rows])
-    problem = from_data(data)
+    problem = problem_of("512x512 f16, 128 threads", rows)
     result = with_faster(problem, solve(problem), device("sm_90"), Budget(None))
     assert result.estimate.blocks_per_sm == 0
     assert "; not even one such block fits on a multiprocessor\n" in report(problem, result)

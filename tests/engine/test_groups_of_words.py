@@ -2,10 +2,9 @@
 
 import pytest
 from oracle import toy
-from written import one_tile, reads, writes
+from written import problem_of, reads, writes
 
 from layoutopt import Status, check, solve
-from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Device, PhaseRule
 
 OUTSIDE = ", XOR sources outside groups of 32 words"
@@ -22,9 +21,7 @@ def rows_and_bytes(**layout):
     """Every second row of 16 words starts at one bank, unless a swizzle reads a bit inside a group."""
     rows = writes("rows", 8, ["lane % 8", "0"])
     single = reads("single", 1, ["0", "lane % 8"])
-    return from_data(
-        one_tile("grouped", [8, 8], "f64", 16, [rows, single], layout={"families": ["none", "xor"], **layout})
-    )
+    return problem_of("8x8 f64, 16 threads", rows, single, layout={"families": ["none", "xor"], **layout})
 
 
 def test_a_scope_names_the_sources_that_are_left_out():
@@ -45,8 +42,7 @@ def thirds(**layout):
     """Bytes of every third element of 10 bytes, by four lanes."""
     flat = "tid + 32*i"
     bytewise = reads("a", 1, [f"(({flat})//3 + i) % 5", f"({flat}) % 3"])
-    accesses = [bytewise | {"for": {"i": 3}}]
-    return from_data(one_tile("thirds", [5, 3], {"bytes": 10}, 4, accesses, layout=layout))
+    return problem_of("5x3 10B, 4 threads", bytewise | {"for": {"i": 3}}, layout=layout)
 
 
 def banks_of_four():

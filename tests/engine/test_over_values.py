@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracle import toy
 from oracle.banks import instruction
-from written import one_tile, reads
+from written import access_from, data_of, problem_of, reads
 
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
@@ -37,16 +37,8 @@ def toy_device(lanes, banks):
 
 
 def access_problem(index, op, width, values, *, columns, element="u32", any_is="worst", threads=4, **more):
-    return from_data(
-        {
-            "schema": "layoutopt.problem/1", "name": "choices", "threads": threads,
-            "tile": {"shape": [columns], "element": element},
-            "accesses": [
-                {"name": "a", "op": op, "bytes": width, "index": [index], "any": {"v": values},
-                 "any_is": any_is, **more}
-            ],
-        }
-    )  # fmt: skip
+    access = access_from(f"a: {op} {width} [{index}]; any v<{values}; any_is {any_is}", **more)
+    return problem_of(f"{columns}, {threads} threads", access, element=element)
 
 
 def counted(problem, gpu, table):
@@ -191,18 +183,9 @@ def test_matching():
 
 
 def histogram(any_is="worst", pitch=None):
-    accesses = [
-        {
-            "name": "count",
-            "op": "reduce",
-            "bytes": 4,
-            "index": ["warp", "bin"],
-            "any": {"bin": 256},
-            "any_is": any_is,
-        },
-        reads("merge", 4, ["i", "tid + 64*j"], i=2, j=4),
-    ]
-    return from_data(one_tile("histogram", [2, 256], "u32", 64, accesses))
+    return problem_of(f"""2x256 u32, 64 threads
+        count: reduce 4 [warp, bin]; any bin<256; any_is {any_is}
+        merge: load 4 [i, tid + 64*j]; i<2, j<4""")
 
 
 def test_a_histogram_of_256_bins_is_at_least_eight_ways_and_reaches_it():
@@ -227,7 +210,7 @@ def test_an_expected_histogram_is_that_of_words_spread_evenly():
 
 def test_one_value_is_no_choice():
     gpu = device("sm_90")
-    data = one_tile("one", [32, 32], "f32", 32, [reads("a", 4, ["lane", "3"])])
+    data = data_of("32x32 f32, 32 threads; name one", "a: load 4 [lane, 3]")
     plain = check(from_data(data), "x0*32 + x1", target=gpu).accesses[0]
     data["accesses"][0]["any"] = {"v": 1}
     assert check(from_data(data), "x0*32 + x1", target=gpu).accesses[0].wavefronts == plain.wavefronts == 32
@@ -247,27 +230,23 @@ def test_one_value_is_no_choice():
 def test_wrong_choices_are_refused(changes, message):
     layout = {"layout": changes.pop("layout")} if "layout" in changes else {}
     access = reads("a", 4, ["bin"], any={"bin": 256})
-    data = one_tile("wrong", [256], "u32", 32, [{**access, **changes}], **layout)
     with pytest.raises(ProblemFileError, match=message):
-        solve(from_data(data))
+        solve(problem_of("256 u32, 32 threads", {**access, **changes}, **layout))
 
 
 def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
     """The worst over values counts once, whatever of the values makes the phases of another access."""
-    accesses = [
-        reads("a", 4, ["(tid + 4*v) % 16"], any={"v": 4}),
-        reads("b", 4, ["(tid + 4*j) % 16"], j=4),
-    ]
-    data = one_tile("c", [16], "u64", 4, accesses)
-    found = solve(from_data(data), target=toy.toy_device(4, 4))
+    problem = problem_of("""16 u64, 4 threads
+        a: load 4 [(tid + 4*v) % 16]; any v<4
+        b: load 4 [(tid + 4*j) % 16]; j<4""")
+    found = solve(problem, target=toy.toy_device(4, 4))
     assert (found.accesses[1].excess, found.proof.excess.lower_bound) == (4, 4)
 
 
 def test_words_of_a_row_that_share_a_bank_are_one():
     """Kepler serves two words of an aligned row of 64 from one bank at once: row-major needs no more."""
     access = reads("a", 4, ["(tid + 2*v) % 64"], any={"v": 32})
-    data = one_tile("r", [64], "f32", 32, [access], target="sm_30")
-    found = solve(from_data(data))
+    found = solve(problem_of("64 f32, 32 threads; target sm_30", access))
     (report,) = found.accesses
     assert (report.wavefronts, report.ideal, found.excess) == (1, 1, 0)
     assert found.status is Status.OPTIMAL

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 from conftest import PROBLEMS, ROOT, problem_id
-from written import reads, writes
+from written import access_from, reads, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.cli.commands import main
@@ -152,12 +152,7 @@ def test_everything_optional_is_read(problem_file):
             },
             tile={"shape": [8, 8], "element": {"bytes": 4}},
             accesses=[
-                {
-                    "name": "a",
-                    "op": "ld.shared.v2.b32",
-                    "index": ["tid // 8", "2*(tid % 4)"],
-                    "where": "tid % 8 < 4",
-                },
+                access_from("a: ld.shared.v2.b32 [tid // 8, 2*(tid % 4)]; where tid % 8 < 4"),
                 reads("b", 4, [0, "i"], i=8, weight="8 - i"),
                 reads("c", 4, [0, "min(tid, 7)"], weight=0.5),
             ],

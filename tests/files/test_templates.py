@@ -5,23 +5,21 @@ import json
 import numpy as np
 import pytest
 from command import layoutopt
-from written import one_tile, saved
+from written import data_of, saved
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.templates import expand, single, value_of
 
-TEMPLATE = {
-    "name": "tile {M}x{K}",
-    "params": {"M": [16, 32], "K": [32, 64], "op": ["load", "store"]},
-    "where": "M * K <= 1024 and not (op == 'store' and M == 32)",
-    "tile": {"shape": ["M", "K + 0"], "element": "f32"},
-    "threads": 32,
-    "accesses": [
-        {"name": "rows", "op": "op", "bytes": 4, "index": ["i // (K // 32)", "tid + 32*(i % (K // 32))"], "for": {"i": "M * K // 32"}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % M", "i"], "for": {"i": "K"}, "where": "tid < M"},
-    ],
-}  # fmt: skip
+TEMPLATE = data_of(
+    """32 threads
+    rows: op 4 [i // (K // 32), tid + 32*(i % (K // 32))]; i<M * K // 32
+    columns: load 4 [tid % M, i]; i<K; where tid < M""",
+    name="tile {M}x{K}",
+    tile={"shape": ["M", "K + 0"], "element": "f32"},
+    params={"M": [16, 32], "K": [32, 64], "op": ["load", "store"]},
+    where="M * K <= 1024 and not (op == 'store' and M == 32)",
+)
 
 
 def test_combinations_in_order():
@@ -154,7 +152,7 @@ def test_values_of_the_command_line():
 
 def test_a_template_of_one_problem_is_written_out(tmp_path):
     copied = {"name": "c", "op": "store", "copy": {"bytes": 4}}
-    data = one_tile("t", [8, 8], "f32", "N", [copied], params={"N": [32]})
+    data = data_of("8x8 f32, N threads", copied, params={"N": [32]})
     path = saved(tmp_path, "p.json", data)
     done = layoutopt("problems", str(path), "--expanded")
     assert done.returncode == 0, done.stderr

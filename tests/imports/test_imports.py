@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from written import one_tile
+from written import access_from, one_tile, problem_of
 
 from layoutopt.accesses.thread_values import access_of
 from layoutopt.accesses.trace import trace
@@ -281,7 +281,7 @@ def test_lanes_that_take_no_part(tmp_path):
     ]
     done = import_lines(tmp_path, *lines, threads=40)
     (access,) = json.loads(done.stdout)["accesses"]
-    assert access == {"name": "a", "op": "ld.shared.b32", "index": ["tid // 8", "tid % 8"]}
+    assert access == access_from("a: ld.shared.b32 [tid // 8, tid % 8]")
     # The same of a block of 64, where the condition has to be in the problem.
     (access,) = json.loads(import_lines(tmp_path, *lines, threads=64).stdout)["accesses"]
     loaded = from_data(json.loads(import_lines(tmp_path, *lines, threads=64).stdout))
@@ -591,9 +591,9 @@ def test_formulas_of_threads_and_iterations_are_found_again(threads, trips, inde
 
 
 def test_a_copy_of_part_of_the_threads_comes_back_from_its_trace(tmp_path):
-    accesses = [{"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}]
-    data = one_tile("t", [24, 40], "f32", 128, accesses)
-    problem = from_data(data)
+    problem = problem_of(
+        "24x40 f32, 128 threads", {"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}
+    )
     (lanes,) = trace(problem, device("sm_90")).accesses
     lines = []
     for number, (element, active) in enumerate(zip(lanes.element, lanes.active, strict=True)):

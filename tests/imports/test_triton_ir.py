@@ -4,6 +4,7 @@ import json
 
 import pytest
 from command import layoutopt
+from written import access_from
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
@@ -162,7 +163,7 @@ def test_a_buffer_may_be_read_by_its_rows_and_across_them():
     second = "    %o2 = ttng.warp_group_dot %a0, %b0, %acc0 : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> tensor<128x64xf32, #mma>\n"
     _, b, _ = problems(HOPPER + second)
     assert b["accesses"][1:] == [
-        {"name": "wgmma.B", "op": "wgmma.B"},
+        access_from("wgmma.B: wgmma.B"),
         {"name": "wgmma.B 1", "op": "wgmma.B", "major": "MN"},
     ]
     assert check(from_data(b), b["published"]["offset"]).excess == 0

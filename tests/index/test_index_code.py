@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from written import one_tile, reads, writes
+from written import data_of, one_tile, problem_of, reads
 
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
@@ -21,11 +21,9 @@ from layoutopt.study.compare import compare
 
 
 def transpose(element="f32"):
-    accesses = [
-        writes("rows", 4, ["tid // 32 + 8*i", "tid % 32"], i=4),
-        reads("columns", 4, ["tid % 32", "tid // 32 + 8*i"], i=4),
-    ]
-    return from_data(one_tile("transpose", [32, 32], element, 256, accesses))
+    return problem_of(f"""32x32 {element}, 256 threads
+        rows: store 4 [tid // 32 + 8*i, tid % 32]; i<4
+        columns: load 4 [tid % 32, tid // 32 + 8*i]; i<4""")
 
 
 def test_an_addend_is_free_and_a_flip_is_not():
@@ -94,7 +92,7 @@ def test_addresses_that_are_longer_than_their_share_are_taken_as_they_are(monkey
     long = " + ".join(f"(tid*{k} ^ i*{k + 7}) // {k + 2}" for k in range(1, 50))
     accesses = [reads(f"a{k}", 4, [f"({long} + {k}) % 1024"], i=8, where=f"({long}) % 3") for k in range(8)]
     accesses.append(reads("short", 4, ["tid"]))
-    problem = from_data(one_tile("p", [1024], "f32", 256, accesses))
+    problem = problem_of("1024 f32, 256 threads", *accesses)
     case = case_of(problem, device("sm_90"))
     monkeypatch.setattr(index_code, "_codes", {})
     sought = []
@@ -123,7 +121,7 @@ def test_addresses_that_are_longer_than_their_share_are_taken_as_they_are(monkey
 def _cost(index, where=None, loops=None):
     access = {"name": "a", "op": "load", "bytes": 4, "index": [index], "for": loops or {"i": 4}}
     access |= {} if where is None else {"where": where}
-    case = case_of(from_data(one_tile("p", [4096], "f32", 256, [access])), device("sm_90"))
+    case = case_of(problem_of("4096 f32, 256 threads", access), device("sm_90"))
     (code,) = case.index_code(parse("x0", frozenset(("x0",))))
     return code.instructions.total
 
@@ -142,7 +140,7 @@ def _cost(index, where=None, loops=None):
 def test_behind_predicates_the_start_is_added(index, where, cost):
     access = reads("a", 4, [index], i=4)
     access |= {} if where is None else {"where": where}
-    case = case_of(from_data(one_tile("p", [4096], {"bytes": 4, "align": 4}, 256, [access])), device("sm_90"))
+    case = case_of(problem_of("4096 4B@4, 256 threads", access), device("sm_90"))
     (code,) = case.index_code(parse("x0", frozenset(("x0",))))
     assert code.instructions.total == cost
 
@@ -252,11 +250,9 @@ def test_what_no_layout_undercuts(threads, element, width, index, least):
 
 
 def test_instructions_first_takes_no_more_of_them_than_any_row():
-    accesses = [
-        writes("fill", 4, ["tid // 32 + 2*i", "tid % 32"], i=8),
-        reads("use", 16, ["tid // 4", "4*(tid % 4) + 16*k"], k=2),
-    ]
-    data = one_tile("tile", [16, 32], "f32", 64, accesses)
+    data = data_of("""16x32 f32, 64 threads
+        fill: store 4 [tid // 32 + 2*i, tid % 32]; i<8
+        use: load 16 [tid // 4, 4*(tid % 4) + 16*k]; k<2""")
     usual = from_data(data)
     first = from_data(data | {"layout": {"minimise": "instructions"}})
     rows = compare(usual).rows

@@ -7,10 +7,9 @@ import types
 import numpy as np
 import pytest
 from oracle.banks import weighted_excess
-from written import one_tile
+from written import access_from, problem_of
 
 from layoutopt.accesses.trace import trace
-from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.model import annealing
@@ -121,11 +120,10 @@ def test_without_a_compiler_nothing_is_annealed(monkeypatch):
 
 def stencil(name, taps):
     """A block of 8x4x8 with a halo of one, filled cyclically: a warp is a plane of 4 rows of 8."""
-    fill = {
-        "name": "fill", "op": "store", "bytes": 4, "for": {"c": 3}, "where": "tid + 256*c < 600",
-        "index": ["(tid + 256*c)//60", "(tid + 256*c)//10%6", "(tid + 256*c)%10"],
-    }  # fmt: skip
-    return from_data(one_tile(name, [10, 6, 10], "f32", 256, [fill, *taps]))
+    fill = access_from(
+        "fill: store 4 [(tid + 256*c)//60, (tid + 256*c)//10%6, (tid + 256*c)%10]; c<3; where tid + 256*c < 600"
+    )
+    return problem_of(f"10x6x10 f32, 256 threads; name {name}", fill, *taps)
 
 
 def test_a_stencil_of_seven_points_has_few_conflicts():

@@ -10,7 +10,7 @@ from oracle import toy
 from oracle.banks import weighted_excess
 from oracle.random_tiles import tiny
 from oracle.toy import every_placement
-from written import batched_rows_and_columns, one_tile, reads, saved, writes
+from written import batched_rows_and_columns, data_of, problem_of, saved
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import cases
@@ -76,7 +76,7 @@ def test_wrapped_diagonals_of_even_squares(n):
             ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
         ]
     ]  # fmt: skip
-    problem = from_data(one_tile("d", [n, n], "f32", n, accesses))
+    problem = problem_of(f"{n}x{n} f32, {n} threads", *accesses)
     _, found = free(problem, toy.toy_device(n, n))
     assert (found.bound, found.excess) == (2, 2)
 
@@ -93,12 +93,10 @@ def test_wide_vectors_fix_the_places_of_their_words():
 
 def test_narrow_elements_share_words():
     """Bytes with no wide access may share words in any way: the bound leaves them out."""
-    accesses = [
-        writes("rows", 1, ["i", "tid"], i=64),
-        reads("columns", 1, ["tid", "i"], i=64),
-    ]
-    data = one_tile("bytes", [64, 64], "i8", 32, accesses)
-    problem, gpu = from_data(data), device("sm_90")
+    problem = problem_of("""64x64 i8, 32 threads; name bytes
+        rows: store 1 [i, tid]; i<64
+        columns: load 1 [tid, i]; i<64""")
+    gpu = device("sm_90")
     lanes, found = free(problem, gpu)
     assert found.bound == found.excess == weighted_excess(found.table, lanes, gpu) == 0
     assert found.bytes >= found.bytes_bound == 4096
@@ -107,14 +105,12 @@ def test_narrow_elements_share_words():
 
 def test_narrow_elements_that_no_wide_access_binds_count_in_the_floor_alone():
     """A phase whose floor exceeds the units left: two firm words and six loose halves, on two banks."""
-    accesses = [
-        reads("halves", 2, ["(tid + i) % 10"], i=2),
-        {"name": "words", "op": "atomic", "bytes": 4, "index": ["2*tid"], "where": "tid < 2"},
-    ]
-    data = one_tile("mixed", [10], {"bytes": 2}, 8, accesses)
+    problem = problem_of("""10 2B, 8 threads
+        halves: load 2 [(tid + i) % 10]; i<2
+        words: atomic 4 [2*tid]; where tid < 2""")
     narrow = toy.toy_device(8, 2)
     rules = {**narrow.rules, ("load", 2): narrow.rules["load", 4]}
-    problem, gpu = from_data(data), replace(narrow, rules=rules)
+    gpu = replace(narrow, rules=rules)
     lanes, found = free(problem, gpu)
     assert found.bound <= found.excess == weighted_excess(found.table, lanes, gpu)
 
@@ -132,18 +128,18 @@ def test_a_hint_and_a_size_limit_are_kept():
 
 def test_not_for_elements_of_odd_sizes():
     problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
-    data = one_tile("twelve", [8], {"bytes": 12}, 8, [reads("a", 4, ["tid"])])
-    assert free(from_data(data), device(problem.target))[1] is None
+    assert free(problem_of("8 12B, 8 threads", "a: load 4 [tid]"), device(problem.target))[1] is None
 
 
 def rows_columns_diagonals(n, m, **layout):
     last = n - 1
-    accesses = [
-        writes("rows", 4, ["i", "tid"], i=n),
-        reads("columns", 4, [f"min(tid, {last})", "i"], i=m),
-        reads("diagonals", 4, [f"min(tid, {last})", f"(tid + i) % {m}"], i=m),
-    ]
-    return from_data(one_tile("t", [n, m], "f32", m, accesses, layout=layout))
+    return problem_of(
+        f"""{n}x{m} f32, {m} threads
+        rows: store 4 [i, tid]; i<{n}
+        columns: load 4 [min(tid, {last}), i]; i<{m}
+        diagonals: load 4 [min(tid, {last}), (tid + i) % {m}]; i<{m}""",
+        layout=layout,
+    )
 
 
 @pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
@@ -187,7 +183,7 @@ def test_a_table_without_conflicts_is_found_where_any_conflict_is_infeasible():
 @pytest.mark.parametrize("families", [None, ["none", "table"]])
 def test_a_table_keeps_to_the_bytes_there_are(families):
     """Three words that never meet share the bank that three others leave them: 36 bytes."""
-    data = one_tile("t", [6], "f32", 4, [reads("a", 4, ["i if tid == 0 else tid + 2"], i=3)])
+    data = data_of("6 f32, 4 threads", "a: load 4 [i if tid == 0 else tid + 2]; i<3")
     gpu = toy.toy_device(4, 4)
     assert (solve(from_data(data), target=gpu).excess, solve(from_data(data), target=gpu).bytes) == (0, 36)
     data["layout"] = {"max_bytes": 24} | ({"families": families} if families else {})
@@ -197,8 +193,7 @@ def test_a_table_keeps_to_the_bytes_there_are(families):
 
 def test_no_table_evades_a_pitch_or_an_order():
     """Rows of 128 bytes that a pitch multiple of 256 bytes spreads."""
-    accesses = [reads("a", 4, ["i", "tid"], i=8)]
-    data = one_tile("t", [8, 32], "f32", 32, accesses, layout={"pitch_multiple_bytes": 256})
+    data = data_of("8x32 f32, 32 threads; pitch_multiple_bytes 256", "a: load 4 [i, tid]; i<8")
     result = solve(from_data(data))
     assert (result.family, result.bytes, result.layout.digits[0].stride) == ("pad", 1920, 64)
     assert (result.proof.bytes.lower_bound, result.proof.bytes.scope[:8]) == (1920, "families")
@@ -235,19 +230,17 @@ def test_a_better_table_is_named_in_the_unit_of_what_was_found():
          "index": [f"{k} if tid == 0 else ({(k + 1) % 5} if tid == 1 else tid + 3)"]}
         for k in range(5)
     ]  # fmt: skip
-    data = one_tile("ring", [7], "f32", 4, accesses, layout={"families": ["none"]})
-    result = solve(from_data(data), target=toy.toy_device(4, 4))
+    problem = problem_of("7 f32, 4 threads; families none", *accesses)
+    result = solve(problem, target=toy.toy_device(4, 4))
     assert (result.excess, result.weighted_excess) == (4, 9)
     assert result.reason == "a table of offsets would have 2 weighted excess in 36 bytes"
 
 
 def test_a_table_fits_where_no_formula_does():
     """Nine f32 a row, read in pairs: every formula needs a pad; a table keeps the pairs together in any order."""
-    accesses = [
-        reads("pairs", 8, ["tid // 4 % 4", "2*(tid % 4)"]),
-        reads("words", 4, ["tid % 4", "tid // 4 % 9"]),
-    ]
-    data = one_tile("pairs", [4, 9], "f32", 32, accesses, layout={"max_bytes": 144})
+    data = data_of("""4x9 f32, 32 threads; max_bytes 144
+        pairs: load 8 [tid // 4 % 4, 2*(tid % 4)]
+        words: load 4 [tid % 4, tid // 4 % 9]""")
     result = solve(from_data(data))
     assert (result.status is not Status.INFEASIBLE, result.bytes, result.family) == (True, 144, "table")
     data["layout"]["families"] = ["none", "order", "pad"]
@@ -258,11 +251,9 @@ def test_a_table_fits_where_no_formula_does():
 
 def test_a_last_word_that_is_not_full_lies_last():
     """Bytes in rows of seven, of which a store takes four: 35 bytes are nine words, one of them of three."""
-    accesses = [
-        writes("rows", 4, ["i", "0"], i=5, where="tid < 1"),
-        reads("pairs", 2, ["2 + tid", "4"], where="tid < 3"),
-    ]
-    data = one_tile("rows", [5, 7], "u8", 8, accesses, layout={"max_bytes": 35})
+    data = data_of("""5x7 u8, 8 threads; name rows; max_bytes 35
+        rows: store 4 [i, 0]; i<5; where tid < 1
+        pairs: load 2 [2 + tid, 4]; where tid < 3""")
     result = solve(from_data(data))
     assert (result.status, result.bytes, result.excess) == (Status.OPTIMAL, 35, 0)
     data["layout"] = {"max_bytes": 34}
@@ -271,11 +262,9 @@ def test_a_last_word_that_is_not_full_lies_last():
 
 def test_fewest_bytes_first_means_those_of_a_table_too():
     """Pairs begin rows of three: a table without conflicts takes 40 bytes, the smallest table 36."""
-    accesses = [
-        reads("pairs", 8, ["tid % 3", "0"], where="tid < 3"),
-        reads("words", 4, ["[3, 0, 8, 0, 2, 3, 0, 0][tid] // 3", "[3, 0, 8, 0, 2, 3, 0, 0][tid] % 3"]),
-    ]
-    data = one_tile("rows", [3, 3], "f32", 8, accesses, layout={"minimise": "bytes"})
+    data = data_of("""3x3 f32, 8 threads; name rows; minimise bytes
+        pairs: load 8 [tid % 3, 0]; where tid < 3
+        words: load 4 [[3, 0, 8, 0, 2, 3, 0, 0][tid] // 3, [3, 0, 8, 0, 2, 3, 0, 0][tid] % 3]""")
     for families in ({}, {"families": ["none", "pad", "table"]}):
         data["layout"] = {"minimise": "bytes", **families}
         result = solve(from_data(data), target=toy.toy_device(8, 4))
@@ -287,20 +276,18 @@ def test_fewest_bytes_first_means_those_of_a_table_too():
 
 def test_a_table_saves_bytes_where_elements_have_a_low_alignment():
     """Whether 28 bytes are the fewest is not known, for elements may start anywhere; no formula takes so few."""
-    accesses = [
-        reads("words", 4, ["i", "tid % 3"], i=2, where="tid < 3"),
-        writes("pairs", 8, ["tid % 2", "0"], where="tid < 2"),
-    ]
-    data = one_tile("low", [2, 3], {"bytes": 4, "align": 1}, 8, accesses)
-    result = solve(from_data(data), target=toy.toy_device(8, 4))
+    problem = problem_of("""2x3 4B@1, 8 threads
+        words: load 4 [i, tid % 3]; i<2; where tid < 3
+        pairs: store 8 [tid % 2, 0]; where tid < 2""")
+    result = solve(problem, target=toy.toy_device(8, 4))
     assert (result.bytes, result.excess, result.family) == (28, 0, "table")
     assert (result.status, result.proof.bytes.lower_bound) == (Status.FEASIBLE, 24)
 
 
 def test_infeasible_means_that_tables_were_refuted_too():
     """A tile too large for tables: formulas give nothing, but that is not said of every layout."""
-    accesses = [reads("pairs", 8, ["tid + 32*r", "2*i"], i=4, r=18)]
-    data = one_tile("pairs", [576, 9], "f32", 32, accesses, layout={"max_bytes": 576 * 36})
+    data = data_of(f"""576x9 f32, 32 threads; max_bytes {576 * 36}
+        pairs: load 8 [tid + 32*r, 2*i]; i<4, r<18""")
     result = solve(from_data(data))
     assert result.status is Status.UNKNOWN
     assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
@@ -310,10 +297,7 @@ def test_infeasible_means_that_tables_were_refuted_too():
 
 def test_nothing_counts_and_no_time_is_left():
     """An access of weight 0 binds what stays whole, and costs nothing wherever it lies."""
-    accesses = [
-        {"name": "a", "op": "cp.async", "bytes": 4, "index": ["tid // 4 % 16", "4*(tid % 7)"], "weight": 0}
-    ]
-    problem = from_data(one_tile("weightless", [16, 31], "i8", 32, accesses))
+    problem = problem_of("16x31 i8, 32 threads", "a: cp.async 4 [tid // 4 % 16, 4*(tid % 7)]; weight 0")
     gpu = device("sm_90")
     lanes = trace(problem, gpu)
     sets = phase_sets(lanes, problem.tile, gpu)
@@ -331,14 +315,12 @@ def test_narrow_elements_leave_no_bound_below_zero(tmp_path):
         "devices.json",
         {"schema": "layoutopt.devices/1", "devices": [{**gpu, "instructions": [rule]}]},
     )
-    accesses = [
-        writes("a0", 4, ["tid % 4", "0"]),
-        writes("a1", 1, ["(2*tid + 16*kk) % 4", "(tid + 16*kk) // 4 % 6"], kk=4),
-        reads("a2", 4, ["(lane + i) % 4", "0"], i=4, weight=2.5),
-    ]
-    data = one_tile("n", [4, 6], "i8", 64, accesses, target="toy0")
+    problem = problem_of("""4x6 i8, 64 threads; target toy0
+        a0: store 4 [tid % 4, 0]
+        a1: store 1 [(2*tid + 16*kk) % 4, (tid + 16*kk) // 4 % 6]; kk<4
+        a2: load 4 [(lane + i) % 4, 0]; i<4; weight 2.5""")
     (toy0,) = load_devices(path)
-    result = solve(from_data(data), target=toy0, time_limit=20)
+    result = solve(problem, target=toy0, time_limit=20)
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 24)
     assert result.proof.objective.lower_bound == 0
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import one_tile
+from written import data_of
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data
@@ -209,11 +209,11 @@ def test_pitches_as_digits():
 def transposed():
     """A 4x4 tile of words, written by rows and read by columns, on a device of 4 lanes and 4 banks."""
     access = {"op": "store", "bytes": 4, "for": {"i": 4}}
-    accesses = [
+    return data_of(
+        "4x4 f32, 4 threads; name toy; families order pad xor",
         {**access, "name": "rows", "index": ["i", "tid"]},
         {**access, "name": "columns", "op": "load", "index": ["tid", "i"]},
-    ]
-    return one_tile("toy", [4, 4], "f32", 4, accesses, layout={"families": ["order", "pad", "xor"]})
+    )
 
 
 def test_a_model_in_words():

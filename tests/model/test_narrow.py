@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from emit_programs import emit
 from oracle import toy
-from written import one_tile, reads, saved
+from written import data_of, one_tile, problem_of, reads, saved
 
 from layoutopt import load
 from layoutopt.accesses.lower import byte_table, over_elements, stored
@@ -256,14 +256,9 @@ def test_offsets_of_bytes_as_offsets_of_elements(element, offset):
     assert (byte_table(over, tile) == of_bytes[:, :: tile.packed].ravel()).all()
 
 
-S4 = {
-    "name": "s4", "target": "sm_80", "tile": {"shape": [64, 128], "element": "s4"}, "threads": 128,
-    "accesses": [
-        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 4 + 32*i", "32*(tid % 4)"], "for": {"i": 2}},
-        {"name": "frag", "op": "ldmatrix.x4", "index": ["16*warp + lane % 16", "32*(lane // 16) + 64*k"],
-         "for": {"k": 2}},
-    ],
-}  # fmt: skip
+S4 = data_of("""64x128 s4, 128 threads; name s4; target sm_80
+    fill: cp.async 16 [tid // 4 + 32*i, 32*(tid % 4)]; i<2
+    frag: ldmatrix.x4 [16*warp + lane % 16, 32*(lane // 16) + 64*k]; k<2""")
 
 
 def test_every_command_shows_formulas_in_elements():
@@ -309,7 +304,7 @@ def test_bytes_torn_by_a_formula_are_named():
 def test_code_of_a_formula_counts_what_check_counts():
     """Packed elements at a pitch in use: the address of an element is that of its byte."""
     text = "x0*144 + x1"
-    asked = from_data(one_tile("pitch", [8, 128], "i4", 32, [reads("a", 4, ["tid // 4", "8*(tid % 4)"])]))
+    asked = problem_of("8x128 i4, 32 threads", "a: load 4 [tid // 4, 8*(tid % 4)]")
     planned = plan(asked, device("sm_90"), text)
     audit = check(asked, text)
     assert [a.report.wavefronts for a in planned.accesses] == [a.wavefronts for a in audit.accesses]

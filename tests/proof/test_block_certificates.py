@@ -5,7 +5,7 @@ import json
 import pytest
 from certificates_checked import certified, checked, plain_transpose
 from command import layoutopt
-from written import one_tile, reads
+from written import access_from, data_of
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -20,9 +20,9 @@ BLOCK = {
         {"name": "C", "shape": [8, 32], "element": "f32"},
     ],
     "accesses": [
-        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
-        {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
-        {"name": "c", "tile": "C", "op": "store", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
+        access_from("a: load 4 [lane, i]; i<8; tile A"),
+        access_from("b: load 4 [lane, i]; i<8; tile B"),
+        access_from("c: store 4 [i, lane]; i<8; tile C"),
     ],
     "overlay": [["B"], ["C"]],
 }  # fmt: skip
@@ -84,10 +84,9 @@ def test_what_the_solver_alone_knows_of_a_tile_is_open_of_all(tmp_path):
             {"name": "B", "shape": [32, 16], "element": "i8"},
         ],
         "accesses": [
-            {"name": "one", "tile": "A", "op": "store", "bytes": 1, "index": ["0", "0"]},
-            {"name": "rows", "tile": "B", "op": "store", "bytes": 16, "index": ["(lane + 4*k) % 32", "0"],
-             "for": {"k": 2}},
-            {"name": "bytes", "tile": "B", "op": "load", "bytes": 1, "index": ["tid", "3*tid % 16"]},
+            access_from("one: store 1 [0, 0]; tile A"),
+            access_from("rows: store 16 [(lane + 4*k) % 32, 0]; k<2; tile B"),
+            access_from("bytes: load 1 [tid, 3*tid % 16]; tile B"),
         ],
     }  # fmt: skip
     given = block_certificate_of(data, tmp_path)
@@ -98,7 +97,7 @@ def test_what_the_solver_alone_knows_of_a_tile_is_open_of_all(tmp_path):
 
 def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
     copied = {"name": "a", "tile": "A", "op": "store", "copy": {"bytes": 4}}
-    moved = {"name": "ld", "tile": "B", "op": "tma.load"}
+    moved = access_from("ld: tma.load; tile B")
     tiles = [{**tile, "layout": {}} for tile in BLOCK["tiles"]]
     data = {**BLOCK, "tiles": tiles, "accesses": [copied, moved, BLOCK["accesses"][2]]}
     code, text = checked(data, block_certificate_of(data, tmp_path), tmp_path)
@@ -108,10 +107,7 @@ def test_what_is_to_be_written_out_leaves_the_other_tiles(tmp_path):
     assert "ld: tma.load, mode none, 1 instructions reach every element: checked" in lines
 
 
-TMA_ONLY = {
-    "name": "tonly", "target": "sm_90", "threads": 128, "tile": {"shape": [128, 64], "element": "f16"},
-    "accesses": [{"name": "ld", "op": "tma.load"}, {"name": "a", "op": "wgmma.A"}],
-}  # fmt: skip
+TMA_ONLY = data_of("128x64 f16, 128 threads", "ld: tma.load", "a: wgmma.A")
 
 
 def test_what_the_hardware_moves_by_itself_is_checked(tmp_path):
@@ -154,11 +150,7 @@ def test_forged_descriptors(change, error, tmp_path):
 
 
 # A row a thread: every mode has conflicts, and which has the fewest is a matter of counting them.
-OWN_ROW = {
-    "name": "own row", "target": "sm_90", "threads": 64, "tile": {"shape": [64, 64], "element": "f16"},
-    "accesses": [{"name": "ld", "op": "tma.load"},
-                 {"name": "r", "op": "load", "bytes": 2, "index": ["tid", "i"], "for": {"i": 4}}],
-}  # fmt: skip
+OWN_ROW = data_of("64x64 f16, 64 threads", "ld: tma.load", "r: load 2 [tid, i]; i<4")
 
 
 def test_the_choice_of_a_mode_is_checked(tmp_path):
@@ -187,11 +179,11 @@ def test_of_equals_the_fewest_boxes(tmp_path):
 
 
 def test_rows_of_a_matrix_may_be_several_dimensions(tmp_path):
-    accesses = [
-        {"name": "ld", "op": "tma.load"},
+    data = data_of(
+        """4x32x64 f16, 128 threads
+        ld: tma.load""",
         {"name": "b", "op": "wgmma.B", "mn": [0, 1], "k": 2, "rows": 128},
-    ]
-    data = one_tile("mn", [4, 32, 64], "f16", 128, accesses, target="sm_90")
+    )
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     code, text = checked(data, given, tmp_path)
     assert (code, "b: wgmma.B, mode 128B, 4 instructions reach" in text) == (0, True), text
@@ -220,8 +212,7 @@ def test_a_layout_that_must_be_is_checked(tmp_path):
 
 def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
     """Whole rows of 16 columns of f32 have 3 conflicts: 8 rows of 64 bytes; 16-byte rows have none."""
-    accesses = [reads("r", 16, ["lane", "0"])]
-    data = one_tile("short", [8, 16], "f32", 8, accesses, target="sm_90", layout={"must_be": "tma.none"})
+    data = data_of("8x16 f32, 8 threads; must_be tma.none", "r: load 16 [lane, 0]")
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     code, text = checked(data, given, tmp_path)
     assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 0, True), text
@@ -234,11 +225,11 @@ def test_boxes_with_short_rows_are_among_what_must_be(tmp_path):
 
 def test_boxes_of_a_part_of_several_dimensions_are_compared(tmp_path):
     """Boxes of one x1 each have 2 conflicts; those of all twelve, nine."""
-    accesses = [
+    data = data_of(
+        "12x12x8 f64, 32 threads",
         {"name": "ld", "op": "tma.load", "mode": "32B", "order": [2, 1, 0]},
-        reads("r", 8, [0, "lane*2 % 12", "lane*3 % 8"]),
-    ]
-    data = one_tile("odd", [12, 12, 8], "f64", 32, accesses, target="sm_90")
+        "r: load 8 [0, lane*2 % 12, lane*3 % 8]",
+    )
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     code, text = checked(data, given, tmp_path)
     assert (code, given["bound"]["excess"], "none is better: checked" in text) == (0, 2, True), text
@@ -246,12 +237,10 @@ def test_boxes_of_a_part_of_several_dimensions_are_compared(tmp_path):
 
 def test_what_must_be_serves_the_accesses_too(tmp_path):
     """tma.none would have no conflicts here, and wgmma does not read it."""
-    accesses = [
-        {"name": "a", "op": "wgmma.A"},
-        {"name": "ld", "op": "tma.load"},
-        reads("r", 16, ["tid*8 // 48", "tid*8 % 48"]),
-    ]
-    data = one_tile("both", [64, 48], "bf16", 64, accesses, target="sm_90", layout={"must_be": "tma"})
+    data = data_of("""64x48 bf16, 64 threads; must_be tma
+        a: wgmma.A
+        ld: tma.load
+        r: load 16 [tid*8 // 48, tid*8 % 48]""")
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     assert given["bound"]["excess"] > 0
     code, text = checked(data, given, tmp_path)
@@ -259,8 +248,7 @@ def test_what_must_be_serves_the_accesses_too(tmp_path):
 
 
 def test_direct_loads_write_side_by_side(tmp_path):
-    accesses = [{"name": "d", "op": "buffer_load_dword.lds", "index": ["i", "lane"], "for": {"i": 8}}]
-    data = one_tile("direct", [8, 64], "f32", 64, accesses, target="gfx942")
+    data = data_of("8x64 f32, 64 threads; target gfx942", "d: buffer_load_dword.lds [i, lane]; i<8")
     given = certificate(problem := from_data(data), device("gfx942"), solve(problem, time_limit=5))
     assert checked(data, given, tmp_path)[0] == 0
     table = given["layout"]["byte_offsets"]
@@ -269,7 +257,7 @@ def test_direct_loads_write_side_by_side(tmp_path):
     assert (code, "lanes of warp 0 do not write side by side" in text) == (1, True), text
 
 
-PADS = {**OWN_ROW, "accesses": [{"name": "ld", "op": "cp.async.bulk", "bytes": 128}, OWN_ROW["accesses"][1]]}
+PADS = {**OWN_ROW, "accesses": [access_from("ld: cp.async.bulk 128"), OWN_ROW["accesses"][1]]}
 
 
 def test_the_pads_between_bulk_copies_are_checked(tmp_path):

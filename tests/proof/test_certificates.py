@@ -10,7 +10,7 @@ from command import layoutopt, python
 from conftest import ROOT
 from oracle import toy
 from test_cnf import satisfiable
-from written import one_tile, planes, reads, saved, writes
+from written import access_from, data_of, planes, reads, saved, writes
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -107,7 +107,7 @@ def test_a_packing_and_every_way_to_forge_it(tmp_path):
         )
     ]
     gpu = toy.toy_device(4, 4)
-    data = one_tile("w", [15], "f32", 4, accesses)
+    data = data_of("15 f32, 4 threads", *accesses)
     data["target"] = gpu.name
     problem = from_data(data)
     result = solve(problem, target=gpu)
@@ -138,10 +138,10 @@ def test_a_packing_of_words_that_are_requests_of_their_own(tmp_path):
     )
     rules["store", 1] = rules["store", 4]
     gpu = dataclasses.replace(gpu, name="made up", rules=rules)
-    wide = {"name": "wide", "op": "store", "bytes": 8, "for": {"k": 4}}
+    wide = access_from("wide: store 8; k<4")
     wide["index"] = ["((tid + k) // 3 + 3*k) % 4", "2*((tid + k) % 3)"]
     byte = writes("byte", 1, ["(tid // 6 + tid // 4) % 4", "tid % 6"])
-    data = one_tile("s", [4, 6], "f32", 16, [wide, byte])
+    data = data_of("4x6 f32, 16 threads", wide, byte)
     data["target"] = gpu.name
     problem = from_data(data)
     result = solve(problem, target=gpu)
@@ -163,7 +163,7 @@ def test_a_parity_and_every_way_to_forge_it(tmp_path):
             ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
         ]
     ]  # fmt: skip
-    data = one_tile("d", [n, n], "f32", n, accesses)
+    data = data_of(f"{n}x{n} f32, {n} threads", *accesses)
     gpu = toy.toy_device(n, n)
     data["target"] = gpu.name
     problem = from_data(data)
@@ -189,7 +189,7 @@ def test_what_rests_on_the_solver_says_so_and_can_be_asked_again(tmp_path):
         reads(f"a{k}", 4, [f"{a} if tid == 0 else ({b} if tid == 1 else tid + 3)"])
         for k, (a, b, _, _) in enumerate(rows)
     ]
-    data = one_tile("ring", [7], "f32", 4, accesses)
+    data = data_of("7 f32, 4 threads", *accesses)
     gpu = toy.toy_device(4, 4)
     data["target"] = gpu.name
     problem = from_data(data)
@@ -272,14 +272,14 @@ def test_elements_that_share_bytes_and_widths_that_were_chosen(tmp_path):
         writes("rows", 4, ["tid // 8 + 4*i", "8*(tid % 8)"], i=4),
         reads("columns", 4, ["tid % 16", "8*(tid // 16 + 2*i)"], i=4),
     ]
-    packed = one_tile("t", [16, 64], "s4", 32, accesses)
+    packed = data_of("16x64 s4, 32 threads", *accesses)
     code, text, given = certified(packed, device("sm_90"), tmp_path)
     assert (code, text.count(": checked"), len(given["layout"]["byte_offsets"])) == (0, 3, 512)
     accesses = [
         writes("rows", [8, 4], ["2*i + tid // 4", "2*(tid % 4)"], i=4),
         reads("columns", 4, ["tid", "i"], i=8),
     ]
-    chosen = one_tile("t", [8, 8], "f32", 8, accesses)
+    chosen = data_of("8x8 f32, 8 threads", *accesses)
     code, text, given = certified(chosen, toy.toy_device(8, 8), tmp_path)
     assert (code, text.count(": checked")) == (0, 3)  # no choice has less than none in the tile's own bytes
     given["served"]["rows"]["bytes"] = 16
@@ -288,7 +288,7 @@ def test_elements_that_share_bytes_and_widths_that_were_chosen(tmp_path):
 
 def test_there_is_none_for_values_known_only_at_run_time(tmp_path):
     data = plain_transpose()
-    data["accesses"][1] = {"name": "bins", "op": "atomic", "bytes": 4, "index": ["b", 0], "any": {"b": 8}}
+    data["accesses"][1] = access_from("bins: atomic 4 [b, 0]; any b<8")
     (tmp_path / "p.json").write_text(json.dumps(data))
     done = layoutopt("solve", tmp_path / "p.json", "--certificate", tmp_path / "c.json")
     assert (done.returncode, (tmp_path / "c.json").exists()) == (2, False)
@@ -300,7 +300,7 @@ def test_there_is_none_for_values_known_only_at_run_time(tmp_path):
 
 def elements_read_in_part(element, *widths):
     accesses = [reads(f"a{w}", w, ["tid"]) for w in widths]
-    return one_tile("n", [32], element, 32, accesses)
+    return data_of("32, 32 threads", *accesses, element=element)
 
 
 @pytest.mark.parametrize(
@@ -324,11 +324,7 @@ def test_a_bound_by_counting_rests_on_the_alignment_of_elements(element, widths,
 
 def test_counting_holds_for_each_access_by_its_own_banks(tmp_path):
     """Sixteen words a multiple of 16 bytes apart: a store sees 8 of its 32 banks, a load 16 of its 64."""
-    accesses = [
-        reads("a", 16, ["tid", "0"]),
-        writes("b", 1, ["tid", "0"]),
-    ]
-    data = one_tile("g", [24, 16], "f32", 16, accesses, target="gfx950")
+    data = data_of("24x16 f32, 16 threads; target gfx950", "a: load 16 [tid, 0]", "b: store 1 [tid, 0]")
     problem = from_data(data)
     given = certificate(problem, device("gfx950"), solve(problem))
     assert given["bound"]["excess"] == 1
@@ -338,8 +334,8 @@ def test_counting_holds_for_each_access_by_its_own_banks(tmp_path):
 
 def test_counting_counts_equal_addresses_where_they_are_served_one_by_one(tmp_path):
     """Two lanes add to each of two words in two banks: two wavefronts where the words alone need one."""
-    access = {"name": "a", "op": "atomic", "bytes": 4, "index": ["tid // 2"]}
-    data = one_tile("t", [2], "f32", 4, [access], target="toy_4_2")
+    access = access_from("a: atomic 4 [tid // 2]")
+    data = data_of("2 f32, 4 threads; target toy_4_2", access)
     gpu, problem = toy.toy_device(4, 2), from_data(data)
     given = certificate(problem, gpu, solve(problem, target=gpu))
     assert given["bound"]["excess"] == 1
@@ -410,10 +406,10 @@ def test_nested_brackets_are_no_verdict(tmp_path):
 
 
 def test_a_fragment_with_an_index_is_to_be_written_out(tmp_path):
-    accesses = [
-        {"name": "b", "op": "load", "bytes": 4, "fragment": "mma.m16n8k16.B.f16", "index": ["n", "k"]}
-    ]
-    data = one_tile("f", [8, 16], "f16", 32, accesses, target="sm_90")
+    data = data_of(
+        "8x16 f16, 32 threads",
+        {"name": "b", "op": "load", "bytes": 4, "fragment": "mma.m16n8k16.B.f16", "index": ["n", "k"]},
+    )
     given = certificate(problem := from_data(data), device("sm_90"), solve(problem, time_limit=5))
     code, text = checked(data, given, tmp_path)
     assert (code, text.count("\n")) == (3, 1), text
@@ -422,7 +418,7 @@ def test_a_fragment_with_an_index_is_to_be_written_out(tmp_path):
 
 
 def test_tables_of_integers_in_an_index(tmp_path):
-    data = one_tile("t", [4, 8], "f32", 32, [reads("a", 4, ["[0, 2, 1, 3][tid // 8]", "tid % 8"])])
+    data = data_of("4x8 f32, 32 threads", "a: load 4 [[0, 2, 1, 3][tid // 8], tid % 8]")
     gpu = device("sm_90")
     code, said, given = certified(data, gpu, tmp_path)
     assert (code, "optimal" in said or "checked" in said) == (0, True), said

@@ -9,7 +9,7 @@ from oracle import toy
 from oracle.random_tiles import random_case
 from oracle.toy import every_placement
 from pysat.solvers import Solver
-from written import one_tile, reads
+from written import data_of, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data, load
@@ -67,7 +67,7 @@ def random_meetings(seed):
             text = f"{word} if tid == {lane} else ({text})"
         accesses.append(reads(f"a{k}", 4, [text], where=f"tid < {len(row)}"))
         plain.append((("load", 4, [[*row, *[None] * (4 - len(row))]]), 1))
-    data = one_tile("m", [6], "f32", 4, accesses)
+    data = data_of("6 f32, 4 threads", *accesses)
     return data, plain
 
 

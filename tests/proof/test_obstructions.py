@@ -10,7 +10,7 @@ from conftest import ROOT
 from oracle import toy
 from oracle.random_tiles import tiny
 from oracle.toy import every_placement
-from written import one_tile, reads
+from written import data_of, one_tile, problem_of, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.conflicts import count_wavefronts
@@ -31,7 +31,7 @@ BASICS = ROOT / "problems" / "basics"
 def words_problem(elements, threads, indices, trips):
     """Loads of single words of a line."""
     accesses = [reads(f"a{k}", 4, [text], c=trips) for k, text in enumerate(indices)]
-    return from_data(one_tile("words", [elements], "f32", threads, accesses))
+    return problem_of(f"{elements} f32, {threads} threads; name words", *accesses)
 
 
 def on_board(problem, gpu):
@@ -132,7 +132,7 @@ def _diagonals(n):
             ("rows", ["i", "tid"]), ("columns", ["tid", "i"]), ("diagonals", ["tid", f"(tid + i) % {n}"]),
         ]
     ]  # fmt: skip
-    return from_data(one_tile("d", [n, n], "f32", n, accesses))
+    return problem_of(f"{n}x{n} f32, {n} threads", *accesses)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,7 @@ def test_every_phase_meets_its_own_words_once():
 
 
 def test_elements_of_odd_sizes_are_not_covered():
-    data = one_tile("twelve", [8], {"bytes": 12}, 8, [reads("a", 4, ["tid"])])
-    assert on_board(from_data(data), device("sm_90"))[1] is None
+    assert on_board(problem_of("8 12B, 8 threads", "a: load 4 [tid]"), device("sm_90"))[1] is None
 
 
 def random_phases(seed):
@@ -194,7 +193,7 @@ def test_500_impossible_cases_and_no_possible_one():
             }
             for k, phase in enumerate(phases)
         ]  # fmt: skip
-        data = one_tile("m", [words], "f32", banks, accesses)
+        data = data_of(f"{words} f32, {banks} threads", *accesses)
         problem, gpu = from_data(data), toy.toy_device(banks, banks)
         lanes = trace(problem, gpu)
         general = every_layout(problem.tile, gpu, lanes, enough=1, budget=Budget())
@@ -332,7 +331,7 @@ def test_no_layout_goes_below(target):
 
 def test_two_words_of_one_kepler_row():
     """32 words at the start of consecutive 16-byte elements: pairs 32 words apart go in one wavefront."""
-    problem = from_data(one_tile("heads", [32], "c128", 32, [reads("heads", 4, ["tid"])], target="sm_30"))
+    problem = problem_of("32 c128, 32 threads; target sm_30", "heads: load 4 [tid]")
     gpu = device("sm_30")
     lanes = trace(problem, gpu)
     (heads,) = phase_sets(lanes, problem.tile, gpu)

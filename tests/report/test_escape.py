@@ -8,10 +8,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from emit_programs import emit
-from written import one_tile, reads, writes
+from written import problem_of
 
 from layoutopt.codegen.registry import LANGUAGES
-from layoutopt.files.file import from_data
 from layoutopt.ground import escape
 from layoutopt.hardware.devices import device
 from layoutopt.report import banks_page, banks_svg, banks_text, comparison_text
@@ -24,12 +23,13 @@ SM_90 = device("sm_90")
 
 @pytest.fixture(scope="module")
 def problem():
-    accesses = [
-        writes(NASTY, 4, ["lane // 8", "lane % 8"]),
-        reads("-2", 4, ["lane % 4", "lane // 4"]),
-    ]
     families = {"families": ["none", "pad", "xor"]}
-    return from_data(one_tile(NASTY, [4, 8], "f32", 32, accesses, layout=families))
+    return problem_of(
+        f"""4x8 f32, 32 threads; name {NASTY}
+        {NASTY}: store 4 [lane // 8, lane % 8]
+        -2: load 4 [lane % 4, lane // 4]""",
+        layout=families,
+    )
 
 
 @pytest.fixture(scope="module")

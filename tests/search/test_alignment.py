@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracle.banks import serve
 from oracle.toy import rules, toy_device
-from written import one_tile, reads, writes
+from written import data_of, one_tile, problem_of, reads, writes
 
 import layoutopt
 from layoutopt.accesses.trace import trace
@@ -143,7 +143,7 @@ def test_nothing_said_of_every_layout_is_beaten(seed):
 # One input each -----------------------------------------------------------------------------------
 
 
-def problem_of(element, shape, width, index="tid", threads=32, **more):
+def loads_of(element, shape, width, index="tid", threads=32, **more):
     access = reads("a", width, index if isinstance(index, list) else [index])
     return from_data(one_tile("t", shape, element, threads, [access], **more))
 
@@ -151,9 +151,9 @@ def problem_of(element, shape, width, index="tid", threads=32, **more):
 @pytest.mark.parametrize(("size", "width", "excess"), [(8, 4, 1), (16, 4, 3), (16, 8, 2)])
 def test_elements_are_as_aligned_as_the_file_says(size, width, excess):
     """By default to their size, so that narrow loads meet in few banks; otherwise no bound says so."""
-    aligned = solve(problem_of({"bytes": size}, [32], width))
+    aligned = solve(loads_of({"bytes": size}, [32], width))
     assert (aligned.proof.excess.lower_bound, aligned.proof.excess.scope) == (excess, EVERY_LAYOUT)
-    packed = problem_of({"bytes": size, "align": width}, [32], width)
+    packed = loads_of({"bytes": size, "align": width}, [32], width)
     found = solve(packed)
     assert found.proof.excess.scope != EVERY_LAYOUT
     assert found.proof.every_layout.lower_bound == 0
@@ -173,42 +173,42 @@ def test_elements_are_as_aligned_as_the_file_says(size, width, excess):
 )
 def test_an_alignment_is_a_power_of_two_that_divides_the_size(element, said):
     with pytest.raises(ProblemFileError, match=said):
-        problem_of(element, [8], 4)
+        loads_of(element, [8], 4)
 
 
 @pytest.mark.parametrize(("size", "width", "stride"), [(12, 8, 2), (15, 4, 4), (10, 8, 4), (15, 8, 8)])
 def test_elements_lie_as_far_apart_as_accesses_need(size, width, stride):
-    result = solve(problem_of({"bytes": size}, [8], width, threads=8))
+    result = solve(loads_of({"bytes": size}, [8], width, threads=8))
     assert (result.offset, result.bytes) == (f"x0*{stride}", 7 * stride * size + size)
 
 
 def test_only_what_is_accessed_must_be_aligned():
-    result = solve(problem_of({"bytes": 12}, [16], 8, "2*tid", threads=8))
+    result = solve(loads_of({"bytes": 12}, [16], 8, "2*tid", threads=8))
     assert (result.offset, result.bytes) == ("x0", 192)
-    nothing = solve(problem_of({"bytes": 12}, [8], 8, threads=8, layout={"families": ["none"]}))
+    nothing = solve(loads_of({"bytes": 12}, [8], 8, threads=8, layout={"families": ["none"]}))
     assert str(nothing.status) == "infeasible"
 
 
 def test_a_table_is_refused_where_an_access_is_misaligned():
-    audit = check(problem_of("f32", [8], 4, threads=8), np.arange(8) * 4 + 2)
+    audit = check(loads_of("f32", [8], 4, threads=8), np.arange(8) * 4 + 2)
     assert str(audit.status) == "infeasible"
     messages = [f.message for f in audit.findings if f.kind == "misaligned"]
     assert any("warp 0, lane 0, (0) starts at byte 2" in message for message in messages)
 
 
 def test_an_element_keeps_its_alignment_where_nobody_reads_it():
-    audit = check(problem_of("f32", [8], 4, threads=4), np.array([0, 4, 8, 12, 18, 22, 26, 30]))
+    audit = check(loads_of("f32", [8], 4, threads=4), np.array([0, 4, 8, 12, 18, 22, 26, 30]))
     (finding,) = (f for f in audit.findings if f.kind == "misaligned")
     assert finding.message == "4 elements do not start at a multiple of 4: (4) starts at byte 18"
 
 
 def test_the_base_keeps_words_whole_and_needs_no_more():
     index = "(tid % 16) * 2 + tid // 16 * 33"
-    assert solve(problem_of("f16", [66], 2, index)).alignment_bytes == 4
-    assert solve(problem_of("f64", [8], 4, threads=8, layout={"alignment_bytes": 4})).alignment_bytes == 4
+    assert solve(loads_of("f16", [66], 2, index)).alignment_bytes == 4
+    assert solve(loads_of("f64", [8], 4, threads=8, layout={"alignment_bytes": 4})).alignment_bytes == 4
     with pytest.raises(ProblemFileError, match=r"layout\.alignment_bytes: .* 4, not 2"):
-        solve(problem_of("f16", [66], 2, index, layout={"alignment_bytes": 2}))
-    audit = check(problem_of("f32", [8], 16, "4*tid", threads=2, layout={"alignment_bytes": 8}), "x0")
+        solve(loads_of("f16", [66], 2, index, layout={"alignment_bytes": 2}))
+    audit = check(loads_of("f32", [8], 16, "4*tid", threads=2, layout={"alignment_bytes": 8}), "x0")
     assert [f.kind for f in audit.findings] == ["alignment"]
     assert str(audit.status) == "infeasible"
 
@@ -222,7 +222,7 @@ def test_the_tiles_of_a_set_need_no_more_than_the_file_has():
 
 
 def test_an_error_names_access_lane_and_address():
-    case = case_of(problem_of("f32", [8], 4, threads=8), device("sm_90"))
+    case = case_of(loads_of("f32", [8], 4, threads=8), device("sm_90"))
     said = (
         "access 'a' is misaligned: lane 3 of warp instruction 0 starts at byte 14, which is no multiple of 4"
     )
@@ -238,54 +238,50 @@ def test_an_error_names_access_lane_and_address():
     ],
 )
 def test_the_stride_of_one_value_binds_nothing(width, index, layout):
-    result = solve(problem_of("f32", [1, 32], width, index, threads=8, layout=layout))
+    result = solve(loads_of("f32", [1, 32], width, index, threads=8, layout=layout))
     assert (str(result.status), result.bytes, result.excess) == ("optimal", 128, 0)
 
 
 def test_rows_may_be_aligned_in_sum_only():
     index = ["16*tid // 9", "16*tid % 9", "0"]
-    result = solve(problem_of("f32", [2, 9, 7], 16, index, threads=2, layout={"families": ["none"]}))
+    result = solve(loads_of("f32", [2, 9, 7], 16, index, threads=2, layout={"families": ["none"]}))
     assert (str(result.status), result.bytes) == ("optimal", 504)
 
 
 def test_an_access_may_be_wider_than_a_row_of_banks():
-    result = solve(problem_of("f32", [8], 16, "4*(tid % 2)", threads=LANES), target=toy(2))
+    result = solve(loads_of("f32", [8], 16, "4*(tid % 2)", threads=LANES), target=toy(2))
     assert (result.accesses[0].wavefronts, result.excess) == (8, 0)
 
 
 def test_no_swizzle_tears_what_is_wider_than_a_row_of_banks():
     """Column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words."""
-    accesses = [
-        reads("wide", 16, ["0", "0", "0"]),
-        writes("column", [16, 4], ["0", "tid // 4 % 4", "0"]),
-    ]
-    data = one_tile("t", [4, 4, 6], "f32", 8, accesses)
-    assert solve(from_data(data), target=toy(2, 8)).status is Status.OPTIMAL
+    problem = problem_of("""4x4x6 f32, 8 threads
+        wide: load 16 [0, 0, 0]
+        column: store 16|4 [0, tid // 4 % 4, 0]""")
+    assert solve(problem, target=toy(2, 8)).status is Status.OPTIMAL
 
 
 @pytest.mark.parametrize("method", ["auto", "model"])
 def test_words_that_are_shared_leave_an_ideal_of_fewer_wavefronts(method):
     """Eight halves in four words of every other bank: two wavefronts, where eight words would need as many."""
-    accesses = [
-        reads("rows", 8, ["0", "tid // 2 % 4", "0"]),
-        writes("halves", 1, ["0", "lane % 4", "lane // 4 % 8"]),
-    ]
-    data = one_tile("t", [6, 4, 8], "f16", 8, accesses, layout={"families": ["split", "rotate"]})
-    result = solve(from_data(data), target=toy(4, 8), method=method, time_limit=20)
+    problem = problem_of("""6x4x8 f16, 8 threads; families split rotate
+        rows: load 8 [0, tid // 2 % 4, 0]
+        halves: store 1 [0, lane % 4, lane // 4 % 8]""")
+    result = solve(problem, target=toy(4, 8), method=method, time_limit=20)
     assert (result.excess, result.bytes) == (1, 384)
     assert result.proof.excess.lower_bound == 1
 
 
 def test_an_explanation_counts_blocks_wider_than_a_row_of_banks():
     words = " ".join(
-        explain(problem_of({"bytes": 16}, [4], 4, threads=LANES), budget=Budget(5), target=toy(2)).reasons
+        explain(loads_of({"bytes": 16}, [4], 4, threads=LANES), budget=Budget(5), target=toy(2)).reasons
     )
     assert "which can lie in 1 of the 2 banks only: 4 wavefronts" in words
 
 
 def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_banks():
     access = reads("a", 16, ["4*v"], any={"v": 2})
-    problem = from_data(one_tile("t", [8], "f32", LANES, [access]))
+    problem = problem_of(f"8 f32, {LANES} threads", access)
     with pytest.raises(ProblemFileError, match="wider than the 8 bytes of a row of banks"):
         solve(problem, target=toy(2))
 
@@ -293,7 +289,7 @@ def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_b
 def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
     rows = writes("a", 4, ["tid // 8", "tid % 8"])
     columns = {**rows, "name": "b", "op": "load", "index": ["tid % 8", "tid // 8"]}
-    data = one_tile("t", [8, 8], "f32", 64, [rows, columns])
+    data = data_of("8x8 f32, 64 threads", rows, columns)
     found = compare(from_data({**data, "layout": {"alignment_bytes": 16}}))
     (guess,) = (row for row in found.rows if row.family == "guess_xor")
     assert guess.reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
@@ -301,7 +297,7 @@ def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
 
 
 def test_an_explanation_names_alignment_where_no_vector_is_wide():
-    words = " ".join(explain(problem_of({"bytes": 8}, [32], 4), budget=Budget(5)).reasons)
+    words = " ".join(explain(loads_of({"bytes": 8}, [32], 4), budget=Budget(5)).reasons)
     assert "Counting: elements start at multiples of 8 bytes" in words
 
 
@@ -317,15 +313,13 @@ def test_public_functions_stay_functions():
 
 def test_the_fewest_bytes_may_be_aligned_in_sum_only():
     """80 elements of 11 bytes and one pad of 11: its place keeps every access aligned, no stride does."""
-    accesses = [reads("a", 4, ["15 - tid", "0", "0"])]
-    data = one_tile("eleven", [16, 1, 5], {"bytes": 11, "align": 1}, 1, accesses)
-    proof = solve(from_data(data)).proof
+    proof = solve(problem_of("16x1x5 11B@1, 1 threads", "a: load 4 [15 - tid, 0, 0]")).proof
     assert proof.bytes.lower_bound == 891
     assert proof.bytes.scope.endswith("matrix, no XOR over elements of 11 bytes")
 
 
 def test_a_table_keeps_the_elements_of_a_byte_together():
-    data = one_tile("bits", [4, 16], "u1", 1, [reads("a", 1, ["0", "0"])])
+    data = data_of("4x16 u1, 1 threads", "a: load 1 [0, 0]")
     table = np.arange(8).repeat(8).reshape(4, 16)
     assert check(from_data(data), table).excess == 0
     table[1, 2] = 66
@@ -356,8 +350,7 @@ def test_layouts_that_are_aligned_in_sum_only_are_found(size, shape, index, layo
     ],
 )
 def test_every_family_may_align_accesses_that_strides_do_not(families, offset):
-    accesses = [reads("a", 8, ["lane % 24", "0"])]
-    data = one_tile("n", [24, 33], "f32", 2, accesses, layout={"families": [families]})
+    data = data_of(f"24x33 f32, 2 threads; families {families}", "a: load 8 [lane % 24, 0]")
     found = solve(from_data(data))
     assert (found.status, found.excess) == (Status.OPTIMAL, 0)
     assert check(from_data(data), offset).bytes >= found.bytes
@@ -366,11 +359,11 @@ def test_every_family_may_align_accesses_that_strides_do_not(families, offset):
 def test_an_access_that_no_lane_makes_binds_nothing():
     """Neither the order, which its vectors would have dictated, nor the base, which they would have aligned."""
     never = writes("a1", 8, ["0", "0"], where="1 <= tid < 8")
-    problem = from_data({
-        "name": "idle", "target": "sm_80", "tile": {"shape": [8, 4], "element": "bf16x2"}, "threads": 1,
-        "accesses": [{"name": "a0", "op": "load", "bytes": 2, "index": ["0", "0"]}, never],
-        "layout": {"order": [1, 0], "alignment_bytes": 4},
-    })  # fmt: skip
+    problem = problem_of(
+        """8x4 bf16x2, 1 threads; target sm_80; order 1 0; alignment_bytes 4
+        a0: load 2 [0, 0]""",
+        never,
+    )
     result = solve(problem)
     assert (result.status, result.alignment_bytes) == (Status.OPTIMAL, 4)
     audited = check(problem, "x0 + x1*8")
@@ -387,14 +380,14 @@ def test_an_access_that_no_lane_makes_binds_nothing():
 )
 def test_matrices_that_are_not_listed_are_in_no_scope(element, alignment, scope):
     """They are listed with the swizzles that may follow, which such a base and such elements rule out."""
-    data = {
-        "name": "columns", "tile": {"shape": [16, 32], "element": element}, "threads": 32,
-        "accesses": [
-            {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 16", "tid // 16 + 2*i"], "for": {"i": 16}},
-            {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 16}},
-        ],
-        "layout": {"families": ["none", "order", "matrix"]} | ({"alignment_bytes": alignment} if alignment else {}),
-    }  # fmt: skip
+    data = data_of(
+        """16x32, 32 threads
+        columns: load 4 [tid % 16, tid // 16 + 2*i]; i<16
+        rows: store 4 [i, tid]; i<16""",
+        element=element,
+        layout={"families": ["none", "order", "matrix"]}
+        | ({"alignment_bytes": alignment} if alignment else {}),
+    )
     result = solve(from_data(data))
     assert (result.proof.excess.scope, result.proof.excess.lower_bound > 0) == (scope, True)
     assert solve(from_data(data), conflict_free=True).status is Status.UNKNOWN

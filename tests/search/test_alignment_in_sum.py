@@ -5,9 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from written import writes
+from written import problem_of, writes
 
-from layoutopt.files.file import from_data
 from layoutopt.model.linearisations import rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.pitches import most_pad
@@ -138,9 +137,6 @@ def test_few_rows_say_which_strides_keep_every_access_aligned():
 
 def test_lines_are_of_the_last_dimension_that_has_more_than_one_value():
     store = writes("a", 8, ["i", "0", "0"], i=2)
-    problem = from_data(
-        {"name": "ones", "tile": {"shape": [7, 3, 1], "element": {"bytes": 14, "align": 2}}, "threads": 1,
-         "accesses": [store], "layout": {"families": ["none", "pad", "rotate"]}}
-    )  # fmt: skip
+    problem = problem_of("7x3x1 14B@2, 1 threads; families none pad rotate", store)
     found = solve(problem)
     assert (found.offset, found.family, found.bytes) == ("x0*3 + (x1 + x0) % 3", "rotate", 294)

@@ -13,7 +13,7 @@ from command import layoutopt
 from conftest import ROOT, TILE_SETS
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import reads, saved, writes
+from written import access_from, reads, saved, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import code_of
@@ -172,9 +172,9 @@ def gemm(**changes):
             {"name": "B", "shape": [9, 9], "element": "u8"},
         ],
         "accesses": [
-            {"name": "fill", "tile": "A", "op": "store", "bytes": 16, "index": ["tid // 3", "8*(tid % 3)"], "where": "tid < 48"},
-            {"name": "columns", "tile": "A", "op": "load", "bytes": 2, "index": ["lane", "i"], "for": {"i": 24}},
-            {"name": "bytes", "tile": "B", "op": "load", "bytes": 1, "index": ["tid % 9", "tid // 9"]},
+            access_from("fill: store 16 [tid // 3, 8*(tid % 3)]; tile A; where tid < 48"),
+            access_from("columns: load 2 [lane, i]; i<24; tile A"),
+            access_from("bytes: load 1 [tid % 9, tid // 9]; tile B"),
         ],
     }  # fmt: skip
     return {**data, **changes}
@@ -293,9 +293,9 @@ def test_packed_elements_and_lanes_that_choose():
             {"name": "bins", "shape": [4, 32], "element": "u32"},
         ],
         "accesses": [
-            {"name": "rows", "tile": "weights", "op": "store", "bytes": 16, "index": ["lane // 2 + 16*i", "32*(lane % 2)"], "for": {"i": 2}},
-            {"name": "columns", "tile": "weights", "op": "load", "bytes": 4, "index": ["lane", "8*i"], "for": {"i": 8}},
-            {"name": "count", "tile": "bins", "op": "load", "bytes": 4, "index": ["bin", "lane"], "any": {"bin": 4}},
+            access_from("rows: store 16 [lane // 2 + 16*i, 32*(lane % 2)]; i<2; tile weights"),
+            access_from("columns: load 4 [lane, 8*i]; i<8; tile weights"),
+            access_from("count: load 4 [bin, lane]; tile bins; any bin<4"),
         ],
     }  # fmt: skip
     result = solve(from_data(data))

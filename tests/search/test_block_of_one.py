@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from written import access_from
 
 from layoutopt.codegen.block import code_of
 from layoutopt.errors import ProblemFileError
@@ -15,14 +16,11 @@ from layoutopt.study.block import placed
 from layoutopt.study.known import check_answer
 
 TILE = {"shape": [32, 32], "element": "f32"}
-ROWS = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "lane"], "for": {"i": 32}}
-COLUMNS = {"name": "columns", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 32}}
-FREE = {
-    "name": "rows", "op": "store", "bytes": 8, "index": ["i*2 + lane // 16", "lane % 16 * 2"], "for": {"i": 16},
-    "lanes": "free",
-}  # fmt: skip
-WIDE = {"name": "rows", "op": "store", "bytes": [4, 8, 16], "index": ["lane", "0"]}
-SHORT = {"name": "columns", "op": "load", "bytes": 4, "index": ["lane", "lane % 8"]}
+ROWS = access_from("rows: store 4 [i, lane]; i<32")
+COLUMNS = access_from("columns: load 4 [lane, i]; i<32")
+FREE = access_from("rows: store 8 [i*2 + lane // 16, lane % 16 * 2]; i<16; lanes free")
+WIDE = access_from("rows: store 4|8|16 [lane, 0]")
+SHORT = access_from("columns: load 4 [lane, lane % 8]")
 ONE = {"name": "p", "threads": 32, "tile": TILE, "accesses": [ROWS, COLUMNS]}
 
 

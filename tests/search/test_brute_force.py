@@ -3,6 +3,7 @@
 import pytest
 from oracle import toy
 from oracle.random_tiles import constrained, random_case
+from written import problem_of
 
 from layoutopt.files.file import from_data
 from layoutopt.problems.answer import METHODS, Status
@@ -123,14 +124,11 @@ def test_a_limit_on_bytes(block):
 
 def test_row_operations_of_an_xor_shorten_the_last_block():
     """A source bit inside the bank field moves no word into another conflict, but the last rows together."""
-    data = {
-        "name": "anti-diagonals", "tile": {"shape": [33, 16], "element": "f16"}, "threads": 32,
-        "accesses": [
-            {"name": "diagonals", "op": "store", "bytes": 2, "index": ["tid", "(144 - tid + i) % 16"], "for": {"i": 16}},
-            {"name": "rows", "op": "load", "bytes": 16,
-             "index": ["(tid + 32*i) % 66 // 2", "8*((tid + 32*i) % 66 % 2)"], "for": {"i": 3}},
-        ],
-            "layout": {"families": ["none", "order", "pad", "split", "rotate", "xor"]},
-    }  # fmt: skip
-    result = solve(from_data(data))
+    problem = problem_of(
+        """33x16 f16, 32 threads; families none order pad split rotate xor
+        diagonals: store 2 [tid, (144 - tid + i) % 16]; i<16
+        rows: load 16 [(tid + 32*i) % 66 // 2, 8*((tid + 32*i) % 66 % 2)]; i<3""",
+        name="anti-diagonals",
+    )
+    result = solve(problem)
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 1120)

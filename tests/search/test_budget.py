@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from conftest import SOLVE_LIMIT
-from written import one_tile, reads, writes
+from written import access_from, one_tile, problem_of, reads, writes
 
 import layoutopt
 import layoutopt.ground.budget
@@ -71,8 +71,8 @@ def test_solve_has_the_limit_of_the_command(monkeypatch):
 
 
 def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
-    case = one_tile("c", [8, 8], "f32", 32, [reads("a", 4, ["tid // 8 + i", "tid % 8"], i=4)])
-    problem, budget = from_data(case), Budget(1e6)
+    problem = problem_of("8x8 f32, 32 threads", "a: load 4 [tid // 8 + i, tid % 8]; i<4")
+    budget = Budget(1e6)
     left = solve(problem, budget=budget)
     assert (left.status, left.reason) == ("optimal", "")
     budget.cut_short()
@@ -165,14 +165,14 @@ def test_a_trace_ends_with_its_time():
     budget = Budget()
     budget.stop()
     access = reads("a", 4, ["i", "tid"], i=32)
-    rows = problem(one_tile("p", [32, 32], "f32", 32, [access]))
+    rows = problem_of("32x32 f32, 32 threads", access)
     with pytest.raises(OutOfTime):
         trace(rows, device("sm_90"), budget)
 
 
 def test_a_trace_in_pieces_is_the_trace():
     access = reads("a", 4, ["i", "(tid*5 + 3*j) % 1024"], i=64, j=3, where="tid % 3 != j", weight="i + j")
-    rows = problem(one_tile("p", [64, 1024], "f32", 1000, [access]))
+    rows = problem_of("64x1024 f32, 1000 threads", access)
     (lanes,) = trace(rows, device("sm_90")).accesses
     i, j = np.divmod(np.arange(64 * 3), 3)
     tid = np.arange(1024)
@@ -219,7 +219,7 @@ class Ticks:
 
 def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
     element = "(lane + 5*warp + 8*i) % 24"
-    access = {"name": "a", "op": "store", "bytes": 1, "for": {"i": 5}}
+    access = access_from("a: store 1; i<5")
     access["index"] = [f"{element} // 6", f"{element} // 3 % 2", f"{element} % 3"]
     data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
     data["tile"] = {"shape": [4, 2, 3], "element": {"bytes": 13}}
@@ -369,7 +369,7 @@ def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
 
 @pytest.mark.parametrize("seconds", [float("nan"), -1])
 def test_what_is_no_time_is_refused(seconds):
-    asked = problem(one_tile("p", [4, 4], "f32", 4, [reads("a", 4, ["tid", "0"])]))
+    asked = problem_of("4x4 f32, 4 threads", "a: load 4 [tid, 0]")
     for call_ in (solve, sweep):
         with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got"):
             call_(asked, time_limit=seconds)
@@ -382,7 +382,7 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
         reads(f"a{k}", 4, index, i=64)
         for k, index in enumerate([["i", "tid"], ["tid", "i"], ["tid", "(tid + i) % 64"]])
     ]
-    asking = problem(one_tile("p", [64, 64], "f32", threads, accesses))
+    asking = problem_of(f"64x64 f32, {threads} threads", *accesses)
     gpu, told = device("sm_90"), []
     every_layout(
         asking.tile,

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from oracle import toy
-from written import one_tile, reads
+from written import problem_of, reads
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.grammar import evaluate, parse
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Status
 from layoutopt.search.solve import solve
@@ -68,7 +68,7 @@ def test_doubles_by_rows_are_served_by_half_warps():
 
 
 def test_swizzle_inside_a_word_is_two_way():
-    problem = from_data(one_tile("halves", [64, 64], "f16", 32, [reads("column", 2, ["tid", "c"], c=64)]))
+    problem = problem_of("64x64 f16, 32 threads", "column: load 2 [tid, c]; c<64")
     assert cost(problem, "x0*64 + (x1 ^ x0)", "column") == (2, 1)
     assert solve(problem).excess == 0
 
@@ -113,12 +113,10 @@ def test_wrapped_diagonals_on_32_banks():
 
 @pytest.mark.parametrize(("n", "least"), [(2, 2), (4, 2)])
 def test_wrapped_diagonals_are_impossible_for_even_n(n, least):
-    accesses = [
-        reads("rows", 4, ["i", "tid"], i=n),
-        reads("columns", 4, ["tid", "i"], i=n),
-        reads("diagonals", 4, ["tid", f"(tid + i) % {n}"], i=n),
-    ]
-    problem = from_data(one_tile("diagonals", [n, n], "f32", n, accesses))
+    problem = problem_of(f"""{n}x{n} f32, {n} threads; name diagonals
+        rows: load 4 [i, tid]; i<{n}
+        columns: load 4 [tid, i]; i<{n}
+        diagonals: load 4 [tid, (tid + i) % {n}]; i<{n}""")
     result = solve(problem, target=toy.toy_device(n, n))
     assert result.status is Status.OPTIMAL
     assert result.excess == least
@@ -128,10 +126,10 @@ def test_wrapped_diagonals_are_impossible_for_even_n(n, least):
 def test_three_lines_of_a_plane_over_two_banks():
     """Words 00, 01, 10, 11 met in pairs along all three lines: no two banks can keep them apart."""
     accesses = [reads(f"line {d}", 4, [f"(tid * {d}) ^ c"], c=4) for d in (1, 2, 3)]
-    problem = from_data(one_tile("plane", [4], "f32", 2, accesses))
+    problem = problem_of("4 f32, 2 threads", *accesses)
     result = solve(problem, target=toy.toy_device(2, 2))
     assert result.status is Status.OPTIMAL
     assert result.excess == 4  # one line stays in one bank, over its four translates
     for kept in ((0, 1), (0, 2), (1, 2)):
-        two = from_data(one_tile("plane", [4], "f32", 2, [accesses[k] for k in kept]))
+        two = problem_of("4 f32, 2 threads", *[accesses[k] for k in kept])
         assert solve(two, target=toy.toy_device(2, 2)).excess == 0

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
-from written import one_tile, reads
+from written import access_from, data_of, problem_of, reads
 
 from layoutopt import check, compare, solve
 from layoutopt.engine.case import case_of
@@ -103,7 +103,7 @@ def test_what_must_be_and_a_load_of_tma_have_one_list():
     rows = [reads(f"r{i}", 4, ["lane", c]) for i, c in enumerate(columns)]
     tile = {"name": "t", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32}
     named = from_data({**tile, "accesses": rows, "layout": {"must_be": "tma"}})
-    moved = from_data({**tile, "accesses": [{"name": "ld", "op": "tma.load"}, *rows]})
+    moved = from_data({**tile, "accesses": [access_from("ld: tma.load"), *rows]})
     result = solve(named)
     assert (str(result.status), result.excess, result.proof.excess.lower_bound) == ("optimal", 12, 12)
     assert (solve(moved).excess, solve(moved).offset) == (12, result.offset)
@@ -123,7 +123,7 @@ def test_boxes_of_what_must_be_begin_where_tma_writes():
     assert "no tensor map of mode 32B fills boxes" in result.reason
     # 256 bytes lie in mode 64B as in 128B, and boxes of 64 bytes would begin at byte 64.
     line = reads("a", 4, ["lane"])
-    given = one_tile("line", [64], "f32", 32, [line])
+    given = data_of("64 f32, 32 threads", line)
     found = candidates(from_data({**given, "layout": {"must_be": "tma"}}))
     assert "tma.128B, x0 contiguous, 2 boxes" in [c.title for c in found]
 
@@ -183,13 +183,10 @@ def test_an_audit_is_not_bound_by_what_the_hardware_dictates():
 
 def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
     """Without a swizzle either rows or columns meet; the swizzle that parts both is no rival."""
-    data = {
-        "name": "n", "target": "sm_90", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 8,
-        "accesses": [{"name": "a", "op": "load", "bytes": 16, "index": ["lane", "0"]},
-                     {"name": "b", "op": "load", "bytes": 16, "index": ["0", "8*lane"]}],
-        "layout": {"must_be": ["wgmma.128B", "tma"], "minimise": "instructions"},
-    }  # fmt: skip
-    found = solve(from_data(data))
+    problem = problem_of("""64x64 f16, 8 threads; must_be wgmma.128B tma; minimise instructions
+        a: load 16 [lane, 0]
+        b: load 16 [0, 8*lane]""")
+    found = solve(problem)
     assert (str(found.status), found.excess, found.layout.swizzle) == ("optimal", 4, ())
     assert found.proof.excess.lower_bound == 4
     assert (
@@ -204,8 +201,7 @@ def test_boxes_with_short_rows_are_counted_while_there_is_time():
         reads(f"r{k}", 4, ["lane", column])
         for k, column in enumerate(["0", "4*(lane % 8)", "4*(lane // 2 % 4)", "4*(lane // 4 % 2)"])
     ]
-    data = one_tile("t", [32, 32], "f32", 32, [{"name": "fill", "op": "tma.load"}, *rows])
-    case = case_of(from_data(data), device("sm_90"))
+    case = case_of(problem_of("32x32 f32, 32 threads", "fill: tma.load", *rows), device("sm_90"))
     whole, cut = (propose(case, Ask(budget)) for budget in (Budget(), Budget(0)))
     assert whole.complete
     assert not cut.complete
@@ -217,12 +213,9 @@ def test_boxes_with_short_rows_are_counted_while_there_is_time():
 @pytest.mark.parametrize(("alignment", "status"), [(16, "infeasible"), (256, "optimal")])
 def test_a_base_is_aligned_to_what_counts_need_too(alignment, status):
     """Kepler serves 4-byte words by aligned groups of 256 bytes, whatever wgmma without a swizzle needs."""
-    data = {
-        "name": "kepler", "target": "sm_30", "tile": {"shape": [24, 32], "element": "f32"}, "threads": 1,
-        "accesses": [{"name": "a", "op": "store", "bytes": 2, "index": ["0", "0"]}],
-        "layout": {"must_be": "wgmma", "alignment_bytes": alignment},
-    }  # fmt: skip
-    result = solve(from_data(data))
+    problem = problem_of(f"""24x32 f32, 1 threads; target sm_30; must_be wgmma; alignment_bytes {alignment}
+        a: store 2 [0, 0]""")
+    result = solve(problem)
     assert result.status == status
     assert result.alignment_bytes in (None, 256)
 
@@ -231,9 +224,8 @@ ROWS_OF_16_BYTES = reads("rows", 16, ["tid", "4*i"], i=8)
 
 
 def rows_under(fill, minimise):
-    accesses = [{"name": "fill", **fill}, ROWS_OF_16_BYTES]
-    return from_data(
-        one_tile("rows", [32, 32], "f32", 32, accesses, target="sm_90", layout={"minimise": minimise})
+    return problem_of(
+        f"32x32 f32, 32 threads; name rows; minimise {minimise}", {"name": "fill", **fill}, ROWS_OF_16_BYTES
     )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from emit_programs import emit
-from written import one_tile, reads
+from written import access_from, data_of, problem_of, reads
 
 from layoutopt import check
 from layoutopt.engine.case import case_of
@@ -16,17 +16,18 @@ from layoutopt.search.dictated import propose
 from layoutopt.search.direct import Pieces
 from layoutopt.search.proposal import Ask
 
-READ = {
-    "name": "A",
-    "op": "ds_read_b128",
-    "index": ["lane % 16 + 16*m", "8*(lane // 16) + 32*k"],
-    "for": {"m": 4, "k": 2},
-}
+READ = access_from("A: ds_read_b128 [lane % 16 + 16*m, 8*(lane // 16) + 32*k]; m<4, k<2")
 
 
 def data(index, op="buffer_load_dwordx4.lds", loops=2, target="gfx950", **more):
-    accesses = [{"name": "fill", "op": op, "index": index, "for": {"i": loops}}, READ]
-    return {**one_tile("direct", [64, 64], "f16", 256, accesses, target=target), **more}
+    return {
+        **data_of(
+            f"64x64 f16, 256 threads; name direct; target {target}",
+            {"name": "fill", "op": op, "index": index, "for": {"i": loops}},
+            READ,
+        ),
+        **more,
+    }
 
 
 ROWS = ["tid // 8 + 32*i", "8*(tid % 8)"]
@@ -92,20 +93,21 @@ def test_what_waves_write_is_a_layout_where_no_other_serves():
 
 def test_rows_that_waves_write_apart_from_each_other():
     """As Triton 3.9 pads an operand on gfx950: a wave writes every fourth row, and rows are read as they lie."""
-    accesses = [
-        {"name": "fill", "op": "buffer_load_dwordx4.lds", "index": ["lane // 4 * 4 + warp", "tid % 4 * 16"]},
-        reads("y", 16, ["lane % 32 + warp % 2 * 32", "lane // 32 * 16 + i*32"], i=2),
-    ]
-    problem = one_tile("y", [64, 64], "e4m3", 256, accesses, target="gfx950")
-    result = solve(from_data(problem))
+    asked = problem_of("""64x64 e4m3, 256 threads; target gfx950
+        fill: buffer_load_dwordx4.lds [lane // 4 * 4 + warp, tid % 4 * 16]
+        y: load 16 [lane % 32 + warp % 2 * 32, lane // 32 * 16 + i*32]; i<2""")
+    result = solve(asked)
     assert (result.offset, result.bytes, result.excess) == ("x0 % 4 * 1040 + x0 // 4 * 64 + x1", 4144, 0)
 
 
 def test_runs_in_turn_take_pads_of_several():
-    fill = {"name": "fill", "op": "buffer_load_dword.lds", "index": ["tid // 32 + 8*i", "4*(tid % 32)"]}
+    fill = access_from("fill: buffer_load_dword.lds [tid // 32 + 8*i, 4*(tid % 32)]")
     read = reads("A", 8, ["lane % 16 + 16*m", "8*(lane // 16) + 32*k"])
-    accesses = [{**fill, "for": {"i": 16}}, {**read, "for": {"m": 8, "k": 4}}]
-    problem = one_tile("a", [128, 128], "e4m3", 256, accesses, target="gfx942")
+    problem = data_of(
+        "128x128 e4m3, 256 threads; target gfx942",
+        {**fill, "for": {"i": 16}},
+        {**read, "for": {"m": 8, "k": 4}},
+    )
     result = solve(from_data(problem))
     known = check(from_data(problem), "x0//2%8*2056 + x0//16*256 + x0%2*128 + x1")
     assert (result.excess, result.bytes) <= (known.excess, known.bytes)
@@ -139,7 +141,7 @@ def test_one_of_several_tiles():
     assert (found.excess, found.bytes) == (0, 16384)
 
 
-FREE = {"name": "fill", "op": "buffer_load_dwordx4.lds", "bytes": 16, "lanes": "free"}
+FREE = access_from("fill: buffer_load_dwordx4.lds 16; lanes free")
 
 
 def test_free_lanes_of_a_direct_load_turn_their_pieces_as_the_xor_does():

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from emit_programs import emit
-from written import one_tile, reads, writes
+from written import data_of, one_tile, problem_of, reads, writes
 
 import layoutopt
 from layoutopt.accesses.trace import trace
@@ -75,7 +75,7 @@ def test_a_climb_keeps_to_the_constraints():
 def test_a_climb_pads_only_where_that_is_allowed():
     """Four bytes at the start of each row of six: aligned in rows of eight alone, which are padded."""
     store = writes("a", 4, ["tid", "0"])
-    data = one_tile("rows", [4, 6], "i8", 4, [store])
+    data = data_of("4x6 i8, 4 threads", store)
     for families in (["none", "order"], ["none", "order", "pad"]):
         problem = from_data(data | {"layout": {"families": families}})
         gpu = device(problem.target)
@@ -86,7 +86,7 @@ def test_a_climb_pads_only_where_that_is_allowed():
 
 def test_a_climb_without_anything_that_weighs():
     load = reads("a", 4, ["tid"], weight=0)
-    problem = from_data(one_tile("none", [64], "f32", 32, [load]))
+    problem = problem_of("64 f32, 32 threads", load)
     gpu = device(problem.target)
     given = Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
     fall_back(given)
@@ -119,7 +119,7 @@ def test_free_of_conflicts_though_nothing_was_found_by_rising_bytes(monkeypatch,
     monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._look_at_whole_lines", lambda self: None)
     index = {"rows": ["0", "tid"], "columns": ["tid", "0"]}
     accesses = [reads(name, 4, index[name]) for name in index]
-    data = one_tile("p", [32, 32], "f32", 32, accesses)
+    data = data_of("32x32 f32, 32 threads", *accesses)
     found = solve(from_data(data | {"layout": {"families": families}}), conflict_free=True)
     assert found.layout is not None
     assert found.excess == 0

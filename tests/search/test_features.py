@@ -10,7 +10,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from written import one_tile, reads, writes
+from written import data_of, reads
 
 from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError
@@ -114,11 +114,9 @@ PAIRS = [
 
 
 def problem(names):
-    accesses = [
-        writes("rows", 8, ["tid // 4", "2*(tid % 4)"], i=1),
-        reads("columns", 4, ["tid % 8", "tid // 8 + 4*i"], i=2),
-    ]
-    data = one_tile("features", [8, 8], "f32", 32, accesses)
+    data = data_of("""8x8 f32, 32 threads
+        rows: store 8 [tid // 4, 2*(tid % 4)]; i<1
+        columns: load 4 [tid % 8, tid // 8 + 4*i]; i<2""")
     for name, (change, _) in FEATURES.items():
         if name in names:
             change(data)
@@ -204,8 +202,7 @@ def test_features_work_together_or_are_refused_by_name(names, tmp_path):
 
 def test_conflicts_of_weight_0_are_conflicts():
     """They cost nothing, so that no search looks at them; but a layout with them is not free of conflicts."""
-    accesses = [writes("a", 4, ["tid % 4", "0"], weight=0)]
-    data = one_tile("weightless", [4, 32], "f32", 2, accesses, layout={"families": ["none"]})
+    data = data_of("4x32 f32, 2 threads; families none", "a: store 4 [tid % 4, 0]; weight 0")
     found = solve(from_data(data))
     assert found.status is Status.OPTIMAL
     assert "optimal: 1 excess wavefronts remain, proved best as weighted;" in report(from_data(data), found)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
-from written import one_tile, reads, writes
+from written import access_from, data_of, reads, writes
 
 import layoutopt
 import layoutopt.search.free_lanes as free_module
@@ -193,10 +193,10 @@ def test_segments_in_two_warps_stay_with_consecutive_threads():
 
 
 # 18 pieces of 16 bytes in rows of 6.
-ODD_FILL = {
-    "schema": "layoutopt.problem/1", "name": "odd", "tile": {"shape": [3, 24], "element": "f32"}, "threads": 32,
-    "accesses": [{"name": "fill", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 96}}],
-}  # fmt: skip
+ODD_FILL = data_of(
+    "3x24 f32, 32 threads; name odd",
+    {"name": "fill", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 96}},
+)
 PITCH = "x0*52 + x1"
 
 
@@ -270,7 +270,7 @@ def test_global_side_without_free_lanes_is_refused():
 
 def test_orders_in_words_stand_in_templates():
     access = drain("C", covers=[[0, "M"], [0, "M"]])
-    data = one_tile("t {M}", ["M", 128], "f32", 256, [ROWS, access])
+    data = data_of("Mx128 f32, 256 threads", ROWS, access, name="t {M}")
     small, large = layoutopt.load_all({**data, "params": {"M": [32, 64], "C": [32]}})
     assert [p.accesses[1].loops for p in (small, large)] == [{"i": 4}, {"i": 16}]
     assert large.accesses[1].global_.contiguous == 32
@@ -285,7 +285,7 @@ def run(*arguments):
 def files(tmp_path_factory):
     """A problem and its result."""
     folder = tmp_path_factory.mktemp("free")
-    data = one_tile("free", [32, 128], "f32", 256, [ROWS, drain()])
+    data = data_of("32x128 f32, 256 threads; name free", ROWS, drain())
     (folder / "p.json").write_text(json.dumps(data))
     code, out = run("solve", folder / "p.json", "--json")
     assert code == 0, out
@@ -376,7 +376,7 @@ def test_what_is_found_stays_when_the_time_is_over(over, monkeypatch):
 
 
 def test_lanes_are_free_under_a_layout_that_the_hardware_dictates():
-    copy, columns = {"name": "fill", "op": "tma.load"}, {**drain(16), "bytes": 2}
+    copy, columns = access_from("fill: tma.load"), {**drain(16), "bytes": 2}
     given = problem(
         [copy, columns], (16, 64), "f16", 128, target="sm_90a", layout={"minimise": "instructions"}
     )
@@ -396,12 +396,12 @@ def test_half_a_wavefront_proves_no_bytes():
 
 
 @pytest.mark.parametrize(
-    ("layout", "fill"), [({}, [{"name": "ld", "op": "tma.load"}]), ({"must_be": "tma.64B"}, [])]
+    ("layout", "fill"), [({}, [access_from("ld: tma.load")]), ({"must_be": "tma.64B"}, [])]
 )
 def test_the_base_is_aligned_as_the_hardware_needs_it_where_lanes_are_free(layout, fill):
     """Eight rows of a swizzle of 64 bytes, whoever executes the other accesses."""
-    rows = {"name": "rows", "op": "store", "bytes": 16, "index": ["tid // 4", "8*(tid % 4)"], "lanes": "free"}
+    rows = access_from("rows: store 16 [tid // 4, 8*(tid % 4)]; lanes free")
     read = reads("r", 2, ["tid % 16", "i"], i=2)
-    data = one_tile("b", [16, 32], "f16", 64, [rows, read, *fill], layout=layout)
+    data = data_of("16x32 f16, 64 threads", rows, read, *fill, layout=layout)
     result = layoutopt.solve(layoutopt.problem(data), time_limit=5)
     assert (result.family.partition(",")[0], result.alignment_bytes) == ("tma.64B", 512)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from oracle import toy
 from oracle.toy import apply
-from written import one_tile, reads
+from written import problem_of
 
 from layoutopt.engine.case import case_of
 from layoutopt.files.catalogue import find
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import load
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.layout import Digit
@@ -222,7 +222,7 @@ def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limi
         for op, elements in served.items()
     ]  # fmt: skip
     layout = {"families": ["pad", "xor"]} | ({} if limit is None else {"max_bytes": limit})
-    problem = from_data(one_tile("t", [7, 3], "f32", 4, accesses, layout=layout))
+    problem = problem_of("7x3 f32, 4 threads", *accesses, layout=layout)
     gpu = Device("uneven", "uneven", 4, 4, 4, rule)
     result = solve(problem, target=gpu, conflict_free=limit is not None)
     assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
@@ -240,11 +240,12 @@ def test_a_scope_names_what_the_constraints_leave(constraint, scope):
     """A fixed order leaves no cuts and a pitch no pads within rows: `x0*10 + x1 // 4 * 5 + x1 % 4` keeps the order."""
     named = ["none", "order", "pad", "split", "interval", "matrix"]
     families = named if "pitch_multiple_bytes" in constraint else [f for f in named if f != "interval"]
-    accesses = [
-        reads("squares", 4, ["tid % 4", "tid // 4 * 4 + i"], i=4),
-        reads("rows", 4, ["i", "tid"], i=4),
-        reads("pairs", 4, ["tid // 4 * 2", "tid % 4 * 2"]),
-    ]
-    data = one_tile("squares", [4, 8], "f32", 8, accesses, layout={"families": families, **constraint})
-    result = solve(from_data(data), target=toy.toy_device(8, 8))
+    problem = problem_of(
+        """4x8 f32, 8 threads
+        squares: load 4 [tid % 4, tid // 4 * 4 + i]; i<4
+        rows: load 4 [i, tid]; i<4
+        pairs: load 4 [tid // 4 * 2, tid % 4 * 2]""",
+        layout={"families": families, **constraint},
+    )
+    result = solve(problem, target=toy.toy_device(8, 8))
     assert (result.proof.excess.lower_bound > 0, result.proof.excess.scope) == (True, scope)

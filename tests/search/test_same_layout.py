@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from written import writes
+from written import access_from, writes
 
 from layoutopt.codegen.block import code_of
 from layoutopt.engine.case import case_of
@@ -29,7 +29,7 @@ MIXED = {
         {"name": "out", "shape": [32, 16], "element": "f16"},
     ],
     "accesses": [
-        {"name": "columns", "tile": "acc", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        access_from("columns: load 4 [lane, i]; i<8; tile acc"),
         {**ROWS, "tile": "out"},
     ],
     "overlay": [["acc"], ["out"]], "same_layout": True,
@@ -43,9 +43,9 @@ TWINS = {
         {"name": "C", "shape": [8], "element": "f32"},
     ],
     "accesses": [
-        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
-        {"name": "b", "tile": "B", "op": "store", "bytes": 4, "index": ["lane // 8", "lane % 8"]},
-        {"name": "c", "tile": "C", "op": "load", "bytes": 4, "index": ["lane % 8"]},
+        access_from("a: load 4 [lane, i]; i<8; tile A"),
+        access_from("b: store 4 [lane // 8, lane % 8]; tile B"),
+        access_from("c: load 4 [lane % 8]; tile C"),
     ],
     "overlay": [], "same_layout": [["A", "B"]],
 }  # fmt: skip
@@ -196,7 +196,7 @@ def test_a_shipped_block_is_asked_for_one_layout():
 
 
 def test_what_the_hardware_reads_has_one_shape():
-    accesses = [*OPERANDS["accesses"], {"name": "fill", "tile": "A", "op": "tma.load"}]
+    accesses = [*OPERANDS["accesses"], access_from("fill: tma.load; tile A")]
     with pytest.raises(
         ProblemFileError, match=r"accesses\[4\]: tma.load needs tiles of one shape and element"
     ):

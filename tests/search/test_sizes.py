@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from command import layoutopt
-from written import one_tile, reads, saved, writes
+from written import data_of, reads, saved, writes
 
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -37,7 +37,7 @@ def file(sizes=SIZES, **more):
         "index": ["(tid + 256*i) % M", "(tid + 256*i) // M"],
         "for": loops,
     }
-    return {**one_tile("t", ["M", "N"], "f32", 256, [rows, columns], sizes=sizes), **more}
+    return {**data_of("MxN f32, 256 threads", rows, columns, sizes=sizes), **more}
 
 
 def found(raw, budget=None):

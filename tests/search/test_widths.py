@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from emit_programs import emit
-from written import one_tile, reads, writes
+from written import access_from, data_of, one_tile, problem_of, reads
 
 from layoutopt import check
 from layoutopt.errors import ProblemFileError
@@ -24,7 +24,7 @@ from layoutopt.study.compare import compare
 from layoutopt.study.explain import explain
 from layoutopt.study.show import views
 
-ROWS = {"name": "rows", "op": "store", "index": ["4*i + tid // 8", "4*(tid % 8)"], "for": {"i": 8}}
+ROWS = access_from("rows: store [4*i + tid // 8, 4*(tid % 8)]; i<8")
 NARROW = {**ROWS, "bytes": 8, "index": ["4*i + tid // 8", "4*(tid % 8) + 2*p"], "for": {"i": 8, "p": 2}}
 NARROWEST = {**ROWS, "bytes": 4, "index": ["4*i + tid // 8", "4*(tid % 8) + p"], "for": {"i": 8, "p": 4}}
 COLUMNS = reads("columns", 4, ["tid", "i"], i=32)
@@ -121,15 +121,10 @@ def test_wrong_lists_are_refused(accesses, message):
         solve(problem(*accesses))
 
 
-WID = {
-    "name": "wid", "tile": {"shape": [64, 16], "element": "f64"}, "threads": 256,
-    "accesses": [
-        {"name": "rows", "op": "store", "bytes": [16, 8], "index": ["tid//8+32*i", "2*(tid % 8)"], "for": {"i": 2}},
-        {"name": "a", "op": "load", "bytes": 8, "index": ["tid % 64", "tid // 64 + 4*(i ^ 1)"], "for": {"i": 4}},
-        {"name": "b", "op": "load", "bytes": 8, "for": {"s": 3},
-         "index": ["(tid % 64 * 2 + s) % 64", "(tid // 64 + 4*s + tid % 64 // 32) % 16"]},
-    ],
-}  # fmt: skip
+WID = data_of("""64x16 f64, 256 threads
+    rows: store 16|8 [tid//8+32*i, 2*(tid % 8)]; i<2
+    a: load 8 [tid % 64, tid // 64 + 4*(i ^ 1)]; i<4
+    b: load 8 [(tid % 64 * 2 + s) % 64, (tid // 64 + 4*s + tid % 64 // 32) % 16]; s<3""")
 
 
 def test_compare_show_and_explain_take_the_solvers_choice():
@@ -153,11 +148,9 @@ def test_compare_show_and_explain_take_the_solvers_choice():
 @pytest.mark.parametrize("conflict_free", [False, True])
 def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
     """Rows of 8 bytes under columns of 1 byte: conflicts at 8 bytes a lane, none at 4, which there was no time for."""
-    accesses = [
-        writes("rows", [16, 4], ["tid", "0"]),
-        reads("columns", 1, ["tid", "i"], i=16),
-    ]
-    data = one_tile("widths", [32, 128], "u8", 32, accesses)
+    data = data_of("""32x128 u8, 32 threads; name widths
+        rows: store 16|4 [tid, 0]
+        columns: load 1 [tid, i]; i<16""")
     whole = solve(from_data(data), conflict_free=conflict_free)
 
     def one_case(*asked):
@@ -173,25 +166,25 @@ def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
 
 def test_bytes_that_one_choice_needs_are_not_said_of_all(monkeypatch):
     """Pairs in rows of 33 words need a pad, single words none, which there was no time for."""
-    accesses = [writes("rows", [8, 4], ["tid", "0"])]
-    data = one_tile("widths", [32, 33], "f32", 32, accesses, layout={"families": ["none", "pad"]})
+    problem_asked = problem_of("""32x33 f32, 32 threads; name widths; families none pad
+        rows: store 8|4 [tid, 0]""")
 
     def one_case(*asked):
         yield next(iter(solve_module_cases(*asked)))
         raise OutOfTime
 
     monkeypatch.setattr("layoutopt.search.solve.cases", one_case)
-    result = solve(from_data(data))
+    result = solve(problem_asked)
     assert (result.status, result.bytes) == (Status.FEASIBLE, 4 * (31 * 34 + 33))
     assert (result.proof.bytes.lower_bound, result.proof.bytes.scope) == (4 * 32 * 33, "every layout")
 
 
 def test_no_choice_has_all_of_the_time_but_the_last(monkeypatch):
-    data = one_tile("widths", [32, 32], "f32", 32, [writes("rows", [16, 8, 4], ["tid", "0"])])
+    asked = problem_of("32x32 f32, 32 threads; name widths", "rows: store 16|8|4 [tid, 0]")
     given = []
     monkeypatch.setattr(
         "layoutopt.search.solve.improved",
         lambda case, proposal, ask: given.append(ask.budget.seconds) or proposal,
     )
-    solve(from_data(data), time_limit=1000)
+    solve(asked, time_limit=1000)
     assert given == [pytest.approx(seconds, abs=60) for seconds in (500, 500, 1000)]

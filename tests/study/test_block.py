@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from command import layoutopt, refused
-from written import reads, saved
+from written import access_from, reads, saved
 
 from layoutopt.codegen.block import code_of
 from layoutopt.codegen.registry import LANGUAGES
@@ -33,7 +33,7 @@ SET = {
     "accesses": [
         {**TOUCH, "name": "a", "tile": "A"},
         {**TOUCH, "name": "b", "tile": "B"},
-        {"name": "c", "tile": "C", "op": "store", "bytes": 4, "index": ["i", "lane"], "for": {"i": 8}},
+        access_from("c: store 4 [i, lane]; i<8; tile C"),
     ],
     "overlay": [["B"], ["C"]], "same_layout": True,
 }  # fmt: skip

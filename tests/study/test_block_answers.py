@@ -4,7 +4,7 @@ import json
 
 import pytest
 from command import layoutopt, refused
-from written import reads, saved, writes
+from written import access_from, reads, saved, writes
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
@@ -21,14 +21,14 @@ SET = {
     "name": "block", "target": "sm_90", "threads": 32,
     "tiles": [{**TILE, "name": "A", "stages": 2, "published": PADDED}, {**TILE, "name": "B"}],
     "accesses": [
-        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
-        {"name": "rows", "tile": "B", "op": "store", "bytes": 4, "index": ["i + lane // 8", "lane % 8"], "for": {"i": 2}},
-        {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
+        access_from("a: load 4 [lane, i]; i<8; tile A"),
+        access_from("rows: store 4 [i + lane // 8, lane % 8]; i<2; tile B"),
+        access_from("b: load 4 [lane, i]; i<8; tile B"),
     ],
 }  # fmt: skip
 
 
-FILL = {"name": "fill", "tile": "A", "op": "tma.load"}
+FILL = access_from("fill: tma.load; tile A")
 
 
 def block(**changes):
@@ -168,11 +168,11 @@ def test_on_the_command_line(tmp_path):
 
 
 TMA = {"name": "A", "shape": [64, 64], "element": "bf16", "stages": 2}
-FILL = {"name": "fill", "tile": "A", "op": "tma.load"}
+FILL = access_from("fill: tma.load; tile A")
 
 
 def test_what_only_the_hardware_touches_is_explained_and_not_drawn():
-    alone = block(tiles=[TMA], accesses=[FILL, {"name": "mma", "tile": "A", "op": "wgmma.A"}])
+    alone = block(tiles=[TMA], accesses=[FILL, access_from("mma: wgmma.A; tile A")])
     found = explain(alone)
     assert found.conflict_free
     assert (
@@ -203,10 +203,10 @@ OPEN = {
     "tiles": [{**TILE, "name": "A", "published": {"offset": "x0*8 + x1", "bytes": 1024}},
               {"name": "B", "shape": [32, 16], "element": "f16", "published": {"offset": "x0*16 + x1", "bytes": 1024}}],
     "accesses": [
-        {"name": "fill", "tile": "A", "op": "store", "bytes": 4, "index": ["lane // 8 + 4*i", "lane % 8"], "for": {"i": 8}, "lanes": "free"},
-        {"name": "read", "tile": "A", "op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}},
-        {"name": "rows", "tile": "B", "op": "store", "bytes": [4, 8], "index": ["lane // 4 + 8*i", "4*(lane % 4)"], "for": {"i": 4}},
-        {"name": "down", "tile": "B", "op": "load", "bytes": 2, "index": ["lane", "i"], "for": {"i": 16}},
+        access_from("fill: store 4 [lane // 8 + 4*i, lane % 8]; i<8; tile A; lanes free"),
+        access_from("read: load 4 [lane, i]; i<8; tile A"),
+        access_from("rows: store 4|8 [lane // 4 + 8*i, 4*(lane % 4)]; i<4; tile B"),
+        access_from("down: load 2 [lane, i]; i<16; tile B"),
     ],
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from command import layoutopt
-from written import saved
+from written import access_from, saved
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, load
@@ -21,8 +21,8 @@ BLOCK = {
         {"name": "B", "shape": [32, 32], "element": "f32", "published": {"offset": "x0*32 + x1", "bytes": 4096}},
     ],
     "accesses": [
-        {"name": "a", "tile": "A", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
-        {"name": "b", "tile": "B", "op": "load", "bytes": 4, "index": ["tid", "i"], "for": {"i": 32}},
+        access_from("a: load 4 [tid, i]; i<32; tile A"),
+        access_from("b: load 4 [tid, i]; i<32; tile B"),
     ],
 }  # fmt: skip
 

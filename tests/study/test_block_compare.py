@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 from command import layoutopt
-from written import reads, saved
+from written import access_from, reads, saved
 
 from layoutopt.files.file import from_data
 from layoutopt.search.block import solve
@@ -61,7 +61,7 @@ def test_elements_wider_than_their_accesses_are_aligned_where_the_tile_lies():
 
 def test_what_the_hardware_dictates_keeps_to_the_budget():
     """Without a limit the bulk copies have pads between them; the row is what fits, in figures and layout."""
-    copied = {"name": "fill", "tile": "A", "op": "cp.async.bulk", "bytes": 32}
+    copied = access_from("fill: cp.async.bulk 32; tile A")
     accesses = [copied, {**COLUMNS, "name": "columns", "tile": "A"}]
     for limit, size in ((None, 32 * 32 + 31 * 16), (1200, 1024)):
         more = {} if limit is None else {"layout": {"max_bytes": limit}}
@@ -111,7 +111,7 @@ def test_a_tile_that_the_hardware_dictates_is_in_every_row():
             "published": {"offset": "x0*64 + x1", "bytes": 4096},
         },
     ]  # fmt: skip
-    load = {"name": "fragments", "tile": "B", "op": "ldmatrix.x4", "index": ["lane", "8*i"], "for": {"i": 8}}
+    load = access_from("fragments: ldmatrix.x4 [lane, 8*i]; i<8; tile B")
     _, rows = compared(tiles=tiles, accesses=[*SET["accesses"][:2], load])
     used = {
         row.tiles[1].offset

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import PROBLEMS, ROOT, problem_id
-from written import one_tile, reads, writes
+from written import data_of, problem_of, reads, writes
 
 from layoutopt import check, load, solve
 from layoutopt.accesses.lower import with_loops
@@ -98,8 +98,7 @@ def test_witness_agrees_with_the_engine(path):
 
 
 def test_unsound_layouts():
-    accesses = [reads("vectors", 16, ["tid // 2 % 8", "4*(tid % 2)"])]
-    wide = from_data(one_tile("wide", [8, 8], "f32", 32, accesses, layout={"max_bytes": 256}))
+    wide = problem_of("8x8 f32, 32 threads; max_bytes 256", "vectors: load 16 [tid // 2 % 8, 4*(tid % 2)]")
     overlapping = check(wide, "x0*4 + x1")
     assert overlapping.status is Status.INFEASIBLE
     (overlap,) = findings(overlapping, "overlap")
@@ -179,7 +178,7 @@ def test_a_fix_and_an_edit_save_time_and_not_wavefronts_alone():
     """An XOR without conflicts takes instructions in every iteration, where a pad and a split take none."""
     rows = writes("rows", 4, ["tid // 32 + 2*i", "tid % 32"], i=20)
     columns = reads("columns", 4, ["tid % 40", "j"], j=36, where="tid < 40")
-    problem = from_data(one_tile("p", [40, 36], "f32", 64, [rows, columns]))
+    problem = problem_of("40x36 f32, 64 threads", rows, columns)
     asked = check(problem, "x0*36 + x1", solver=quick)
     assert [edit.details["offset"] for edit in findings(asked, "edit")] == ["x0*37 + x1"]
     hurried = check(problem, "x0*36 + x1", solver=quick, budget=Budget(0))
@@ -194,8 +193,7 @@ def test_nothing_to_mend():
 
 def test_what_the_compiler_may_fuse():
     """Profiled on sm_80: a column of int s[32][32], two neighbours a lane, shows 30 conflicts and not 62."""
-    accesses = [reads("read", 4, ["tid", "m"], m=2)]
-    problem = from_data(one_tile("column", [32, 32], "i32", 32, accesses, target="sm_80"))
+    problem = problem_of("32x32 i32, 32 threads; target sm_80", "read: load 4 [tid, m]; m<2")
     result = check(problem, "x0*32 + x1")
     assert (result.accesses[0].wavefronts, result.accesses[0].bank_conflicts) == (64, 62)
     (fusion,) = findings(result, "fusion")
@@ -204,8 +202,7 @@ def test_what_the_compiler_may_fuse():
 
 
 def test_amd_counters_have_amds_names():
-    data = one_tile("columns", [64, 32], "f32", 64, [reads("read", 4, ["tid", "0"])], target="gfx942")
-    problem = from_data(data)
+    problem = problem_of("64x32 f32, 64 threads; target gfx942", "read: load 4 [tid, 0]")
     audit = check(problem, "x0*32 + x1")
     (read,) = audit.accesses
     assert read.bank_conflicts > 0
@@ -216,12 +213,10 @@ def test_amd_counters_have_amds_names():
 
 
 def test_counters_of_each_operation():
-    accesses = [
-        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid", "0"]},
-        reads("one word", 16, ["0", "0"]),
-        {"name": "write", "op": "st.shared.v4.b32", "index": ["tid", "4"]},
-    ]
-    problem = from_data(one_tile("wide", [32, 8], "f32", 32, accesses))
+    problem = problem_of("""32x8 f32, 32 threads
+        fill: cp.async 16 [tid, 0]
+        one word: load 16 [0, 0]
+        write: st.shared.v4.b32 [tid, 4]""")
     fill, one, write = check(problem, "x0*8 + x1").accesses
     assert fill.counters == {}
     assert one.wavefronts == 2
@@ -247,8 +242,8 @@ def test_layouts_as_tables_and_as_objects():
 
 
 def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
-    accesses = [reads("a", 16, ["tid % 64", "8*(tid // 64 + 2*i)"], i=4)]
-    problem = from_data(one_tile("dictated", [64, 64], "bf16", 128, accesses, layout={"must_be": "tma"}))
+    problem = problem_of("""64x64 bf16, 128 threads; must_be tma
+        a: load 16 [tid % 64, 8*(tid // 64 + 2*i)]; i<4""")
     result = check(problem, "x0*64 + x1", solver=quick)
     assert result.excess > 0
     (fix,) = findings(result, "fix")
@@ -288,7 +283,7 @@ def test_command_line(tmp_path):
 
 def test_more_than_a_block_of_the_gpu_has_is_said():
     store = writes("rows", 16, ["tid", "4*i"], i=16)
-    data = one_tile("large", [256, 64], "f32", 256, [store], target="sm_75")
+    data = data_of("256x64 f32, 256 threads; target sm_75", store)
     (found,) = [f for f in check(from_data(data), "x0*68 + x1").findings if f.kind == "too_large"]
     assert found.message == "69,616 bytes; a block of sm_75 has 65,536 for it"
     assert not [f for f in check(from_data(data), "x0*64 + x1").findings if f.kind == "too_large"]
@@ -296,12 +291,7 @@ def test_more_than_a_block_of_the_gpu_has_is_said():
     assert [f for f in check(other, "x0*64 + x1").findings if f.kind == "too_large"]
 
 
-PROBLEM = {
-    "name": "histogram",
-    "tile": {"shape": [256], "element": "u32"},
-    "threads": 32,
-    "accesses": [{"name": "add", "op": "atomic", "index": ["b"], "bytes": 4, "any": {"b": 256}}],
-}
+PROBLEM = data_of("256 u32, 32 threads", "add: atomic 4 [b]; any b<256")
 
 
 @pytest.mark.parametrize("layout", ["x0", 4 * np.arange(256)])

@@ -12,7 +12,7 @@ import pytest
 from command import layoutopt, refused
 from conftest import PROBLEMS, ROOT, problem_id
 from oracle.banks import weighted_excess
-from written import one_tile, reads, saved, writes
+from written import data_of, reads, saved, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
@@ -468,7 +468,7 @@ def test_what_is_known_is_not_searched_again(monkeypatch):
 
 
 def test_a_pad_of_one_dimension_is_an_interval_pad():
-    data = one_tile("line", [256], "f32", 32, [reads("a", 4, ["tid*8"])])
+    data = data_of("256 f32, 32 threads", "a: load 4 [tid*8]")
     rows = {row.family: row for row in compare(from_fields(data)).rows}
     assert rows["guess_pad"].offset == "x0 // 32 * 33 + x0 % 32"
     assert rows["interval"].excess <= rows["guess_pad"].excess
@@ -491,9 +491,7 @@ def test_a_row_under_max_bytes_shows_what_fits():
 
 def test_what_an_alignment_leaves_of_a_row_is_its_best():
     """Without a swizzle, which needs a base at a row of banks, row-major is of the family all the same."""
-    accesses = [reads("a", 4, ["tid % 8", "tid // 8"])]
-    data = one_tile(
-        "base", [8, 32], "f32", 32, accesses, layout={"alignment_bytes": 16, "families": ["none", "xor"]}
-    )
+    data = data_of("""8x32 f32, 32 threads; alignment_bytes 16; families none xor
+        a: load 4 [tid % 8, tid // 8]""")
     (row,) = (row for row in compare(from_fields(data)).rows if row.family == "cute")
     assert (row.status, row.offset, row.label) == ("optimal", "x0*32 + x1", "no swizzle, row-major")

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from command import layoutopt
 from conftest import ROOT
 from oracle import toy
-from written import one_tile, planes, reads, saved, writes
+from written import data_of, planes, problem_of, reads, saved, writes
 
 from layoutopt.cli.explain import command
 from layoutopt.engine.case import case_of
@@ -54,9 +54,8 @@ def test_tiles_of_one_dimension():
 
 
 def test_row_major_that_tears_vectors_is_no_layout():
-    accesses = [writes("wide", 16, ["tid", "0"])]
-    data = one_tile("odd rows", [8, 6], "f32", 8, accesses, layout={"families": ["none", "pad"]})
-    found = explain(from_data(data), budget=Budget(10))
+    problem = problem_of("8x6 f32, 8 threads; families none pad", "wide: store 16 [tid, 0]")
+    found = explain(problem, budget=Budget(10))
     assert found.reasons[0] == (
         "Row-major, with no pad and no swizzle, cannot hold this tile: access 'wide' is misaligned: lane 1 of "
         "warp instruction 0 starts at byte 24, which is no multiple of 16."
@@ -146,11 +145,9 @@ def test_a_narrower_access_does_what_the_explanation_says():
 
 def test_lanes_in_another_order():
     """Eight-byte stores whose half-warps each stay in half of the banks."""
-    accesses = [
-        writes("order", 8, ["2*(tid // 4 * 2 + tid % 2 + tid // 2 % 2 * 4)"]),
-        reads("fill", 4, ["tid + 8*i"], i=8),
-    ]
-    data = one_tile("halves", [64], "f32", 8, accesses, target="sm_90", layout={"families": ["none"]})
+    data = data_of("""64 f32, 8 threads; families none
+        order: store 8 [2*(tid // 4 * 2 + tid % 2 + tid // 2 % 2 * 4)]
+        fill: load 4 [tid + 8*i]; i<8""")
     gpu = toy.toy_device(8, 8)
     found = explain(from_data(data), budget=Budget(10), target=gpu)
     assert found.excess == 2
@@ -179,14 +176,10 @@ def _with_lanes(index, order):
     return index.replace("tid", f"({table} >> 4*tid & 15)")
 
 
-TWO_HALVES = {
-    "name": "two halves", "tile": {"shape": [16], "element": "f32"}, "threads": 8,
-    "accesses": [
-        {"name": "pairs", "op": "store", "bytes": 8, "index": ["2*((3*tid + tid // 1) % 8)"]},
-        {"name": "singles", "op": "load", "bytes": 4, "index": ["(2*tid + tid // 2 + 4*i) % 16"], "for": {"i": 2}},
-        {"name": "more", "op": "store", "bytes": 8, "index": ["2*((tid // 2 + tid % 2 * 4) % 8)"]},
-    ],
-}  # fmt: skip
+TWO_HALVES = data_of("""16 f32, 8 threads
+    pairs: store 8 [2*((3*tid + tid // 1) % 8)]
+    singles: load 4 [(2*tid + tid // 2 + 4*i) % 16]; i<2
+    more: store 8 [2*((tid // 2 + tid % 2 * 4) % 8)]""")
 
 
 def test_lane_orders_where_every_layout_has_conflicts():
@@ -249,7 +242,7 @@ def test_a_table_shows_that_a_smaller_set_can_be_served():
         accesses.append(
             reads(name, 8, [f"{flat} // 2", f"{flat} % 2"], i=3, where=f"{mask} >> (tid + 8*i) & 1")
         )
-    data = one_tile("pair", [4, 2], {"bytes": 8}, 8, accesses)
+    data = data_of("4x2 8B, 8 threads", *accesses)
     found = explain(from_data(data), budget=Budget(20), target=gpu)
     got = found.conflict_free, found.clashing_accesses, found.clash_is_minimal
     assert got == (False, ("a1", "a2"), True)
@@ -261,12 +254,10 @@ def test_a_table_shows_that_a_smaller_set_can_be_served():
 
 def test_other_clashes_are_named():
     """Three widths of which every two clash: that one pair does is not all."""
-    accesses = [
-        writes("v4", 16, ["(tid+128*i)//10", "(tid+128*i)%10*4"], i=4, where="tid+128*i<480"),
-        reads("v2", 8, ["lane+16*(warp%2)", "2*(warp//2)+4*i"], i=10),
-        reads("col", 4, ["lane", "warp+4*i"], i=10),
-    ]
-    data = one_tile("mixed", [48, 40], "f32", 128, accesses)
+    data = data_of("""48x40 f32, 128 threads
+        v4: store 16 [(tid+128*i)//10, (tid+128*i)%10*4]; i<4; where tid+128*i<480
+        v2: load 8 [lane+16*(warp%2), 2*(warp//2)+4*i]; i<10
+        col: load 4 [lane, warp+4*i]; i<10""")
     found = explain(from_data(data), budget=Budget(20))
     assert (found.clashing_accesses, found.clash_is_minimal) == (("v2", "col"), True)
     assert found.other_clashes == (("v4", "col"), ("v4", "v2"))
@@ -285,11 +276,9 @@ def test_families_in_the_way():
 
 def test_command_line(tmp_path):
     """Rows stored as vectors and columns loaded by words, of a 16x16 tile."""
-    accesses = [
-        writes("rows", 16, ["tid // 4", "4*(tid % 4)"]),
-        reads("columns", 4, ["tid % 16", "tid // 16 + 4*i"], i=4),
-    ]
-    data = one_tile("vectors", [16, 16], "f32", 64, accesses)
+    data = data_of("""16x16 f32, 64 threads
+        rows: store 16 [tid // 4, 4*(tid % 4)]
+        columns: load 4 [tid % 16, tid // 16 + 4*i]; i<4""")
     path = saved(tmp_path, "vectors.json", data)
     done = layoutopt("explain", "sparse/tc_gnn_sddmm_x_16x8_tf32", "--json")
     assert done.returncode == 1
@@ -308,7 +297,7 @@ def test_command_line(tmp_path):
 @pytest.mark.parametrize("weight", [10, 0.5, 1])
 def test_what_is_weighted_is_called_so(weight):
     """Eight-byte elements read by half: two wavefronts where one could do, in every layout."""
-    problem = from_data(one_tile("halves", [64], "f64", 32, [reads("a", 4, ["lane"], weight=weight)]))
+    problem = problem_of("64 f64, 32 threads", f"a: load 4 [lane]; weight {weight}")
     found = explain(problem)
     assert (found.lower_bound, found.weighted_excess, found.excess) == (weight, weight, 1)
     what = "weighted excess wavefronts" if weight != 1 else "excess wavefronts"
@@ -322,7 +311,7 @@ def test_with_lanes_that_are_chosen_a_bound_is_of_these():
     """Rows by vectors want halves of rows apart by what the store's lanes, as chosen, have in one bank."""
     free = writes("d", 4, ["tid//2", "32*(tid%2) + 2*i"], i=16)
     rows = reads("c", 16, ["tid%64", "4*(tid//64) + 8*i"], i=8)
-    problem = from_data(one_tile("n", [64, 64], "f32", 128, [{**free, "values": "free", "weight": 4}, rows]))
+    problem = problem_of("64x64 f32, 128 threads", {**free, "values": "free", "weight": 4}, rows)
     found = explain(problem)
     assert (found.conflict_free, found.lower_bound) == (False, 256)
     assert found.scope == "every layout, with the lanes chosen"
@@ -354,13 +343,11 @@ def test_it_starts_from_the_layout_in_use():
 
 def test_two_widths_where_one_does_not_help():
     """Rows are moved by two accesses of 16 bytes; columns need both to be narrower."""
-    accesses = [
-        writes("in", 16, ["tid // 8 + 4*i", "4*(tid % 8)"], i=8),
-        reads("out", 16, ["tid // 8 + 4*i", "4*(tid % 8)"], i=8),
-        reads("columns", 4, ["tid", "i"], i=32),
-    ]
-    data = one_tile("pair", [32, 32], "f32", 32, accesses)
-    found = explain(from_data(data), budget=Budget(20))
+    problem = problem_of("""32x32 f32, 32 threads
+        in: store 16 [tid // 8 + 4*i, 4*(tid % 8)]; i<8
+        out: load 16 [tid // 8 + 4*i, 4*(tid % 8)]; i<8
+        columns: load 4 [tid, i]; i<32""")
+    found = explain(problem, budget=Budget(20))
     pairs = [r for r in found.relaxations if r.with_access is not None]
     assert [(r.kind, r.access, r.with_access) for r in pairs] == [("narrower", "in", "out")]
     assert pairs[0].message == (
@@ -389,12 +376,12 @@ def test_how_the_model_came_to_the_layout(tmp_path):
 def test_least_excess_is_told_with_the_model():
     """Rows, columns and wrapped diagonals of 4x4 words on 4 banks: no layout serves them all."""
     load_ = {"op": "load", "bytes": 4, "for": {"i": 4}}
-    accesses = [
+    data = data_of(
+        "4x4 f32, 4 threads",
         {"name": "rows", "index": ["i", "tid"], **load_},
         {"name": "columns", "index": ["tid", "i"], **load_},
         {"name": "diagonals", "index": ["tid", "(tid + i) % 4"], **load_},
-    ]
-    data = one_tile("all", [4, 4], "f32", 4, accesses)
+    )
     data["layout"] = {"families": ["none", "order", "pad", "xor"]}
     device = toy.toy_device(4, 4)
     told = {method: solve(from_data(data), target=device, method=method) for method in ("auto", "model")}
@@ -403,8 +390,7 @@ def test_least_excess_is_told_with_the_model():
 
 
 def test_what_cannot_be_is_no_open_question(tmp_path):
-    accesses = [reads("c", 4, ["lane", "i"], i=32)]
-    data = one_tile("n", [32, 32], "f32", 32, accesses, layout={"max_bytes": 4000})
+    data = data_of("32x32 f32, 32 threads; max_bytes 4000", "c: load 4 [lane, i]; i<32")
     path = saved(tmp_path, "p.json", data)
     done = layoutopt("explain", path)
     assert done.returncode == 1
@@ -421,12 +407,9 @@ def test_what_explain_does_is_told():
 
 def test_what_holds_of_the_families_is_not_said_of_every_layout():
     """Seven in the families, six in every layout, which a table has."""
-    accesses = [
-        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid % 33", "0"]},
-        reads("read", 4, ["tid % 32 % 33", "4*(tid % 32 // 33 % 4)"]),
-    ]
-    data = one_tile("rows", [33, 16], "i8", 64, accesses, layout={"families": ["none", "pad", "rotate"]})
-    problem = from_data(data)
+    problem = problem_of("""33x16 i8, 64 threads; families none pad rotate
+        fill: cp.async 16 [tid % 33, 0]
+        read: load 4 [tid % 32 % 33, 4*(tid % 32 // 33 % 4)]""")
     found, explained = solve(problem), explain(problem)
     assert (found.excess, found.proof.excess.lower_bound, found.proof.excess.everywhere) == (7, 7, False)
     assert (explained.lower_bound, explained.scope, explained.excess) == (6, "every layout", 7)
@@ -435,29 +418,26 @@ def test_what_holds_of_the_families_is_not_said_of_every_layout():
 def test_what_an_access_weighs_does_not_free_it_of_conflicts():
     """Words of 16-byte elements share 8 banks: `idle` conflicts in every layout, with no weight, too."""
     load = {"op": "load", "bytes": 4, "index": ["tid"]}
-    accesses = [{"name": "busy", **load}, {"name": "idle", **load, "weight": 0}]
-    data = one_tile("weights", [32], "b128", 32, accesses)
-    explanation = explain(from_data(data))
+    problem = problem_of(
+        "32 b128, 32 threads", {"name": "busy", **load}, {"name": "idle", **load, "weight": 0}
+    )
+    explanation = explain(problem)
     assert explanation.clashing_accesses
     assert not [r for r in explanation.relaxations if r.kind == "drop_access"]
 
 
 def test_what_only_the_constraints_rule_out_is_not_said_of_every_layout():
-    accesses = [reads("a", 4, ["tid"])]
-    data = one_tile("torn", [4], {"bytes": 6}, 4, accesses, layout={"families": ["none", "order"]})
-    explanation = explain(from_data(data))
+    explanation = explain(problem_of("4 6B, 4 threads; families none order", "a: load 4 [tid]"))
     assert (explanation.conflict_free, explanation.lower_bound) == (False, 0)
     assert explanation.scope == "the layouts that the constraints allow"
 
 
 def test_what_the_constraints_do_not_allow_is_no_relaxation():
     """Without `rows` an XOR or a pad serves the columns, and row-major, all that may be, does not."""
-    accesses = [
-        writes("rows", 16, ["tid", "4*i"], i=8),
-        reads("columns", 4, ["tid", "i"], i=32),
-    ]
-    data = one_tile("bound", [32, 32], "f32", 32, accesses, layout={"families": ["none"]})
-    explanation = explain(from_data(data))
+    problem = problem_of("""32x32 f32, 32 threads; families none
+        rows: store 16 [tid, 4*i]; i<8
+        columns: load 4 [tid, i]; i<32""")
+    explanation = explain(problem)
     assert explanation.clashing_accesses == ("rows", "columns")
     assert not [r for r in explanation.relaxations if r.kind in ("drop_access", "narrower")]
     assert any(r.startswith("Without `rows` there is a layout free of") for r in explanation.reasons)
@@ -472,12 +452,12 @@ def test_an_edit_that_is_told_may_be_made_and_leaves_no_conflict(change):
     accesses = [{"name": "columns", **load}]
     if "weight" in change:
         accesses.append({"name": "idle", **load, "index": ["tid", "tid % 16"], "weight": 0})
-    data = {
-        "name": "edited", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 32, "accesses": accesses,
-        "published": {"offset": "x0*32 + (x1 ^ x0 % 16)", "bytes": 4096},
-        "layout": change.get("layout", {"families": ["xor"]}),
-    }  # fmt: skip
-    edits = [r.message for r in explain(from_data(data)).relaxations if r.kind == "edit"]
+    problem = problem_of(
+        "32x32 f32, 32 threads; published 4096 x0*32 + (x1 ^ x0 % 16)",
+        *accesses,
+        layout=change.get("layout", {"families": ["xor"]}),
+    )
+    edits = [r.message for r in explain(problem).relaxations if r.kind == "edit"]
     assert not edits
 
 
@@ -485,7 +465,7 @@ COLUMNS = reads("columns", 8, ["tid", "0"])
 
 
 def columns():
-    return from_data(one_tile("c", [64, 32], "f64", 64, [COLUMNS]))
+    return problem_of("64x32 f64, 64 threads", COLUMNS)
 
 
 def test_questions_stay_open_once_the_time_is_over():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from command import layoutopt
 from conftest import ROOT
-from written import one_tile, reads, writes
+from written import data_of, problem_of, reads, writes
 
 from layoutopt import check, load, solve
 from layoutopt.engine.case import case_of
@@ -20,15 +20,9 @@ from layoutopt.study.edits import edits
 from layoutopt.study.nearest_edit import nearest_edit
 
 # A scan's exchange in PyOpenCL: written to rows of a thread's items, read by items.
-SCAN = {
-    "name": "scan", "tile": {"shape": [9, 129], "element": "f32"}, "threads": 128,
-    "accesses": [
-        {"name": "write", "op": "store", "bytes": 4,
-         "index": ["(k*128 + tid) % 8", "(k*128 + tid) // 8"], "for": {"k": 8}},
-        {"name": "read", "op": "load", "bytes": 4, "index": ["k", "tid"], "for": {"k": 8}},
-    ],
-    "published": {"offset": "x0*129 + x1", "bytes": 4644},
-}  # fmt: skip
+SCAN = data_of("""9x129 f32, 128 threads; published 4644 x0*129 + x1
+    write: store 4 [(k*128 + tid) % 8, (k*128 + tid) // 8]; k<8
+    read: load 4 [k, tid]; k<8""")
 TRANSPOSE = ROOT / "problems/basics/transpose_32x32_f32.json"
 
 
@@ -136,7 +130,6 @@ def test_no_fix_seeks_no_edit():
 
 def test_an_edit_keeps_the_order_of_dimensions_that_the_file_asks_for():
     """A stride below that of the next dimension saves bytes, in another order."""
-    accesses = [reads("a", 4, ["0", "0", "0"])]
-    problem = from_data(one_tile("t", [2, 2, 3], "f32", 1, accesses, layout={"order": [0, 2, 1]}))
+    problem = problem_of("2x2x3 f32, 1 threads; order 0 2 1", "a: load 4 [0, 0, 0]")
     assert nearest(problem, "x0*8 + x1*3 + x2") is None
     assert to_text(nearest(problem, "x0*8 + x2*2 + x1").edit.node) == "x0*6 + x2*2 + x1"

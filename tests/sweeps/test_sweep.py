@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from command import layoutopt
 from conftest import ROOT
-from written import one_tile, reads, saved
+from written import data_of, saved
 
 import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
@@ -31,16 +31,13 @@ from layoutopt.sweeps.rows import typed
 from layoutopt.sweeps.store import Store
 from layoutopt.sweeps.task import Task
 
-TEMPLATE = {
-    "name": "tile {M}x{N}",
-    "params": {"M": [8, 16], "N": [16, 32], "kind": ["load", "store"]},
-    "tile": {"shape": ["M", "N"], "element": "f32"},
-    "threads": 32,
-    "accesses": [
-        {"name": "rows", "op": "kind", "bytes": 4, "index": ["(tid + 32*i) // N", "(tid + 32*i) % N"], "for": {"i": "M * N // 32"}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["(tid + 32*i) % M", "(tid + 32*i) // M"], "for": {"i": "M * N // 32"}},
-    ],
-}  # fmt: skip
+TEMPLATE = data_of(
+    """MxN f32, 32 threads
+    rows: kind 4 [(tid + 32*i) // N, (tid + 32*i) % N]; i<M * N // 32
+    columns: load 4 [(tid + 32*i) % M, (tid + 32*i) // M]; i<M * N // 32""",
+    name="tile {M}x{N}",
+    params={"M": [8, 16], "N": [16, 32], "kind": ["load", "store"]},
+)
 
 
 @pytest.fixture
@@ -105,11 +102,9 @@ def test_what_is_answered_is_not_solved_again(answers, store):
 
 def test_names_notes_and_order_do_not_matter():
     problem = package.load_all(TEMPLATE)[0]
-    accesses = [
-        reads("b", 4, ["(tid + 32*i) % 8", "(tid + 32*i) // 8"], i=4),
-        reads("a", 4, ["(tid + 32*i) // 16", "(tid + 32*i) % 16"], i=4, notes="x"),
-    ]
-    data = one_tile("other", [8, 16], "f32", 32, accesses, notes="n")
+    data = data_of("""8x16 f32, 32 threads; name other; notes n
+        b: load 4 [(tid + 32*i) % 8, (tid + 32*i) // 8]; i<4
+        a: load 4 [(tid + 32*i) // 16, (tid + 32*i) % 16]; i<4; notes x""")
     same = from_data(data)
 
     def key(problem):
@@ -184,8 +179,11 @@ def test_tables(store, tmp_path, suffix):
 def test_header_gives_the_offsets(template, tmp_path):
     out = tmp_path / "tiles.h"
     data = json.loads(template.read_text()) | {"layout": {"families": ["pad", "xor", "rotate", "interval"]}}
-    accesses = [reads("a", 4, ["tid % 16", "8*(tid // 16) + 16*i"], i=4)]
-    packed = one_tile('packed \\ "é??/', [16, 64], "s4", 32, accesses)
+    packed = data_of(
+        """16x64 s4, 32 threads
+        a: load 4 [tid % 16, 8*(tid // 16) + 16*i]; i<4""",
+        name='packed \\ "é??/',
+    )
     (tmp_path / "p.json").write_text(json.dumps(packed))
     template.write_text(json.dumps(data))
     done = swept(template, tmp_path / "p.json", "--export", out)
