@@ -129,7 +129,7 @@ def _known(store: Store | None, gpu: Device, time_limit: float, problem: Problem
     if store is None:
         return None
     from layoutopt.problems.answer import Result
-    from layoutopt.sweeps.known import known_answer
+    from layoutopt.sweeps.store import known_answer
 
     found = known_answer(store, problem, gpu, time_limit=time_limit)
     return found if isinstance(found, Result) else None

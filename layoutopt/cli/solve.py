@@ -167,7 +167,7 @@ class Asked:
         """The answer that the store has."""
         if self.store is None:
             return None
-        from layoutopt.sweeps.known import known_answer
+        from layoutopt.sweeps.store import known_answer
 
         return known_answer(
             self.store,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from layoutopt.cli.failures import USAGE_ERROR, one_line
-from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, whole_file, write_all
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, whole_file
 from layoutopt.cli.options import ProblemPath, device_file_option, more_devices, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.cli.several import over_option
@@ -51,9 +51,6 @@ _NAMED: Final = 20
     metavar="FILE",
     help="Write a .parquet, .csv, .json, .cuh or .h.",
 )
-@click.option("--page", type=OutputPath(), metavar="FILE", help="Write the report as an HTML page.")
-@click.option("--heat-map", metavar="X,Y", help="Excess over two parameters, for --plot or --page.")
-@click.option("--plot", type=OutputPath(), metavar="FILE", help="Draw the heat map, as .svg or .png.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def command(
     problems: tuple[Path, ...],
@@ -67,9 +64,6 @@ def command(
     device_file: Path | None,
     report: Path | None,
     export: Path | None,
-    page: Path | None,
-    heat_map: str | None,
-    plot: Path | None,
     as_json: bool,
 ) -> int:
     """Solve many problems, on all cores or a cluster, into a store that goes on where it was.
@@ -83,17 +77,19 @@ def command(
       layoutopt sweep gemm.json --over M=64,128,256 -o gemm.sqlite --export gemm.cuh
       layoutopt sweep --report gemm.sqlite
     """
-    written = _Written(export, page, heat_map, plot)
+    from layoutopt.sweeps.export import EXPORTS
+    from layoutopt.sweeps.store import Store
+
+    if export is not None and export.suffix not in EXPORTS:
+        raise click.UsageError(f"--export: expected a name in {', '.join(EXPORTS)}, not {str(export)!r}")
     path = report if report is not None else output
     if path is None:
         raise click.UsageError("a store is needed: -o STORE to solve, --report STORE to look")
     if report is not None and (problems or output is not None):
         raise click.UsageError("--report solves nothing; leave out the problems and -o")
-    from layoutopt.sweeps.store import Store
-
     if not problems:
         with Store(path, write=False) as store:
-            _report(store, written, as_json, {})
+            _report(store, export, as_json, {})
         return 0
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers are of this machine, --scheduler of a cluster; use one of them")
@@ -101,7 +97,7 @@ def command(
     asked |= {"method": method, "conflict_free": conflict_free}
     with _swept(problems, path, over, device_file, asked) as done:
         _tell(done)
-        _report(done.store, written, as_json, _numbers(done))
+        _report(done.store, export, as_json, _numbers(done))
         return _code(done)
 
 
@@ -122,29 +118,6 @@ def _swept(
     done = sweep(*sources, store=path, over=over, devices=devices, progress=_Shown(), **asked)
     end_progress()
     return done
-
-
-class _Written:
-    """Files to write, their names checked before anything is solved."""
-
-    def __init__(
-        self, export: Path | None, page: Path | None, heat_map: str | None, plot: Path | None
-    ) -> None:
-        self.export, self.page, self.plot = export, page, plot
-        if export is not None:
-            from layoutopt.sweeps.export import EXPORTS
-
-            if export.suffix not in EXPORTS:
-                known = ", ".join(EXPORTS)
-                raise click.UsageError(f"--export: expected a name in {known}, not {str(export)!r}")
-        if plot is not None and plot.suffix not in (".svg", ".png"):
-            raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
-        axes = tuple(name.strip() for name in heat_map.split(",")) if heat_map is not None else ()
-        if heat_map is not None and (len(axes) != 2 or not all(axes)):
-            raise click.UsageError(f"--heat-map: expected two parameters such as M,K, got {heat_map!r}")
-        if plot is not None and not axes:
-            raise click.UsageError("--plot draws the heat map of two parameters: give --heat-map X,Y")
-        self.axes = axes
 
 
 class _Shown:
@@ -203,45 +176,16 @@ def _code(done: Sweep) -> int:
     return max([*worst, USAGE_ERROR if done.wrong else 0])
 
 
-def _report(store: Store, written: _Written, as_json: bool, more: dict[str, Any]) -> None:
-    """Print the report and write the files."""
-    from layoutopt.sweeps.summary import summary_of
-    from layoutopt.sweeps.words import page_of, text_of
+def _report(store: Store, export: Path | None, as_json: bool, more: dict[str, Any]) -> None:
+    """Write the export and print the report."""
+    from layoutopt.sweeps.export import EXPORTS
+    from layoutopt.sweeps.report import summary_of, text_of
 
     found = summary_of(store)
-    outputs: dict[Path, bytes] = {}
-    drawing = b""
-    if written.axes:
-        drawing = _drawn(store, written.axes, "svg")
-    if written.plot is not None:
-        kind = written.plot.suffix.removeprefix(".")
-        outputs[written.plot] = drawing if kind == "svg" else _drawn(store, written.axes, kind)
-    if written.page is not None:
-        title = store.path.stem if store.path is not None else "sweep"
-        outputs[written.page] = page_of(found, title, drawing.decode()).encode()
-    if written.export is None:
-        write_all(outputs)
-    else:
-        from layoutopt.sweeps.export import EXPORTS
-
-        with whole_file(written.export) as file:
-            EXPORTS[written.export.suffix](store, file, written.export.stem)
-            write_all(outputs)
+    if export is not None:
+        with whole_file(export) as file:
+            EXPORTS[export.suffix](store, file, export.stem)
     if as_json:
         say_json(found.to_json() | more)
     else:
         say(text_of(found))
-
-
-def _drawn(store: Store, axes: tuple[str, ...], kind: str) -> bytes:
-    from layoutopt.report.plot import heat_map as draw
-    from layoutopt.sweeps.summary import heat_map
-
-    across, down = axes
-    xs, ys, cells = heat_map(store, across, down)
-    try:
-        return draw((across, xs), (down, ys), cells, kind)
-    except ImportError as error:
-        raise click.UsageError(
-            f"--heat-map needs matplotlib ({error}): pip install 'layoutopt[plot]'"
-        ) from None

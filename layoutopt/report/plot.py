@@ -1,12 +1,10 @@
-"""A comparison as a chart, and excess over two parameters as a heat map. Needs matplotlib."""
+"""A comparison as a chart. Needs matplotlib."""
 
 from __future__ import annotations
 
 import io
 import logging
-import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from layoutopt.ground.escape import xml_text
@@ -20,11 +18,14 @@ _FRONT, _OTHER, _LINE = "#0072B2", "#D55E00", "#999999"
 # Wavefronts further apart than this factor are drawn on a logarithmic axis.
 _LOG_FROM = 8
 _LABEL_CHARACTERS = 48
-_WRITTEN_CELLS = 400
 
 
-def _drawn(draw: Callable[[Any, Any], None], size: tuple[float, float], kind: str) -> bytes:
-    """What `draw` puts into a figure and its axes, as an SVG or PNG file.
+def chart(comparison: Comparison, kind: str) -> bytes:
+    """Bytes against wavefronts, or, where the rows were run on a GPU, cycles; as an SVG or PNG file.
+
+    Args:
+        comparison: what to draw; rows without a layout are left out.
+        kind: "svg" or "png".
 
     Raises:
         ImportError: matplotlib is not installed, or its settings (MPLBACKEND, matplotlibrc) are wrong.
@@ -38,65 +39,13 @@ def _drawn(draw: Callable[[Any, Any], None], size: tuple[float, float], kind: st
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "layoutopt", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure, figure.add_subplot())
+        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+        axes = figure.add_subplot()
+        title = _draw_cycles(axes, comparison) if comparison.measured_on else _draw_costs(axes, comparison)
+        axes.set_title(xml_text(title), loc="left", parse_math=False)
         out = io.BytesIO()
         figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
     return out.getvalue()
-
-
-def chart(comparison: Comparison, kind: str) -> bytes:
-    """Bytes against wavefronts, or, where the rows were run on a GPU, cycles; as an SVG or PNG file.
-
-    Args:
-        comparison: what to draw; rows without a layout are left out.
-        kind: "svg" or "png".
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-
-    def draw(_: Any, axes: Any) -> None:
-        title = _draw_cycles(axes, comparison) if comparison.measured_on else _draw_costs(axes, comparison)
-        axes.set_title(xml_text(title), loc="left", parse_math=False)
-
-    return _drawn(draw, (8.4, 4.6), kind)
-
-
-def heat_map(
-    across: tuple[str, Sequence[Any]],
-    down: tuple[str, Sequence[Any]],
-    cells: Mapping[tuple[Any, Any], float],
-    kind: str,
-) -> bytes:
-    """Excess wavefronts over two parameters, as an SVG or PNG file; cells without a number stay empty.
-
-    Args:
-        across: a parameter and its values, from left to right.
-        down: another one, from the top.
-        cells: the excess by value across and value down.
-        kind: "svg" or "png".
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    (x_name, xs), (y_name, ys) = across, down
-
-    def draw(figure: Any, axes: Any) -> None:
-        grid = [[cells.get((x, y), math.nan) for x in xs] for y in ys]
-        image = axes.imshow(grid, cmap="cividis", aspect="auto", vmin=0)
-        figure.colorbar(image, ax=axes, label="excess wavefronts")
-        axes.set_xticks(range(len(xs)), [xml_text(str(x)) for x in xs], parse_math=False)
-        axes.set_yticks(range(len(ys)), [xml_text(str(y)) for y in ys], parse_math=False)
-        axes.set_xlabel(x_name, parse_math=False)
-        axes.set_ylabel(y_name, parse_math=False)
-        if len(xs) * len(ys) <= _WRITTEN_CELLS:
-            for (x, y), excess in cells.items():
-                place = xs.index(x), ys.index(y)
-                axes.text(*place, f"{excess:g}", ha="center", va="center", fontsize=7, color="#cc3311")
-
-    width, height = (min(16.0, 2.5 + 0.45 * len(values)) for values in (xs, ys))
-    return _drawn(draw, (width, height), kind)
 
 
 def _draw_cycles(axes: Any, comparison: Comparison) -> str:

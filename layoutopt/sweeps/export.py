@@ -1,4 +1,4 @@
-"""A store as a file that a build reads: one row a problem, streamed: a million need little memory."""
+"""A store as a file that a build reads: rows and columns, whole answers, or a C++ header."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Final
 
+from layoutopt import __version__
+from layoutopt.codegen.c_text import helpers, to_c
+from layoutopt.codegen.templates import filled, lines
 from layoutopt.errors import MachineError, ProblemFileError
-from layoutopt.ground.escape import csv_cell
-from layoutopt.sweeps.header import write_header
-from layoutopt.sweeps.store import Store
+from layoutopt.expressions.grammar import Const, Op, Var, substituted
+from layoutopt.ground.escape import comment, csv_cell, identifier
+from layoutopt.layout.formula import coordinate_ranges, offset_expression
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import Result
+from layoutopt.sweeps.store import Store, typed
 
 _FIXED: Final = (
     "name", "target", "shape", "status", "excess", "bytes", "declared_bytes", "alignment_bytes", "family",
@@ -27,7 +33,7 @@ def rows(store: Store, params: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Each problem as one level of names and values: the columns of parameters, then what came of it."""
     for one in store.answered():
         tile, answer = one.tile, one.answer or {}
-        row = dict.fromkeys(params) | {_column(name): value for name, value in tile.params.items()}
+        row = dict.fromkeys(map(_column, params)) | {_column(name): v for name, v in tile.params.items()}
         row |= {name: answer.get(name) for name in _FIXED}
         for total in ("wavefronts", "ideal"):
             reports = answer.get("accesses")
@@ -37,12 +43,12 @@ def rows(store: Store, params: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield row | {"source": tile.source, "hash": tile.hash}
 
 
-def parameters(store: Store) -> dict[str, type]:
-    """The columns of the parameters of all problems in a store: whether they hold integers, else text."""
-    found: dict[str, type] = {}
+def parameters(store: Store) -> dict[str, type[int] | type[str]]:
+    """The parameters of all problems in a store: whether all values are integers, else text."""
+    found: dict[str, type[int] | type[str]] = {}
     for one in store.answered():
         for name, value in one.tile.params.items():
-            found[_column(name)] = str if not isinstance(value, int) else found.get(_column(name), int)
+            found[name] = found.get(name, int) if isinstance(value, int) else str
     return found
 
 
@@ -55,7 +61,7 @@ def write_csv(store: Store, file: BinaryIO, _: str) -> None:
     """Comma-separated values with a line of names."""
     params = parameters(store)
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    out = csv.DictWriter(text, [*params, *_FIXED])
+    out = csv.DictWriter(text, [*map(_column, params), *_FIXED])
     out.writeheader()
     for row in rows(store, params):
         out.writerow({name: csv_cell(value) for name, value in row.items()})
@@ -65,15 +71,14 @@ def write_csv(store: Store, file: BinaryIO, _: str) -> None:
 def write_json(store: Store, file: BinaryIO, _: str) -> None:
     """A list of objects: parameters, status, and the answer as `solve --json` prints it."""
     for number, one in enumerate(store.answered()):
-        data = {
-            "source": one.tile.source,
-            "params": one.tile.params,
-            "name": one.tile.name,
+        tile = one.tile
+        data: dict[str, Any] = {
+            "source": tile.source,
+            "params": tile.params,
+            "name": tile.name,
             "status": one.status,
-            "seconds": one.seconds,
-            "error": one.error,
-            "result": one.answer,
         }
+        data |= {"seconds": one.seconds, "error": one.error, "result": one.answer}
         file.write((",\n" if number else "[\n").encode() + json.dumps(data).encode())
     file.write(b"\n]\n" if file.tell() else b"[]\n")
 
@@ -91,20 +96,94 @@ def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
     except ImportError as error:
         raise MachineError(f".parquet needs pyarrow ({error}): pip install 'layoutopt[parquet]'") from None
     params = parameters(store)
-    kinds = {name: arrow.int64() if kind is int else arrow.string() for name, kind in params.items()}
+    texts = [_column(name) for name, kind in params.items() if kind is str]
+    kinds = dict.fromkeys(map(_column, params), arrow.int64()) | dict.fromkeys(texts, arrow.string())
     kinds |= dict.fromkeys(_FIXED, arrow.string()) | dict.fromkeys(_NUMBERS, arrow.float64())
     kinds |= dict.fromkeys(_INTEGERS, arrow.int64())
     schema = arrow.schema(list(kinds.items()))
     with parquet.ParquetWriter(file, schema) as out:
         found = rows(store, params)
         while piece := list(itertools.islice(found, _PIECE)):
-            texts = [name for name, kind in params.items() if kind is str]
             for row in piece:
                 for name, value in row.items():
                     if kinds[name] == arrow.int64() and isinstance(value, int) and value.bit_length() > 63:
                         raise ProblemFileError(name, f"integers of Parquet have 64 bits; given {value}")
                 row.update({name: str(row[name]) for name in texts if row[name] is not None})
             out.write_table(arrow.Table.from_pylist(piece, schema=schema))
+
+
+def write_header(store: Store, file: BinaryIO, name: str) -> None:
+    """A C++ header, in the namespace layoutopt_NAME: a constexpr table of layouts, looked up by parameters.
+
+        constexpr auto tile = layoutopt_gemm::tiles[layoutopt_gemm::find(64, 128)];
+        __shared__ alignas(tile.alignment_bytes) unsigned char smem[tile.bytes];
+        smem[layoutopt_gemm::offset_bytes(tile, row, column)]   // folded, since `tile` is constexpr
+
+    Tiles with the same formula share it. Layouts that are tables are left out.
+    """
+    params = parameters(store)
+    entries, left_out, rank = [], [], 1
+    formulas: dict[str, int] = {}
+    for one in store.answered():
+        found = typed(one.answer) if one.answer is not None else None
+        layout = found.layout if isinstance(found, Result) else None
+        if not isinstance(found, Result) or layout is None or layout.lookup:
+            why = "its layout is a table" if layout is not None else f"it has no layout ({one.status})"
+            left_out.append(f"// {comment(one.tile.name)} is not here: {why}")
+            continue
+        dims = len(layout.shape)
+        rank = max(rank, dims)
+        formula = formulas.setdefault(_formula(layout), len(formulas))
+        values = [_in_c(str, one.tile.name)]
+        values += [_in_c(kind, one.tile.params.get(p, kind())) for p, kind in params.items()]
+        values += map(str, (found.bytes, found.declared_bytes, found.alignment_bytes, found.excess, dims))
+        values += [f"{{{', '.join(map(str, layout.shape))}}}", str(formula)]
+        entries.append(f"{{{', '.join(values)}}},")
+    space = f"layoutopt_{identifier(name)}"
+    about = [
+        f"// {len(entries)} tiles by layoutopt {__version__}",
+        f"// constexpr auto tile = {space}::tiles[{space}::find(...)];",
+        *left_out,
+    ]
+    declared = {p: "const char*" if kind is str else "long long" for p, kind in params.items()}
+    fields = lines((f"{kind} param_{p};" for p, kind in declared.items()), 4)
+    count = len(entries)
+    head = {"NAMESPACE": space, "PARAMETERS": fields, "COUNT": count, "AT_LEAST_ONE": max(1, count)}
+    cases = lines((f"case {number}: return {text};" for text, number in formulas.items()), 4)
+    called = lines(helpers(cases, "of", "LAYOUTOPT_FUNCTION", "long long"))
+    text = lines(about) + filled("sweep", "head", RANK=rank, **head) + lines(entries, 4)
+    text += filled("sweep", "functions", CALLED=called, RANK=rank, FORMULAS=cases)
+    text += _find("find_name", {"name": "const char*"})
+    text += _find("find", {f"param_{p}": kind for p, kind in declared.items()}) if params else ""
+    file.write(f"{text}}}  // namespace {space}\n".encode())
+
+
+def _formula(layout: Layout) -> str:
+    """The byte offset in C, over x[0], x[1], ..."""
+    named = {f"x{d}": Var(f"x[{d}]") for d in range(len(layout.shape))}
+    offset = Op("*", (substituted(offset_expression(layout), named), Const(layout.element_bytes)))
+    return to_c(offset, {f"x[{x[1:]}]": r for x, r in coordinate_ranges(layout.shape).items()}, called="of")
+
+
+def _in_c(kind: type, value: int | str) -> str:
+    """A value as an integer or a string literal of C++."""
+    if kind is int:
+        return str(value)
+    plain = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+        for byte in str(value).encode("utf-8", "replace")
+    )
+    return f'"{plain}"'
+
+
+def _find(name: str, declared: dict[str, str]) -> str:
+    """A function that gives the number of the tile whose fields have these values."""
+    tests = " && ".join(
+        f"tiles[k].{field} == {field}" if kind == "long long" else f"same(tiles[k].{field}, {field})"
+        for field, kind in declared.items()
+    )
+    listed = ", ".join(f"{kind} {field}" for field, kind in declared.items())
+    return filled("sweep", "find", NAME=name, DECLARED=listed, TESTS=tests)
 
 
 # By the end of the file's name; each writes a store to a file of some name.

@@ -5,7 +5,8 @@
     problems  hash                                ->  a problem that asks it
 
 Write-ahead logging: other processes read while one writes, and a process that is killed leaves what it
-committed. An answer that is not decided (`feasible`, `unknown`) holds for limits up to its own.
+committed. An answer that is not decided (`feasible`, `unknown`) holds for limits up to its own. A file that
+something else has written to is refused, not believed.
 """
 
 from __future__ import annotations
@@ -15,25 +16,27 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from layoutopt import __version__
 from layoutopt.errors import ProblemFileError
-from layoutopt.sweeps.rows import Answered, Tile, answered, parsed
-from layoutopt.sweeps.task import DECIDED, Outcome
+from layoutopt.files.result_file import answer_from_data, arrangement_from_data
+from layoutopt.files.templates import Value
+from layoutopt.ground import json_data
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Arrangement, Method, Result, Status
+from layoutopt.problems.types import Block, Problem
+from layoutopt.study.known import check_answer
+from layoutopt.sweeps.task import DECIDED, ERROR, LOST, Outcome, Spelling, device_digest, digest, spelling_of
 
 _APPLICATION: Final = 0x4C594F50
 _FORMAT: Final = 1
-_PIECE: Final = 500
-# An answer to `asked` that holds: of this version, decided or as long sought.
-_HOLDS: Final = (
-    "EXISTS (SELECT 1 FROM answers WHERE answers.hash = asked.hash AND answers.device = asked.device"
-    f" AND version = ? AND (status IN ({', '.join(repr(str(s)) for s in DECIDED)}) OR time_limit >= ?))"
-)
 _TABLES: Final = """
 CREATE TABLE answers (hash TEXT, version TEXT, device TEXT, status TEXT NOT NULL, excess REAL, bytes INTEGER,
     seconds REAL NOT NULL, time_limit REAL NOT NULL, answer TEXT NOT NULL, error TEXT NOT NULL,
@@ -43,6 +46,76 @@ CREATE TABLE tiles (id INTEGER PRIMARY KEY, source TEXT NOT NULL, params TEXT NO
     target TEXT NOT NULL, shape TEXT NOT NULL, hash TEXT, device TEXT, spelling TEXT NOT NULL,
     error TEXT NOT NULL, UNIQUE (source, params, name));
 """
+# What every answer with a layout has, besides.
+_OF_A_LAYOUT: Final = ("bytes", "declared_bytes", "alignment_bytes", "excess")
+
+_Number = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Parameter = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
+_Status = Annotated[str, msgspec.Meta(pattern=rf"\A({'|'.join((*Status, ERROR, LOST))})\Z")]
+
+
+class Tile(msgspec.Struct, frozen=True, array_like=True):
+    """One problem of a sweep: a row of `tiles`.
+
+    Attributes:
+        source: file and line.
+        params: values of the parameters.
+        name: of the problem.
+        target: the device's name.
+        shape: extents; empty for several tiles.
+        hash: of what it asks; None where it is wrong.
+        device: digest of the device's data.
+        spelling: names of its accesses.
+        error: what is wrong with it.
+    """
+
+    source: str
+    params: dict[_Parameter, Value]
+    name: str
+    target: str = ""
+    shape: tuple[_Count, ...] = ()
+    hash: str | None = None
+    device: str | None = None
+    spelling: Spelling | None = None
+    error: str = ""
+
+
+# Columns of a tile that are kept as JSON.
+_JSON: Final = ("params", "shape", "spelling")
+_COLUMNS: Final = Tile.__struct_fields__
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `answers`, as far as `Store.answered` reads it; all None where nothing is known yet."""
+
+    status: _Status | None
+    excess: _Number | None
+    bytes: _Count | None
+    seconds: _Number | None
+    answer: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A problem of a sweep and the answer that the store has for it.
+
+    Attributes:
+        tile: the problem.
+        status: of the answer; `error` where the problem is wrong, `missing` where nothing is known yet.
+        excess, bytes, seconds: of the answer.
+        answer: as `solve --json` prints it; None where there is none.
+        error: why there is none.
+    """
+
+    tile: Tile
+    status: str
+    excess: float | None
+    bytes: int | None
+    seconds: float | None
+    answer: dict[str, Any] | None
+    error: str
 
 
 class Store:
@@ -84,10 +157,8 @@ class Store:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
         if not schema:
-            db.executescript(
-                f"BEGIN; PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT};"
-                f"{_TABLES} COMMIT;"
-            )
+            made = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT}"
+            db.executescript(f"BEGIN; {made}; {_TABLES} COMMIT;")
 
     def close(self) -> None:
         """Close it; what was committed stays, in one file where nobody reads it."""
@@ -106,96 +177,60 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Writing -----------------------------------------------------------------------------------
-
     def add_tiles(self, tiles: Iterable[tuple[Tile, bytes]]) -> None:
         """Add problems with their JSON; what was there under the same source and parameters is replaced."""
+        replaced = ", ".join(f"{column} = excluded.{column}" for column in _COLUMNS[3:])
         with self._failures(), self._db:
             for tile, data in tiles:
+                row = msgspec.structs.asdict(tile)
+                row |= {column: json.dumps(msgspec.to_builtins(row[column])) for column in _JSON}
                 self._db.execute(
-                    "INSERT INTO tiles (source, params, name, target, shape, hash, device, spelling, error)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, params, name) DO UPDATE SET"
-                    " target = excluded.target, shape = excluded.shape, hash = excluded.hash,"
-                    " device = excluded.device, spelling = excluded.spelling, error = excluded.error",
-                    (
-                        tile.source,
-                        json.dumps(tile.params),
-                        tile.name,
-                        tile.target,
-                        json.dumps(tile.shape),
-                        tile.hash,
-                        tile.device,
-                        json.dumps(tile.spelling and [tile.spelling.names, tile.spelling.order]),
-                        tile.error,
-                    ),
+                    f"INSERT INTO tiles ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+                    f" ON CONFLICT (source, params, name) DO UPDATE SET {replaced}",
+                    tuple(row.values()),
                 )
                 if tile.hash is not None:
                     self._db.execute("INSERT OR REPLACE INTO problems VALUES (?, ?)", (tile.hash, data))
 
     def add(self, outcomes: Iterable[tuple[Outcome, str, float]]) -> None:
         """Keep outcomes, each with the device's digest and the limit in seconds; durable on return."""
+        rows = [
+            (o.hash, __version__, gpu, o.status, o.excess, o.bytes, o.seconds, limit, o.answer, o.error)
+            for o, gpu, limit in outcomes
+        ]
         with self._failures(), self._db:
-            self._db.executemany(
-                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (
-                        o.hash,
-                        __version__,
-                        gpu,
-                        o.status,
-                        o.excess,
-                        o.bytes,
-                        o.seconds,
-                        limit,
-                        o.answer,
-                        o.error,
-                    )
-                    for o, gpu, limit in outcomes
-                ],
-            )
+            self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-    # Reading -----------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def asked(self) -> Iterator[Asked]:
-        """A temporary list of what a sweep asks, each question once, in the order in which they came."""
+    def problem(self, hash_: str) -> bytes:
+        """A problem, as JSON, that asks what is hashed; it was added."""
         with self._failures():
-            self._db.execute(
-                "CREATE TEMP TABLE asked"
-                " (place INTEGER PRIMARY KEY, hash TEXT, device TEXT, UNIQUE (hash, device))"
-            )
-        try:
-            yield Asked(self._db)
-        except sqlite3.Error as error:
-            raise self._failure(error) from None
-        finally:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("DROP TABLE asked")
+            found: tuple[bytes] = self._db.execute(
+                "SELECT data FROM problems WHERE hash = ?", (hash_,)
+            ).fetchone()
+        return found[0]
 
-    def answer(self, hash_: str, gpu: str, time_limit: float) -> dict[str, Any] | None:
-        """What is kept as the answer to a question, if it holds for the limit."""
+    def standing(self, hash_: str, gpu: str, time_limit: float) -> tuple[str, float | None, str] | None:
+        """Status, excess and answer that are kept for a question, if they hold for the limit."""
         with self._failures():
             row = self._db.execute(
-                "SELECT status, time_limit, answer FROM answers"
+                "SELECT status, excess, answer, time_limit FROM answers"
                 " WHERE hash = ? AND version = ? AND device = ?",
                 (hash_, __version__, gpu),
             ).fetchone()
-        if row is None or not row[2] or (row[0] not in DECIDED and row[1] < time_limit):
-            return None
-        return parsed(row[2])
+        return row[:3] if row is not None and (row[0] in DECIDED or row[3] >= time_limit) else None
 
     def answered(self) -> Iterator[Answered]:
         """Every problem in the order in which they came, with its answer."""
+        own = ", ".join(f"tiles.{column}" for column in _COLUMNS)
         with self._failures():
             cursor = self._db.execute(
-                "SELECT source, params, name, target, shape, tiles.hash, tiles.device, spelling, tiles.error,"
-                " status, excess, bytes, seconds, answer, answers.error"
+                f"SELECT {own}, status, excess, bytes, seconds, answer, answers.error"
                 " FROM tiles LEFT JOIN answers ON answers.hash = tiles.hash AND answers.device = tiles.device"
                 " AND version = ? ORDER BY id",
                 (__version__,),
             )
             for row in cursor:
-                yield answered(row)
+                yield _answered(row)
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
@@ -203,51 +238,9 @@ class Store:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # texts of the file that are none
-            raise self._failure(error) from None
+            raise ProblemFileError("", f"the store {str(self.path)!r}: {error}") from None
         except OSError as error:
             raise ProblemFileError("", f"cannot open {str(self.path)!r}: {error.strerror}") from None
-
-    def _failure(self, error: Exception) -> ProblemFileError:
-        return ProblemFileError("", f"the store {str(self.path)!r}: {error}")
-
-
-class Asked:
-    """What a sweep asks; see `Store.asked`."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def add(self, questions: Iterable[tuple[str, str]]) -> None:
-        """Add questions, as hash and device."""
-        self._db.executemany("INSERT OR IGNORE INTO asked (hash, device) VALUES (?, ?)", questions)
-        self._db.commit()
-
-    def total(self) -> int:
-        """How many different ones there are."""
-        return int(self._db.execute("SELECT coalesce(max(place), 0) FROM asked").fetchone()[0])
-
-    def outcomes(self) -> Counter[tuple[str, bool]]:
-        """How many questions have each status, with conflicts or without; `missing` is no answer."""
-        rows = self._db.execute(
-            "SELECT coalesce(status, 'missing'), coalesce(excess, 0) > 0, count(*) FROM asked"
-            " LEFT JOIN answers ON answers.hash = asked.hash AND answers.device = asked.device"
-            " AND version = ? GROUP BY 1, 2",
-            (__version__,),
-        )
-        return Counter({(status, bool(conflicts)): count for status, conflicts, count in rows})
-
-    def left(self, time_limit: float, after: int = 0) -> Iterator[tuple[int, str, str, bytes]]:
-        """Those after a place without an answer that holds for the limit: place, hash, device and problem."""
-        while True:  # piece by piece: a statement that stays open keeps the log of writes from being cut
-            rows = self._db.execute(
-                "SELECT place, asked.hash, asked.device, problems.data FROM asked JOIN problems USING (hash)"
-                f" WHERE place > ? AND NOT {_HOLDS} ORDER BY place LIMIT {_PIECE}",
-                (after, __version__, time_limit),
-            ).fetchall()
-            yield from rows
-            if len(rows) < _PIECE:
-                return
-            after = rows[-1][0]
 
 
 def _schema(db: sqlite3.Connection) -> list[tuple[str, ...]]:
@@ -272,3 +265,95 @@ def _locked(path: Path) -> int:
         os.close(descriptor)
         raise ProblemFileError("", f"another sweep writes to {str(path)!r}") from None
     return descriptor
+
+
+def _answered(row: tuple[Any, ...]) -> Answered:
+    """A problem and its answer out of what `Store.answered` selects.
+
+    Raises:
+        ProblemFileError: no store of this version holds such a row.
+    """
+    own = dict(zip(_COLUMNS, row, strict=False))
+    json_data.prepare(Tile)
+    json_data.prepare(_Kept)
+    try:
+        own |= {column: msgspec.json.decode(own[column]) for column in _JSON}
+        tile = msgspec.convert(list(own.values()), Tile)
+        kept = msgspec.convert(row[len(own) :], _Kept)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise ProblemFileError("", f"the store holds a row that is none: {error}") from None
+    found = None
+    if kept.answer and tile.spelling is not None:
+        found = _spelled(kept.answer, tile.name, tile.spelling)
+        typed(found)
+    status = ERROR if tile.error else kept.status or "missing"
+    error_text = tile.error or kept.error or ""
+    return Answered(tile, status, kept.excess, kept.bytes, kept.seconds, found, error_text)
+
+
+def _spelled(text: str, name: str, spelling: Spelling) -> dict[str, Any]:
+    """What was kept, as the answer to the problem called `name`.
+
+    Raises:
+        ProblemFileError: it is no answer, or does not fit the problem.
+    """
+    try:
+        answer = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise ProblemFileError("", f"the store holds an answer that is none: {error}") from None
+    try:
+        return spelling.restored(answer, name)
+    except (LookupError, TypeError, ValueError):
+        raise ProblemFileError("", f"the store holds an answer that does not fit {name!r}") from None
+
+
+def typed(answer: dict[str, Any]) -> Result | Arrangement:
+    """An answer as the typed result that it is.
+
+    Raises:
+        ProblemFileError: it is none.
+    """
+    if answer.get("tiles"):
+        return arrangement_from_data(answer)
+    kind: type[Result | Arrangement] = Arrangement if "tiles" in answer else Result
+    json_data.prepare(kind)
+    try:
+        found = msgspec.convert(answer, kind)
+    except msgspec.MsgspecError as error:
+        raise ProblemFileError("", f"the store holds an answer that is none: {error}") from None
+    if isinstance(found, Result) and found.layout is not None:
+        missing = [field for field in _OF_A_LAYOUT if getattr(found, field) is None]
+        if missing:
+            raise ProblemFileError("", f"the store holds a layout without its {', '.join(missing)}")
+    return found
+
+
+def known_answer(
+    store: Store,
+    problem: Problem | Block,
+    gpu: Device,
+    *,
+    time_limit: float,
+    conflict_free: bool = False,
+    method: Method = "auto",
+) -> Result | Arrangement | None:
+    """The answer to a problem that a store holds, its counts confirmed by the conflict engine.
+
+    Args:
+        store: where to look.
+        problem: the question.
+        gpu: its device.
+        time_limit: seconds; an answer that was not decided in so many is none.
+        conflict_free: as for `solve`.
+        method: as for `solve`.
+
+    Raises:
+        ProblemFileError: the store cannot be read, or what it holds is not true.
+    """
+    asked = digest(problem, conflict_free=conflict_free, method=method)
+    kept = store.standing(asked, device_digest(gpu), time_limit)
+    if kept is None or not kept[2]:
+        return None
+    found = answer_from_data(_spelled(kept[2], problem.name, spelling_of(problem)))
+    check_answer(problem, gpu, found)
+    return found

@@ -23,10 +23,8 @@ from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Problem
 from layoutopt.search.proposal import check_method, check_workers
 from layoutopt.sweeps import cluster, local
-from layoutopt.sweeps.canonical import device_digest, digest, spelling_of
-from layoutopt.sweeps.rows import Answered, Tile, typed
-from layoutopt.sweeps.store import Asked, Store
-from layoutopt.sweeps.task import LOST, Outcome, Task
+from layoutopt.sweeps.store import Answered, Store, Tile, typed
+from layoutopt.sweeps.task import LOST, Outcome, Task, device_digest, digest, spelling_of
 
 _PIECE: Final = 500
 _READ_FIRST: Final = 40  # pieces
@@ -134,21 +132,16 @@ def sweep(
     check_method(method)
     done = Sweep(Store(Path(store) if store is not None else None, write=True))
     try:
-        with done.store.asked() as asked:
-            read = itertools.chain.from_iterable(
-                _items(source, number, over) for number, source in enumerate(sources, 1)
-            )
-            how = _How(time_limit, conflict_free, method, tuple(devices))
-            questions = _Questions(read, done, asked, how)
-            found = (
-                cluster.outcomes(questions.tasks(), scheduler, devices)
-                if scheduler is not None
-                else local.outcomes(questions.tasks(), workers, devices)
-            )
-            _keep(found, done, questions, progress)
-            done.questions = asked.total()
-            done.answered_before = done.questions - done.solved.total()
-            done.outcomes = asked.outcomes()
+        read = itertools.chain.from_iterable(_items(one, k, over) for k, one in enumerate(sources, 1))
+        questions = _Questions(done, read, devices, time_limit, conflict_free, method)
+        found = (
+            cluster.outcomes(questions.tasks(), scheduler, devices)
+            if scheduler is not None
+            else local.outcomes(questions.tasks(), workers, devices)
+        )
+        for outcomes in found:
+            questions.keep(outcomes)
+            progress(questions.progress(time.monotonic() - begun))
     except BaseException:
         done.close()
         raise
@@ -156,79 +149,103 @@ def sweep(
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """What is asked of every problem."""
-
-    time_limit: float
-    conflict_free: bool
-    method: Method
-    devices: tuple[Device, ...]
-
-
 class _Questions:
-    """What is asked, read while it is solved, but for the first, whose number is then known.
+    """What is asked, each question once: read piece by piece while it is solved, the first pieces before.
 
     Attributes:
+        seen: questions so far, by hash and device.
         device: digests of the devices of what is under way, by hash.
-        given: tasks so far.
-        place: of the last one among the questions.
         all_read: whether nothing is left to read.
     """
 
-    def __init__(self, read: Iterable[Input], done: Sweep, asked: Asked, how: _How) -> None:
-        self.read, self.done, self.asked, self.how = iter(read), done, asked, how
-        self.digests = _Digests(how.devices)
+    def __init__(
+        self,
+        done: Sweep,
+        read: Iterable[Input],
+        devices: Sequence[Device],
+        time_limit: float,
+        conflict_free: bool,
+        method: Method,
+    ) -> None:
+        self.done, self.devices, self.time_limit = done, devices, time_limit
+        self.conflict_free, self.method = conflict_free, method
+        items = iter(read)
+        self.pieces = iter(lambda: list(itertools.islice(items, _PIECE)), [])
+        self.seen: set[tuple[str, str]] = set()
         self.device: dict[str, str] = {}
-        self.given = self.place = 0
+        self.digests: dict[str, tuple[Device, str]] = {}
         self.all_read = False
 
     def tasks(self) -> Iterator[Task]:
         """Each that is not answered as a task."""
-        how = self.how
-        for _ in range(_READ_FIRST):
-            if not self.all_read:
-                self._read_more()
-        while True:
-            for place, hash_, gpu, data in self.asked.left(how.time_limit, self.place):
-                self.place = place
-                self.given += 1
-                self.device[hash_] = gpu
-                yield Task(hash_, data, how.time_limit, how.conflict_free, how.method)
-            if self.all_read:
-                return
-            self._read_more()
+        first = [asked for piece in itertools.islice(self.pieces, _READ_FIRST) for asked in self._left(piece)]
+        rest = (asked for piece in self.pieces for asked in self._left(piece))
+        following = next(rest, None)
+        self.all_read = following is None
+        for hash_, gpu in itertools.chain(first, () if following is None else (following,), rest):
+            self.device[hash_] = gpu
+            data = self.done.store.problem(hash_)
+            yield Task(hash_, data, self.time_limit, self.conflict_free, self.method)
+        self.all_read = True
 
-    def _read_more(self) -> None:
-        """Put some more into the store."""
-        piece = list(itertools.islice(self.read, _PIECE))
-        self.all_read = self.all_read or len(piece) < _PIECE
-        tiles = [_tile(item, self.how, self.digests) for item in piece]
-        self.done.store.add_tiles(tiles)
-        self.done.wrong += [
-            f"{item.label}: {tile.error}" for item, (tile, _) in zip(piece, tiles, strict=True) if tile.error
-        ]
-        self.asked.add((tile.hash, tile.device) for tile, _ in tiles if tile.hash and tile.device)
-        self.done.problems += len(tiles)
+    def _left(self, piece: list[Input]) -> list[tuple[str, str]]:
+        """Put some problems into the store; the hash and device of new questions that it does not answer."""
+        done, left = self.done, []
+        tiles = [self._tile(item) for item in piece]
+        done.store.add_tiles(tiles)
+        done.problems += len(tiles)
+        for item, (tile, _) in zip(piece, tiles, strict=True):
+            if tile.hash is None or tile.device is None:
+                done.wrong.append(f"{item.label}: {tile.error}")
+                continue
+            asked = tile.hash, tile.device
+            if asked in self.seen:
+                continue
+            self.seen.add(asked)
+            kept = done.store.standing(*asked, self.time_limit)
+            if kept is None:
+                left.append(asked)
+            else:
+                done.answered_before += 1
+                done.outcomes[kept[0], bool(kept[1])] += 1
+        done.questions = len(self.seen)
+        return left
 
+    def _tile(self, item: Input) -> tuple[Tile, bytes]:
+        """A problem of the sweep, and its JSON."""
+        name = item.data.get("name", "") if isinstance(item.data, dict) else ""
+        try:
+            problem = checked(item)
+            if problem.target not in self.digests:
+                gpu = device(problem.target, self.devices)
+                self.digests[problem.target] = gpu, device_digest(gpu)
+        except LayoutoptError as error:
+            return Tile(item.source or item.label, item.values, str(name), error=str(error)), b""
+        gpu, data = self.digests[problem.target]
+        shape = problem.tile.shape if isinstance(problem, Problem) else ()
+        hash_ = digest(problem, conflict_free=self.conflict_free, method=self.method)
+        spelling = spelling_of(problem)
+        tile = Tile(item.source, item.values, problem.name, gpu.name, shape, hash_, data, spelling)
+        return tile, msgspec.json.encode(problem)
 
-def _keep(
-    found: Iterable[list[Outcome]], done: Sweep, questions: _Questions, progress: Callable[[Progress], None]
-) -> None:
-    """Keep outcomes as they come. Those that were lost are not kept: another run tries them again."""
-    begun = time.monotonic()
-    for outcomes in found:
-        done.store.add(
-            (outcome, questions.device.pop(outcome.hash), questions.how.time_limit)
-            for outcome in outcomes
-            if outcome.status != LOST
-        )
-        done.lost += [outcome for outcome in outcomes if outcome.status == LOST]
-        done.solved.update(str(outcome.status) for outcome in outcomes)
-        count, seconds = done.solved.total(), max(time.monotonic() - begun, 1e-9)
-        total, before = questions.asked.total(), questions.place - questions.given
-        left = (total - before - count) * seconds / count if questions.all_read else None
-        progress(Progress(total, before, count, count / seconds, left))
+    def keep(self, outcomes: list[Outcome]) -> None:
+        """Keep outcomes. Those that were lost are not kept: another run tries them again."""
+        done = self.done
+        lost = [outcome for outcome in outcomes if outcome.status == LOST]
+        done.store.add((o, self.device[o.hash], self.time_limit) for o in outcomes if o.status != LOST)
+        done.lost += lost
+        for outcome in outcomes:
+            del self.device[outcome.hash]
+            done.solved[str(outcome.status)] += 1
+            status = "missing" if outcome.status == LOST else str(outcome.status)
+            done.outcomes[status, bool(outcome.excess)] += 1
+
+    def progress(self, seconds: float) -> Progress:
+        """How far it is after so many seconds."""
+        before, count = self.done.answered_before, self.done.solved.total()
+        rate = count / max(seconds, 1e-9)
+        left = (len(self.seen) - before - count) / rate if self.all_read else None
+        return Progress(len(self.seen), before, count, rate, left)
 
 
 def _items(source: Source, number: int, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
@@ -236,39 +253,3 @@ def _items(source: Source, number: int, over: Mapping[str, Sequence[Value]] | No
     for item in items(source, over):
         named = isinstance(source, str | Path)
         yield item if named else replace(item, source=f"{number}: {item.source or item.label}")
-
-
-class _Digests:
-    """Devices by name, with the digests of their data."""
-
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self.devices = devices
-        self.known: dict[str, tuple[Device, str]] = {}
-
-    def of(self, target: str) -> tuple[Device, str]:
-        """The device of that name."""
-        if target not in self.known:
-            gpu = device(target, self.devices)
-            self.known[target] = gpu, device_digest(gpu)
-        return self.known[target]
-
-
-def _tile(item: Input, how: _How, digests: _Digests) -> tuple[Tile, bytes]:
-    """A problem of the sweep, and its JSON."""
-    name = item.data.get("name", "") if isinstance(item.data, dict) else ""
-    try:
-        problem = checked(item)
-        gpu, data = digests.of(problem.target)
-    except LayoutoptError as error:
-        return Tile(item.source or item.label, item.values, str(name), error=str(error)), b""
-    tile = Tile(
-        item.source,
-        item.values,
-        problem.name,
-        gpu.name,
-        problem.tile.shape if isinstance(problem, Problem) else (),
-        digest(problem, conflict_free=how.conflict_free, method=how.method),
-        data,
-        spelling_of(problem),
-    )
-    return tile, msgspec.json.encode(problem)

@@ -65,9 +65,6 @@ sweep --report s.sqlite --export o.json
 sweep --report s.sqlite --export o.parquet
 sweep --report s.sqlite --export o.cuh
 sweep --report s.sqlite --export VALUE
-sweep --report s.sqlite --page o.html
-sweep --report s.sqlite --page o.html --heat-map M,K
-sweep --report s.sqlite --heat-map VALUE --plot o.svg
 sweep p.json -o s.sqlite --workers 1 LIMIT
 solve p.json --store s.sqlite LIMIT
 solve p.json --store s.sqlite --json LIMIT

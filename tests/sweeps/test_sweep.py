@@ -24,12 +24,10 @@ from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.study.faster import timed
 from layoutopt.sweeps import cluster, local
-from layoutopt.sweeps.canonical import digest, kept, restored, spelling_of
 from layoutopt.sweeps.export import rows as export_rows
 from layoutopt.sweeps.export import write_parquet
-from layoutopt.sweeps.rows import typed
-from layoutopt.sweeps.store import Store
-from layoutopt.sweeps.task import Task
+from layoutopt.sweeps.store import Store, typed
+from layoutopt.sweeps.task import Task, digest, spelling_of
 
 TEMPLATE = data_of(
     """MxN f32, 32 threads
@@ -119,8 +117,8 @@ def test_names_notes_and_order_do_not_matter():
 
     answer = answered(problem)
     spelled = spelling_of(problem)
-    assert restored(kept(answer, spelled), problem.name, spelled) == answer
-    assert restored(kept(answer, spelled), "other", spelling_of(same)) == answered(same)
+    assert spelled.restored(spelled.kept(answer), problem.name) == answer
+    assert spelling_of(same).restored(spelled.kept(answer), "other") == answered(same)
     with package.sweep(problem, same, data | {"threads": 16}, workers=1) as done:
         assert (done.problems, done.questions, done.solved.total()) == (3, 2, 2)
         found = list(done.results())
@@ -216,32 +214,12 @@ int main() {{ constexpr auto tile = tiles[find(8, 16, "load")]; return tile.byte
     subprocess.run(["./main"], cwd=tmp_path, check=True)
 
 
-def test_reports(store, tmp_path):
-    done = layoutopt(
-        "sweep",
-        "--report",
-        store,
-        "--page",
-        tmp_path / "r.html",
-        "--heat-map",
-        "M,N",
-        "--plot",
-        tmp_path / "r.svg",
-    )
+def test_report(store):
+    done = layoutopt("sweep", "--report", store)
     assert done.returncode == 0, done.stderr
-    assert "slowest" in done.stdout
-    page = (tmp_path / "r.html").read_text()
-    assert "<svg" in page
-    assert "excess wavefronts" in page
-    assert (tmp_path / "r.svg").read_text().startswith("<?xml")
-    for arguments in (
-        ("--heat-map", "M"),
-        ("--plot", tmp_path / "x.svg"),
-        ("--plot", tmp_path / "x.pdf"),
-        ("--heat-map", "M,Q", "--page", tmp_path / "x"),
-    ):
-        done = layoutopt("sweep", "--report", store, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "8 problems (8 different): 8 optimal"
+    assert "slowest" in lines
 
 
 DAMAGES = {
