@@ -138,14 +138,14 @@ def test_a_command(monkeypatch):
 def test_an_import(monkeypatch):
     """Threads along rows, values along columns: `rows` is all the text there is."""
 
-    def thread_values(tile, lanes):
-        assert lanes == 32
+    def thread_values(tile):
         return np.stack(np.meshgrid(range(tile[0]), range(tile[1]), indexing="ij"), axis=-1)
 
-    @import_._layout_options
-    def rows(layout, shared, **options):
-        assert (layout, shared) == ("rows", False)
-        return import_._thread_values(thread_values, **options)
+    @import_.layout_options
+    def rows(**options):
+        asked = import_.Imported(**options)
+        assert (asked.text, asked.lanes) == ("rows", 32)
+        return asked.used_by(thread_values(asked.shape))
 
     added = click.command("rows")(rows)
     monkeypatch.setitem(import_.command.commands, "rows", added)

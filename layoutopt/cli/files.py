@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,6 +18,9 @@ from layoutopt.ground.temporary import discard, temporary_beside, undisturbed
 
 STANDARD_INPUT: Final = Path("/dev/stdin")
 _INPUTS: Final = f"{__name__}.inputs"
+
+Content = bytes | Callable[[BinaryIO], None]
+"""What a file shall hold, or what writes it piece by piece."""
 
 
 class InputPath(click.Path):
@@ -135,7 +138,7 @@ def _identity(path: Path) -> object:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def write_all(outputs: Mapping[Path, bytes]) -> None:
+def write_all(outputs: Mapping[Path, Content]) -> None:
     """Write every output, or none; a signal leaves neither a part nor a temporary file.
 
     A regular file, which may be the end of links, is replaced by a new one with its mode when all of them
@@ -148,15 +151,15 @@ def write_all(outputs: Mapping[Path, bytes]) -> None:
     path = Path()
     made: dict[Path, str] = {}
     try:
-        for path, data in outputs.items():
+        for path, content in outputs.items():
             mode = _mode(path)
             if _is_replaced(path, mode):
                 made[path] = temporary_beside(path)
-                _write_new(path, made[path], data, mode)
-        for path, data in outputs.items():
+                _write(_new(path, made[path], mode), content)
+        for path, content in outputs.items():
             if path not in made:
-                with _opened(path) as file:
-                    file.write(data)
+                stream = _stream(path)  # of this process, which goes on where it is
+                _write(path if stream is None else os.dup(stream), content)
         with undisturbed():
             _replace({temporary: os.path.realpath(path) for path, temporary in made.items()})
     except OSError as error:
@@ -165,7 +168,7 @@ def write_all(outputs: Mapping[Path, bytes]) -> None:
         discard(made.values())
 
 
-def write_folder(folder: Path, outputs: Mapping[Path, bytes]) -> None:
+def write_folder(folder: Path, outputs: Mapping[Path, Content]) -> None:
     """Write files into a folder, which is made, and say which.
 
     Raises:
@@ -180,50 +183,22 @@ def write_folder(folder: Path, outputs: Mapping[Path, bytes]) -> None:
         note(f"wrote {path}")
 
 
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write piece by piece, in the place of `path` when all of it is written; else nothing changes.
-
-    Raises:
-        ProblemFileError: it cannot be written.
-    """
-    _check_outputs((path,))
-    temporary = temporary_beside(path)
-    try:
-        mode = _mode(path)
-        if not _is_replaced(path, mode):
-            with _opened(path) as file:
-                yield file
-            return
-        with _new(path, temporary, mode) as file:
-            yield file
-        with undisturbed():
-            _replace({temporary: os.path.realpath(path)})
-    except OSError as error:
-        raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
-    finally:
-        discard((temporary,))
+def _write(where: Path | int, content: Content) -> None:
+    with open(where, "wb") as file:
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            content(file)
 
 
-def _opened(path: Path) -> BinaryIO:
-    """What is no regular file, or a stream of this process, which goes on where it is."""
-    stream = _stream(path)
-    return open(path if stream is None else os.dup(stream), "wb")
-
-
-def _write_new(path: Path, temporary: str, data: bytes, mode: int | None) -> None:
-    with _new(path, temporary, mode) as file:
-        file.write(data)
-
-
-def _new(path: Path, temporary: str, mode: int | None) -> BinaryIO:
-    """A file that takes the place of `path`, which has that mode or is not there."""
+def _new(path: Path, temporary: str, mode: int | None) -> int:
+    """The descriptor of a file that takes the place of `path`, which has that mode or is not there."""
     if mode is not None and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     if mode is not None:
         os.fchmod(descriptor, stat.S_IMODE(mode))
-    return open(descriptor, "wb")
+    return descriptor
 
 
 def _replace(names: Mapping[str, str]) -> None:

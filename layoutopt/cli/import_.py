@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
     from layoutopt.problems.types import Problem
 
+    Table = npt.NDArray[np.int64]
+
 Command = TypeVar("Command", bound=Callable[..., object])
 
 MAX_TEXT_BYTES = 64 << 20
@@ -56,13 +60,14 @@ class LayoutText(InputPath):
         return (Path(value[1:]),) if value.startswith("@") else ()
 
 
-def _layout_options(function: Command) -> Command:
-    """What a thread-value layout does not say of the access that uses it."""
+def layout_options(function: Command) -> Command:
+    """Add the layout of another tool, and what it does not say of the access that uses it: see `Imported`."""
     for option in (
         click.argument("layout", type=LayoutText()),
         click.option("--tile", required=True, metavar="MxN", help="Extents of the layout's tile."),
         click.option("--element", required=True, metavar="T", help="Type of an element, such as f16."),
-        click.option("--op", default="store", show_default=True, help="store, load or cp.async."),
+        click.option("--op", type=click.Choice(["store", "load", "cp.async"]), default="store",
+                     show_default=True, help="What moves the elements."),
         click.option("--bytes", "width_bytes", type=int, metavar="N", help="Bytes a thread moves at once  "
                      "[default: the most that the layout allows]"),
         click.option("--order", metavar="D,D", help="The layout's dimensions as the shared tile has them, "
@@ -80,8 +85,135 @@ def _layout_options(function: Command) -> Command:
     return function
 
 
+@dataclass(frozen=True)
+class Imported:
+    """A layout of another tool and what is made of it; the values of `layout_options`."""
+
+    layout: str
+    tile: str
+    element: str
+    op: str
+    width_bytes: int | None
+    order: str | None
+    target: str
+    name: str
+    shared: bool
+    into: Path | None
+    output: Path | None
+
+    def __post_init__(self) -> None:
+        if self.into is not None and self.output is not None:
+            raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
+
+    @cached_property
+    def text(self) -> str:
+        """The layout's text: what was given, or what is in the file after an @."""
+        from layoutopt.ground.json_data import read
+
+        given = self.layout
+        return read(given[1:], MAX_TEXT_BYTES).decode("utf-8", "replace") if given.startswith("@") else given
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tile."""
+        return _shape(self.tile)
+
+    @cached_property
+    def element_bytes(self) -> int:
+        """Size of an element."""
+        return _element_bytes(self.element)
+
+    @cached_property
+    def lanes(self) -> int:
+        """Lanes of a warp of the target."""
+        from layoutopt.hardware.devices import device
+
+        return device(self.target).lanes
+
+    def used_by(self, table: Table) -> int:
+        """Make it the access of threads that hold these elements: printed, written, or into a problem.
+
+        Args:
+            table: coordinates of each thread's elements, of shape (threads, values, dimensions).
+        """
+        from layoutopt.accesses.thread_values import access_of
+
+        dims = self._order()
+        shape = tuple(self.shape[d] for d in dims)
+        how: Any = (self.name, self.op, self.width_bytes)
+        access = access_of(table[..., dims], shape, self.element_bytes, *how, lanes=self.lanes)
+        if self.into is None:
+            tile = {"shape": list(shape), "element": self.element}
+            problem = {"target": self.target, "tile": tile, "threads": len(table), "accesses": [access]}
+            _finish(self.output, problem, "From a thread-value layout.")
+            return 0
+        with updating(self.into):
+            old, known = self._into(self.into, shape)
+            if known.threads < len(table):
+                wrong = f"{str(self.into)!r} has {known.threads} threads, the layout {len(table)}"
+                raise ProblemFileError("--into", wrong)
+            if known.threads > len(table):
+                access["where"] = f"tid < {len(table)}"
+            _save(self.into, {**old, "accesses": [*old["accesses"], access]})
+        return 0
+
+    def lies_at(self, table: Table, formula: str | None) -> int:
+        """Say where its elements lie: the offset printed, its table written, or into a problem as published.
+
+        Args:
+            table: element offsets, of the tile's shape.
+            formula: the same over x0, x1, ...; None where there is none.
+        """
+        from layoutopt.files.array_file import offsets_file
+
+        if self._order() != list(range(len(self.shape))):
+            raise click.UsageError("--order is for accesses: a layout of shared memory says its own")
+        if self.output is not None:
+            check_new(self.output)
+            write_all({self.output: offsets_file(table * self.element_bytes)})
+            note(f"wrote {self.output}")
+            return 0
+        if formula is None:
+            wrong = "no formula over x0, x1, ... gives this layout; -o writes it as a table"
+            raise ProblemFileError("", wrong)
+        if self.into is None:
+            click.echo(formula)
+            return 0
+        with updating(self.into):
+            old, _ = self._into(self.into, self.shape)
+            if "published" in old:
+                raise ProblemFileError("--into", f"{str(self.into)!r} has a published layout already")
+            size = (int(table.max()) + 1) * self.element_bytes
+            _save(self.into, {**old, "published": {"offset": formula, "bytes": size, "source": "imported"}})
+        return 0
+
+    def _order(self) -> list[int]:
+        rank = len(self.shape)
+        if self.order is None:
+            return list(range(rank))
+        parts = self.order.split(",")
+        dims = [int(part) for part in parts if part.strip().isdecimal() and len(part) < 9]
+        if sorted(dims) != list(range(rank)) or len(parts) != rank:
+            wrong = f"expected each of 0..{rank - 1} once, got {shown(self.order)!r}"
+            raise click.BadParameter(wrong, param_hint="--order")
+        return dims
+
+    def _into(self, into: Path, shape: tuple[int, ...]) -> tuple[dict[str, Any], Problem]:
+        """The problem file to add to, which has the same tile, as data and as a problem."""
+        from layoutopt.files.file import MAX_FILE_BYTES, parsed, tile_from_data
+        from layoutopt.ground.json_data import named_by, read
+
+        with named_by("--into"):
+            old = parsed(read(into, MAX_FILE_BYTES))
+            known = tile_from_data(old)
+        if (known.tile.shape, known.tile.element) != (shape, self.element):
+            own = f"{'x'.join(map(str, shape))} {self.element}"
+            raise ProblemFileError("--into", f"{str(into)!r} has another tile than {own}")
+        return old, known
+
+
 @command.command("cute", cls=FileCommand)
-@_layout_options
+@layout_options
 @click.option(
     "--operand", type=click.Choice(["A", "B", "C"]), help="Of a TiledMMA: A (MxK), B (NxK) or C (MxN)."
 )
@@ -98,26 +230,23 @@ def cute(operand: str | None, **options: Any) -> int:
     """
     from layoutopt.imports import cute, cute_shared, cute_tiled
 
-    text = _text(options.pop("layout"))
-    _check_op(options["op"])
+    asked = Imported(**options)
+    text, shape = asked.text, asked.shape
     if cute_tiled.is_mma(text) != (operand is not None):
         given = "is one: say" if operand is None else "is none: leave out"
         raise click.UsageError(f"--operand is for a TiledMMA, and the layout {given} --operand")
     if operand is not None:
-        options.pop("shared")
-        return _thread_values(lambda shape, _: cute_tiled.multiplied(text, shape, operand), **options)
+        return asked.used_by(cute_tiled.multiplied(text, shape, operand))
     if cute_tiled.is_copy(text):
-        options.pop("shared")
-        shape = _tile(options["tile"], options["element"])[0]
-        table, op = cute_tiled.copied(text, shape, options["op"])
-        return _thread_values(lambda *_: table, **{**options, "op": op})
-    if options.pop("shared") or cute_shared.is_swizzled(text):
-        return _shared(cute_shared.offsets, text, **options)
-    return _thread_values(lambda shape, _: cute.thread_values(text, shape), **options)
+        table, op = cute_tiled.copied(text, shape, asked.op)
+        return replace(asked, op=op).used_by(table)
+    if asked.shared or cute_shared.is_swizzled(text):
+        return asked.lies_at(*cute_shared.offsets(text, shape, asked.element_bytes))
+    return asked.used_by(cute.thread_values(text, shape))
 
 
 @command.command("triton", cls=FileCommand)
-@_layout_options
+@layout_options
 def triton(**options: Any) -> int:
     """A Triton or Gluon layout: blocked, mma, dot operand, slice, linear, or of shared memory.
 
@@ -133,11 +262,10 @@ def triton(**options: Any) -> int:
     """
     from layoutopt.imports import triton, triton_shared
 
-    text = _text(options.pop("layout"))
-    _check_op(options["op"])
-    if options.pop("shared") or triton_shared.is_shared(text):
-        return _shared(lambda text, shape, _: triton_shared.offsets(text, shape), text, **options)
-    return _thread_values(lambda shape, lanes: triton.thread_values(text, shape, lanes), **options)
+    asked = Imported(**options)
+    if asked.shared or triton_shared.is_shared(asked.text):
+        return asked.lies_at(*triton_shared.offsets(asked.text, asked.shape))
+    return asked.used_by(triton.thread_values(asked.text, asked.shape, asked.lanes))
 
 
 @command.command("ttgir", cls=FileCommand)
@@ -178,157 +306,32 @@ def ttgir(source: Path, folder: Path) -> int:
     return 0
 
 
-def _text(given: str) -> str:
-    """The text itself, or that of the file after an @."""
-    if not given.startswith("@"):
-        return given
-    from layoutopt.ground.json_data import read
+def _print_header(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.resources import files
 
-    return read(given[1:], MAX_TEXT_BYTES).decode("utf-8", "replace")
-
-
-def _shared(
-    offsets: Callable[[str, tuple[int, ...], int], tuple[npt.NDArray[np.int64], str | None]],
-    text: str,
-    tile: str,
-    element: str,
-    into: Path | None,
-    output: Path | None,
-    order: str | None,
-    **_: Any,
-) -> int:
-    """A layout of shared memory: its offset printed, its table written, or into a problem as published."""
-    from layoutopt.files.array_file import offsets_file
-
-    if into is not None and output is not None:
-        raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
-    shape, element_bytes = _tile(tile, element)
-    table, formula = offsets(text, shape, element_bytes)
-    dims = _order(order, len(shape))
-    if dims != list(range(len(shape))):
-        raise click.UsageError("--order is for accesses: a layout of shared memory says its own")
-    if output is not None:
-        check_new(output)
-        write_all({output: offsets_file(table * element_bytes)})
-        note(f"wrote {output}")
-        return 0
-    if formula is None:
-        raise ProblemFileError("", "no formula over x0, x1, ... gives this layout; -o writes it as a table")
-    if into is None:
-        click.echo(formula)
-        return 0
-    with updating(into):
-        _publish(into, (shape, element), formula, (int(table.max()) + 1) * element_bytes)
-    return 0
-
-
-def _publish(into: Path, tile: tuple[tuple[int, ...], str], formula: str, size_bytes: int) -> None:
-    """Give a problem file that has this tile its published layout."""
-    old = _same_tile(into, tile)[0]
-    if "published" in old:
-        raise ProblemFileError("--into", f"{str(into)!r} has a published layout already")
-    _save(into, {**old, "published": {"offset": formula, "bytes": size_bytes, "source": "imported"}})
-
-
-def _thread_values(
-    evaluate: Callable[[tuple[int, ...], int], npt.NDArray[np.int64]],
-    tile: str,
-    element: str,
-    op: str,
-    width_bytes: int | None,
-    order: str | None,
-    target: str,
-    name: str,
-    into: Path | None,
-    output: Path | None,
-) -> int:
-    from layoutopt.accesses.thread_values import access_of
-    from layoutopt.hardware.devices import device
-
-    if into is not None and output is not None:
-        raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
-    shape, element_bytes = _tile(tile, element)
-    lanes = device(target).lanes
-    table = evaluate(shape, lanes)
-    dims = _order(order, len(shape))
-    shape = tuple(shape[d] for d in dims)
-    access = access_of(table[..., dims], shape, element_bytes, name, op, width_bytes, lanes=lanes)
-    problem = {
-        "target": target,
-        "tile": {"shape": list(shape), "element": element},
-        "threads": len(table),
-        "accesses": [access],
-    }
-    if into is None:
-        _finish(output, problem, "From a thread-value layout.")
-        return 0
-    with updating(into):
-        _add(into, access, (shape, element), len(table))
-    return 0
-
-
-def _check_op(op: str) -> None:
-    """That it is one that a thread-value layout may have."""
-    if op not in ("store", "load", "cp.async"):
-        raise click.BadParameter(f"expected store, load or cp.async, got {op!r}", param_hint="--op")
-
-
-def _tile(tile: str, element: str) -> tuple[tuple[int, ...], int]:
-    """The extents, and the bytes of an element, of a tile that a problem file may have."""
-    from layoutopt.files.checks import MAX_ELEMENTS
-    from layoutopt.problems.types import ELEMENT_BYTES
-
-    shape = extents(tile)
-    assert shape is not None
-    if math.prod(shape) > MAX_ELEMENTS:
-        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
-    if element not in ELEMENT_BYTES:
-        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
-    return shape, ELEMENT_BYTES[element]
-
-
-def _same_tile(into: Path, tile: tuple[tuple[int, ...], str]) -> tuple[dict[str, Any], Problem]:
-    """A problem file that has this tile, as data and as a problem."""
-    from layoutopt.files.file import MAX_FILE_BYTES, parsed, tile_from_data
-    from layoutopt.ground.json_data import named_by, read
-
-    shape, element = tile
-    with named_by("--into"):
-        old = parsed(read(into, MAX_FILE_BYTES))
-        known = tile_from_data(old)
-    if (list(known.tile.shape), known.tile.element) != (list(shape), element):
-        raise ProblemFileError(
-            "--into", f"{str(into)!r} has another tile than {'x'.join(map(str, shape))} {element}"
-        )
-    return old, known
-
-
-def _add(into: Path, access: dict[str, Any], tile: tuple[tuple[int, ...], str], threads: int) -> None:
-    """Add an access of so many threads to a problem file that has this tile."""
-    old, known = _same_tile(into, tile)
-    if known.threads < threads:
-        raise ProblemFileError("--into", f"{str(into)!r} has {known.threads} threads, the layout {threads}")
-    if known.threads > threads:
-        access["where"] = f"tid < {threads}"
-    _save(into, {**old, "accesses": [*old["accesses"], access]})
+        click.echo(files("layoutopt.imports").joinpath("layoutopt_record.cuh").read_text("utf-8"), nl=False)
+        ctx.exit()
 
 
 @command.command("trace", cls=FileCommand)
-@click.argument("records", required=False, type=InputPath())
-@click.option("--header", is_flag=True, help="Print the CUDA header that records, and nothing else.")
-@click.option("--tile", metavar="RxC", help="Extents of the tile.")
-@click.option("--element", metavar="T", help="Type of an element, such as f32.")
-@click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads of the block.")
+@click.argument("records", type=InputPath())
+@click.option("--header", is_flag=True, is_eager=True, expose_value=False, callback=_print_header,
+              help="Print the CUDA header that records, and nothing else.")  # fmt: skip
+@click.option("--tile", required=True, metavar="RxC", help="Extents of the tile.")
+@click.option("--element", required=True, metavar="T", help="Type of an element, such as f32.")
+@click.option(
+    "--threads", required=True, type=click.IntRange(1, 1024), metavar="N", help="Threads of the block."
+)
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @click.option("--table", type=InputPath(), metavar="FILE",
               help="The layout in use: byte offsets as .npy, in the tile's shape.")  # fmt: skip
 @click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE", help="Write a new file.")
 def trace(
-    records: Path | None,
-    header: bool,
-    tile: str | None,
-    element: str | None,
-    threads: int | None,
+    records: Path,
+    tile: str,
+    element: str,
+    threads: int,
     offset: str | None,
     table: Path | None,
     output: Path | None,
@@ -341,85 +344,77 @@ def trace(
       layoutopt import trace trace.jsonl --tile 32x32 --element f32 --threads 256 \\
         --offset "x0*33 + x1" -o tile.json
     """
-    if header:
-        from importlib.resources import files
-
-        click.echo(files("layoutopt.imports").joinpath("layoutopt_record.cuh").read_text("utf-8"), nl=False)
-        return 0
-    missing = [n for n, v in (("--tile", tile), ("--element", element), ("--threads", threads)) if v is None]
-    if records is None or missing:
-        raise click.UsageError("a trace needs " + ("RECORDS" if records is None else missing[0]))
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout in use; use one")
     if offset is None and table is None:
         raise click.UsageError("the layout in use is needed: give --offset or --table")
-    assert element is not None
-    assert threads is not None
     from layoutopt.ground.json_data import read
     from layoutopt.imports.trace import accesses
 
-    assert tile is not None
-    shape, element_bytes = _tile(tile, element)
+    shape, element_bytes = _shape(tile), _element_bytes(element)
     lines = read(records, MAX_TEXT_BYTES).splitlines()
     used = _layout_in_use(shape, element_bytes, offset, table)
     found = accesses(lines, used, element_bytes, threads)
-    problem: dict[str, Any] = {
-        "tile": {"shape": list(shape), "element": element},
-        "threads": threads,
-        "accesses": found,
-    }
+    problem: dict[str, Any] = {"tile": {"shape": list(shape), "element": element}, "threads": threads}
+    problem["accesses"] = found
     if offset is not None:
         size = int(used.max()) + element_bytes
-        problem["published"] = {
-            "offset": offset,
-            "bytes": size,
-            "source": "in use when the trace was recorded",
-        }
+        source = "in use when the trace was recorded"
+        problem["published"] = {"offset": offset, "bytes": size, "source": source}
     _finish(output, problem, f"From the addresses recorded in {writable(records.name)}.")
     return 0
 
 
 def _layout_in_use(
     shape: tuple[int, ...], element_bytes: int, offset: str | None, table: Path | None
-) -> npt.NDArray[np.int64]:
+) -> Table:
+    """Byte offsets of every element, by the formula or, without one, the table."""
     import numpy as np
 
     from layoutopt.expressions.grammar import evaluate, parse
 
-    if table is not None:
+    if offset is None:
         from layoutopt.files.array_file import read_offsets
 
+        assert table is not None
         used = read_offsets(table, shape, "--table")
     else:
-        assert offset is not None
         grids = np.indices(shape, dtype=np.int64, sparse=True)
         env = {f"x{d}": grid for d, grid in enumerate(grids)}
         used = np.broadcast_to(evaluate(parse(offset, frozenset(env)), env), shape) * element_bytes
     if used.min() < 0 or len(np.unique(used)) != used.size:
-        raise ProblemFileError(
-            "--offset" if table is None else "--table", "the layout puts two elements in one place"
-        )
+        given = "--offset" if table is None else "--table"
+        raise ProblemFileError(given, "the layout puts two elements in one place")
     return used
 
 
-def _order(text: str | None, rank: int) -> list[int]:
-    if text is None:
-        return list(range(rank))
-    parts = text.split(",")
-    dims = [int(part) for part in parts if part.strip().isdecimal() and len(part) < 9]
-    if sorted(dims) != list(range(rank)) or len(parts) != rank:
-        raise click.BadParameter(
-            f"expected each of 0..{rank - 1} once, got {shown(text)!r}", param_hint="--order"
-        )
-    return dims
+def _shape(tile: str) -> tuple[int, ...]:
+    """Extents of a tile that a problem file may have."""
+    from layoutopt.files.checks import MAX_ELEMENTS
+
+    shape = extents(tile)
+    assert shape is not None
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
+    return shape
+
+
+def _element_bytes(element: str) -> int:
+    from layoutopt.problems.types import ELEMENT_BYTES
+
+    if element not in ELEMENT_BYTES:
+        raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
+    return ELEMENT_BYTES[element]
 
 
 def _finish(output: Path | None, problem: dict[str, Any], notes: str) -> None:
+    """Print or write a new problem."""
     name = writable(output.stem) if output is not None else "imported"
-    data = {"schema": "layoutopt.problem/1", "name": name, "notes": notes, "target": "sm_90", **problem}
     if output is not None:
         check_new(output)
-    _save(output, data)
+    _save(
+        output, {"schema": "layoutopt.problem/1", "name": name, "notes": notes, "target": "sm_90", **problem}
+    )
 
 
 def _save(path: Path | None, data: dict[str, Any]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from layoutopt.cli.failures import USAGE_ERROR, one_line
-from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, whole_file
+from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, more_devices, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json
 from layoutopt.cli.several import over_option
@@ -183,8 +184,7 @@ def _report(store: Store, export: Path | None, as_json: bool, more: dict[str, An
 
     found = summary_of(store)
     if export is not None:
-        with whole_file(export) as file:
-            EXPORTS[export.suffix](store, file, export.stem)
+        write_all({export: partial(EXPORTS[export.suffix], store, export.stem)})
     if as_json:
         say_json(found.to_json() | more)
     else:

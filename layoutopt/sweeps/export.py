@@ -57,7 +57,7 @@ def _column(parameter: str) -> str:
     return f"param_{parameter}" if parameter in _FIXED else parameter
 
 
-def write_csv(store: Store, file: BinaryIO, _: str) -> None:
+def write_csv(store: Store, _: str, file: BinaryIO) -> None:
     """Comma-separated values with a line of names."""
     params = parameters(store)
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
@@ -68,7 +68,7 @@ def write_csv(store: Store, file: BinaryIO, _: str) -> None:
     text.detach()
 
 
-def write_json(store: Store, file: BinaryIO, _: str) -> None:
+def write_json(store: Store, _: str, file: BinaryIO) -> None:
     """A list of objects: parameters, status, and the answer as `solve --json` prints it."""
     for number, one in enumerate(store.answered()):
         tile = one.tile
@@ -83,7 +83,7 @@ def write_json(store: Store, file: BinaryIO, _: str) -> None:
     file.write(b"\n]\n" if file.tell() else b"[]\n")
 
 
-def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
+def write_parquet(store: Store, _: str, file: BinaryIO) -> None:
     """Parquet; parameters are columns of integers or text.
 
     Raises:
@@ -112,7 +112,7 @@ def write_parquet(store: Store, file: BinaryIO, _: str) -> None:
             out.write_table(arrow.Table.from_pylist(piece, schema=schema))
 
 
-def write_header(store: Store, file: BinaryIO, name: str) -> None:
+def write_header(store: Store, name: str, file: BinaryIO) -> None:
     """A C++ header, in the namespace layoutopt_NAME: a constexpr table of layouts, looked up by parameters.
 
         constexpr auto tile = layoutopt_gemm::tiles[layoutopt_gemm::find(64, 128)];
@@ -186,8 +186,8 @@ def _find(name: str, declared: dict[str, str]) -> str:
     return filled("sweep", "find", NAME=name, DECLARED=listed, TESTS=tests)
 
 
-# By the end of the file's name; each writes a store to a file of some name.
-EXPORTS: Final[dict[str, Callable[[Store, BinaryIO, str], None]]] = {
+# By the end of the file's name; each writes a store, under some name, to a file.
+EXPORTS: Final[dict[str, Callable[[Store, str, BinaryIO], None]]] = {
     ".parquet": write_parquet,
     ".csv": write_csv,
     ".json": write_json,

@@ -127,11 +127,11 @@ def test_a_pipe_is_read_once(asked):
     assert (done.returncode < 2, done.stderr) == (True, "")
 
 
-def test_reports_of_a_sweep_are_written_all_or_none(tmp_path):
+def test_an_export_of_a_sweep_is_written_whole_or_not_at_all(tmp_path):
     store = tmp_path / "s.sqlite"
     call("sweep", PROBLEM, "-o", store, "--workers", 1)
     with pytest.raises(ProblemFileError, match="cannot write"):
-        call("sweep", "--report", store, "--page", tmp_path / "o.html", "--export", tmp_path / "no" / "o.csv")
+        call("sweep", "--report", store, "--export", tmp_path / "no" / "o.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["s.sqlite"]
     with open(tmp_path / "o.csv", "w") as out:  # the report follows what is exported
         layoutopt_to(out, "sweep", "--report", "s.sqlite", "--export", "o.csv", cwd=tmp_path)
@@ -178,11 +178,11 @@ def test_a_signal_while_files_are_written_leaves_no_temporary_one(number, tmp_pa
     """It comes when the first file is written and the second is not."""
     before = (
         "from pathlib import Path",
-        "write = files._write_new",
-        "def stop(path, *rest):",
-        "    if path.name == 'b': os.kill(os.getpid(), int(sys.argv[1]))",
-        "    write(path, *rest)",
-        "files._write_new = stop",
+        "write = files._write",
+        "def stop(where, content):",
+        "    if content == b'2': os.kill(os.getpid(), int(sys.argv[1]))",
+        "    write(where, content)",
+        "files._write = stop",
     )
     code = of_lines("files.write_all({Path('a'): b'1', Path('b'): b'2'})", before=before)
     done = layoutopt(int(number), code=code, cwd=tmp_path)

@@ -437,4 +437,4 @@ def test_numbers_that_parquet_has_no_room_for_are_refused(store, tmp_path, monke
             ProblemFileError, match="bytes: integers of Parquet have 64 bits; given 1180591620717411303424"
         ),
     ):
-        write_parquet(opened, file, "o")
+        write_parquet(opened, "o", file)
