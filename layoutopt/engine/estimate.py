@@ -125,6 +125,11 @@ def timing_of(gpu: Device) -> tuple[Timing, str | None]:
     return lender.timing, lender.name
 
 
+def why_no_estimate(case: Case) -> str | None:
+    """Why the time of no layout of the tile can be estimated; None where it can."""
+    return "lanes choose at run time" if case.chooses else None
+
+
 def block_occupancy(case: Case, size: int, alignment: int) -> Occupancy | None:
     """Blocks and stages where the layout takes so many bytes, and the block what the file says beside it."""
     problem = case.problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from layoutopt.ground import escape
@@ -23,6 +23,10 @@ _MAX_ACCESS_COLUMNS: Final = 4
 _LEFT_OUT: Final = ("declared", "by memory", "align")
 _LEFT_OUT_LAST: Final = ("worst", "stages", "excess", "blocks/SM", "instr", "wavefronts")
 _LEAST_FORMULA: Final = 24
+_FIGURES: Final = {
+    "bytes": "bytes", "declared": "declared_bytes", "align": "alignment_bytes", "blocks/SM": "blocks_per_sm",
+    "by memory": "blocks_by_shared_memory", "stages": "pipeline_stages", "instr": "instructions",
+}  # fmt: skip
 _CSV_FIELDS = (
     "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
     "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
@@ -115,41 +119,34 @@ def csv_text(comparison: Comparison) -> str:
 
 
 def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tuple[str, ...]]]]:
-    names = [a.name for a in next((r.accesses for r in comparison.rows if r.accesses), ())]
-    if not 1 < len(names) <= _MAX_ACCESS_COLUMNS:
-        names = []
-    head = (
-        "layout", "excess", "worst", "wavefronts", *(f"({_short(name)})" for name in names), "bytes",
-        "declared", "align", "blocks/SM", "by memory", "stages", "instr", "cycles", "offset",
-    )  # fmt: skip
-    rows = []
-    for row in comparison.rows:
-        title = row.title + (" ?" if row.status == Status.FEASIBLE else "")
-        if row.wavefronts is None:
-            rows.append((row, (title, *["-"] * (len(head) - 2), row.reason)))
-            continue
-        costs = [_number(a.wavefronts) for a in row.accesses] if names else []
-        rows.append(
-            (
-                row,
-                (
-                    title, _number(row.excess), f"{row.ways}-way", _number(row.wavefronts), *costs,
-                    _number(row.bytes), _number(row.declared_bytes), _number(row.alignment_bytes),
-                    _number(row.blocks_per_sm), _number(row.blocks_by_shared_memory),
-                    _number(row.pipeline_stages), _number(row.instructions),
-                    _cycles(row.cycles),
-                    row.offset or "",
-                ),
-            )
-        )  # fmt: skip
-    # Beside the estimate, before the formula.
-    if any(row.measured is not None for row in comparison.rows):
-        head = (*head[:-1], "measured", head[-1])
-        rows = [(row, (*cells[:-1], _cycles(row.measured), cells[-1])) for row, cells in rows]
-    if any(row.counted_wavefronts is not None for row in comparison.rows):
-        head = (*head[:-1], "counted", head[-1])
-        rows = [(row, (*cells[:-1], _counted(row), cells[-1])) for row, cells in rows]
-    return head, rows
+    """The names of the columns, and each row with its cells."""
+    rows = comparison.rows
+    names = [a.name for a in next((r.accesses for r in rows if r.accesses), ())]
+    names = names if 1 < len(names) <= _MAX_ACCESS_COLUMNS else []
+    cells: dict[str, Callable[[Row], str]] = {
+        "layout": lambda row: row.title + (" ?" if row.status == Status.FEASIBLE else ""),
+        "excess": lambda row: _number(row.excess),
+        "worst": lambda row: "-" if row.ways is None else f"{row.ways}-way",
+        "wavefronts": lambda row: _number(row.wavefronts),
+    }
+    for k, name in enumerate(names):
+        short = name if len(name) <= 14 else name[:13] + "…"
+        cells[f"({short}){' ' * k}"] = lambda row, k=k: _number(row.accesses[k].wavefronts)  # type: ignore[misc]
+    for name, field in _FIGURES.items():
+        cells[name] = lambda row, field=field: _number(getattr(row, field))  # type: ignore[misc]
+    cells["cycles"] = lambda row: _cycles(row.cycles)
+    if any(row.measured is not None for row in rows):
+        cells["measured"] = lambda row: _cycles(row.measured)
+    if any(row.counted_wavefronts is not None for row in rows):
+        cells["counted"] = _counted
+    cells["offset"] = lambda row: row.offset or ""
+    empty = ["-"] * (len(cells) - 2)
+    return tuple(name.strip() for name in cells), [
+        (row, tuple(cell(row) for cell in cells.values()))
+        if row.wavefronts is not None
+        else (row, (cells["layout"](row), *empty, row.reason))
+        for row in rows
+    ]
 
 
 def _legend(problem: Problem | Block, comparison: Comparison) -> list[str]:
@@ -174,6 +171,8 @@ def _legend(problem: Problem | Block, comparison: Comparison) -> list[str]:
             "  instr: integer instructions of a thread's index code; "
             f"cycles: estimated, of one pass of a block{lent}"
         )
+    if comparison.no_estimate is not None:
+        lines.append(f"  cycles: not estimated, as {comparison.no_estimate}")
     return [*lines, *_run(comparison)]
 
 
@@ -226,10 +225,6 @@ def _notes(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else name[:13] + "…"
-
-
 def _cycles(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
@@ -241,5 +236,5 @@ def _counted(row: Row) -> str:
     return f"{row.counted_wavefronts:,} ({row.counted_bank_conflicts:,}){mark}"
 
 
-def _number(value: int | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"

@@ -7,14 +7,15 @@ again with the families of the row, so that the row is the least excess that fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from layoutopt.accesses.lower import offset_formula
+from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -70,14 +71,16 @@ def compare(
     gpu = target_of(problem, target)
     if isinstance(problem, Block):
         answers = known if callable(known) else lambda _: None
-        return _BlockRows(problem, gpu, time_limit, progress, answers).run()
-    return TileRows(problem, gpu, time_limit, progress, known(problem) if callable(known) else known).run()
+        return _BlockRows(problem, gpu, time_limit, progress, answers).comparison()
+    tile = TileRows(problem, gpu, time_limit, progress, known(problem) if callable(known) else known)
+    dictated, why = problem.is_dictated, why_no_estimate(tile.case)
+    return advised(problem, gpu, tile.rows(), tile.widths or {}, dictated=dictated, no_estimate=why)
 
 
 # A block -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Member:
     """What gets one layout, and its rows by family.
 
@@ -100,10 +103,8 @@ class _Member:
         """Its row, or what is taken in its place; None where there is neither."""
         if self.dictated:
             return self.rows.get(family, self.rows[ALL])
-        for name in (family, *_INSTEAD.get(family, ())):
-            if name in self.rows:
-                return self.rows[name] if self.may_be(name) else self.rows[ALL]
-        return None
+        name = next((f for f in (family, *_INSTEAD.get(family, ())) if f in self.rows), None)
+        return None if name is None else self.rows[name] if self.may_be(name) else self.rows[ALL]
 
     def may_be(self, family: str) -> bool:
         """Whether the constraints let the tile be of the family; what is no family may be."""
@@ -129,94 +130,88 @@ class _Member:
         return unit.bytes_at(sizes, alignment, stages)
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(NamedTuple):
     """Bytes of all tiles; where each begins, and bytes from stage to stage of each."""
 
     bytes: int
-    bases: tuple[int, ...]
-    steps: tuple[int, ...]
+    bases: Sequence[int]
+    steps: Sequence[int]
 
 
 class _BlockRows:
     """Rows of all tiles, from those of each."""
 
     def __init__(
-        self, tile_set: Block, gpu: Device, time_limit: float | None, progress: Progress, known: Known
+        self, block: Block, gpu: Device, time_limit: float | None, progress: Progress, known: Known
     ) -> None:
-        self.tile_set, self.gpu, self.progress = tile_set, gpu, progress
-        units = units_of(tile_set, gpu)
-        self.plan = plan_of(tile_set, units)
+        self.block, self.gpu, self.progress = block, gpu, progress
+        units = units_of(block, gpu)
+        self.plan = plan_of(block, units)
         # As much for what does not fit as for one tile.
         share = None if time_limit is None else time_limit / (len(units) + 1)
         self.members = [self._member(unit, share, known) for unit in units]
         self.budget = Budget(None if share is None else 2 * share)
         self.arranged: dict[tuple[str, ...], Arrangement] = {}
-        self.limit = within_room(tile_set, gpu).layout.max_bytes
+        self.limit = within_room(block, gpu).layout.max_bytes
 
     def _member(self, unit: Unit, share: float | None, known: Known) -> _Member:
-        problem = unit.asked
-        with fields_of(self.tile_set, *unit.tiles):
-            answer = known(problem)
-            if problem.is_dictated:
-                result = answer or solve(problem, target=self.gpu, time_limit=share)
-                found = TileRows(problem, self.gpu, share, self.progress, result)
-                rows = [found.solved_row(ALL, "dictated", result), *found.used_rows()]
-            else:
-                told = partial(_tell, self.progress, unit.tiles[0].name)
-                found = TileRows(problem, self.gpu, share, told, answer)
-                rows = list(found.run().rows)
+        with fields_of(self.block, *unit.tiles):
+            told = partial(_tell, self.progress, unit.tiles[0].name)
+            found = TileRows(unit.asked, self.gpu, share, told, known(unit.asked))
+            rows = found.dictated_rows() if unit.asked.is_dictated else found.rows()
         return _Member(unit, found, {row.family: row for row in rows})
 
-    def run(self) -> Comparison:
-        """All rows."""
+    def comparison(self) -> Comparison:
+        """All rows, and which to take."""
         families = dict.fromkeys(family for member in self.members for family in member.rows)
         # Everything is searched first: what it finds is the answer of every row that it belongs to.
-        everything = self._row(ALL)
-        rows = [everything if name == ALL else self._row(name) for name in families]
-        there = [row for row in rows if row is not None]
+        found = {ALL: self._row(ALL)}
+        found |= {name: self._row(name) for name in families if name != ALL}
+        rows = [row for name in families if (row := found[name]) is not None]
         dictated = all(member.dictated for member in self.members)
         widths = {k: width for m in self.members for k, width in (m.found.widths or {}).items()}
-        return advised(self.tile_set, self.gpu, there, widths, dictated=dictated)
+        why = next(filter(None, (why_no_estimate(m.found.case) for m in self.members)), None)
+        return advised(self.block, self.gpu, rows, widths, dictated=dictated, no_estimate=why)
 
     def _row(self, family: str) -> Row | None:
         """The row of all tiles; None where one has nothing to put into it."""
         if family in comparison_rows() and not any(member.may_be(family) for member in self.members):
             return next(m.rows[family] for m in self.members if family in m.rows)
-        rows = [member.row(family) for member in self.members]
-        found = [row for row in rows if row is not None]
-        if len(found) < len(rows):
+        found = [row for member in self.members if (row := member.row(family)) is not None]
+        if len(found) < len(self.members):
             return None
         title = next((m.rows[family].title for m in self.members if family in m.rows), "dictated")
         missing = [row.reason if row.wavefronts is None else "" for row in found]
         if any(row.wavefronts is None for row in found):
             status = Status.UNKNOWN if any(r.status == Status.UNKNOWN for r in found) else Status.INFEASIBLE
             return Row(family, title, status, self._each(missing))
-        row = self._block_row(family, title, found, self._places(family, found))
-        if self.limit is None or (row.bytes or 0) <= self.limit:
-            return row
-        return self._within(row)
+        row = self._combined(family, title, found, self._places(family, found))
+        return row if self.limit is None or (row.bytes or 0) <= self.limit else self._within(row)
+
+    def _each(self, texts: Sequence[str]) -> str:
+        """The text of each tile that has one."""
+        said = zip(self.members, texts, strict=True)
+        return "; ".join(f"{', '.join(member.names)}: {text}" for member, text in said if text)
+
+    # Where tiles lie ---------------------------------------------------------------------------
 
     def _places(self, family: str, rows: Sequence[Row]) -> _Places:
         """Where the tiles lie: as the file says of what is in use, else as tightly as they go."""
-        said = all(tile.published or tile.layout.offset for tile in self.tile_set.tiles)
-        if family in ("in_use", "published") and said and not self.tile_set.same_layout:
-            audit = check(self.tile_set, target=self.gpu)
-            bases = tuple(part.base_bytes for part in audit.tiles)
-            return _Places(audit.bytes, bases, tuple(part.stage_bytes for part in audit.tiles))
+        said = all(tile.published or tile.layout.offset for tile in self.block.tiles)
+        if family in ("in_use", "published") and said and not self.block.same_layout:
+            audit = check(self.block, target=self.gpu)
+            bases = [part.base_bytes for part in audit.tiles]
+            return _Places(audit.bytes, bases, [part.stage_bytes for part in audit.tiles])
         return self._packed(rows)
 
     def _packed(self, rows: Sequence[Row], stages: Sequence[int | None] | None = None) -> _Places:
         """As tightly as they go, with the stages of the file or so many of each tile."""
         parts = list(zip(self.members, rows, stages or [None] * len(rows), strict=True))
         alignments = [member.alignment(row) for member, row, _ in parts]
-        sizes = [
-            member.bytes_of(row, alignment, stages)
-            for (member, row, stages), alignment in zip(parts, alignments, strict=True)
-        ]
+        sizes = [m.bytes_of(row, unit, n) for (m, row, n), unit in zip(parts, alignments, strict=True)]
         total, bases = pack(self.plan, sizes, alignments)
-        steps = (rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True))
-        return _Places(total, tuple(bases[i] for i in range(len(rows))), tuple(steps))
+        steps = [rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True)]
+        return _Places(total, [bases[i] for i in range(len(rows))], steps)
 
     def _stages(self, rows: Sequence[Row]) -> int | None:
         """Stages that fit: of the tiles that have some, else of all."""
@@ -224,37 +219,35 @@ class _BlockRows:
             return None
         staged = [max(tile.stages for tile in member.unit.tiles) > 1 for member in self.members]
         staged = staged if any(staged) else [True for _ in staged]
-        best = 0
         for n in range(1, _MAX_STAGES + 1):
             if self._packed(rows, [n if some else 1 for some in staged]).bytes > self.limit:
-                break
-            best = n
-        return best
+                return n - 1
+        return _MAX_STAGES
 
-    def _block_row(self, family: str, title: str, rows: Sequence[Row], places: _Places) -> BlockRow:
+    # Rows of all -------------------------------------------------------------------------------
+
+    def _combined(self, family: str, title: str, rows: Sequence[Row], places: _Places) -> BlockRow:
         """One row of all tiles: what adds up is added, what a block has is that of all bytes."""
-        total, common = places.bytes, self.tile_set.block
-        status, reason = _status(rows), ""
+        block, members = self.block, list(zip(self.members, rows, strict=True))
+        statuses, reason = {row.status for row in rows}, ""
+        status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))
         if status == Status.OPTIMAL and family != "none":
-            sizes = [member.bytes_of(row, 1) for member, row in zip(self.members, rows, strict=True)]
-            if pack(self.plan, sizes, [1] * len(sizes))[0] < total:
+            sizes = [member.bytes_of(row, 1) for member, row in members]
+            if pack(self.plan, sizes, [1] * len(sizes))[0] < places.bytes:
                 status, reason = str(Status.FEASIBLE), _ALIGNED
-        alignment = max(member.alignment(row) for member, row in zip(self.members, rows, strict=True))
+        alignment = max(member.alignment(row) for member, row in members)
         fits = occupancy(
-            total,
-            alignment,
-            self.tile_set.threads,
-            self.gpu,
-            self.tile_set.target,
-            other_bytes=common.other_shared_bytes,
-            registers=common.registers,
-        )
-        timed = [(row.cycles, row.time) for row in rows if row.cycles is not None and row.time is not None]
-        whole = len(timed) == len(rows)
-        blocks = max(1, fits.blocks if fits else 1)
-        dictated = any(row.by_hardware is not None for row in rows)
-        costs = [row.instructions for row in rows if row.instructions is not None]
-        cost = sum(costs) if len(costs) == len(rows) else None
+            places.bytes, alignment, block.threads, self.gpu, block.target,
+            other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
+        )  # fmt: skip
+        cost = _sum(rows, "instructions")
+        tiles = tuple(
+            TileOfRow(
+                member.names, row.offset or "", row.bytes or 0, base, member.unit.stages, step,
+                row.wavefronts or 0, row.excess or 0,
+            )
+            for (member, row), base, step in zip(members, places.bases, places.steps, strict=True)
+        )  # fmt: skip
         return BlockRow(
             family,
             title,
@@ -262,42 +255,28 @@ class _BlockRows:
             reason,
             self._each([row.offset or "" for row in rows]),
             self._each([row.label for row in rows]),
-            total,
-            max(self._declared(rows, places), total),
+            places.bytes,
+            max(self._declared(rows, places), places.bytes),
             alignment,
-            wavefronts=sum(row.wavefronts or 0 for row in rows),
-            ideal=sum(row.ideal or 0 for row in rows),
-            excess=sum(row.excess or 0 for row in rows),
-            ways=max(row.ways or 0 for row in rows),
-            weighted_wavefronts=sum(row.weighted_wavefronts or 0.0 for row in rows),
+            wavefronts=_sum(rows, "wavefronts"),
+            ideal=_sum(rows, "ideal"),
+            excess=_sum(rows, "excess"),
+            ways=max((row.ways for row in rows if row.ways is not None), default=None),
+            weighted_wavefronts=_sum(rows, "weighted_wavefronts"),
             index_ops=cost,
             blocks_per_sm=fits.blocks if fits else None,
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,
             limited_by=fits.limited_by if fits else None,
             pipeline_stages=self._stages(rows),
-            by_hardware=sum(row.by_hardware or 0 for row in rows) if dictated else None,
+            by_hardware=_sum([row for row in rows if row.by_hardware is not None], "by_hardware"),
             instructions=cost,
-            cycles=sum(cycles for cycles, _ in timed) if whole else None,
-            # A tile's time is that of its memory, or its cycles shared by as many blocks as run.
-            time=sum(max(time, cycles / blocks) for cycles, time in timed) if whole else None,
+            cycles=_sum(rows, "cycles"),
+            time=_time(rows, max(1, fits.blocks if fits else 1)),
             edit=self._each([row.edit or "" for row in rows]) or None,
             seconds=sum(row.seconds for row in rows),
             accesses=tuple(access for row in rows for access in row.accesses),
-            tiles=tuple(self._tiles(rows, places)),
+            tiles=tiles,
         )
-
-    def _tiles(self, rows: Sequence[Row], places: _Places) -> Iterator[TileOfRow]:
-        for member, row, base, step in zip(self.members, rows, places.bases, places.steps, strict=True):
-            yield TileOfRow(
-                member.names,
-                row.offset or "",
-                row.bytes or 0,
-                base,
-                member.unit.stages,
-                step,
-                row.wavefronts or 0,
-                row.excess or 0,
-            )
 
     def _declared(self, rows: Sequence[Row], places: _Places) -> int:
         """To the end of the last array, declared with every pitch in full."""
@@ -309,18 +288,15 @@ class _BlockRows:
             ends.append(base + before + (row.declared_bytes or 0))
         return max(ends)
 
-    def _each(self, texts: Sequence[str]) -> str:
-        """The text of each tile that has one."""
-        said = zip(self.members, texts, strict=True)
-        return "; ".join(f"{', '.join(member.names)}: {text}" for member, text in said if text)
+    # The budget --------------------------------------------------------------------------------
 
     def _within(self, row: BlockRow) -> Row:
         """The best of the row's families within the budget, where the row itself is beyond it."""
         needs = f"{row.bytes:,} bytes with {row.excess:,} excess wavefronts, and {self.limit:,} are there"
         if row.pipeline_stages:
             needs += f"; {row.pipeline_stages} stage{'s' * (row.pipeline_stages > 1)} fit"
-        families = self._families(row.family)
         nothing = Row(row.family, row.title, Status.INFEASIBLE, needs, row.offset, bytes=row.bytes)
+        families = self._families(row.family)
         if not families:
             return nothing
         found = self._arranged(families)
@@ -330,54 +306,57 @@ class _BlockRows:
             member.found.solved_row(row.family, row.title, part.result)
             for member, part in zip(self.members, found.tiles, strict=True)
         ]
-        bases = tuple(part.base_bytes for part in found.tiles)
-        places = _Places(found.bytes, bases, tuple(part.stage_bytes for part in found.tiles))
-        within = self._block_row(row.family, row.title, rows, places)
+        bases = [part.base_bytes for part in found.tiles]
+        places = _Places(found.bytes, bases, [part.stage_bytes for part in found.tiles])
+        within = self._combined(row.family, row.title, rows, places)
         return msgspec.structs.replace(within, status=found.status, reason=f"without the limit {needs}")
-
-    def _arranged(self, families: tuple[str, ...]) -> Arrangement:
-        """The best of these families within the budget, each question asked once."""
-        for searched, found in self.arranged.items():
-            used = {name for part in found.tiles for name in (part.result.family or "none").split("+")}
-            best = found.status is Status.OPTIMAL and used <= {*families} <= {*searched}
-            if searched == families or (found.tiles and best):
-                return found
-        constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
-        layout = msgspec.structs.replace(self.tile_set.layout, **constraints)
-        asked = msgspec.structs.replace(self.tile_set, layout=layout, accesses=self._settled_accesses())
-        budget = self.budget.part(0.5)
-        self.arranged[families] = solve(asked, target=self.gpu, budget=budget, progress=self.progress)
-        return self.arranged[families]
-
-    def _settled_accesses(self) -> tuple[TileAccess, ...]:
-        """The accesses with the lanes and widths of the rows."""
-        found = {a.name: a for member in self.members for a in member.found.case.problem.accesses}
-        settled = []
-        for access in self.tile_set.accesses:
-            if access.is_free or isinstance(access.bytes, tuple):
-                own = {field: getattr(found[access.name], field) for field in Access.__struct_fields__}
-                access = msgspec.structs.replace(access, **own)
-            settled.append(access)
-        return tuple(settled)
 
     def _families(self, family: str) -> tuple[str, ...]:
         """Families to search for a row under the budget, as far as every tile allows them."""
         known = comparison_rows()
         if family != ALL and family not in known:
             return ()
-        mine = known.get(family, ())
-        together = {other for f in mine for other in (f.name, *f.beside)} | {"none"}
-        allowed = self.tile_set.layout.families or FAMILIES
+        together = {other for f in known.get(family, ()) for other in (f.name, *f.beside)} | {"none"}
+        allowed = self.block.layout.families or FAMILIES
         return tuple(f for f in FAMILIES if f in allowed and (family == ALL or f in together))
 
+    def _arranged(self, families: tuple[str, ...]) -> Arrangement:
+        """The best of these families within the budget, with the lanes and widths of the rows."""
+        for searched, found in self.arranged.items():
+            used = {name for part in found.tiles for name in (part.result.family or "none").split("+")}
+            best = found.status is Status.OPTIMAL and used <= {*families} <= {*searched}
+            if searched == families or (found.tiles and best):
+                return found
+        chosen = {a.name: a for member in self.members for a in member.found.case.problem.accesses}
 
-def _status(rows: Sequence[Row]) -> str:
-    """Proved best where every tile's row is; given where one is."""
-    found = {row.status for row in rows}
-    for status in ("given", Status.FEASIBLE):
-        if status in found:
-            return str(status)
-    return str(Status.OPTIMAL)
+        def settled(access: TileAccess) -> TileAccess:
+            own = {field: getattr(chosen[access.name], field) for field in Access.__struct_fields__}
+            is_open = access.is_free or isinstance(access.bytes, tuple)
+            return msgspec.structs.replace(access, **own) if is_open else access
+
+        constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
+        layout = msgspec.structs.replace(self.block.layout, **constraints)
+        accesses = tuple(map(settled, self.block.accesses))
+        asked = msgspec.structs.replace(self.block, layout=layout, accesses=accesses)
+        budget = self.budget.part(0.5)
+        self.arranged[families] = solve(asked, target=self.gpu, budget=budget, progress=self.progress)
+        return self.arranged[families]
+
+
+def _sum(rows: Sequence[Row], field: str) -> Any:
+    """What the rows have of a figure together; None where one has none."""
+    values = [getattr(row, field) for row in rows]
+    return sum(values) if values and None not in values else None
+
+
+def _time(rows: Sequence[Row], blocks: int) -> float | None:
+    """The time of all tiles: each takes that of its memory, or its cycles shared by as many blocks as run."""
+    total = 0.0
+    for row in rows:
+        if row.time is None or row.cycles is None:
+            return None
+        total += max(row.time, row.cycles / blocks)
+    return total
 
 
 def _tell(progress: Progress, name: str, text: str) -> None:

@@ -16,18 +16,20 @@ class RowAccess(Struct, frozen=True):
     """One access under one layout.
 
     Attributes:
-        wavefronts, ideal, excess, bank_conflicts: over all its warp instructions.
-        ways: wavefronts of the worst phase of its worst instruction (2: a 2-way conflict).
+        wavefronts, ideal, excess, bank_conflicts: over all its warp instructions; where lanes choose, the
+            worst or the expectation over their values.
+        ways: wavefronts of the worst phase of its worst instruction (2: a 2-way conflict); None where lanes
+            choose at run time.
         index_ops: integer instructions of its index code, one pass of a thread.
     """
 
     name: str
     op: str
-    wavefronts: int
-    ideal: int
-    excess: int
-    bank_conflicts: int
-    ways: int
+    wavefronts: int | float
+    ideal: int | float
+    excess: int | float
+    bank_conflicts: int | float
+    ways: int | None
     index_ops: int | None = None
 
 
@@ -78,9 +80,9 @@ class Row(Struct, frozen=True):
     bytes: int | None = None
     declared_bytes: int | None = None
     alignment_bytes: int | None = None
-    wavefronts: int | None = None
-    ideal: int | None = None
-    excess: int | None = None
+    wavefronts: int | float | None = None
+    ideal: int | float | None = None
+    excess: int | float | None = None
     ways: int | None = None
     weighted_wavefronts: float | None = None
     index_ops: int | None = None
@@ -127,8 +129,8 @@ class TileOfRow(Struct, frozen=True):
     base_bytes: int
     stages: int
     stage_bytes: int
-    wavefronts: int
-    excess: int
+    wavefronts: int | float
+    excess: int | float
 
 
 class BlockRow(Row, frozen=True):
@@ -164,6 +166,7 @@ class Comparison(Versioned, frozen=True):
     Attributes:
         widths: where the file leaves widths open, those of the best layout of all, in bytes by access
             name; every row is counted with them.
+        no_estimate: why no time is estimated, where it is not.
         measured_on: the GPU that the rows were run on, where they were.
         not_counted: why the profiler counted nothing there, where it did not.
         borrowed: the device whose measured coefficients the estimates borrow; None where they are its own.
@@ -176,6 +179,7 @@ class Comparison(Versioned, frozen=True):
     recommendation: Recommendation | None
     widths: dict[str, int]
     borrowed: str | None = None
+    no_estimate: str | None = None
     measured_on: str | None = None
     not_counted: str | None = None
     schema_: str = SCHEMA

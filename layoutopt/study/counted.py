@@ -1,7 +1,7 @@
-"""Families small enough to look at every layout: orders and splits, pads, and CuTe's swizzles.
+"""Many layouts counted by the conflict engine: the best of them is the best, without a model.
 
-Every layout is counted by the conflict engine, so the best of them is the best, without a model. The
-instructions of several layouts are counted together, and equal instructions once.
+That serves families small enough to look at every layout (orders and splits, pads, CuTe's swizzles), and
+edits of a layout in use. The instructions of several layouts are counted together, and equal ones once.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final, TypeVar
 
 import numpy as np
 
-from layoutopt.accesses.trace import Trace
+from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.simplify import operations
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.linearisations import unpadded
@@ -25,34 +26,58 @@ from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
 from layoutopt.model.space import Space
 
-# Lane accesses counted in one go: the arrays of a batch stay in the cache.
-_BATCH_LANES = 1 << 18
-# And elements of all their tables, of 8 bytes each.
-_BATCH_ELEMENTS = 1 << 25
+# Lane accesses counted in one go, whose arrays stay in the cache; and elements of all their tables.
+_BATCH_LANES: Final = 1 << 18
+_BATCH_ELEMENTS: Final = 1 << 22
+
+T = TypeVar("T")
+# A candidate, and its byte offsets by row-major index.
+Laid = tuple[T, IntArray]
+# Its weighted excess, in the trace's unit, its last offset, and the candidate.
+Counted = tuple[float, int, T]
 
 
 class Counter:
-    """The weighted excess of many layouts under one trace."""
+    """The weighted excess of many layouts of a case; with `certain`, of the lanes that do not choose."""
 
-    def __init__(self, lanes: Trace, gpu: Device) -> None:
-        self._gpu = gpu
-        self._accesses = []
-        for access in lanes.accesses:
-            key = np.where(access.active, access.element, -1)
-            unique, weight, _ = merged(key, access.weight)
+    def __init__(self, case: Case, *, certain: bool = False) -> None:
+        self._over_values = case if case.chooses and not certain else None
+        self._device, self._accesses = case.device, []
+        for access in case.certain.accesses:
+            if not access.weight.any():
+                continue
+            unique, weight, _ = merged(np.where(access.active, access.element, -1), access.weight)
             self._accesses.append((unique, unique >= 0, weight, access.operation))
-        self.lanes = sum(unique.size for unique, *_ in self._accesses)
+        lanes = sum(unique.size for unique, *_ in self._accesses)
+        most = min(_BATCH_LANES // max(1, lanes), _BATCH_ELEMENTS // case.lowered.tile.elements)
+        self._together = 1 if self._over_values is not None else max(1, most)
 
-    def excess(self, tables: IntArray) -> IntArray:
+    def excess(self, tables: IntArray) -> list[float]:
         """Weighted excess, in the trace's unit, of tables of shape (layouts, elements)."""
+        if (case := self._over_values) is not None:
+            return [case.weighted_excess(case.count(table)) for table in tables]
         total = np.zeros(len(tables), np.int64)
         for element, active, weight, operation in self._accesses:
             address = tables[:, np.where(active, element, 0)].reshape(-1, element.shape[1])
             mask = np.broadcast_to(active, (len(tables), *active.shape)).reshape(address.shape)
-            counts = count_wavefronts(address, mask, operation, self._gpu)
-            over = (counts.wavefronts - counts.ideal).reshape(len(tables), -1)
-            total += over @ weight
-        return total
+            counts = count_wavefronts(address, mask, operation, self._device)
+            total += (counts.wavefronts - counts.ideal).reshape(len(tables), -1) @ weight
+        return [float(over) for over in total]
+
+    def batches(self, laid: Iterable[Laid[T]], budget: Budget) -> Iterator[list[Counted[T]]]:
+        """All of them, so many at a time, as long as time is left; the first batch in any case."""
+        stream = _listed(laid)
+        while batch := list(itertools.islice(stream, self._together)):
+            excess = self.excess(np.stack([table for _, table in batch]))
+            yield [(over, int(table.max()), one) for over, (one, table) in zip(excess, batch, strict=True)]
+            if budget.spent:
+                return
+
+
+def _listed(candidates: Iterable[T]) -> Iterator[T]:
+    """The candidates until the time for listing them is over."""
+    with suppress(OutOfTime):
+        yield from candidates
 
 
 def best(
@@ -68,33 +93,21 @@ def best(
         max_bytes: larger layouts are left out.
         budget: the time there is; the first layouts are looked at in any case.
     """
-    found: tuple[tuple[int, int], Layout] | None = None
-    cost = 0
-    stream = iter(layouts)
-    try:
-        first = next(stream)
-    except (StopIteration, OutOfTime):
-        return None
-    size = min(_BATCH_LANES // max(1, counter.lanes), _BATCH_ELEMENTS // math.prod(first.shape))
-    batch = [first, *itertools.islice(budget.while_left(stream), max(0, size - 1))]
-    while batch:
-        tables = np.stack([layout.table().ravel() for layout in batch])
-        ends = tables.max(axis=1)
-        if found is not None and found[0][0] <= floor and int(ends.min()) >= found[0][1]:
+    least, found, cost = (math.inf, 0), None, 0
+    for batch in counter.batches(((layout, layout.table().ravel()) for layout in layouts), budget):
+        if least[0] <= floor and min(end for _, end, _ in batch) >= least[1]:
             break
-        ranks = list(zip(counter.excess(tables).tolist(), ends.tolist(), strict=True))
-        fitting = [r for r in ranks if max_bytes is None or r[1] + first.element_bytes <= max_bytes]
-        least = min(fitting, default=None)
-        if least is not None and (found is None or least <= found[0]):
-            # Formulas cost far more than counts: only of layouts that none beats in bytes and excess.
-            for layout in (layout for layout, rank in zip(batch, ranks, strict=True) if rank == least):
-                if found is not None and found[0] == least and budget.spent:
-                    break
-                own = operations(offset_expression(layout))
-                if found is None or least < found[0] or own < cost:
-                    found, cost = (least, layout), own
-        batch = list(itertools.islice(budget.while_left(stream), max(1, size)))
-    return found[1] if found is not None else None
+        fitting = [c for c in batch if max_bytes is None or c[1] + c[2].element_bytes <= max_bytes]
+        least, before = min([least, *((over, end) for over, end, _ in fitting)]), least
+        found = found if least == before else None
+        # Formulas cost far more than counts: only of layouts that none beats in bytes and excess.
+        for layout in (layout for over, end, layout in fitting if (over, end) == least):
+            if found is not None and budget.spent:
+                break
+            own = operations(offset_expression(layout))
+            if found is None or own < cost:
+                found, cost = layout, own
+    return found
 
 
 def plainly(space: Space, element_bytes: int) -> Iterator[Layout]:
@@ -118,7 +131,3 @@ def cute_swizzles(space: Space, element_bytes: int) -> Iterator[Layout]:
             for s in range(b, top - m) if m + b <= high else ():
                 swizzle = tuple(Target(m + k, 1 << (m + k + s)) for k in range(b))
                 yield dense.layout(space.shape, element_bytes, swizzle)
-
-
-# What is counted for a row of `compare`; `plainly` where it has no entry here.
-COUNTED = {"cute": cute_swizzles}

@@ -1,10 +1,13 @@
-"""Small changes of an offset formula, as a kernel's author would make them by hand.
+"""The nearest edit of a layout in use: the smallest change that serves the accesses as well as any edit does.
+
+Edits are small changes of an offset formula, as a kernel's author would make them by hand:
 
     another constant      x0*129 + x1   ->   x0*132 + x1                change 129 to 132
     order with a pad      x0*32 + x1    ->   x1*33 + x0                 store x1 slowest: x1*33 + x0
     one mask more         x0*32 + x1    ->   x0*32 + (x1 ^ x0 % 8 * 4)  XOR x0 % 8 * 4 into x1
 
-Whether a change gives a layout at all, and what it costs, is for those to find out who ask for it.
+Every edit is counted by the conflict engine. Of each kind, the one with the fewest wavefronts, then bytes,
+then the smallest change is looked at closely; of those, the smallest kind that costs no more than the best.
 """
 
 from __future__ import annotations
@@ -16,18 +19,30 @@ from typing import Final
 
 from msgspec import Struct
 
+from layoutopt.engine.case import Case
+from layoutopt.engine.estimate import estimate, why_no_estimate
+from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, names, substituted, to_text
-from layoutopt.expressions.simplify import simplify, sum_terms, weighted_sum
-from layoutopt.layout.formula import coordinate_ranges
+from layoutopt.expressions.simplify import operations, simplify, sum_terms, weighted_sum
+from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import Budget
+from layoutopt.layout.formula import coordinate_ranges, has_xor
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Tile
+from layoutopt.study.counted import Counter
 
-# Kinds of edits, the smallest first.
-KINDS: Final = ("constant", "mask", "order")
+# Kinds of edits, the smallest first, and the family that must be allowed for each.
+_NEEDS: Final = {"constant": "pad", "mask": "xor", "order": "order"}
+KINDS: Final = tuple(_NEEDS)
 
 # Every order of more dimensions than these would be too many.
 _MAX_ORDERED: Final = 4
 # Constants of a formula beyond which none is changed: their pairs with values are too many.
 _MAX_CONSTANTS: Final = 8
+# Lane accesses that are counted, and operations on elements that are evaluated, in less time than what they
+# decide is worth.
+_QUICK_LANES: Final = 1 << 20
+_QUICK_OPERATIONS: Final = 1 << 24
 
 Path = tuple[int, ...]
 
@@ -233,3 +248,123 @@ def _ordered(order: tuple[int, ...], padded: int, pad: int, tile: Tile) -> Edit:
     slowest = ", ".join(f"x{d}" for d in order)
     what = f" with a pad of {pad}" if pad else ""
     return Edit("order", node, f"order the dimensions {slowest}{what}", 1 + pad / 1024)
+
+
+# The nearest ------------------------------------------------------------------------------------
+
+
+class Nearest(Struct, frozen=True):
+    """An edit that serves the accesses.
+
+    Attributes:
+        edit: what to change.
+        excess: weighted excess of the layout after it, in units of the trace.
+        bytes: to the end of the last element.
+    """
+
+    edit: Edit
+    excess: float
+    bytes: int
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sorting key: the better has the smaller one."""
+        return EXCESS_FIRST.key(self.excess, self.bytes)
+
+
+def is_large(case: Case, node: Node | None = None) -> bool:
+    """Whether to evaluate and count a layout, with such a formula, takes so long that the clock is asked."""
+    lanes = sum(access.element.size for access in case.lanes.accesses)
+    effort = 0 if node is None else case.problem.tile.elements * operations(node)
+    return lanes > _QUICK_LANES or effort > _QUICK_OPERATIONS
+
+
+def nearest_edit(node: Node, case: Case, budget: Budget, *, by_time: bool = False) -> Nearest | None:
+    """The nearest edit of `node` that is better than it; None where there is none.
+
+    Better is less weighted excess, or as much in fewer bytes; anything is better than a formula that
+    is no layout of the tile.
+
+    Args:
+        node: element offset of `case.problem` over x0, x1, ...
+        case: the tile and its accesses, with one width for each.
+        budget: the time there is.
+        by_time: kinds of edits are compared by their estimated time, where there is one and time is left;
+            else by excess.
+    """
+    large = is_large(case, node)
+    if case.problem.is_dictated or (large and budget.spent):
+        return None
+    before = _measured(case, Edit("constant", node, "", 0.0))
+    best = [
+        found
+        for kind in (budget.while_left(KINDS) if large else KINDS)
+        if (found := _best_of(kind, node, case, budget)) is not None
+        and (before is None or found.rank < before.rank)
+    ]
+    # Each estimate may take as long as the counts of all.
+    by_time = by_time and bool(best) and why_no_estimate(case) is None and not budget.spent
+    prices = [_time(case, found.edit.node) if by_time else found.excess for found in best]
+    return next((found for found, price in zip(best, prices, strict=True) if price <= min(prices)), None)
+
+
+def _time(case: Case, node: Node) -> float:
+    return estimate(case, node, case.count(case.table(node))).time
+
+
+def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | None:
+    """The edit of this kind with the least excess, then bytes, then distance, that is a layout."""
+    allowed, tile = case.problem.layout, case.problem.tile
+    if _NEEDS[kind] not in (allowed.families or _NEEDS.values()) or (kind == "order" and allowed.order):
+        return None
+    vector = max(access.width_elements for access in case.lanes.accesses) * tile.packed
+    rules = [case.device.rule(access.operation) for access in case.lanes.accesses]
+    period = max(rule.banks * rule.bank_bytes for rule in rules) * 8 // tile.element_bits
+    most = math.inf if allowed.alignment_bytes is None else allowed.alignment_bytes
+    aligned = {swizzled: case.alignment(swizzled) <= most for swizzled in (False, True)}
+    tried = (
+        edit
+        for edit in edits(node, tile, vector, max(2, period))
+        if edit.kind == kind and _obeys(edit, allowed, tile) and aligned[has_xor(edit.node)]
+    )
+    batches = Counter(case, certain=True).batches(_laid(tried, case), budget)
+    ranked = sorted(itertools.chain.from_iterable(batches), key=lambda c: (*c[:2], c[2].distance))
+    for _, _, edit in ranked:
+        found = _measured(case, edit)
+        if found is not None and (allowed.max_bytes is None or found.bytes <= allowed.max_bytes):
+            return found
+        if budget.spent:
+            return None
+    return None
+
+
+def _laid(tried: Iterator[Edit], case: Case) -> Iterator[tuple[Edit, IntArray]]:
+    """Every edit that gives offsets, which no edit before it gives."""
+    seen: set[bytes] = set()
+    for edit in tried:
+        try:
+            table = case.table(edit.node)
+        except (ExpressionError, LayoutError):
+            continue
+        key = table.tobytes()
+        if key not in seen and table.min() >= 0:
+            seen.add(key)
+            yield edit, table
+
+
+def _measured(case: Case, edit: Edit) -> Nearest | None:
+    """What an edit costs; None where it is no layout of the tile."""
+    try:
+        table = case.table(edit.node)
+        case.check(table)
+    except (ExpressionError, LayoutError):
+        return None
+    return Nearest(edit, case.weighted_excess(case.count(table)), case.size(table))
+
+
+def _obeys(edit: Edit, allowed: Constraints, tile: Tile) -> bool:
+    """Whether the strides have the order and, all but the innermost, the multiple that the file asks for."""
+    if edit.kind == "mask" or (allowed.pitch_multiple_bytes is None and allowed.order is None):
+        return True
+    strides = strides_of(edit.node, len(tile.shape))
+    return strides is not None and strides_obey(strides, allowed, tile)

@@ -30,9 +30,9 @@ from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
+from layoutopt.study.edits import nearest_edit
 from layoutopt.study.explanation import ALLOWED, BlockExplanation, ExplainedTile, Explanation, Relaxation
 from layoutopt.study.known import solved
-from layoutopt.study.nearest_edit import nearest_edit
 from layoutopt.study.phase_words import PhaseWords
 from layoutopt.study.relaxations import Relaxations
 

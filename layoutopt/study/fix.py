@@ -18,9 +18,9 @@ from layoutopt.problems.answer import Estimate, Result
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Problem
 from layoutopt.study.advice import SAME_TIME, surely_faster
+from layoutopt.study.edits import is_large, nearest_edit
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
-from layoutopt.study.nearest_edit import is_large, nearest_edit
 
 Solver = Callable[[Problem], Result]
 

@@ -147,7 +147,7 @@ def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
     assert found.offset == "x0*32 + (x1 ^ x0)"
     assert found.faster.offset == "x0*33 + x1"
     assert found.faster.cycles < found.estimate.cycles
-    assert "124 bytes more" in found.faster.text
+    assert "124 more bytes" in found.faster.text
     assert found.faster.text.endswith("; --minimise time is as fast")  # of other families
     first = msgspec.structs.replace(problem.layout, minimise="time")
     least = solve(msgspec.structs.replace(problem, layout=first))

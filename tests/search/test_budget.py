@@ -300,9 +300,9 @@ def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
 
 
 def layouts_of(found):
-    lanes = trace(found, device("sm_90"))
-    space = space_of(found, lanes, 128, ("none", "order", "pad", "split"))
-    return layoutopt.study.counted.plainly(space, 3), layoutopt.study.counted.Counter(lanes, device("sm_90"))
+    case = case_of(found, device("sm_90"))
+    space = space_of(found, case.lanes, 128, ("none", "order", "pad", "split"))
+    return layoutopt.study.counted.plainly(space, 3), layoutopt.study.counted.Counter(case)
 
 
 def test_listing_asks_the_clock_and_leaves_the_first():

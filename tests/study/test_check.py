@@ -19,7 +19,7 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.problems.answer import Status
 from layoutopt.report.audit_text import audit_report
-from layoutopt.study import nearest_edit
+from layoutopt.study import edits
 from layoutopt.study.compare import compare
 
 BASICS = ROOT / "problems" / "basics"
@@ -126,7 +126,7 @@ def test_idle_xor_bits_and_the_alignment_of_addresses():
 def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):
     """Each bit of an XOR, the address form of each, and each kind of edit, take as long as the count."""
     monkeypatch.setattr("layoutopt.study.idle_xor._QUICK", 0)
-    monkeypatch.setattr("layoutopt.study.nearest_edit._QUICK_LANES", 0)
+    monkeypatch.setattr("layoutopt.study.edits._QUICK_LANES", 0)
     problem = load(ROOT / "problems" / "basics" / "gemm_a_128x64_f16.json")
     layout = "x0*64 + (x1 ^ x0 % 16 * 8)"
     whole, cut = (
@@ -310,6 +310,6 @@ def test_a_long_formula_of_many_elements_is_estimated_and_edited_by_the_clock(mo
     problem = from_data(PROBLEM | {"tile": {"shape": [32, 32], "element": "u32"}, "accesses": [columns]})
     text = "x0*32 + (x1 ^ x0 // 1024)"
     assert check(problem, text, solver=solve, budget=Budget(0)).edit is not None
-    monkeypatch.setattr(nearest_edit, "_QUICK_OPERATIONS", 1024)
+    monkeypatch.setattr(edits, "_QUICK_OPERATIONS", 1024)
     found = check(problem, text, solver=solve, budget=Budget(0))
     assert (found.edit, found.estimate, found.excess) == (None, None, 31)

@@ -16,8 +16,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.types import Tile
 from layoutopt.study.compare import compare
-from layoutopt.study.edits import edits
-from layoutopt.study.nearest_edit import nearest_edit
+from layoutopt.study.edits import edits, nearest_edit
 
 # A scan's exchange in PyOpenCL: written to rows of a thread's items, read by items.
 SCAN = data_of("""9x129 f32, 128 threads; published 4644 x0*129 + x1
@@ -39,7 +38,7 @@ def test_a_pitch_of_132_instead_of_129():
 
 
 def test_edits_are_not_estimated_once_the_time_is_over(monkeypatch):
-    monkeypatch.setattr("layoutopt.study.nearest_edit.estimate", lambda *_: 1 / 0)
+    monkeypatch.setattr("layoutopt.study.edits.estimate", lambda *_: 1 / 0)
     case = case_of(from_data(SCAN), device("sm_90"))
     node = parse("x0*129 + x1", frozenset(("x0", "x1")))
     assert nearest_edit(node, case, Budget(0), by_time=True) == nearest_edit(node, case, Budget(0))
