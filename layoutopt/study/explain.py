@@ -5,10 +5,10 @@ Of several tiles: what decides each of them by itself, and what the common budge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypedDict, Unpack, overload
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -20,7 +20,7 @@ from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Result, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
@@ -29,12 +29,11 @@ from layoutopt.search.block import solve
 from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
-from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.edits import nearest_edit
 from layoutopt.study.explanation import ALLOWED, BlockExplanation, ExplainedTile, Explanation, Relaxation
-from layoutopt.study.known import solved
+from layoutopt.study.known import Solved, solved
 from layoutopt.study.phase_words import PhaseWords
-from layoutopt.study.relaxations import Relaxations
+from layoutopt.study.relaxations import QUESTION_SHARE, Relaxations, names, of_constraints
 
 # Share of the time that the first search may use; the questions after it have the rest.
 _SEARCH_SHARE: Final = 0.5
@@ -42,19 +41,10 @@ _SEARCH_SHARE: Final = 0.5
 _ARRANGE_SHARE: Final = 0.3
 
 
-class Options(TypedDict, total=False):
-    """How to explain; see `explain`."""
-
-    time_limit: float | None
-    target: Device | str | None
-    budget: Budget | None
-    progress: Progress
-
-
 @overload
-def explain(problem: Problem, **how: Unpack[Options]) -> Explanation: ...
+def explain(problem: Problem, **how: Any) -> Explanation: ...
 @overload
-def explain(problem: Block, **how: Unpack[Options]) -> BlockExplanation: ...
+def explain(problem: Block, **how: Any) -> BlockExplanation: ...
 def explain(
     problem: Problem | Block,
     *,
@@ -77,19 +67,57 @@ def explain(
     """
     gpu, time = target_of(problem, target), budget or Budget.of_limit(time_limit)
     if isinstance(problem, Block):
-        return _block_explanation(problem, gpu, time, progress)
-    return _tile_explanation(problem, gpu, time, progress)
+        return _of_block(problem, gpu, time, progress)
+    return _of_tile(problem, gpu, time, progress)
 
 
-def _tile_explanation(problem: Problem, gpu: Device, time: Budget, progress: Progress) -> Explanation:
+def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
-    explainer = _Explainer(problem, gpu, time, progress)
-    found, lanes = explainer.run(), explainer.lanes
-    if not lanes:
-        return found
-    told = f"The lanes are chosen: {lanes}; what follows is about them."
-    scope = f"{found.scope}, with the lanes chosen"
-    return msgspec.structs.replace(found, reasons=(told, *found.reasons), scope=scope)
+    in_use = _in_use(problem)
+    # A share of the time, so that the search goes as it would without questions to follow.
+    best = solved(problem, gpu, budget, share=_SEARCH_SHARE, progress=progress)
+    case, result = best.case, best.result
+    if result.layout is not None:
+        progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
+    bound = result.proof.objective
+    refuted = bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0)
+    verdict = _verdict(result.layout is not None and result.excess == 0, refuted, result.status)
+    general = bound if bound.everywhere else result.proof.every_layout
+    in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
+    proved = general if in_every and not verdict and general is not None else bound
+    questions = _Questions(best, in_use, Relaxations(case, budget))
+    relaxations = tuple(questions.relaxations(verdict, refuted and in_every))
+    scope = ALLOWED if verdict is False and not proved.lower_bound else proved.scope
+    reasons = (*PhaseWords(case).why(result, in_use), *questions.why_none)
+    if best.lanes:
+        reasons = (f"The lanes are chosen: {best.lanes}; what follows is about them.", *reasons)
+        scope += ", with the lanes chosen"
+    return Explanation(
+        case.problem.name,
+        case.device.name,
+        verdict,
+        scope,
+        proved.lower_bound,
+        result.proof.evidence,
+        result.excess,
+        result.weighted_excess,
+        result.offset,
+        questions.clique,
+        names(questions.clash),
+        questions.minimal,
+        tuple(questions.others),
+        relaxations,
+        reasons,
+        best.widths,
+        result.decided_by,
+        result.model,
+        case.has_weights,
+    )
+
+
+def _verdict(free: bool, refuted: bool, status: Status) -> bool | None:
+    """Whether a layout without conflicts exists; None where that is open."""
+    return True if free else False if refuted or status is Status.INFEASIBLE else None
 
 
 def _in_use(problem: Problem) -> Node | None:
@@ -110,105 +138,86 @@ def _in_use(problem: Problem) -> Node | None:
     return None
 
 
-class _Explainer:
-    def __init__(self, problem: Problem, gpu: Device, budget: Budget, progress: Progress) -> None:
-        self.in_use = _in_use(problem)
-        # A share of the time, so that the search goes as it would without questions to follow.
-        best = solved(problem, gpu, budget, share=_SEARCH_SHARE, progress=progress)
-        self.case, self.result, self.lanes, self.widths = best.case, best.result, best.lanes, best.widths
-        self.clashes = Clashes(self.case, budget)
-        if self.result.layout is not None:
-            progress(f"excess {self.result.excess:g} in {self.result.bytes:,} bytes; what could be given up")
+class _Questions:
+    """What to change or to give up, and why every layout has conflicts.
 
-    def run(self) -> Explanation:
-        """Whether a layout without conflicts exists, why, and what to give up."""
-        result, case = self.result, self.case
-        free = result.layout is not None and result.excess == 0
-        bound = result.proof.objective
-        refuted = bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0)
-        verdict = True if free else False if refuted or result.status is Status.INFEASIBLE else None
-        general = bound if bound.everywhere else result.proof.every_layout
-        in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
-        reasons, relaxations = list(PhaseWords(case).why(result, self.in_use)), list(self._edit())
-        clique: dict[str, Any] | None = None
-        clash: list[Access] = []
-        others: list[tuple[str, ...]] = []
-        minimal = False
-        give_up = Relaxations(case, self.clashes)
-        if not free:
-            relaxations += give_up.of_constraints()
-        if refuted and in_every:
-            clique, more = self._why_none()
-            clash, minimal = self.clashes.smallest(case.lowered.accesses)
-            others = self.clashes.others(clash)
-            relaxations += give_up.of_accesses(clash, others)
-            reasons += [*more, *dict.fromkeys(give_up.not_allowed)]
-        if result.layout is not None and not free:
-            relaxations += give_up.lane_orders(case.as_bytes(result.layout), clash)
-            relaxations += give_up.free_lanes(clash)
-            if not any(r.kind in ("narrower", "lane_order", "free_lanes") for r in relaxations):
-                relaxations += give_up.narrower_with_order(clash)
-        proved = general if in_every and not free and general is not None else bound
-        return Explanation(
-            case.problem.name,
-            case.device.name,
-            verdict,
-            ALLOWED if verdict is False and not proved.lower_bound else proved.scope,
-            proved.lower_bound,
-            result.proof.evidence,
-            result.excess,
-            result.weighted_excess,
-            result.offset,
-            clique,
-            names(clash),
-            minimal,
-            tuple(others),
-            tuple(relaxations),
-            tuple(reasons),
-            self.widths,
-            result.decided_by,
-            result.model,
-            self.case.has_weights,
-        )
+    Attributes:
+        clique: words that pairwise meet, more than banks, as in a certificate; None without.
+        clash: accesses that cannot all be served; `minimal` where each is needed for that.
+        others: the names of more such accesses.
+        why_none: sentences.
+    """
+
+    def __init__(self, best: Solved, in_use: Node | None, give_up: Relaxations) -> None:
+        self.case, self.result, self.in_use, self.give_up = best.case, best.result, in_use, give_up
+        self.clique: dict[str, Any] | None = None
+        self.clash: list[Access] = []
+        self.minimal = False
+        self.others: list[tuple[str, ...]] = []
+        self.why_none: list[str] = []
+
+    def relaxations(self, free: bool | None, none_at_all: bool) -> Iterator[Relaxation]:
+        """What would help, where no layout is known to be free of conflicts; an edit in any case.
+
+        Args:
+            free: whether a layout is free of conflicts; None where that is open.
+            none_at_all: every layout has conflicts.
+        """
+        case, ask, result = self.case, self.give_up, self.result
+        yield from self._edit()
+        if free:
+            return
+        yield from of_constraints(case, ask.budget)
+        if case.chooses:
+            return  # what lanes may choose has no other width or order
+        found: list[Relaxation] = []
+        if none_at_all:
+            self._explain_none()
+            self.clash, self.minimal = ask.smallest(ask.accesses)
+            self.others = ask.others(self.clash)
+            found += ask.of_accesses(self.clash, self.others)
+            self.why_none += dict.fromkeys(ask.not_allowed)
+        if result.layout is not None:
+            found += ask.lane_orders(case.as_bytes(result.layout), self.clash)
+            found += ask.free_lanes(self.clash)
+            if all(relaxation.kind == "drop_access" for relaxation in found):
+                found += ask.narrower_with_order(self.clash)
+        yield from found
 
     def _edit(self) -> Iterator[Relaxation]:
         """The nearest edit of the layout in use, where it leaves no conflict."""
         if self.in_use is None:
             return
-        found = nearest_edit(self.in_use, self.case, self.clashes.budget.part(QUESTION_SHARE))
+        found = nearest_edit(self.in_use, self.case, self.give_up.budget.part(QUESTION_SHARE))
         if found is None:
             return
-        counts = self.case.count(self.case.table(found.edit.node))
-        if not any(report.excess for report in self.case.reports(counts)):  # of weight 0, too
+        if not any(report.excess for report in self.case.measure(found.edit.node)):  # of weight 0, too
             after = to_text(found.edit.node)
             yield Relaxation("edit", f"{found.edit.text}: {after} has no conflicts, {found.bytes:,} bytes")
 
-    def _why_none(self) -> tuple[dict[str, Any] | None, list[str]]:
+    def _explain_none(self) -> None:
         """Why every layout has conflicts: the clique as data, if that is a reason, and sentences."""
         case, proof = self.case, self.result.proof
         subject = subject_of(case.lowered.tile, case.device, case.lanes)
-        clique: dict[str, Any] | None = None
-        sentences: list[str] = []
         easier = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence)
         for reason in BY_HAND:
-            found = reason.find(subject, Search(self.clashes.budget))
+            found = reason.find(subject, Search(self.give_up.budget))
             if found is None:
                 continue
-            sentences += reason.words(subject, case.problem, found)
+            self.why_none += reason.words(subject, case.problem, found)
             if reason is CLIQUE:
-                clique = reason.data(subject, case.problem, found)
+                self.clique = reason.data(subject, case.problem, found)
             if reason is not COUNTING and proof.evidence in (reason.evidence, *easier):
                 break  # the easiest of those that add to counting, and what the bound rests on
         if proof.evidence == SOLVER.evidence:
             least = FreeAssignment(round(proof.objective.lower_bound * case.lanes.weight_unit))
-            sentences += SOLVER.words(subject, case.problem, least)
-        return clique, sentences
+            self.why_none += SOLVER.words(subject, case.problem, least)
 
 
 # A block -----------------------------------------------------------------------------------------
 
 
-def _block_explanation(block: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
+def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
     """What decides each tile, and what all of them share."""
     found = solve(block, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
     room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
@@ -222,17 +231,14 @@ def _block_explanation(block: Block, gpu: Device, time: Budget, progress: Progre
         return solve(freed, target=gpu, budget=time.part(_ARRANGE_SHARE))
 
     together = _Together(block, room, found, without("max_bytes", MAX_BYTES), without("families", None))
-    members = groups(block)
-    explained = []
+    members, explained = groups(block), []
     for k, (tiles, problem) in enumerate(members):
-        part = time.part(1 / (len(members) - k))
+        part, told = time.part(1 / (len(members) - k)), partial(_tell, progress, tiles[0].name)
         with fields_of(block, *tiles):
-            own = _tile_explanation(problem, gpu, part, partial(_tell, progress, tiles[0].name))
+            own = _of_tile(problem, gpu, part, told)
         explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
     bound = _bound(found, explained)
-    verdict = True if found.tiles and found.excess == 0 else False if bound.lower_bound > 0 else None
-    if verdict is None and found.status is Status.INFEASIBLE:
-        verdict = False
+    verdict = _verdict(bool(found.tiles) and found.excess == 0, bound.lower_bound > 0, found.status)
     return BlockExplanation(
         block.name,
         gpu.name,
@@ -258,16 +264,15 @@ def _with(block: Block, **changes: int | None) -> Block:
     return msgspec.structs.replace(block, layout=msgspec.structs.replace(block.layout, **changes))
 
 
-def _bound(found: Arrangement, explained: list[ExplainedTile]) -> Bound:
+def _bound(found: Arrangement, explained: Sequence[ExplainedTile]) -> Bound:
     """Of the excess of all tiles: what the search proved, or what single tiles have in any layout."""
-    everywhere = sum(
-        part.explanation.lower_bound for part in explained if part.explanation.scope == EVERY_LAYOUT
-    )
+    each = (part.explanation for part in explained)
+    everywhere = sum(one.lower_bound for one in each if one.scope == EVERY_LAYOUT)
     proved = found.proof.objective
     return Bound(everywhere, EVERY_LAYOUT) if everywhere >= proved.lower_bound else proved
 
 
-def _least(found: Arrangement, none: str = "no bank conflicts") -> str:
+def _least(found: Arrangement | Result, none: str = "no conflicts") -> str:
     return f"{found.excess:g} excess wavefronts" if found.excess else none
 
 
@@ -284,14 +289,14 @@ class _Together:
     free: Arrangement | None
     wide: Arrangement | None
 
-    def reasons(self, explained: list[ExplainedTile]) -> Iterator[str]:
+    def reasons(self, explained: Sequence[ExplainedTile]) -> Iterator[str]:
         """What comes out, the tiles that decide it by themselves, and what the budget costs."""
         limit, found = self.block.layout.max_bytes, self.found
         if not found.tiles:
             yield f"{found.status}: {found.reason}"
         else:
             of = f" of {limit:,}" if limit is not None else ""
-            yield f"all tiles together: {_least(found)} in {found.bytes:,} bytes{of}"
+            yield f"all tiles together: {_least(found, 'no bank conflicts')} in {found.bytes:,} bytes{of}"
         for part in explained:
             if part.explanation.conflict_free is False:
                 has = "has conflicts in" if part.explanation.lower_bound else "is held by none of"
@@ -301,18 +306,19 @@ class _Together:
             has = f"layout.max_bytes is {limit:,}"
             if limit == self.room:
                 has = f"a block of {self.block.target} has {limit:,}"
-            costs = f"the budget costs {self._saved(free):g} excess wavefronts: " if found.tiles else ""
-            yield f"{costs}with {_least(free)} the tiles take {free.bytes:,} bytes, and {has}"
+            saved = (found.excess or 0) - (free.excess or 0)
+            costs = f"the budget costs {saved:g} excess wavefronts: " if found.tiles else ""
+            least = _least(free, "no bank conflicts")
+            yield f"{costs}with {least} the tiles take {free.bytes:,} bytes, and {has}"
 
     def relaxations(self) -> Iterator[Relaxation]:
         """What to give up of what all tiles share."""
         wide, free = self.wide, self._beyond_budget()
         if wide is not None and wide.tiles and (not self.found.tiles or self._is_better(wide)):
-            least = _least(wide, "no conflicts")
-            yield Relaxation("families", f"with all families there are {least} in {wide.bytes:,} bytes")
+            yield Relaxation("families", f"with all families there are {_least(wide)} in {wide.bytes:,} bytes")
         if free is None:
             return
-        least = _least(free, "no conflicts")
+        least = _least(free)
         if self.room is None or (free.bytes or 0) <= self.room:
             yield Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}")
         most = max(place.stages for part in free.tiles for place in part.places)
@@ -334,19 +340,15 @@ class _Together:
 
     def _beyond_budget(self) -> Arrangement | None:
         """The answer without the budget, where the budget is what keeps from it."""
-        free, limit = self.free, self.block.layout.max_bytes
+        free, found, limit = self.free, self.found, self.block.layout.max_bytes
         if free is None or free.bytes is None or limit is None or free.bytes <= limit:
             return None
-        better = not self.found.tiles or (self._is_better(free) and self._saved(free) > 0)
-        return free if better else None
+        better = self._is_better(free) and (free.excess or 0) < (found.excess or 0)
+        return free if better or not found.tiles else None
 
     def _is_better(self, other: Arrangement) -> bool:
         """Whether another answer, which the time may have cut off, is better than the one found."""
         return (other.weighted_excess or 0) < (self.found.weighted_excess or 0)
-
-    def _saved(self, free: Arrangement) -> float:
-        """Excess that the budget costs."""
-        return (self.found.excess or 0) - (free.excess or 0)
 
 
 def _bytes_in(part: PlacedTile, stages: int) -> int:

@@ -1,4 +1,7 @@
-"""What to give up where no layout is free of conflicts."""
+"""Which accesses cannot all be served without conflicts, and what to change or to give up so that they can.
+
+Each is asked of proofs and of the solver, and confirmed by a proof or by a layout before it is told.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +13,135 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.trace import LaneTrace, Trace
+from layoutopt.accesses.trace import LaneTrace, Trace, trace
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import phase_sets
 from layoutopt.problems.answer import Result
-from layoutopt.problems.types import Access, GlobalSide
+from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem
+from layoutopt.proof.board import subject_of
+from layoutopt.proof.reasons import BY_HAND, Search, every_layout
 from layoutopt.search.deal import lane_order
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve, solve_cases
-from layoutopt.study.clash import QUESTION_SHARE, Clashes, names
 from layoutopt.study.explanation import Relaxation
 
+# Accesses beyond which no smallest clash is looked for: each is one question to the solver.
+_MAX_CLASH: Final = 16
 # Accesses of a clash beyond which no pairs are tried: each pair is a question or more to the solver.
 _MAX_PAIRED: Final = 4
+# Share of the time left that each question may use.
+QUESTION_SHARE: Final = 0.25
 # What global memory moves at least.
 _SECTOR_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxations:
-    """Each is confirmed by a proof or by a layout before it is told.
+    """Questions about a case and about subsets of its accesses, each asked once.
 
     Attributes:
+        case: lanes of which none choose at run time.
+        budget: the time there is for all questions.
         not_allowed: sentences about what would help, were it not for the constraints.
     """
 
     case: Case
-    clashes: Clashes
+    budget: Budget
     not_allowed: list[str] = field(default_factory=list)
+    _answers: dict[bytes, bool | None] = field(default_factory=dict)
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """All accesses, over bytes."""
+        return self.case.lowered.accesses
+
+    # What clashes ------------------------------------------------------------------------------
+
+    def smallest(self, accesses: Sequence[Access]) -> tuple[list[Access], bool]:
+        """Of accesses that cannot all be served, some that cannot; and whether each is needed for that.
+
+        What stays open while other accesses are still there may be decided once they are gone.
+        """
+        kept = list(accesses)
+        if len(kept) > _MAX_CLASH:
+            return kept, False
+        for access in kept:
+            if self.possible([access]) is False:
+                return [access], True
+        open_, before = list(kept), len(kept) + 1
+        while open_ and len(kept) < before:
+            before, asked, open_ = len(kept), open_, []
+            for access in asked:
+                rest = [a for a in kept if a is not access]
+                verdict = self.possible(rest)
+                if verdict is False:
+                    kept = rest
+                elif verdict is None:
+                    open_.append(access)
+        return kept, not open_
+
+    def others(self, clash: Sequence[Access]) -> list[tuple[str, ...]]:
+        """What still clashes with one access of `clash` left out."""
+        rests = ([a for a in self.accesses if a is not access] for access in clash)
+        found = [names(self.smallest(rest)[0]) for rest in rests if self.possible(rest) is False]
+        return list(dict.fromkeys(found))
+
+    def possible(self, accesses: Sequence[Access]) -> bool | None:
+        """Whether a layout without conflicts exists for these accesses alone; None where that is open."""
+        key = msgspec.json.encode(accesses)
+        if key not in self._answers:
+            try:
+                self.budget.check()
+                self._answers[key] = self._asked(accesses)
+            except OutOfTime:
+                return None
+        return self._answers[key]
+
+    def _asked(self, accesses: Sequence[Access]) -> bool | None:
+        smaller = self._alone(accesses, self.case.lowered.layout)
+        if not accesses or not (lanes := trace(smaller, self.case.device, self.budget)).taking_part:
+            return True
+        subject = subject_of(smaller.tile, self.case.device, lanes)
+        for reason in BY_HAND:
+            if reason.find(subject, Search(self.budget)) is not None:
+                return False
+            self.budget.check()
+        part = self.budget.part(QUESTION_SHARE)
+        free = msgspec.structs.replace(smaller.layout, families=None, max_bytes=None)
+        result = solve(self._alone(accesses, free), target=self.case.device, budget=part, conflict_free=True)
+        if result.layout is not None:
+            return True
+        if result.proof.excess.lower_bound:
+            return False
+        general = every_layout(smaller.tile, self.case.device, lanes, enough=1, budget=part)
+        if general.bound:
+            return False
+        return True if general.free is not None and general.free.excess == 0 else None
+
+    def _allowed(self, accesses: Sequence[Access]) -> bool:
+        """Whether such a layout, which may exist, is known among those that the constraints allow."""
+        layout = self.case.lowered.layout
+        if layout == Constraints(minimise=layout.minimise):
+            return True
+        smaller = self._alone(accesses, msgspec.structs.replace(layout, minimise="excess"))
+        part = self.budget.part(QUESTION_SHARE)
+        try:
+            if not accesses or not trace(smaller, self.case.device, part).taking_part:
+                return True
+            return solve(smaller, target=self.case.device, budget=part, conflict_free=True).layout is not None
+        except (OutOfTime, ProblemFileError):  # or the constraints contradict what an access becomes
+            return False
+
+    def _alone(self, accesses: Sequence[Access], layout: Constraints) -> Problem:
+        """The problem of these accesses; what one weighs does not change whether it can be served."""
+        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
+        return msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
+
+    # Accesses left out, or narrower ------------------------------------------------------------
 
     def of_accesses(
         self, clash: Sequence[Access], others: Sequence[tuple[str, ...]] = ()
@@ -63,28 +164,25 @@ class Relaxations:
                 yield narrower
         if not helped:
             involved = {*names(clash), *itertools.chain.from_iterable(others)}
-            yield from self._two_narrower([a for a in self.case.lowered.accesses if a.name in involved])
+            yield from self._two_narrower([a for a in self.accesses if a.name in involved])
 
     def _two_narrower(self, involved: Sequence[Access]) -> Iterator[Relaxation]:
         """Two accesses to make narrower together, for each pair the widest that do."""
         for one, other in itertools.combinations(involved[:_MAX_PAIRED], 2):
-            for first, second in itertools.product(self._narrower(one), self._narrower(other)):
-                if self.clashes.budget.spent:
-                    return
-                if (found := self._served((one, first), (other, second))) is not None:
-                    yield found
-                    break
+            pairs = itertools.product(self._narrower(one), self._narrower(other))
+            each = (self._served((one, a), (other, b)) for a, b in self.budget.while_left(pairs))
+            yield from itertools.islice(filter(None, each), 1)
 
     def _served(self, *changes: tuple[Access, Access | None]) -> Relaxation | None:
         """What to make narrower, or to leave out, if a layout then serves them all without conflicts."""
         changed = {old.name: new for old, new in changes}
-        left = [changed.get(access.name, access) for access in self.case.lowered.accesses]
+        left = [changed.get(access.name, access) for access in self.accesses]
         accesses = [access for access in left if access is not None]
-        if not self.clashes.possible(accesses):
+        if not self.possible(accesses):
             return None
         access = changes[0][0].name
         narrower = [f"`{old.name}` {_in_words(old, new)}" for old, new in changes if new is not None]
-        if not self.clashes.allowed(accesses):
+        if not self._allowed(accesses):
             what = f"With {' and '.join(narrower)}" if narrower else f"Without `{access}`"
             self.not_allowed.append(
                 f"{what} there is a layout free of conflicts, but none is known that the "
@@ -98,46 +196,36 @@ class Relaxations:
 
     def narrower_with_order(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """One access to make narrower, and another order of the lanes of one: where neither helps alone."""
-        for access in clash[:_MAX_PAIRED]:
-            for narrow in self._narrower(access):
-                if self.clashes.budget.spent:
-                    return
-                accesses = tuple(narrow if a is access else a for a in self.case.lowered.accesses)
-                problem = msgspec.structs.replace(self.case.lowered, accesses=accesses)
-                case = case_of(problem, self.case.device)
-                part = self.clashes.budget.part(QUESTION_SHARE)
-                result = solve_cases([case], Ask(part))
-                if result.layout is None:
-                    continue
-                others = Relaxations(case, Clashes(case, self.clashes.budget))
-                order = next(others.lane_orders(case.as_bytes(result.layout), clash), None)
-                if order is not None:
-                    yield msgspec.structs.replace(
-                        order,
-                        message=f"`{access.name}` {_in_words(access, narrow)} and {order.message}",
-                        with_access=access.name,
-                    )
-                    return
+        pairs = ((access, narrow) for access in clash[:_MAX_PAIRED] for narrow in self._narrower(access))
+        for access, narrow in self.budget.while_left(pairs):
+            accesses = tuple(narrow if a is access else a for a in self.accesses)
+            case = case_of(msgspec.structs.replace(self.case.lowered, accesses=accesses), self.case.device)
+            result = solve_cases([case], Ask(self.budget.part(QUESTION_SHARE)))
+            if result.layout is None:
+                continue
+            orders = Relaxations(case, self.budget).lane_orders(case.as_bytes(result.layout), clash)
+            if (order := next(orders, None)) is not None:
+                message = f"`{access.name}` {_in_words(access, narrow)} and {order.message}"
+                yield msgspec.structs.replace(order, message=message, with_access=access.name)
+                return
 
     def _narrower(self, access: Access) -> Iterator[Access]:
         """The access as several narrower ones, the widest first."""
         operation = parse_operation(access.op, access.single_width)
         size = self.case.lowered.tile.element_bytes
-        width = operation.width_bytes // 2
-        if not operation.does.narrows:
-            return
-        while width >= max(size, self.case.device.bank_bytes):
-            kind = operation.does.short
-            *outer, last = access.index
-            name = _half(access)
+        width, name = operation.width_bytes // 2, _half(access)
+        *outer, last = access.index
+        while operation.does.narrows and width >= max(size, self.case.device.bank_bytes):
             yield msgspec.structs.replace(
                 access,
-                op=kind,
+                op=operation.does.short,
                 bytes=width,
                 index=(*outer, f"({last}) + {name}*{width // size}"),
                 loops={**access.loops, name: operation.width_bytes // width},
             )
             width //= 2
+
+    # Other lanes -------------------------------------------------------------------------------
 
     def free_lanes(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """Accesses whose threads may handle other pieces, or the same in another order.
@@ -149,12 +237,10 @@ class Relaxations:
         for access in clash[:_MAX_PAIRED]:
             (number,) = (k for k, a in enumerate(problem.accesses) if a.name == access.name)
             source = problem.accesses[number]
-            for what, freed in _freed(source, self._along(number)):
-                if self.clashes.budget.spent:
-                    return
+            for what, freed in self.budget.while_left(_freed(source, self._along(number))):
                 accesses = tuple(freed if a is source else a for a in problem.accesses)
                 asked = msgspec.structs.replace(problem, accesses=accesses)
-                part = self.clashes.budget.part(QUESTION_SHARE)
+                part = self.budget.part(QUESTION_SHARE)
                 try:
                     result = solve(asked, target=self.case.device, budget=part, conflict_free=True)
                 except ProblemFileError:
@@ -162,12 +248,8 @@ class Relaxations:
                 if result.layout is None:
                     continue
                 (index,) = (a.index for a in result.accesses if a.name == access.name)
-                yield Relaxation(
-                    "free_lanes",
-                    f"`{access.name}` {what}: {result.offset} and "
-                    f"[{', '.join(index or ())}] have no conflicts",
-                    access.name,
-                )
+                chosen = f"{result.offset} and [{', '.join(index or ())}] have no conflicts"
+                yield Relaxation("free_lanes", f"`{access.name}` {what}: {chosen}", access.name)
                 break
 
     def _along(self, number: int) -> int:
@@ -183,57 +265,54 @@ class Relaxations:
         Orders are sought for the layout found, then for any; the solver says whether one holds. Of
         accesses that clash it must be one.
         """
-        tile = self.case.lowered.tile
-        for access in self.clashes.budget.while_left(self.case.lanes.accesses):
+        tile, lanes = self.case.lowered.tile, self.case.lanes
+        for access in self.budget.while_left(lanes.accesses):
             rule = self.case.device.rule(access.operation)
             one_order = len(rule.phases) < 2 or access.operation.matrices or rule.serialises_equal
             if one_order or (clash and access.name not in names(clash)):
                 continue
-            others = Trace(
-                tuple(a for a in self.case.lanes.accesses if a is not access), self.case.lanes.weight_unit
-            )
+            others = Trace(tuple(a for a in lanes.accesses if a is not access), lanes.weight_unit)
             sets = phase_sets(others, tile, self.case.device) if others.accesses else ()
             for table in (layout.table(), None):
-                part = self.clashes.budget.part(QUESTION_SHARE)
-                order = lane_order(sets, self.case.lanes, tile, access, rule, budget=part, table=table)
+                part = self.budget.part(QUESTION_SHARE)
+                order = lane_order(sets, lanes, tile, access, rule, budget=part, table=table)
                 found = self._reordered(access, order) if order is not None else None
                 if order is not None and found is not None:
-                    lanes = ", ".join(map(str, order))
-                    yield Relaxation(
-                        "lane_order",
-                        f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts "
-                        f"if lane k does what lane n does now, for k = 0, 1, ... and n = {lanes}",
-                        access.name,
-                        order,
+                    message = (
+                        f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts if "
+                        f"lane k does what lane n does now, for k = 0, 1, ... and n = "
+                        f"{', '.join(map(str, order))}"
                     )
+                    yield Relaxation("lane_order", message, access.name, order)
                     break
 
     def _reordered(self, access: LaneTrace, order: Sequence[int]) -> Result | None:
         """The result with the lanes of `access` in another order; None unless it is free of conflicts."""
-        lanes = list(order)
+        lanes, whole = list(order), self.case.lanes
         moved = replace(access, element=access.element[:, lanes], active=access.active[:, lanes])
-        changed = Trace(
-            tuple(moved if a is access else a for a in self.case.lanes.accesses), self.case.lanes.weight_unit
-        )
-        part = self.clashes.budget.part(QUESTION_SHARE)
+        changed = Trace(tuple(moved if a is access else a for a in whole.accesses), whole.weight_unit)
         # Instructions are those of the expressions, which say the lanes' old order.
         layout = msgspec.structs.replace(self.case.asked.layout, minimise="excess")
         case = self.case.constrained(layout).with_lanes(changed)
-        result = solve_cases([case], Ask(part, conflict_free=True))
-        if result.layout is None or result.excess:
-            return None
-        return result
+        result = solve_cases([case], Ask(self.budget.part(QUESTION_SHARE), conflict_free=True))
+        return None if result.layout is None or result.excess else result
 
-    def of_constraints(self) -> Iterator[Relaxation]:
-        """Constraints of the file that are in the way."""
-        for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
-            if getattr(self.case.lowered.layout, name) is None:
-                continue
-            freed = msgspec.structs.replace(self.case.problem.layout, **{name: None})
-            problem = msgspec.structs.replace(self.case.problem, layout=freed)
-            result = solve(problem, target=self.case.device, budget=self.clashes.budget.part(QUESTION_SHARE))
-            if result.layout is not None and result.excess == 0:
-                yield Relaxation(name, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
+
+def of_constraints(case: Case, budget: Budget) -> Iterator[Relaxation]:
+    """Constraints of the file that are in the way."""
+    for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
+        if getattr(case.lowered.layout, name) is None:
+            continue
+        freed = msgspec.structs.replace(case.problem.layout, **{name: None})
+        problem = msgspec.structs.replace(case.problem, layout=freed)
+        result = solve(problem, target=case.device, budget=budget.part(QUESTION_SHARE))
+        if result.layout is not None and result.excess == 0:
+            yield Relaxation(name, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
+
+
+def names(accesses: Sequence[Access]) -> tuple[str, ...]:
+    """The names of accesses."""
+    return tuple(a.name for a in accesses)
 
 
 def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:

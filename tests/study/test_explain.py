@@ -22,7 +22,6 @@ from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search.deal import lane_order
 from layoutopt.search.solve import solve
-from layoutopt.study.clash import Clashes
 from layoutopt.study.explain import explain
 from layoutopt.study.relaxations import Relaxations
 
@@ -219,11 +218,11 @@ def test_a_pair_is_proved_once_the_others_are_gone(monkeypatch):
     case = case_of(from_data(data), toy.toy_device(2, 2))
     names = [a.name for a in case.lowered.accesses]
     monkeypatch.setattr(
-        Clashes,
+        Relaxations,
         "possible",
         lambda _, accesses: verdicts["".join(str(names.index(a.name)) for a in accesses)],
     )
-    clash, minimal = Clashes(case, Budget(20)).smallest(case.lowered.accesses)
+    clash, minimal = Relaxations(case, Budget(20)).smallest(case.lowered.accesses)
     assert ([a.name for a in clash], minimal) == (names[:2], True)
 
 
@@ -470,8 +469,8 @@ def columns():
 
 def test_questions_stay_open_once_the_time_is_over():
     case = case_of(columns(), device("sm_90"))
-    assert Clashes(case, Budget()).possible(case.lowered.accesses) is True
-    late = Clashes(case, Budget(0))
+    assert Relaxations(case, Budget()).possible(case.lowered.accesses) is True
+    late = Relaxations(case, Budget(0))
     assert late.possible(case.lowered.accesses) is None
     assert late.smallest(case.lowered.accesses) == (list(case.lowered.accesses), False)
 
@@ -489,5 +488,5 @@ def test_phases_of_hundreds_of_accesses_are_not_gathered_once_the_time_is_over(m
     layout = Layout((64, 32), 8, (Digit(0, 1, 64, 32), Digit(1, 1, 32, 1)))
     monkeypatch.setattr("layoutopt.study.relaxations.phase_sets", None)
     monkeypatch.setattr("layoutopt.study.relaxations.lane_order", None)
-    late = Relaxations(case, Clashes(case, Budget(0)))
+    late = Relaxations(case, Budget(0))
     assert not list(late.lane_orders(layout, ()))
