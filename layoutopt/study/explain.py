@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, overload
+from typing import Any, Final, TypedDict, Unpack, overload
 
 import msgspec
 
@@ -41,10 +41,19 @@ _SEARCH_SHARE: Final = 0.5
 _ARRANGE_SHARE: Final = 0.3
 
 
+class Options(TypedDict, total=False):
+    """How to explain; see `explain`."""
+
+    time_limit: float | None
+    target: Device | str | None
+    budget: Budget | None
+    progress: Progress
+
+
 @overload
-def explain(problem: Problem, **how: Any) -> Explanation: ...
+def explain(problem: Problem, **how: Unpack[Options]) -> Explanation: ...
 @overload
-def explain(problem: Block, **how: Any) -> BlockExplanation: ...
+def explain(problem: Block, **how: Unpack[Options]) -> BlockExplanation: ...
 def explain(
     problem: Problem | Block,
     *,
@@ -315,7 +324,9 @@ class _Together:
         """What to give up of what all tiles share."""
         wide, free = self.wide, self._beyond_budget()
         if wide is not None and wide.tiles and (not self.found.tiles or self._is_better(wide)):
-            yield Relaxation("families", f"with all families there are {_least(wide)} in {wide.bytes:,} bytes")
+            yield Relaxation(
+                "families", f"with all families there are {_least(wide)} in {wide.bytes:,} bytes"
+            )
         if free is None:
             return
         least = _least(free)

@@ -278,10 +278,10 @@ class Relaxations:
                 order = lane_order(sets, lanes, tile, access, rule, budget=part, table=table)
                 found = self._reordered(access, order) if order is not None else None
                 if order is not None and found is not None:
+                    lanes_now = ", ".join(map(str, order))
                     message = (
-                        f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts if "
-                        f"lane k does what lane n does now, for k = 0, 1, ... and n = "
-                        f"{', '.join(map(str, order))}"
+                        f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts "
+                        f"if lane k does what lane n does now, for k = 0, 1, ... and n = {lanes_now}"
                     )
                     yield Relaxation("lane_order", message, access.name, order)
                     break
