@@ -73,6 +73,11 @@ class Assignment:
     twists: tuple[Twist, ...] = ()
     place: Node | None = None
 
+    @property
+    def span(self) -> int:
+        """Numbers that its digits tell apart."""
+        return math.prod(digit.size for digit in self.digits)
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -126,6 +131,11 @@ class Work:
         """The loop over the steps of a unit, where there is one."""
         last = next(reversed(list(self.loops)), None)
         return last if last is not None and self.loops[last] == self.steps > 1 else None
+
+    def with_own_loops(self) -> Work:
+        """The same in as many iterations as its threads take."""
+        loops = {ROUND: self.rounds, STEP: self.steps}
+        return replace(self, loops={name: trips for name, trips in loops.items() if trips > 1})
 
     @property
     def natural(self) -> Assignment:
@@ -269,26 +279,9 @@ def work_on(
         segment = contiguous // moved
         if extents[fast] % segment:  # lines that are no whole number of segments are covered whole
             segment = extents[fast]
-    loops = {ROUND: -(-math.prod(extents) // threads), STEP: steps}
     return Work(
-        tuple(begin), tuple(unit), tuple(extents), order, steps, along, segment, first, threads,
-        {name: trips for name, trips in loops.items() if trips > 1}, segment,
-    )  # fmt: skip
-
-
-def with_idle_slots(work: Work, lanes: int) -> Work | None:
-    """The same with segments that take a power of two of slots each, so that none lies in two warps.
-
-    None where they do already, or iterations that the file names would not be enough.
-    """
-    slots = 1 << (work.segment - 1).bit_length()
-    if slots == work.segment or slots > lanes or not set(work.loops) <= {ROUND, STEP}:
-        return None
-    if work.threads % slots or work.first % slots:
-        return None
-    wide = replace(work, slots=slots)
-    loops = {ROUND: wide.rounds, STEP: work.steps}
-    return replace(wide, loops={name: trips for name, trips in loops.items() if trips > 1})
+        tuple(begin), tuple(unit), tuple(extents), order, steps, along, segment, first, threads, {}, segment,
+    ).with_own_loops()  # fmt: skip
 
 
 def coordinates(

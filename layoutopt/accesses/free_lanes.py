@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.assignments import ROUND, STEP, Assignment, Work, merged, work_of, written_out
+from layoutopt.accesses.assignments import ROUND, STEP, Assignment, Work, work_of, written_out
 from layoutopt.accesses.lower import with_fixed_lanes
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Access, Problem
@@ -136,6 +135,20 @@ def _in_warps(unit: IntArray, size: int, warps: IntArray) -> bool:
     return bool((np.unique(met, axis=0, return_counts=True)[1] == size).all())
 
 
+def with_idle(free: FreeAccess, gpu: Device) -> FreeAccess | None:
+    """The access with segments that take a power of two of slots each, so that none lies in two warps.
+
+    None where they do already, or iterations that the file names would not be enough.
+    """
+    work = free.work
+    slots = 1 << (work.segment - 1).bit_length()
+    if slots == work.segment or slots > gpu.lanes or not set(work.loops) <= {ROUND, STEP}:
+        return None
+    if work.threads % slots or work.first % slots:
+        return None
+    return replace(free, work=replace(work, slots=slots).with_own_loops())
+
+
 def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Access:
     """An access that covers the same, one segment by each warp and iteration: a part of every assignment.
 
@@ -145,29 +158,6 @@ def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Acce
         threads: of the block.
         lanes: of a warp.
     """
-    warps = max(1, threads // lanes)
-    segments = work.units // work.segment
-    group = Op("+", (Var("warp"), Op("*", (Const(warps), Var(ROUND)))))
-    number: Node = Op("+", (Op("*", (group, Const(work.segment))), Var("lane")))
-    nodes: list[Node] = [Const(0) for _ in work.extents]
-    inner = 1
-    for digit in merged(work.natural.digits):
-        part: Node = Op("%", (Op("//", (number, Const(inner))), Const(digit.size)))
-        nodes[digit.dim] = Op("+", (nodes[digit.dim], Op("*", (Const(digit.stride), part))))
-        inner *= digit.size
-    index: list[Node] = [
-        Op("+", (Const(a), Op("*", (Const(u), node))))
-        for a, u, node in zip(work.origin, work.unit, nodes, strict=True)
-    ]
-    fast = work.order[-1]
-    index[fast] = Op("+", (index[fast], Op("*", (Const(work.stride), Var(STEP)))))
-    return msgspec.structs.replace(
-        access,
-        index=tuple(map(to_text, index)),
-        loops={ROUND: -(-segments // warps), STEP: work.steps},
-        where=f"lane < {work.segment} and warp < {warps} and {to_text(group)} < {segments}",
-        lanes=None,
-        values=None,
-        global_=None,
-        order=None,
-    )
+    slots, warps = min(threads, lanes), max(1, threads // lanes)
+    alone = replace(work, slots=slots, first=0, threads=warps * slots).with_own_loops()
+    return written_out(alone, alone.natural, access, threads)

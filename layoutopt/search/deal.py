@@ -1,22 +1,21 @@
 """Which lane of a warp handles which of its pieces, where an assignment of threads leaves conflicts.
 
 A wide access is served in several phases, and a phase is a few lanes: 8 of 16 bytes, 16 of 8. What a warp
-covers together decides what that must cost. A phase takes one piece from each group of banks without a
-conflict, so that n pieces in one group take n phases at least; and no group having more than there are
-phases, pieces dealt in turn, group by group, have no conflicts. (Where a thread makes two accesses to its
+covers together decides what that must cost. A phase takes one piece from each group of banks
+without a conflict, so that n pieces in one group take n phases at least; and no group having more than there
+are phases, pieces dealt in turn, group by group, have no conflicts. (Where a thread makes two accesses to its
 piece, their groups are the two sides of a bipartite graph, its edges the pieces, and that as many colours as
 the busiest group has pieces are enough is Koenig's theorem.)
 
-So the digits of an assignment are chosen as before, a warp being one phase (`layoutopt.search.lanes`), and
-then lanes change places: by bits of the lane in another order where one fits, else by a table, the shorter
-the better: of a warp, of the block, of all iterations. The conflict engine counts every lane of the outcome.
+So lanes change places: the digits of an assignment in another order where one fits, else by a table, the
+shorter the better: of a warp, of the block, of all iterations. The conflict engine counts every lane.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -32,7 +31,7 @@ from layoutopt.model.cp_sat import Model
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement import EFFORT, free_assignment
 from layoutopt.problems.types import Tile
-from layoutopt.search.lanes import Digits, Places, best_assignment, best_places, place_of
+from layoutopt.search.lanes import Digits
 
 MAX_ENTRIES: Final = 2048  # of a table
 # The solver's deterministic time for the lanes of one warp, and for a table; how many instructions of a warp
@@ -52,11 +51,11 @@ def can_deal(device: Device, operation: Operation) -> bool:
 
 def whole_warps(device: Device, operation: Operation) -> Device:
     """The device, if the lanes of a warp could be served in any order by one operation."""
-    together = as_one_phase(device.rule(operation), device.lanes)
+    together = _as_one_phase(device.rule(operation), device.lanes)
     return replace(device, rules={**device.rules, (operation.kind, operation.width_bytes): together})
 
 
-def as_one_phase(rule: PhaseRule, lanes: int) -> PhaseRule:
+def _as_one_phase(rule: PhaseRule, lanes: int) -> PhaseRule:
     """The rule, if a warp were served as one phase."""
     return replace(rule, phases=(tuple(range(lanes)),), merges_pairs=False)
 
@@ -66,46 +65,42 @@ def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool, budget: Bud
 
     Args:
         choices: of the access under the layout.
-        known: the best whose lanes keep their places.
+        known: the best whose segments keep to neighbours.
         tables: whether the places may be looked up.
         budget: the time there is.
     """
     given, work = choices.given, choices.work
-    together = replace(given, device=whole_warps(given.device, given.lanes.operation))
-    if not work.keeps_to_warps(given.device.lanes):
+    warp = given.device.lanes
+    if not work.keeps_to_warps(warp):
         return known
-    best, cost = known, _wavefronts(choices, known)
-    base = best_assignment(replace(choices, given=together), budget)
-    for start in dict.fromkeys((base, known)):
-        least = _wavefronts(replace(choices, given=together), start)
-        for found in budget.while_left(_others(choices, start, tables, budget)):
-            if (lower := _wavefronts(choices, found)) < cost:
-                best, cost = found, lower
-            if cost <= least:
-                break
+    together = replace(choices, given=replace(given, device=whole_warps(given.device, given.lanes.operation)))
+    base = together.best(budget)
+    found: list[Assignment] = [known, base]
+    if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
+        found.append(replace(choices, mixed=True).best(budget))
+    least = together.wavefronts(base)
+    best = min(found, key=choices.wavefronts)
+    if not tables or choices.wavefronts(best) <= least:
+        return best
+    by_table = (a for start in dict.fromkeys((base, known)) for a in _by_tables(choices, start, budget))
+    for assignment in budget.while_left(by_table):
+        best = min(best, assignment, key=choices.wavefronts)
+        if choices.wavefronts(best) <= least:
+            break
     return best
 
 
-def _wavefronts(choices: Digits, assignment: Assignment) -> int:
-    return int(choices.given.counts(choices.under(assignment)).wavefronts.sum())
-
-
-def _others(choices: Digits, start: Assignment, tables: bool, budget: Budget) -> Iterator[Assignment]:
-    """Assignments worth counting: lanes where they are, in other places, and by tables, short ones first."""
-    yield start
+def _by_tables(choices: Digits, start: Assignment, budget: Budget) -> Iterator[Assignment]:
+    """The assignment with its lanes in other places, looked up in tables, short ones first."""
     work, given = choices.work, choices.given
-    warp, rule = given.device.lanes, given.device.rule(given.lanes.operation)
-    lanes = choices.under(start)
-    if work.first % warp == 0:
-        places = Places(replace(given, lanes=lanes), min(warp, work.threads & -work.threads).bit_length() - 1)
-        yield replace(start, place=place_of(best_places(places, budget)))
-    if tables:
-        groups = _groups(given.table[lanes.element], lanes, rule).reshape(work.rounds, work.steps, -1)
-        dealer = _Dealer(work, rule, groups[:, :, work.first : work.first + work.threads], budget)
-        cycles = _cycles(work, warp)
-        for cycle in cycles:
-            if (node := dealer.table(cycle, anyhow=cycle == cycles[-1])) is not None:
-                yield replace(start, place=node)
+    lanes, rule = choices.under(start), given.device.rule(given.lanes.operation)
+    groups = _groups(given.table[lanes.element], lanes, rule).reshape(work.rounds, work.steps, -1)
+    pieces = groups[:, :, work.first : work.first + work.threads].transpose(0, 2, 1)
+    cycles = _cycles(work, given.device.lanes)
+    for cycle in cycles:
+        node = _table(work, rule, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1], budget)
+        if node is not None:
+            yield replace(start, place=node)
 
 
 def _groups(address: IntArray, lanes: LaneTrace, rule: PhaseRule) -> IntArray:
@@ -126,73 +121,43 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-@dataclass(slots=True)
-class _Dealer:
-    """Fills tables of places under one layout.
+def _table(
+    work: Work, rule: PhaseRule, pieces: IntArray, cycle: int, anyhow: bool, budget: Budget
+) -> Node | None:
+    """Places that come again after so many threads; None where none are found.
 
-    Attributes:
+    Args:
         work: what the access covers.
         rule: how it is served.
-        groups: of banks of all pieces, -1 for none, shape (rounds, steps, threads that take part).
+        pieces: groups of banks, -1 for none, shape (rounds * threads that take part, steps).
+        cycle: entries of the table.
+        anyhow: whether more conflicts than must be are better than nothing.
         budget: the time there is.
     """
-
-    work: Work
-    rule: PhaseRule
-    groups: IntArray
-    budget: Budget
-    effort: float = 0.0
-    known: dict[tuple[bytes, bytes], _Dealt | None] = field(default_factory=dict)
-
-    def table(self, cycle: int, *, anyhow: bool) -> Node | None:
-        """Places that come again after so many threads; None where none are found.
-
-        Args:
-            cycle: entries of the table.
-            anyhow: whether more conflicts than must be are better than nothing.
-        """
-        threads, phases = self.work.threads, _phase_of_lanes(self.rule)
-        self.effort = _TABLE_EFFORT
-        every = self.groups.transpose(0, 2, 1).reshape(-1, self.groups.shape[1])  # by round and thread
-        slot = np.arange(cycle)
-        lane, place = (self.work.first + slot % threads) % len(phases), slot % threads
-        begins = np.flatnonzero((lane == 0) | (slot % threads == 0)).tolist()
-        for begin, end in itertools.pairwise([*begins, cycle]):
-            rows = np.concatenate([every[at : at + end - begin].T for at in range(begin, len(every), cycle)])
-            dealt = self._dealt(rows, phases[lane[begin:end]])
-            if dealt is None or self.budget.spent or (dealt.over and not anyhow):
-                return None
-            place[begin:end] = place[begin:end][dealt.order]
-        if cycle > threads:
-            number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND)))))
-            return Lookup(tuple(place.tolist()), Op("%", (number, Const(cycle))), "")
-        own = Lookup(tuple(place.tolist()), Op("%", (_TID, Const(cycle))), "")
-        return Op("+", (Op("*", (Op("//", (_TID, Const(cycle))), Const(cycle))), own))
-
-    def _dealt(self, rows: IntArray, phase: IntArray) -> _Dealt | None:
-        """The pieces of some instructions dealt, which is done once where others are alike."""
+    threads, phases, left = work.threads, _phase_of_lanes(rule), _TABLE_EFFORT
+    slot = np.arange(cycle)
+    lane, place = (work.first + slot % threads) % len(phases), slot % threads
+    begins = np.flatnonzero((lane == 0) | (slot % threads == 0)).tolist()
+    known: dict[tuple[bytes, bytes], _Dealt | None] = {}
+    for begin, end in itertools.pairwise([*begins, cycle]):
+        rows = np.concatenate([pieces[at : at + end - begin].T for at in range(begin, len(pieces), cycle)])
         alike = np.where(rows < 0, -1, (rows[:, :, None] == rows[:, None, :]).argmax(axis=2))
         kinds, times = np.unique(alike, axis=0, return_counts=True)
+        phase = phases[lane[begin:end]]
         key = kinds.tobytes(), phase.tobytes()
-        if key not in self.known:
-            dealt = _in_turn(kinds[0], phase) if len(kinds) == 1 else None
-            if dealt is None and self.effort > 0:
-                alone = np.broadcast_to(np.arange(len(phase)), kinds.shape)
-                dealt, took = _by_solver(kinds, alone, times, phase, self.budget, min(_EFFORT, self.effort))
-                self.effort -= took
-            self.known[key] = dealt
-        return self.known[key]
-
-
-# Pieces dealt to the phases of a warp --------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Dealt:
-    """The piece of each lane, and the wavefronts beyond what every order takes."""
-
-    over: int
-    order: IntArray
+        if key not in known:  # else it is dealt already where others are alike
+            alone = np.broadcast_to(np.arange(len(phase)), kinds.shape)
+            known[key] = dealt = _dealt(kinds, alone, times, phase, budget, min(_EFFORT, left))
+            left -= _EFFORT if dealt is None else dealt.effort
+        dealt = known[key]
+        if dealt is None or budget.spent or (dealt.over and not anyhow):
+            return None
+        place[begin:end] = place[begin:end][dealt.order]
+    if cycle > threads:
+        number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND)))))
+        return Lookup(tuple(place.tolist()), Op("%", (number, Const(cycle))), "")
+    own = Lookup(tuple(place.tolist()), Op("%", (_TID, Const(cycle))), "")
+    return Op("+", (Op("*", (Op("//", (_TID, Const(cycle))), Const(cycle))), own))
 
 
 def _phase_of_lanes(rule: PhaseRule) -> IntArray:
@@ -200,40 +165,19 @@ def _phase_of_lanes(rule: PhaseRule) -> IntArray:
     return np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])
 
 
-def _least(row: IntArray, sizes: IntArray) -> int:
-    """Phases that the pieces of an instruction take at least; `sizes` are how many lanes each has."""
-    held = np.cumsum(np.sort(sizes)[::-1])
-    return max(_most(row), 1 + int(np.searchsorted(held, (row >= 0).sum())))
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """The piece of each lane, the wavefronts beyond what every order takes, and deterministic time."""
+
+    over: int
+    order: IntArray
+    effort: float
 
 
-def _most(row: IntArray) -> int:
-    """Pieces of the busiest group."""
-    return int(np.unique(row[row >= 0], return_counts=True)[1].max(initial=0))
-
-
-def _in_turn(row: IntArray, phase: IntArray) -> _Dealt | None:
-    """The pieces of one instruction dealt in turn, group by group; None where phases are of several sizes.
-
-    Args:
-        row: groups of the pieces, -1 for none.
-        phase: of each lane.
-    """
-    sizes = np.bincount(phase)
-    least = _least(row, sizes)
-    if least > len(sizes) or sizes.min() < sizes.max():
-        return None
-    pieces = np.argsort(np.where(row < 0, len(phase), row), kind="stable")
-    turn = np.arange(int((row >= 0).sum())) % least
-    spare = np.repeat(np.arange(len(sizes)), sizes - np.bincount(turn, minlength=len(sizes)))
-    given = np.empty(len(phase), np.int64)
-    given[pieces] = np.concatenate([turn, spare])
-    return _Dealt(0, _in_order(given, phase))
-
-
-def _by_solver(
+def _dealt(
     rows: IntArray, words: IntArray, times: IntArray, phase: IntArray, budget: Budget, effort: float
-) -> tuple[_Dealt | None, float]:
-    """One order for several instructions, by CP-SAT, and the deterministic time that it took.
+) -> _Dealt | None:
+    """One order of the lanes of a warp for several instructions, by CP-SAT; None where none is found.
 
     Args:
         rows: groups of each instruction's pieces, -1 for none, shape (instructions, lanes).
@@ -243,8 +187,8 @@ def _by_solver(
         budget: the time there is.
         effort: the most deterministic time.
     """
-    if len(rows) > _MOST_ROWS:
-        return None, 0.0
+    if len(rows) > _MOST_ROWS or effort <= 0:
+        return None
     sizes = np.bincount(phase)
     model = Model()
     deal = [[model.boolean() for _ in sizes] for _ in phase]
@@ -272,9 +216,18 @@ def _by_solver(
     model.minimise(terms)
     answer = model.solve(budget, effort=effort)
     if not answer.values:
-        return None, answer.effort
+        return None
     chosen = np.array([[answer.values[literal] for literal in literals].index(1) for literals in deal])
-    return _Dealt(answer.objective - floor, _in_order(chosen, phase)), answer.effort
+    order = np.empty(len(phase), np.int64)
+    order[np.argsort(phase, kind="stable")] = np.argsort(chosen, kind="stable")
+    return _Dealt(answer.objective - floor, order, answer.effort)
+
+
+def _least(row: IntArray, sizes: IntArray) -> int:
+    """Phases that the pieces of an instruction take at least; `sizes` are how many lanes each has."""
+    held, used = np.cumsum(np.sort(sizes)[::-1]), row[row >= 0]
+    busiest = int(np.unique(used, return_counts=True)[1].max(initial=0))
+    return max(busiest, 1 + int(np.searchsorted(held, len(used))))
 
 
 def _any(model: Model, literals: Sequence[int]) -> int:
@@ -285,13 +238,6 @@ def _any(model: Model, literals: Sequence[int]) -> int:
     for literal in literals:
         model.clause([-literal - 1, either])
     return either
-
-
-def _in_order(given: IntArray, phase: IntArray) -> IntArray:
-    """The piece of each lane, where pieces are given to phases."""
-    order = np.empty(len(phase), np.int64)
-    order[np.argsort(phase, kind="stable")] = np.argsort(given, kind="stable")
-    return order
 
 
 def lane_order(
@@ -324,9 +270,9 @@ def lane_order(
     rows = np.unique(np.where(access.active, access.element, -1), axis=0)
     if budget.spent or len(rows) > _MOST_ROWS:
         return None
+    ones = np.ones(len(rows), np.int64)
     if table is None:
-        ones = np.ones(len(rows), np.int64)
-        together, width = as_one_phase(rule, rows.shape[1]), access.operation.width_bytes
+        together, width = _as_one_phase(rule, rows.shape[1]), access.operation.width_bytes
         own = PhaseSet(rows, ones, ones, ones * len(rule.phases), together, width)
         found = free_assignment((*sets, own), trace, tile, budget=budget)
         if found is None or found.table is None:
@@ -334,10 +280,5 @@ def lane_order(
         table = found.table
     address = np.where(rows < 0, -1, table.ravel()[rows])
     lanes = replace(access, element=rows, active=rows >= 0)
-    groups = _groups(address, lanes, rule)
-    dealt, _ = _by_solver(
-        groups, address, np.ones(len(rows), np.int64), _phase_of_lanes(rule), budget, EFFORT
-    )
-    if dealt is None or dealt.over:
-        return None
-    return tuple(dealt.order.tolist())
+    dealt = _dealt(_groups(address, lanes, rule), address, ones, _phase_of_lanes(rule), budget, EFFORT)
+    return None if dealt is None or dealt.over else tuple(dealt.order.tolist())

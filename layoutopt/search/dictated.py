@@ -9,7 +9,7 @@ longest rows, then the cheapest swizzle.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -29,7 +29,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
 from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.types import Access, Problem
 from layoutopt.search.direct import NOT_ALL, SAID, direct_layouts, may_be_others
-from layoutopt.search.modes import in_mode, of_access
+from layoutopt.search.modes import Named, in_mode, of_access
 from layoutopt.search.proposal import STOPPED, Ask, Proposal
 
 # Candidates that an answer names.
@@ -85,77 +85,9 @@ def names(problem: Problem) -> tuple[str, ...]:
     return (asked,) if isinstance(asked, str) else asked or ()
 
 
-def propose(case: Case, ask: Ask) -> Proposal:
-    """The best of the few layouts that the hardware allows: every one is counted, run-time values included.
-
-    Raises:
-        ProblemFileError: as for `candidates`.
-    """
-    problem = case.lowered
-    said = _said(problem)
-    scope = f"the layouts of {said}" + ("" if said == SAID else side_by_side(problem))
-    ranked, refused, complete = _ranked(case, ask.budget)
-    limit = problem.layout.max_bytes
-    fitting = [r for r in ranked if limit is None or r.bytes <= limit]
-    named = {r.candidate.name for r in fitting}  # which larger boxes of the same mode need not be said
-    over = sorted((r for r in ranked if r.candidate.name not in named), key=lambda r: -r.bytes)
-    smallest = {r.candidate.name: _too_large(r, limit) for r in over if limit is not None}
-    reason = _reason(case, said, fitting, list(dict.fromkeys([*smallest.values(), *refused])))
-    found = next((r for r in fitting if not (ask.conflict_free and r.weighted)), None)
-    if found and problem.layout.objective.instructions_first:  # excess is the price of what comes first
-        fitting = [r for r in fitting if r.flips == found.flips]
-        scope += " that flip the fewest bits"
-    elif found and problem.layout.objective.bytes_first and not ask.conflict_free:
-        fitting = [r for r in fitting if r.bytes == found.bytes]
-        scope += f" within {found.bytes} bytes"
-    refuted = complete and found is None
-    reason = f"{reason} ({scope})" if refuted and said != SAID else reason
-    if refuted and said == SAID and may_be_others(problem, case.lanes, ask.budget):
-        complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
-    elif not complete:
-        reason = "; ".join([STOPPED, *([reason] if ranked else [])])
-    least = min((r.weighted for r in fitting), default=0) if complete else 0
-    size = found.bytes if found else min((r.bytes for r in ranked), default=problem.tile.bytes)
-    least_size = size if complete else problem.tile.bytes
-    everywhere = least_size == problem.tile.bytes
-    return Proposal(
-        layout=found.candidate.layout if found else None,
-        family=found.candidate.name if found else "",
-        weighted_excess=found.weighted if found else 0,
-        bytes=size,
-        excess_bound=Bound(least, scope),
-        plain_floor=0,
-        bytes_bound=Bound(least_size, EVERY_LAYOUT if everywhere else scope),
-        refuted=refuted and complete,
-        left_open=not complete,
-        reason=reason,
-        alignment_bytes=found.alignment_bytes if found else None,
-        plain_bound=Bound(min((r.plain for r in fitting), default=0) if complete else 0, scope),
-        decided_by="hardware",
-    )
-
-
-def _reason(case: Case, said: str, ranked: Sequence[_Ranked], refused: list[str]) -> str:
-    """What the candidates cost, and why others are none; of direct loads, only why there is none."""
-    if said == SAID and ranked:
-        return ""  # nobody asked for its many candidates by name
-    best = {r.candidate.name: r for r in reversed(ranked)}  # of each mode
-    costs = [_cost(r, case) for r in ranked if best[r.candidate.name] is r]
-    if len(costs) > _NAMED:
-        costs[_NAMED:] = [f"and {len(costs) - _NAMED} more, none better"]
-    if len(refused) > _NAMED:
-        refused[_NAMED:] = [f"and {len(refused) - _NAMED} more that do not serve"]
-    return "; ".join([*costs, *refused]) or f"no layout of {said} holds this tile{_rules(case.lowered)}"
-
-
-def _cost(ranked: _Ranked, case: Case) -> str:
-    """A candidate and what decides about it, in words."""
-    return f"{ranked.candidate.title}, {ranked.weighted / case.lanes.weight_unit:g} excess"
-
-
-def _noun(problem: Problem) -> str:
-    """What the hardware reaches a tile with."""
-    return {"tma": "box", "cp.async.bulk": "copy"}.get("".join(_engines(problem)), "instruction")
+def _is_direct(problem: Problem) -> bool:
+    """Whether it is AMD's direct loads that dictate."""
+    return any(is_direct_load(access.op) for access in problem.accesses)
 
 
 def _engines(problem: Problem) -> set[str]:
@@ -164,13 +96,81 @@ def _engines(problem: Problem) -> set[str]:
     return {*by_itself, *(name.partition(".")[0] for name in names(problem))}
 
 
-def _too_large(ranked: _Ranked, limit: int) -> str:
-    return f"{ranked.candidate.name}: takes {ranked.bytes:,} bytes, max_bytes is {limit:,}"
+def propose(case: Case, ask: Ask) -> Proposal:
+    """The best of the few layouts that the hardware allows: every one is counted, run-time values included.
+
+    Raises:
+        ProblemFileError: as for `candidates`.
+    """
+    problem, objective = case.lowered, case.lowered.layout.objective
+    direct, limit = _is_direct(problem), problem.layout.max_bytes
+    ranked, refused, complete = _ranked(case, ask.budget)
+    fitting = [r for r in ranked if limit is None or r.bytes <= limit]
+    reason = _reason(case, ranked, fitting, refused)
+    scope = f"the layouts of {_said(problem)}" + ("" if direct else side_by_side(problem))
+    found = next((r for r in fitting if not (ask.conflict_free and r.weighted)), None)
+    if found and objective.instructions_first:  # excess is the price of what comes first
+        fitting = [r for r in fitting if r.flips == found.flips]
+        scope += " that flip the fewest bits"
+    elif found and objective.bytes_first and not ask.conflict_free:
+        fitting = [r for r in fitting if r.bytes == found.bytes]
+        scope += f" within {found.bytes} bytes"
+    if complete and found is None and not direct:
+        reason = f"{reason} ({scope})"
+    elif complete and found is None and may_be_others(problem, case.lanes, ask.budget):
+        complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
+    elif not complete:
+        reason = "; ".join([STOPPED, *([reason] if ranked else [])])
+    least = min((r.weighted for r in fitting), default=0) if complete else 0
+    plain = min((r.plain for r in fitting), default=0) if complete else 0
+    size = found.bytes if found else min((r.bytes for r in ranked), default=problem.tile.bytes)
+    least_size = size if complete else problem.tile.bytes
+    return Proposal(
+        layout=found.candidate.layout if found else None,
+        family=found.candidate.name if found else "",
+        weighted_excess=found.weighted if found else 0,
+        bytes=size,
+        excess_bound=Bound(least, scope),
+        plain_floor=0,
+        bytes_bound=Bound(least_size, EVERY_LAYOUT if least_size == problem.tile.bytes else scope),
+        refuted=complete and found is None,
+        left_open=not complete,
+        reason=reason,
+        alignment_bytes=found.alignment_bytes if found else None,
+        plain_bound=Bound(plain, scope),
+        decided_by="hardware",
+    )
+
+
+def _reason(case: Case, ranked: Sequence[_Ranked], fitting: Sequence[_Ranked], refused: list[str]) -> str:
+    """What the candidates cost, and why others are none; of direct loads, only why there is none."""
+    problem = case.lowered
+    if _is_direct(problem) and fitting:
+        return ""  # nobody asked for its many candidates by name
+    best: dict[str, _Ranked] = {}  # of each mode, whose larger boxes need not be said
+    for r in fitting:
+        best.setdefault(r.candidate.name, r)
+    smallest = {r.candidate.name: r for r in sorted(ranked, key=lambda r: -r.bytes)}
+    larger = [
+        f"{name}: takes {r.bytes:,} bytes, max_bytes is {problem.layout.max_bytes:,}"
+        for name, r in smallest.items()
+        if name not in best
+    ]
+    unit = case.lanes.weight_unit
+    costs = [f"{r.candidate.title}, {r.weighted / unit:g} excess" for r in best.values()]
+    refused = list(dict.fromkeys([*larger, *refused]))
+    if len(costs) > _NAMED:
+        costs[_NAMED:] = [f"and {len(costs) - _NAMED} more, none better"]
+    if len(refused) > _NAMED:
+        refused[_NAMED:] = [f"and {len(refused) - _NAMED} more that do not serve"]
+    by_itself = dict.fromkeys(a.hardware.engine for a in problem.accesses if a.hardware is not None)
+    rules = "".join(f"; {name}: {engine(name).rule}" for name in by_itself)
+    return "; ".join([*costs, *refused]) or f"no layout of {_said(problem)} holds this tile{rules}"
 
 
 def _said(problem: Problem) -> str:
     """What dictates the layout, in words."""
-    if any(is_direct_load(access.op) for access in problem.accesses):
+    if _is_direct(problem):
         return SAID
     by_itself = dict.fromkeys(a.op for a in problem.accesses if a.hardware is not None)
     parts = [" or ".join(names(problem))] if names(problem) else []
@@ -179,18 +179,12 @@ def _said(problem: Problem) -> str:
 
 def side_by_side(problem: Problem) -> str:
     """Of all layouts that the hardware could reach, those that are listed: what a scope says of them."""
-    if any(is_direct_load(access.op) for access in problem.accesses):
+    if _is_direct(problem):
         return ", as listed for direct loads"
     listed = dict.fromkeys(text for name, text in _LISTED.items() if name in _engines(problem))
     if not listed:
         return ", row-major with pads below 128 bytes" if "cp.async.bulk" in _engines(problem) else ""
     return f", {' and '.join(listed)} side by side"
-
-
-def _rules(problem: Problem) -> str:
-    """What the hardware asks for, in words."""
-    engines = dict.fromkeys(a.hardware.engine for a in problem.accesses if a.hardware is not None)
-    return "".join(f"; {name}: {engine(name).rule}" for name in engines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +216,19 @@ def _ranked(case: Case, budget: Budget) -> tuple[list[_Ranked], list[str], bool]
     Short boxes take no fewer bytes, and more instructions: they are counted where the best has conflicts. All
     is counted as long as there is time, of what the hardware reaches by itself at least until one serves.
     """
-    direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
-    listed = budget.while_left(_direct(case, budget)) if direct else _listed(case.lowered, short=False)
+    problem = case.lowered
+    direct = _is_direct(problem)
+    listed = budget.while_left(_direct(case, budget)) if direct else _listed(problem, short=False)
     ranked, refused = _counted(case, listed, budget)
     if budget.spent:
         return ranked, refused, False
-    most = case.lowered.layout.max_bytes
+    most = problem.layout.max_bytes
     best = [r.weighted for r in ranked if most is None or r.bytes <= most][:1]
-    if best == [0] or "tma" not in _engines(case.lowered):
+    if best == [0] or "tma" not in _engines(problem):
         return ranked, refused, True
-    more = _counted(case, budget.while_left(_listed(case.lowered, short=True)), budget)
+    more = _counted(case, budget.while_left(_listed(problem, short=True)), budget)
     if budget.spent:
-        return sorted([*ranked, *more[0]], key=_rank(case)), refused, False
+        return _sorted(case, [*ranked, *more[0]]), refused, False
     return *more, True
 
 
@@ -275,12 +270,12 @@ def _counted(
         weighted = case.weighted_excess(counts)
         ranked.append(_Ranked(candidate, weighted, plain, case.size(table), as_published, unit))
 
-    return sorted(ranked, key=_rank(case)), refused if ranked else [*refused, *unfit]
+    return _sorted(case, ranked), refused if ranked else [*refused, *unfit]
 
 
-def _rank(case: Case) -> Callable[[_Ranked], tuple[float, ...]]:
+def _sorted(case: Case, ranked: list[_Ranked]) -> list[_Ranked]:
     objective = case.lowered.layout.objective
-    return lambda r: (*objective.key(r.weighted, r.bytes, r.flips)[:2], *r.rest)
+    return sorted(ranked, key=lambda r: (*objective.key(r.weighted, r.bytes, r.flips)[:2], *r.rest))
 
 
 def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
@@ -324,8 +319,7 @@ def ranked_candidates(case: Case, budget: Budget) -> list[Candidate]:
     Raises:
         ProblemFileError: as for `candidates`.
     """
-    direct = any(is_direct_load(access.op) for access in case.lowered.accesses)
-    return [] if direct else [ranked.candidate for ranked in _ranked(case, budget)[0]]
+    return [] if _is_direct(case.lowered) else [r.candidate for r in _ranked(case, budget)[0]]
 
 
 def reach(problem: Problem, table: IntArray) -> Reach:
@@ -358,7 +352,8 @@ def _listed(
     """The candidates, or those of one table `only`; and why what one access or mode allows is none."""
     check_dictated(problem)
     seen: set[bytes] = set()
-    order, noun = problem.layout.order, _noun(problem)
+    order = problem.layout.order
+    noun = {"tma": "box", "cp.async.bulk": "copy"}.get("".join(_engines(problem)), "instruction")
     for name, layout, mode in (_must_be if names(problem) else _of_accesses)(problem, short):
         table = layout.table().ravel()
         if table.tobytes() in seen or (only is not None and (table != only).any()):
@@ -400,7 +395,7 @@ def _box_rows(found: Descriptor) -> int:
     return found.boxes * math.prod(found.box_dim[1:]) if isinstance(found, TensorMap) else 0
 
 
-def _of_accesses(problem: Problem, short: bool) -> Iterator[tuple[str, Layout, Mode | None]]:
+def _of_accesses(problem: Problem, short: bool) -> Iterator[Named]:
     """The layouts that may serve one of the accesses of the hardware by itself, loads of TMA first."""
     dictating = [access for access in problem.accesses if access.hardware is not None]
     for access in sorted(dictating, key=lambda access: access.op != "tma.load"):
@@ -421,7 +416,7 @@ def _contiguous(problem: Problem) -> int:
     return order[-1] if order is not None else len(problem.tile.shape) - 1
 
 
-def _must_be(problem: Problem, short: bool) -> Iterator[tuple[str, Layout, Mode | None]]:
+def _must_be(problem: Problem, short: bool) -> Iterator[Named]:
     """The layouts of the modes that `must_be` names: those that a load of TMA may have, and pages.
 
     Raises:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.types import Problem, Tile
 from layoutopt.search.as_table import MAX_LOOKUP
@@ -49,7 +48,7 @@ def direct_layouts(problem: Problem, lanes: Trace, budget: Budget) -> Iterator[t
     """
     tile = problem.tile
     size = tile.element_bytes
-    widths = [parse_operation(access.op, access.single_width).width_bytes for access in problem.accesses]
+    widths = [access.operation.width_bytes for access in lanes.accesses]
     vector = max(1, max(widths) // size)
     wave = lanes.accesses[0].element.shape[1]
     runs = sorted({times * wave * width // size for width in widths for times in (1, 2, 4, 8)} - {0})
@@ -110,98 +109,86 @@ def _in_turn(tile: Tile, runs: list[int]) -> Iterator[tuple[str, Layout]]:
 
 def _as_written(tile: Tile, lanes: Trace, budget: Budget) -> Iterator[tuple[str, Layout]]:
     """The pieces that the accesses keep together: by their first element, and as they are written."""
-    pieces = Pieces(tile, lanes, budget)
-    if pieces.torn:
-        return
-    for places in pieces.one_after_another():
-        if places is None or (places % tile.element_bytes).any():
+    found = pieces(tile, lanes, budget)
+    size = tile.element_bytes
+    for places in found.one_after_another(size, lanes) if found is not None else ():
+        if (places % size).any():
             continue
-        units = places // tile.element_bytes
+        units = places // size
         digits = _digits(units.reshape(tile.shape))
         if digits is not None:
-            yield "as waves write", Layout(tile.shape, tile.element_bytes, digits)
+            yield "as waves write", Layout(tile.shape, size, digits)
         elif units.size <= MAX_LOOKUP:
-            lookup = tuple(units.tolist())
-            yield "as waves write", Layout(tile.shape, tile.element_bytes, (), lookup=lookup)
+            yield "as waves write", Layout(tile.shape, size, (), lookup=tuple(units.tolist()))
 
 
-class Pieces:
+class Pieces(NamedTuple):
     """Elements that every layout holds at fixed distances: what a wave writes at once, and whole vectors.
 
     Attributes:
-        torn: whether two accesses want one element at two distances, or two elements in one place, so that
-            there is no layout of any kind.
+        head: of each element the first of its piece, by row-major index.
+        place: bytes from the start of the piece to each element.
+        written: the first element that each wave writes in each instruction.
+    """
+
+    head: IntArray
+    place: IntArray
+    written: IntArray
+
+    def one_after_another(self, element_bytes: int, lanes: Trace) -> Iterator[IntArray]:
+        """Byte offset of every element: pieces by their first element, and as they are written."""
+        widths = [access.operation.width_bytes for access in lanes.accesses]
+        alignment = math.lcm(*(width & -width for width in widths))
+        step = np.zeros(len(self.head), np.int64)
+        np.maximum.at(step, self.head, self.place + element_bytes)
+        step = -(-step // alignment) * alignment
+        by_element = np.unique(self.head).tolist()
+        for order in (by_element, list(dict.fromkeys([*self.head[self.written].tolist(), *by_element]))):
+            base = np.zeros(len(self.head), np.int64)
+            base[order] = np.concatenate([[0], np.cumsum(step[order])[:-1]])
+            yield base[self.head] + self.place
+
+
+def pieces(tile: Tile, lanes: Trace, budget: Budget) -> Pieces | None:
+    """What stays together; None where two accesses want one element at two distances, or two in one place.
 
     Raises:
         OutOfTime: the time was over before all was joined.
     """
-
-    def __init__(self, tile: Tile, lanes: Trace, budget: Budget) -> None:
-        self.torn = False
-        self._size, self._alignment = tile.element_bytes, 1
-        count = tile.elements
-        self._head = list(range(count))  # an element of the same piece
-        self._behind = [0] * count  # bytes that an element lies behind its head
-        self._written: dict[int, None] = {}
-        for access in lanes.accesses:
-            width = access.operation.width_bytes
-            self._alignment = math.lcm(self._alignment, width & -width)
-            inner = range(1, access.width_elements)
-            for start in access.starts.tolist() if inner else ():
-                budget.check()
-                for k in inner:
-                    self._join(start, start + k, k * self._size)
-            if access.operation.kind != "load.lds":
-                continue
-            for row, active in zip(access.element, access.active, strict=True):
-                budget.check()
-                used = [(lane, e) for lane, e in enumerate(row.tolist()) if active[lane]]
-                for lane, e in used[1:]:
-                    self._join(used[0][1], e, (lane - used[0][0]) * width)
-                self._written |= {e: None for _, e in used[:1]}
-        self._places = np.zeros(count, np.int64)
-        for e in range(count):
-            budget.check()
-            self._places[e] = self._find(e)[1]
-        self._heads = np.array(self._head, np.int64)  # each points to its piece now
-        whole = np.lexsort((self._places, self._heads))
-        near = np.diff(self._places[whole]) < self._size
-        self.torn |= bool((near & (np.diff(self._heads[whole]) == 0)).any())
-
-    def _find(self, element: int) -> tuple[int, int]:
-        """The head of a piece, and the bytes that the element lies behind it."""
-        path = []
-        while self._head[element] != element:
-            path.append(element)
-            element = self._head[element]
-        behind = 0
-        for at in reversed(path):
-            behind += self._behind[at]
-            self._head[at], self._behind[at] = element, behind
-        return element, behind
-
-    def _join(self, one: int, other: int, behind: int) -> None:
-        """`other` lies so many bytes behind `one`."""
-        (head, before), (tail, after) = self._find(one), self._find(other)
-        if head == tail:
-            self.torn |= after - before != behind
-        else:
-            self._head[tail], self._behind[tail] = head, before + behind - after
-
-    def one_after_another(self) -> Iterator[IntArray]:
-        """Byte offset of every element, by row-major index: pieces by their first element, and as written."""
-        heads, first = np.unique(self._heads, return_index=True)
-        lowest = np.full(len(self._heads), np.iinfo(np.int64).max)
-        np.minimum.at(lowest, self._heads, self._places)
-        highest = np.zeros(len(self._heads), np.int64)
-        np.maximum.at(highest, self._heads, self._places - lowest[self._heads])
-        step = -(-(highest + self._size) // self._alignment) * self._alignment
-        by_element = heads[np.argsort(first)].tolist()
-        written = list(dict.fromkeys(int(self._heads[e]) for e in self._written))
-        for order in (by_element, list(dict.fromkeys([*written, *by_element]))):
-            base = np.zeros(len(self._heads), np.int64)
-            base[order] = np.concatenate([[0], np.cumsum(step[order])[:-1]])
-            yield base[self._heads] + self._places - lowest[self._heads]
+    size, written = tile.element_bytes, [np.zeros(0, np.int64)]
+    joined = [np.zeros((3, 0), np.int64)]  # two elements, and how far the second lies behind the first
+    for access in lanes.accesses:
+        budget.check()
+        starts = access.starts
+        joined += [
+            np.array([starts, starts + k, 0 * starts + k * size]) for k in range(1, access.width_elements)
+        ]
+        if access.operation.kind == "load.lds":
+            row, lane = np.nonzero(access.active)
+            first = access.active.argmax(axis=1)
+            one, behind = access.element[row, first[row]], (lane - first[row]) * access.operation.width_bytes
+            joined.append(np.array([one, access.element[row, lane], behind]))
+            written.append(one)
+    one, other, behind = np.concatenate(joined, axis=1)
+    head, place = np.arange(tile.elements), np.zeros(tile.elements, np.int64)
+    while (head[one] != head[other]).any():
+        budget.check()
+        # Of two pieces that belong together, the later head hangs from the earlier one; each from one.
+        gap = place[one] + behind - place[other]
+        low, high = np.minimum(head[one], head[other]), np.maximum(head[one], head[other])
+        gap = np.where(head[one] < head[other], gap, -gap)
+        high, at = np.unique(np.where(low < high, high, -1), return_index=True)
+        high, at = high[high >= 0], at[high >= 0]
+        head[high], place[high] = low[at], gap[at]
+        while (head[head] != head).any():
+            place, head = place + place[head], head[head]
+    lowest = np.zeros(tile.elements, np.int64)
+    np.minimum.at(lowest, head, place)
+    whole = np.lexsort((place, head))
+    near = (np.diff(place[whole]) < size) & (np.diff(head[whole]) == 0)
+    if near.any() or (place[one] + behind != place[other]).any():
+        return None
+    return Pieces(head, place - lowest[head], np.concatenate(written))
 
 
 def may_be_others(problem: Problem, lanes: Trace, budget: Budget) -> bool:
@@ -210,18 +197,16 @@ def may_be_others(problem: Problem, lanes: Trace, budget: Budget) -> bool:
     if limit is not None and limit < problem.tile.bytes:
         return False
     try:
-        return not Pieces(problem.tile, lanes, budget).torn
+        return pieces(problem.tile, lanes, budget) is not None
     except OutOfTime:
         return True
 
 
 def _digits(places: IntArray) -> tuple[Digit, ...] | None:
     """The layout as digits of its coordinates, if it is one."""
-    found: list[Digit] = []
-    total = np.zeros(places.shape, np.int64)
+    found = [Digit(dim, 1, 1, 0) for dim, extent in enumerate(places.shape) if extent == 1]
     for dim, extent in enumerate(places.shape):
         along = places[tuple(slice(None) if d == dim else 0 for d in range(places.ndim))]
-        total = total + along.reshape([-1 if d == dim else 1 for d in range(places.ndim)])
         divide = 1
         while divide < extent:
             rest = along[::divide]
@@ -229,18 +214,13 @@ def _digits(places: IntArray) -> tuple[Digit, ...] | None:
             size = next((k for k in range(2, len(rest)) if rest[k] != k * stride), len(rest))
             while len(rest) % size:
                 size -= 1
-            if stride < 0 or size < 2 or (along.reshape(-1, divide)[:, 0] != rest).any():
+            if stride < 0 or size < 2:
                 return None
             found.append(Digit(dim, divide, size, stride))
             divide *= size
-    found.sort(key=lambda digit: -digit.stride)
-    if not found or (places[(0,) * places.ndim] != 0):
-        return None
-    layout = Layout(
-        places.shape, 1, (*(Digit(d, 1, 1, 0) for d, n in enumerate(places.shape) if n == 1), *found)
-    )
-    same = bool((layout.element_offset(*np.indices(places.shape)) == places).all())
-    return layout.digits if same else None
+    digits = tuple(sorted(found, key=lambda digit: -digit.stride if digit.size > 1 else -math.inf))
+    same = (Layout(places.shape, 1, digits).element_offset(*np.indices(places.shape)) == places).all()
+    return digits if same else None
 
 
 def _linear(shape: tuple[int, ...], size: int, vector: int) -> Iterator[tuple[str, Layout]]:
@@ -252,12 +232,9 @@ def _linear(shape: tuple[int, ...], size: int, vector: int) -> Iterator[tuple[st
     columns = shape[-1]
     wide = vector
     while wide < columns and columns % wide == 0:
-        rows = math.prod(shape[:-1])
-        pages = [Digit(len(dims) - 1, wide, columns // wide, rows * wide)]
-        strides = [math.prod(shape[d + 1 : -1]) * wide for d in dims[:-1]]
-        lines = [Digit(d, 1, shape[d], stride) for d, stride in zip(dims[:-1], strides, strict=True)]
-        digits = (*pages, *lines, Digit(len(dims) - 1, 1, wide, 1))
-        yield f"pages of {wide} columns", Layout(shape, size, digits)
+        pages = Digit(dims[-1], wide, columns // wide, math.prod(shape[:-1]) * wide)
+        inside = _ordered((*shape[:-1], wide), size, dims).digits
+        yield f"pages of {wide} columns", Layout(shape, size, (pages, *inside))
         wide *= 2
 
 

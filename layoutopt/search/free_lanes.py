@@ -6,8 +6,8 @@ What every assignment has in common is that consecutive threads cover segments o
     assigned    the best assignment of each free access under the layout of the relaxed problem
     verified    that assignment written out, and counted as any other access is
 
-Where the two meet, nothing is better, whatever the threads do. Else other layouts are tried: linear ones,
-which every assignment completes, and those that are best for an assignment that is fixed.
+Where the two meet, nothing is better, whatever the threads do, but a cheaper index. Else other layouts are
+tried: those that are best for an assignment that is fixed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.assignments import Assignment, with_idle_slots
+from layoutopt.accesses.assignments import Assignment
 from layoutopt.accesses.free_lanes import (
     FreeAccess,
     check_lanes,
@@ -31,6 +31,7 @@ from layoutopt.accesses.free_lanes import (
     naturally,
     segments_alone,
     settled_with,
+    with_idle,
 )
 from layoutopt.accesses.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
 from layoutopt.accesses.trace import trace
@@ -42,24 +43,22 @@ from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problems.types import FAMILIES, Access, Problem
+from layoutopt.problems.types import Access, Problem
 from layoutopt.search.deal import can_deal, dealt_lanes, whole_warps
-from layoutopt.search.lanes import Digits, Given, Turns, as_written, best_assignment, best_turn, reordered
+from layoutopt.search.lanes import Digits, Given, as_written, best_turn, reordered
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.verify import verified
 
 Solver = Callable[[Problem, Ask, Device], Result]
 
-_RELAXED_SHARE: Final = 0.5
-_LINEAR: Final = ("none", "order", "xor")
+_NEEDED_S: Final = 0.5  # for lanes under a layout, without which there is no answer
 _NOT_ALL: Final = (
     "assignments that are bits of threads and iterations in any order, XORs of two, and other places in a "
     "warp were searched under a few layouts"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """An answer, and what it is compared by."""
 
     result: Result
@@ -89,71 +88,70 @@ class _Joint:
         self.conflict_free = ask.conflict_free
         self.ask = replace(ask, conflict_free=False)
         self.free = free_accesses(problem, gpu)
+        self.natural = naturally(problem, self.free)
+        self.direct = any(is_direct_load(problem.accesses[free.number].op) for free in self.free)
         self.dealt = frozenset(f.number for f in self.free if can_deal(gpu, f.lanes.operation))
         self.together = self._together()
         self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
 
     def run(self) -> Result:
-        try:
-            relaxed = self._solved(self._relaxed(), self.together)
-        except OutOfTime:  # its share was too short to begin
-            relaxed = self.solver(self._relaxed(), self.ask, self.together)
-        if relaxed.layout is None:
-            return self._nothing(relaxed)
-        floor = self._floor(relaxed)
+        """The relaxed problem's layout with the best lanes, and where more may be had those of others."""
+        relaxed = self.solver(self._relaxed(), self.ask, self.together)
+        floor = self._floor(relaxed) if relaxed.layout is not None else None
         try:
             best = self._found(relaxed, floor)
         except LayoutError:  # lanes of a direct load that stand otherwise than those that are natural
-            relaxed = self._solved(self._natural)
-            if relaxed.layout is None:
-                return self._nothing(relaxed)
+            relaxed = self.solver(self.natural, self.ask, self.gpu)
             best = self._found(relaxed, floor)
+        if best is None:
+            return self._nothing(relaxed)
         with contextlib.suppress(OutOfTime):
             for problem, gpu in self.ask.budget.while_left(self._others(best)):
-                if best.complete or self._hopeless(best.result):
+                if self.conflict_free and best.result.proof.objective.lower_bound > 0:
                     break
-                result = self._solved(problem, gpu)
-                if result.layout is not None:
-                    with contextlib.suppress(LayoutError):  # lanes of a direct load do not write side by side
-                        best = min(best, self._found(result, floor), key=lambda f: f.rank)
-        result = best.result
-        if self.conflict_free and result.excess:
-            return self._refused(result)
-        return result
+                if best.complete and problem is not self.natural:  # which may have a cheaper index
+                    continue
+                with contextlib.suppress(LayoutError):  # lanes of a direct load do not write side by side
+                    other = self._found(self.solver(problem, self.ask, gpu), floor)
+                    best = min(best, other or best, key=lambda found: found.rank)
+        return self._refused(best.result) if self.conflict_free and best.result.excess else best.result
 
     def _nothing(self, relaxed: Result) -> Result:
         """No layout serves the relaxed problem: infeasible, but where direct loads stand as they are."""
         most, status, reason = self.problem.layout.max_bytes, relaxed.status, relaxed.reason
-        if self._has_direct_loads and (most is None or most >= self.problem.tile.bytes):
+        if self.direct and (most is None or most >= self.problem.tile.bytes):
             status, reason = Status.UNKNOWN, f"{_NOT_ALL}; {reason}"
         return msgspec.structs.replace(
             relaxed, problem=self.problem.name, accesses=(), status=status, reason=reason
         )
 
-    @property
-    def _has_direct_loads(self) -> bool:
-        return any(is_direct_load(self.problem.accesses[free.number].op) for free in self.free)
+    def _refused(self, result: Result) -> Result:
+        """The same without a layout, where conflicts are not allowed."""
+        bound = result.proof.objective
+        status, reason = Status.UNKNOWN, f"no layout without conflicts was found; {_NOT_ALL}"
+        if bound.lower_bound > 0:
+            status = Status.INFEASIBLE
+            least = f"at least {bound.lower_bound} excess wavefronts in {bound.scope}"
+            reason = f"{least}, however threads are assigned"
+        return Result(result.problem, result.target, status, result.proof, reason)
 
     def _floor(self, relaxed: Result) -> Result | None:
         """What bounds every assignment: the relaxed problem, or a laxer one where lanes change places.
 
         None where direct loads are free: the relaxed problem has their lanes write as they stand.
         """
-        if self._has_direct_loads:
+        if self.direct:
             return None
         weighs = any(self._moves(free) and self._sharing(free) for free in self.free)
         proof = relaxed.proof
-        if not weighs or not (
-            proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
-        ):
+        bounds = proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
+        if not (weighs and bounds):
             return relaxed
         with contextlib.suppress(OutOfTime):
-            return self._solved(self._relaxed(dealt=True), self.together)
+            return self.solver(self._relaxed(dealt=True), self.ask, self.together)
         return None
 
-    def _solved(self, problem: Problem, gpu: Device | None = None) -> Result:
-        budget = self.ask.budget.part(_RELAXED_SHARE)
-        return self.solver(problem, replace(self.ask, budget=budget), gpu or self.gpu)
+    # What is asked of the solver ---------------------------------------------------------------
 
     def _together(self) -> Device:
         """The device, if the lanes that may change places were served in any order, and no others."""
@@ -167,25 +165,6 @@ class _Joint:
         )
         same = all(gpu.rule(a.operation) == self.gpu.rule(a.operation) for a in lanes.accesses)
         return gpu if same else self.gpu
-
-    def _hopeless(self, result: Result) -> bool:
-        """Whether conflicts are not allowed, and are proved not to be avoidable."""
-        return self.conflict_free and result.proof.objective.lower_bound > 0
-
-    def _refused(self, result: Result) -> Result:
-        """The same without a layout, where conflicts are not allowed."""
-        bound, never = result.proof.objective, self._hopeless(result)
-        return Result(
-            result.problem,
-            result.target,
-            Status.INFEASIBLE if never else Status.UNKNOWN,
-            result.proof,
-            f"at least {bound.lower_bound} excess wavefronts in {bound.scope}, however threads are assigned"
-            if never
-            else f"no layout without conflicts was found; {_NOT_ALL}",
-        )
-
-    # What is asked of the solver ---------------------------------------------------------------
 
     def _sharing(self, free: FreeAccess) -> int | None:
         """Segments that share a phase; None where nothing is known of a segment by itself."""
@@ -214,7 +193,7 @@ class _Joint:
         Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
         nothing.
         """
-        accesses = [self._weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
+        accesses = [_weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
         for number, access in enumerate(self.problem.accesses):
             if access.is_free:
                 accesses[number] = msgspec.structs.replace(with_fixed_lanes(access), weight=0)
@@ -223,38 +202,17 @@ class _Joint:
             sharing = self._sharing(free)
             if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
                 alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
-                accesses[free.number] = self._weighted(alone, Fraction(self.scale, sharing))
+                accesses[free.number] = _weighted(alone, Fraction(self.scale, sharing))
         return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
-
-    @staticmethod
-    def _weighted(access: Access, factor: Fraction) -> Access:
-        """The access with its weight times a whole number."""
-        weight = access.weight
-        if isinstance(weight, str):
-            return msgspec.structs.replace(access, weight=f"({weight})*{factor}")
-        scaled = Fraction(str(weight)) * factor
-        whole = int(scaled) if scaled.denominator == 1 else float(scaled)
-        return msgspec.structs.replace(access, weight=whole)
-
-    @property
-    def _natural(self) -> Problem:
-        return naturally(self.problem, self.free)
 
     def _others(self, best: _Found) -> Iterator[tuple[Problem, Device]]:
         """Problems whose layouts may do better than what is found, and the device."""
-        if (past_registers := self._as_stores()) is not None:
+        if self.direct and (past_registers := self._as_stores()) is not None:
             yield past_registers, self.gpu
-        yield self._natural, self.gpu
-        if self.together is not self.gpu:
-            yield self._natural, self.together
-        idle = [next(iter(_with_idle(free, self.gpu)), free) for free in self.free]
+        yield self.natural, self.gpu
+        idle = [with_idle(free, self.gpu) or free for free in self.free]
         if idle != list(self.free):
             yield naturally(self.problem, idle), self.gpu
-        relaxed, families = self._relaxed(), self.problem.layout.families or FAMILIES
-        linear = tuple(f for f in _LINEAR if f in families)
-        if linear and set(linear) != set(families) and not relaxed.is_dictated:
-            layout = msgspec.structs.replace(relaxed.layout, families=linear)
-            yield msgspec.structs.replace(relaxed, layout=layout), self.gpu
         yield assigned(self.problem, best.result), self.gpu
 
     def _as_stores(self) -> Problem | None:
@@ -264,25 +222,25 @@ class _Joint:
             access, width = accesses[free.number], free.lanes.operation.width_bytes
             if is_direct_load(access.op):
                 accesses[free.number] = msgspec.structs.replace(access, op="store", bytes=width)
-        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses))
-        if whole.is_dictated or not self.problem.is_dictated:
-            return None
-        layout = msgspec.structs.replace(whole.layout, families=("none", "xor"))
-        return msgspec.structs.replace(whole, layout=layout)
+        layout = msgspec.structs.replace(self.problem.layout, families=("none", "xor"))
+        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses), layout=layout)
+        return None if whole.is_dictated else whole
 
     # What is made of an answer -----------------------------------------------------------------
 
-    def _found(self, result: Result, floor: Result | None) -> _Found:
-        """The layout of a result with the best assignment of each free access, verified.
+    def _found(self, result: Result, floor: Result | None) -> _Found | None:
+        """The layout of a result, if any, with the best assignment of each free access, verified.
 
         Raises:
             LayoutError: the layout does not serve the accesses under any assignment that was found.
         """
-        assert result.layout is not None
+        if result.layout is None:
+            return None
         widths = chosen_widths(self.problem, result)
-        table = case_of(self._natural, self.gpu, widths).table(result.layout)
+        table = case_of(self.natural, self.gpu, widths).table(result.layout)
         table = np.repeat(table, self.problem.tile.packed)
-        settled = under_table(self.problem, self.free, self.gpu, table, self.ask.budget)
+        budget = self.ask.budget.at_least(_NEEDED_S)
+        settled = under_table(self.problem, self.free, self.gpu, table, budget)
         check_lanes(self.problem, settled, self.gpu)
         case = case_of(settled, self.gpu, widths)
         layout = case.as_bytes(result.layout)
@@ -378,32 +336,23 @@ def under_table(
         table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
         budget: the time there is.
     """
-    found, chosen = {}, []
+    found: dict[int, Assignment] = {}
+    chosen: list[FreeAccess] = []
     for one in free:
-        cost, assignment = _best(problem, one, gpu, table, budget)
         direct = is_direct_load(problem.accesses[one.number].op)
-        for other in () if direct else _with_idle(one, gpu):
-            least, another = _best(problem, other, gpu, table, budget)
-            if least < cost:
-                cost, one, assignment = least, other, another
-        chosen.append(one)
-        found[one.number] = assignment
-    free = chosen
-    settled = settled_with(problem, found, free)
+        idle = None if direct else with_idle(one, gpu)
+        each = [(*_best(problem, other, gpu, table, budget), other) for other in (one, idle) if other]
+        _, found[one.number], taken = min(each, key=lambda best: best[0])
+        chosen.append(taken)
+    settled = settled_with(problem, found, chosen)
     accesses = list(settled.accesses)
-    steps = {one.number: one.work.step_loop for one in free}
+    steps = {one.number: one.work.step_loop for one in chosen}
     for k, access in enumerate(problem.accesses):
         if access.values is not None:
             own = steps.get(k)
             loops = list(accesses[k].loops)[::-1] if k not in steps else [own] if own else []
             accesses[k] = _reordered(settled, accesses[k], loops, gpu, table, budget)
     return msgspec.structs.replace(settled, accesses=tuple(accesses))
-
-
-def _with_idle(free: FreeAccess, gpu: Device) -> list[FreeAccess]:
-    """The access with slots that have nothing to do, where those keep segments out of two warps."""
-    work = with_idle_slots(free.work, gpu.lanes)
-    return [] if work is None else [replace(free, work=work)]
 
 
 def _best(
@@ -414,12 +363,12 @@ def _best(
     if is_direct_load(problem.accesses[free.number].op):
         found = as_written(choices) or free.work.natural
     else:
-        found = best_assignment(choices, budget)
+        found = choices.best(budget)
         if choices.given.excess(choices.under(found)) and can_deal(gpu, free.lanes.operation):
             # Where instructions come first, none of them is to look anything up.
             tables = problem.layout.objective.counts_only
             found = dealt_lanes(choices, found, tables=tables, budget=budget)
-    return int(choices.given.counts(choices.under(found)).wavefronts.sum()), found
+    return choices.wavefronts(found), found
 
 
 def _reordered(
@@ -428,12 +377,19 @@ def _reordered(
     """The access with the best order that is found for one of its loops."""
     lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), gpu, budget).accesses[0]
     given = Given(lanes, table, gpu)
-    found = [
-        (*best_turn(Turns(given, access.loops, loop), budget), loop)
-        for loop in loops
-        if access.loops[loop] > 1
-    ]
+    turned = [loop for loop in loops if access.loops[loop] > 1]
+    found = [(*best_turn(given, access.loops, loop, budget), loop) for loop in turned]
     if not found:
         return access
     _, turn, loop = min(found, key=lambda one: one[0])
     return reordered(access, loop, turn, problem, gpu.lanes)
+
+
+def _weighted(access: Access, factor: Fraction) -> Access:
+    """The access with its weight times a whole number."""
+    weight = access.weight
+    if isinstance(weight, str):
+        return msgspec.structs.replace(access, weight=f"({weight})*{factor}")
+    scaled = Fraction(str(weight)) * factor
+    whole = int(scaled) if scaled.denominator == 1 else float(scaled)
+    return msgspec.structs.replace(access, weight=whole)

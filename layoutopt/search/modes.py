@@ -72,7 +72,7 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[N
     shape, size = tile.shape, tile.element_bytes
     order = list(use.order or range(len(shape)))
     major = order[-1]
-    seen: set[tuple[bytes, ...]] = set()
+    seen: set[tuple[int, tuple[bytes, ...]]] = set()
     for box in [list(use.box)] if use.box is not None else _boxes(use, tile, mode, order, short):
         row = box[major] * size
         if row % 16 or (mode.span_bytes or row) < row or (mode.xor and size & (size - 1)):
@@ -82,10 +82,11 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[N
         # The dimension that lies together last: its boxes first are pages, one beside the other.
         cut.sort(key=lambda d: d == major)
         for grid in itertools.permutations(cut) if volume % _period(mode) else [cut]:
-            pattern = _residues(shape, size, mode, order, box, grid)
+            layout = _boxed(shape, size, mode, order, box, grid)
+            pattern = box[major], _residues(layout, mode)
             if pattern not in seen:
                 seen.add(pattern)
-                yield f"{mode.name}, x{major} contiguous", _boxed(shape, size, mode, order, box, grid), mode
+                yield f"{mode.name}, x{major} contiguous", layout, mode
 
 
 def _period(mode: Mode) -> int:
@@ -93,25 +94,12 @@ def _period(mode: Mode) -> int:
     return max(_BANK_ROW_BYTES, mode.alignment_bytes)
 
 
-def _residues(
-    shape: tuple[int, ...],
-    size: int,
-    mode: Mode,
-    order: Sequence[int],
-    box: Sequence[int],
-    grid: Iterable[int],
-) -> tuple[bytes, ...]:
+def _residues(layout: Layout, mode: Mode) -> tuple[bytes, ...]:
     """What each coordinate adds to a byte offset, modulo the mode's period: all that banks depend on."""
-    pitch = (mode.span_bytes or box[order[-1]] * size) // size
-    added = [np.zeros(n, np.int64) for n in shape]
-    stride = 1
-    for d in reversed(order):
-        added[d] += np.arange(shape[d]) % box[d] * stride
-        stride = pitch if d == order[-1] else stride * box[d]
-    for d in reversed([*grid]):
-        added[d] += np.arange(shape[d]) // box[d] * stride
-        stride *= shape[d] // box[d]
-    return (np.int64(box[order[-1]]).tobytes(), *((a * size % _period(mode)).tobytes() for a in added))
+    added = [np.zeros(n, np.int64) for n in layout.shape]
+    for d in layout.digits:
+        added[d.dim] += np.arange(layout.shape[d.dim]) // d.divide % d.size * d.stride * layout.element_bytes
+    return tuple((a % _period(mode)).tobytes() for a in added)
 
 
 def _boxes(
@@ -175,19 +163,14 @@ def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:
     assert count is not None
     digits: list[Digit] = []  # fastest first; strides follow
     padded: list[int] = []  # digits before which a pad may be
-    inside = 1
+    left = count  # elements of a copy
     for d in reversed(range(len(shape))):
-        if inside < count:
-            piece = min(shape[d], count // inside)
-            digits.append(Digit(d, 1, piece, 0))
-            inside *= piece
-            if piece == shape[d]:
-                continue
-            rest = Digit(d, piece, shape[d] // piece, 0)
-        else:
-            rest = Digit(d, 1, shape[d], 0)
-        padded.append(len(digits))
-        digits.append(rest)
+        piece = min(shape[d], left)
+        left //= piece
+        digits += [Digit(d, 1, piece, 0)] if piece > 1 or shape[d] == 1 else []
+        if piece < shape[d]:
+            padded.append(len(digits))
+            digits.append(Digit(d, piece, shape[d] // piece, 0))
     padded = padded[:_MOST_PADDED_DIMS]
     steps = range(0, _BANK_ROW_BYTES, engine("cp.async.bulk").chunk_bytes)
     for pads in itertools.product(steps, repeat=len(padded)):

@@ -13,7 +13,7 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.search.block import solve
 from layoutopt.search.dictated import propose
-from layoutopt.search.direct import Pieces
+from layoutopt.search.direct import pieces
 from layoutopt.search.proposal import Ask
 
 READ = access_from("A: ds_read_b128 [lane % 16 + 16*m, 8*(lane // 16) + 32*k]; m<4, k<2")
@@ -189,4 +189,4 @@ def test_layouts_of_direct_loads_are_listed_while_there_is_time():
     cut = propose(case, Ask(Budget(0)))
     assert (cut.complete, cut.layout) == (False, None)
     with pytest.raises(OutOfTime):
-        Pieces(case.lowered.tile, case.lanes, Budget(0))
+        pieces(case.lowered.tile, case.lanes, Budget(0))
