@@ -1,0 +1,1 @@
+"""Instructions chosen with the layout: from who holds which elements to who wants them."""
