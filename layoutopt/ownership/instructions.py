@@ -83,9 +83,9 @@ class _Side:
         row = [at(v) for i, v in enumerate(side.lanes) if i not in move.row_lanes]
         self.rows = _xors([self.pair, *row] if pair else row)
         # Registers that repeat others are moved once.
-        held, numbers, places = Span(), [0], [0]
+        numbers, places = [0], [0]
         for i, vector in enumerate(bases):
-            if held.add(vector):
+            if vector in side.registers and vector not in bases[:i]:
                 numbers += [number | 1 << i for number in numbers]
                 places += [p ^ at(vector) for p in places]
         self.number_at = dict(zip(places, numbers, strict=True))

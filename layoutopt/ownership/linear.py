@@ -257,7 +257,7 @@ class _Pair:
         if chain is None or pairs is None:
             return None
         vectors = self._whole_words(chain)
-        functionals = self._functionals(vectors)
+        functionals = self._functionals(vectors, pairs)
         space = self._space([*vectors, *filter(None, pairs)], max_offset_bits)
         if functionals is None or space is None:
             return None
@@ -291,10 +291,14 @@ class _Pair:
         if both:
             every = self.sides[0].threads + self.sides[1].threads
             chain = independent(intersection(self.sides[0].registers, self.sides[1].registers), every)[:both]
-        wide, narrow = (a.side, b.side) if a.bits > b.bits else (b.side, a.side)
+        wide, narrow = (a.side, b) if a.bits > b.bits else (b.side, a)
         beyond = independent(
             # The narrower side's threads then spread over the words of a vector.
-            [*intersection(wide.registers, narrow.threads), *wide.registers],
+            [
+                *intersection(wide.registers, narrow.numbers),
+                *intersection(wide.registers, narrow.side.threads),
+                *wide.registers,
+            ],
             [*wide.threads, *chain],
         )
         length = max(a.bits, b.bits)
@@ -346,29 +350,45 @@ class _Pair:
         more = independent([*lanes, *b.held_lanes, *a.held_lanes, *b.held_warps, *a.held_warps], chain)
         return chain + more[:missing]
 
-    def _functionals(self, vectors: list[int]) -> list[int] | None:
+    def _functionals(self, vectors: list[int], pairs: tuple[int, int]) -> list[int] | None:
         """Of each offset bit within V, as masks of an element's bits; None where there are none."""
-        spans = []
+        # Bits before which the same vectors are numbered have one span; a tag holds the values of all.
+        groups: dict[tuple[int, ...], list[int]] = {}
         for i in range(len(vectors)):
+            groups.setdefault(tuple(self._numbering(i)), []).append(i)
+        found = [0] * len(vectors)
+        for numbering, bits in groups.items():
             span = Span()
-            for j, vector in enumerate(vectors):
-                span.add(vector, int(i == j))
-            for vector in self._numbering(i):
+            for i, vector in enumerate(vectors):
+                span.add(vector, 1 << i)
+            mask = sum(1 << i for i in bits)
+            for vector in numbering:
                 rest, tag = span.remainder(vector)
                 if rest:
                     span.add(vector)
-                elif tag:
+                elif tag & mask:
                     return None
-            spans.append(span)
-        # What only the wider side counts is free on the narrower one's lanes: a bit for each spreads them.
-        for move in self.moves:
-            lanes = move.side.held_lanes
-            inside = Span(lanes)
-            for i in range(max(move.bits, self.word), len(vectors)):
-                free = [] if vectors[i] in inside else [lane for lane in lanes if lane not in spans[i]]
-                for j, span in enumerate(spans if free else ()):
-                    span.add(free[0], int(i == j))
-        return [span.functional() for span in spans]
+            for move, pair in zip(self.moves, pairs, strict=True):
+                beyond = [1 << i for i in bits if i >= max(move.bits, self.word)]
+                self._spread(span, [*move.numbers, pair], beyond)
+            for i in bits:
+                found[i] = span.functional(i)
+        return found
+
+    @staticmethod
+    def _spread(span: Span, numbers: list[int], bits: list[int]) -> None:
+        """Give the functionals of `bits` values on a phase, where they are free, by which they tell it apart."""
+        known, free = span.copy(), []
+        told = Span()
+        for vector in numbers:
+            rest, tag = known.remainder(vector)
+            if rest:
+                known.add(vector)
+                free.append(vector)
+            else:
+                told.add(tag & sum(bits))
+        for vector, tag in zip(free, independent(bits, told.vectors()), strict=False):
+            span.add(vector, tag)
 
     def _numbering(self, bit: int) -> Iterator[int]:
         """What numbers the vectors and rows that offset bit `bit` lies in."""

@@ -48,12 +48,16 @@ class Span:
         other._rows = self._rows.copy()
         return other
 
-    def functional(self) -> int:
-        """The mask m with parity(m & v) = tag of v, for every vector v added with a tag of 0 or 1."""
+    def vectors(self) -> list[int]:
+        """A basis."""
+        return [vector for vector, _ in self._rows]
+
+    def functional(self, bit: int) -> int:
+        """The mask m such that parity(m & v) is bit `bit` of the tag of v, for every vector v added."""
         mask = 0
         # A row has no bit above its highest, so that a higher row's bit disturbs no lower one.
         for vector, tag in sorted(self._rows):
-            if ((mask & vector).bit_count() & 1) != tag:
+            if ((mask & vector).bit_count() ^ tag >> bit) & 1:
                 mask |= 1 << (vector.bit_length() - 1)
         return mask
 
