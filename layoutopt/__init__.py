@@ -11,6 +11,7 @@ __all__ = [
     "Audit",
     "Block",
     "Comparison",
+    "Conversion",
     "Explanation",
     "Layout",
     "Problem",
@@ -21,6 +22,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "convert",
     "emit",
     "explain",
     "load",
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from layoutopt.files.file import load
     from layoutopt.files.python import load_all, problem
     from layoutopt.layout.layout import Layout
+    from layoutopt.ownership.conversion import Conversion, convert
     from layoutopt.problems.answer import Arrangement, Result, Status
     from layoutopt.problems.types import Access, Block, Problem, Tile
     from layoutopt.search.block import solve
@@ -53,6 +56,7 @@ _HOMES = {
     "Audit": "layoutopt.study.check",
     "Block": "layoutopt.problems.types",
     "Comparison": "layoutopt.study.comparison",
+    "Conversion": "layoutopt.ownership.conversion",
     "Explanation": "layoutopt.study.explanation",
     "Layout": "layoutopt.layout.layout",
     "Problem": "layoutopt.files.python",
@@ -62,6 +66,7 @@ _HOMES = {
     "Tile": "layoutopt.problems.types",
     "check": "layoutopt.study.check",
     "compare": "layoutopt.study.compare",
+    "convert": "layoutopt.ownership.conversion",
     "emit": "layoutopt.codegen.python",
     "explain": "layoutopt.study.explain",
     "load": "layoutopt.files.file",

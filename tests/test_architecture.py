@@ -24,6 +24,7 @@ ROOMS = (
     "imports",
     "engine",
     "kernels",
+    "ownership",
     "model",
     "proof",
     "search",
@@ -70,7 +71,7 @@ def importers(name):
 def test_every_folder_is_a_room():
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(ROOMS)
-    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 22
+    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 23
 
 
 @pytest.mark.parametrize("module", sorted(set(MODULES) - {"layoutopt"}))
@@ -138,6 +139,7 @@ def test_public_names():
             "Audit",
             "Block",
             "Comparison",
+            "Conversion",
             "Explanation",
             "Layout",
             "Problem",
@@ -148,6 +150,7 @@ def test_public_names():
             "__version__",
             "check",
             "compare",
+            "convert",
             "emit",
             "explain",
             "load",

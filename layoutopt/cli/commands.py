@@ -28,6 +28,7 @@ class Command(NamedTuple):
 COMMANDS: Final = (
     Command("solve", "solve", "Find the smallest conflict-free layout of a tile."),
     Command("compare", "compare", "Padding or swizzle: the best layout of each family side by side."),
+    Command("convert", "convert", "Move a tile from one register layout to another: the instructions."),
     Command("show", "show", "Draw the banks under one warp instruction: text, SVG or a page."),
     Command("check", "check", "Audit a layout that is in use, or a compiled kernel."),
     Command("emit", "emit", f"Print a layout as code, in one of {len(LANGUAGES)} languages."),

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
+from msgspec import Meta, Struct
 
+from layoutopt.accesses.array_access import Bases
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
+from layoutopt.files.checks import MAX_ELEMENTS, check_element
+from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
 from layoutopt.ownership.instructions import Instruction, instructions
 from layoutopt.ownership.linear import Memory, Plan, Side, memory, moves, plans
 from layoutopt.ownership.spaces import Span, independent
-from layoutopt.problems.types import Tile
+from layoutopt.problems.types import SCHEMA as PROBLEM_SCHEMA
+from layoutopt.problems.types import Name, Tile
 
-Vectors = Sequence[Sequence[int]]
-Bases = Mapping[str, Vectors]
+Minimise = Literal["bytes", "instructions"]
 
-_PARTS: Final = ("register", "lane", "warp")
 SCHEMA: Final = "layoutopt.conversion/1"
+MAX_REGISTER_BITS: Final = 10
+_PARTS: Final = ("register", "lane", "warp")
+_NO_LIMIT: Final = 64  # bits of an offset
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Conversion:
         proof: of the wavefronts.
         within_warps: no element leaves its warp, so that barriers of the warp do, or shuffles.
         target: the GPU.
+        registers: elements that a thread of the source holds, and of the destination.
+        element_bytes: of an element.
         reason: why there is none, where the status says so.
     """
 
@@ -60,6 +69,8 @@ class Conversion:
     proof: Bound
     within_warps: bool
     target: str
+    registers: tuple[int, int]
+    element_bytes: int
     reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -92,58 +103,121 @@ class Conversion:
         return found | ({"reason": self.reason} if self.reason else {})
 
 
+class Layouts(Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """Who holds which elements, and who wants them."""
+
+    from_: Bases
+    to: Bases
+    max_bytes: Annotated[int, Meta(ge=1, description="Of scratch")] | None = None
+
+
+class ConversionProblem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    """A tile to be moved from one register layout to another: the form of a file."""
+
+    name: Name
+    tile: Tile
+    threads: Annotated[int, Meta(ge=1, le=1024, description="Threads of the block")]
+    convert: Layouts
+    schema_: Literal["layoutopt.problem/1"] = PROBLEM_SCHEMA
+    target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
+    notes: str | None = None
+
+
 def convert(
     *,
     shape: Sequence[int],
-    element: str | Mapping[str, int],
-    source: Bases,
-    destination: Bases,
+    element: str | Mapping[str, Any],
+    source: Mapping[str, Any],
+    destination: Mapping[str, Any],
     threads: int,
     target: str | Device = "sm_90",
     max_bytes: int | None = None,
-    minimise: Literal["bytes", "instructions"] = "bytes",
+    minimise: Minimise = "bytes",
 ) -> Conversion:
-    """Find the instructions that move a tile between two linear register layouts with the fewest wavefronts.
+    """The instructions that move a tile between two linear register layouts with the fewest wavefronts.
 
     Args:
         shape: extents of the tile, powers of two.
         element: its type, as in a problem file.
-        source: who holds which elements: `register`, `lane` and `warp`, each a list of coordinate vectors, one
-            for each bit of the number; the coordinates of an element are the XOR of those of its bits.
+        source: who holds which elements: `register`, `lane` and `warp`, each a list of coordinate vectors,
+            one for each bit of the number; coordinates are the XOR of those of the bits that are set.
         destination: who wants which, likewise.
         threads: of the block.
         target: a GPU.
         max_bytes: of scratch.
-        minimise: what comes after wavefronts: the scratch (then instructions), or the instructions.
+        minimise: what comes after wavefronts: scratch, then instructions; or instructions, then scratch.
 
     Raises:
-        ProblemFileError: an argument is wrong; its `field` says which.
+        ProblemFileError: an argument is wrong; `field` says which.
     """
     gpu = target if isinstance(target, Device) else device(target)
-    tile = Tile(tuple(shape), element)
-    element_bits = _bits(tile.element_bytes, "element")
-    sides = [
-        _vectors(bases, tile.shape, threads, gpu.lanes, field)
+    tile = json_data.convert({"shape": shape, "element": element}, Tile)
+    layouts = [
+        json_data.convert(bases, Bases, field)
         for bases, field in ((source, "source"), (destination, "destination"))
     ]
-    _check_held(*sides)
-    if copies := _copies_within_threads(*sides):
+    if minimise not in get_args(Minimise):
+        expected = " or ".join(get_args(Minimise))
+        raise ProblemFileError("minimise", f"expected {expected}, got {described(minimise)}")
+    if max_bytes is not None and (not isinstance(max_bytes, int) or max_bytes < 1):
+        raise ProblemFileError("max_bytes", f"expected a number of bytes, got {described(max_bytes)}")
+    return _convert(tile, layouts, ("source", "destination"), threads, gpu, max_bytes, minimise)
+
+
+def convert_file(
+    data: bytes, more: Sequence[Device] = (), minimise: Minimise = "bytes"
+) -> tuple[ConversionProblem, Conversion]:
+    """The same of the text of a file.
+
+    Args:
+        data: JSON, a `ConversionProblem`.
+        more: devices beside the package's.
+        minimise: as for `convert`.
+
+    Raises:
+        ProblemFileError: a field is wrong.
+    """
+    asked = json_data.convert(json_data.parse(data), ConversionProblem)
+    layouts = [asked.convert.from_, asked.convert.to]
+    places = "convert.from", "convert.to"
+    gpu = device(asked.target, more)
+    limit = asked.convert.max_bytes
+    return asked, _convert(asked.tile, layouts, places, asked.threads, gpu, limit, minimise)
+
+
+def _convert(
+    tile: Tile,
+    layouts: Sequence[Bases],
+    places: tuple[str, str],
+    threads: int,
+    gpu: Device,
+    max_bytes: int | None,
+    minimise: Minimise,
+) -> Conversion:
+    _check_tile(tile)
+    element_bits = tile.element_bytes.bit_length() - 1
+    held, wanting = (
+        _vectors(bases, tile.shape, threads, gpu.lanes, place)
+        for bases, place in zip(layouts, places, strict=True)
+    )
+    _check_held(held, wanting, places[1])
+    registers = 1 << len(held["register"]), 1 << len(wanting["register"])
+    about = gpu.name, registers, tile.element_bytes
+    if copies := _copies_within_threads(held, wanting):
         bound = Bound(0, "nothing moves between threads")
-        return Conversion("optimal", 0, 0, 0, (), copies, bound, True, gpu.name)
+        return Conversion("optimal", 0, 0, 0, (), copies, bound, True, *about)
     shared = memory(gpu)
-    wanted = _wanted(sides[1])
-    lower = _lower_bound(sides[0], wanted, element_bits, shared)
+    wanted = _wanted(wanting)
+    lower = _lower_bound(held, wanted, element_bits, shared)
     bound = Bound(lower, "every layout of scratch and every list of instructions")
-    room = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else 64
-    best: Plan | None = None
-    for plan in plans(_stored(sides[0]), wanted, element_bits, shared, room):
-        if best is None or _rank(plan, minimise) < _rank(best, minimise):
-            best = plan
-    within = _within_warps(*sides)
-    if best is None:
-        why = f"a round needs the elements of all lanes in more than {max_bytes} bytes"
-        return Conversion("infeasible", 0, 0, 0, (), (), bound, within, gpu.name, why)
-    listed = tuple(instructions(best, (sides[0]["register"], sides[1]["register"]), element_bits))
+    within = _within_warps(held, wanting)
+    room = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
+    found = list(plans(_stored(held), wanted, element_bits, shared, room))
+    if not found:
+        why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
+        return Conversion("infeasible", 0, 0, 0, (), (), bound, within, *about, why)
+    best = min(found, key=lambda plan: _rank(plan, minimise))
+    listed = tuple(instructions(best, (held["register"], wanting["register"]), element_bits))
     wavefronts = _count(listed, gpu)
     if wavefronts < lower:
         raise VerificationError(f"{wavefronts} wavefronts, fewer than the bound {lower}")
@@ -153,64 +227,67 @@ def convert(
         wavefronts,
         best.rounds,
         listed,
-        _repeats(sides[1]["register"]),
+        _repeats(wanting["register"]),
         bound,
         within,
-        gpu.name,
+        *about,
     )
 
 
-def _rank(plan: Plan, minimise: str) -> tuple[int, int, int]:
+def _rank(plan: Plan, minimise: Minimise) -> tuple[int, int, int]:
     """What is compared after the conflict engine's own count: it agrees with `plan.wavefronts`."""
     later = (plan.offset_bits, plan.instructions)
     return (plan.wavefronts, *(later if minimise == "bytes" else later[::-1]))
 
 
-def _bits(value: int, field: str) -> int:
-    if value & (value - 1) or value > 16:
-        raise ProblemFileError(field, f"expected 1, 2, 4, 8 or 16 bytes, got {value}")
-    return value.bit_length() - 1
+def _check_tile(tile: Tile) -> None:
+    check_element(tile)
+    for d, extent in enumerate(tile.shape):
+        if extent & (extent - 1):
+            raise ProblemFileError(f"tile.shape[{d}]", f"linear layouts have powers of two, not {extent}")
+    if tile.elements > MAX_ELEMENTS:
+        raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
+    size = tile.element_bytes
+    if size & (size - 1) or tile.element_alignment != size:
+        raise ProblemFileError(
+            "tile.element", f"expected aligned elements of 1, 2, 4, 8 or 16 bytes, got {size} bytes"
+        )
 
 
 def _vectors(
-    bases: Bases, shape: tuple[int, ...], threads: int, lanes: int, field: str
+    bases: Bases, shape: tuple[int, ...], threads: int, lanes: int, place: str
 ) -> dict[str, list[int]]:
     """The basis vectors as integers: the bits of the coordinates, the last dimension's lowest."""
-    for d, extent in enumerate(shape):
-        if extent & (extent - 1):
-            raise ProblemFileError(f"shape[{d}]", f"linear layouts need powers of two, got {extent}")
-    unknown = sorted(set(bases) - set(_PARTS))
-    if unknown:
-        raise ProblemFileError(f"{field}.{unknown[0]}", f"expected {', '.join(_PARTS)}")
     found: dict[str, list[int]] = {}
     for part in _PARTS:
         found[part] = []
-        for k, vector in enumerate(bases.get(part, ())):
-            if len(vector) != len(shape) or any(
-                not 0 <= x < extent for x, extent in zip(vector, shape, strict=False)
-            ):
+        for k, vector in enumerate(getattr(bases, part)):
+            if len(vector) != len(shape) or not all(0 <= x < e for x, e in zip(vector, shape, strict=True)):
                 raise ProblemFileError(
-                    f"{field}.{part}[{k}]", f"expected coordinates within {list(shape)}, got {list(vector)}"
+                    f"{place}.{part}[{k}]", f"expected coordinates in {list(shape)}, got {list(vector)}"
                 )
             packed = 0
             for x, extent in zip(vector, shape, strict=True):
-                packed = packed * extent + int(x)
+                packed = packed * extent + x
             found[part].append(packed)
-    for part, count in (("lane", lanes), ("warp", threads // lanes)):
-        if 1 << len(found[part]) != count:
+    if len(found["register"]) > MAX_REGISTER_BITS:
+        raise ProblemFileError(f"{place}.register", f"at most {MAX_REGISTER_BITS} vectors")
+    for part, count in (("lane", lanes), ("warp", -(-threads // lanes))):
+        if 1 << len(found[part]) != count or threads % lanes:
             raise ProblemFileError(
-                f"{field}.{part}",
-                f"expected {max(count, 1).bit_length() - 1} vectors for {count} {part}s, got {len(found[part])}",
+                f"{place}.{part}",
+                f"{threads} threads are {threads // lanes} warps of {lanes} lanes, not "
+                f"{1 << len(found['warp'])} of {1 << len(found['lane'])}",
             )
     return found
 
 
-def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]]) -> None:
+def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]], place: str) -> None:
     held = Span(v for part in _PARTS for v in source[part])
     for part in _PARTS:
         for k, vector in enumerate(destination[part]):
             if vector not in held:
-                raise ProblemFileError(f"destination.{part}[{k}]", "wants elements that the source does not hold")
+                raise ProblemFileError(f"{place}.{part}[{k}]", "wants elements that the source does not hold")
 
 
 def _stored(source: dict[str, list[int]]) -> list[Side]:
@@ -237,9 +314,7 @@ def _wanted(destination: dict[str, list[int]]) -> Side:
     return Side(False, tuple(registers), tuple(destination["lane"]), tuple(destination["warp"]))
 
 
-def _lower_bound(
-    source: dict[str, list[int]], wanted: Side, element_bits: int, shared: Memory
-) -> int:
+def _lower_bound(source: dict[str, list[int]], wanted: Side, element_bits: int, shared: Memory) -> int:
     """Wavefronts that any list of instructions needs, whatever the layout of scratch.
 
     A wavefront of a store moves at most a word of every bank, and at most a vector for each lane of its

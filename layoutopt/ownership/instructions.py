@@ -89,8 +89,9 @@ class _Side:
                 numbers += [number | 1 << i for number in numbers]
                 places += [p ^ at(vector) for p in places]
         self.number_at = dict(zip(places, numbers, strict=True))
-        low = (1 << move.own) - 1
-        starts = {min(p & ~low, (p ^ self.pair) & ~low) for p in places}
+        # One place stands for those of an instruction: by a linear map, so that addresses are linear.
+        within = Span([*(1 << i for i in range(move.own)), self.pair])
+        starts = {within.remainder(p)[0] for p in places}
         self.starts: dict[int, list[int]] = {}  # by the round of warp 0
         for start in sorted(starts):
             self.starts.setdefault(start >> plan.offset_bits, []).append(start)

@@ -176,7 +176,9 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
     cost = count * warps, -(-count // 4)
     yield Move(side, "matrix", word + 2, word, (0, 1), tuple(v for v in side.lanes[2:] if v), *cost)
     if word:  # two units of 16 bits a register: one row of a matrix each
-        yield Move(side, "matrix.trans", word + 2, word - 1, (2, 3, 4), tuple(v for v in side.lanes[:2] if v), *cost)
+        yield Move(
+            side, "matrix.trans", word + 2, word - 1, (2, 3, 4), tuple(v for v in side.lanes[:2] if v), *cost
+        )
 
 
 def _sum(vectors: Sequence[int | None], mask: int) -> int:
@@ -279,7 +281,7 @@ class _Pair:
             inside = kernel(numbers, functionals[max(move.bits, self.word) :])
             met.append(independent(map(reduced, inside)))
             wavefronts += move.wavefronts << max(0, len(met[-1]) - banks)
-        bank, segments = _apart(independent(map(reduced, space)), *met, banks)
+        bank, segments = _apart(independent(map(reduced, space)), met[0], met[1], banks)
         offset = (*vectors, *bank, *segments)
         return Plan(self.moves, (*offset, *map(reduced, rounds)), len(offset), pairs, wavefronts)
 
@@ -343,7 +345,7 @@ class _Pair:
         return found[0], found[1]
 
     def _whole_words(self, chain: list[int]) -> list[int]:
-        """V up to a word, by lanes of both sides where there are: lanes that share a word are served at once."""
+        """V up to a word, rather by lanes of both sides: lanes that share a word are served at once."""
         a, b = self.sides
         lanes = intersection(a.held_lanes, b.held_lanes)
         missing = max(0, self.word - len(chain))
@@ -377,7 +379,7 @@ class _Pair:
 
     @staticmethod
     def _spread(span: Span, numbers: list[int], bits: list[int]) -> None:
-        """Give the functionals of `bits` values on a phase, where they are free, by which they tell it apart."""
+        """Give the functionals of `bits`, where they are free, values that tell a phase's lanes apart."""
         known, free = span.copy(), []
         told = Span()
         for vector in numbers:

@@ -1,0 +1,318 @@
+"""Conversions between register layouts: executed byte by byte, counted, and held against every linear layout."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+from command import layoutopt as command
+from conftest import ROOT
+from oracle import banks
+from oracle.conversions import execute, expected
+from oracle.toy import toy_device
+
+import layoutopt
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.ownership.spaces import Span
+
+BYTES = {"f32": 4, "f16": 2, "e4m3": 1, "f64": 8}
+MMA = {
+    "register": [[0, 1], [8, 0], [0, 8], [0, 16], [0, 32]],
+    "lane": [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+    "warp": [[16, 0], [32, 0]],
+}
+ROWS = {
+    "register": [[0, 1], [0, 2], [0, 4], [16, 0], [32, 0]],
+    "lane": [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]],
+    "warp": [[4, 0], [8, 0]],
+}
+
+
+def converted(source=MMA, destination=ROWS, shape=(64, 64), element="f16", threads=128, **more):
+    return layoutopt.convert(
+        shape=shape, element=element, source=source, destination=destination, threads=threads, **more
+    )
+
+
+def blocked(rng, shape, element):
+    """Who holds what in a layout as Triton's blocked ones: vectors, lanes and warps along either dimension."""
+    sizes, bases = [1, 1], {"register": [], "lane": [], "warp": []}
+    first = rng.randrange(2)
+    plan = [("register", first)] * rng.randrange(4)
+    plan += [("lane", d) for d in rng.choice([[0] * k + [1] * (5 - k) for k in range(6)])]
+    plan += [("warp", rng.randrange(2)) for _ in range(2)]
+    for part, d in plan:
+        fits = sizes[d] < shape[d]
+        bases[part].append([sizes[d] * (k == d) if fits else 0 for k in range(2)])
+        sizes[d] *= 2 if fits else 1
+    for d in (first, 1 - first):
+        while sizes[d] < shape[d]:
+            bases["register"].append([sizes[d] * (k == d) for k in range(2)])
+            sizes[d] *= 2
+    return bases
+
+
+def general(rng, shape, covers):
+    """Any vectors: nothing lies along a dimension, some repeat others or are 0."""
+    while True:
+        counts = {"register": rng.randrange(4, 7), "lane": 5, "warp": 2}
+        bases = {
+            part: [[rng.randrange(e) * (rng.random() < 0.95) for e in shape] for _ in range(count)]
+            for part, count in counts.items()
+        }
+        every = [v[0] * shape[1] + v[1] for vectors in bases.values() for v in vectors]
+        if not covers or 1 << len(Span(every)) == shape[0] * shape[1]:
+            return bases
+
+
+def verify(found, source, destination, element, gpu="sm_90"):
+    """Every element arrives, and the wavefronts are those that plain loops count."""
+    data = found.to_json()
+    assert execute(data, source, destination, BYTES[element]) == expected(destination)
+    wavefronts = 0
+    for instruction in found.instructions:
+        for address in instruction.byte_address.tolist():
+            active = [a >= 0 for a in address]
+            wavefronts += banks.instruction(address, active, instruction.operation, device(gpu))[0]
+    assert wavefronts == found.wavefronts >= found.proof.lower_bound
+    assert (found.wavefronts == found.proof.lower_bound) == (found.status == "optimal")
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_every_element_arrives(seed):
+    rng = random.Random(seed)
+    element = rng.choice(["f16", "f32", "e4m3", "f64"])
+    shape = [rng.choice([16, 32]), rng.choice([16, 32, 64])]
+    gpu = rng.choice(["sm_90", "sm_80", "sm_70", "sm_75"])
+    if rng.random() < 0.5:
+        source, destination = blocked(rng, shape, element), blocked(rng, shape, element)
+    else:
+        source, destination = general(rng, shape, True), general(rng, shape, False)
+    found = converted(source, destination, shape, element, target=gpu)
+    verify(found, source, destination, element, gpu)
+    quick = converted(source, destination, shape, element, target=gpu, minimise="instructions")
+    verify(quick, source, destination, element, gpu)
+    assert quick.wavefronts == found.wavefronts
+    assert len(quick.instructions) * quick.rounds <= len(found.instructions) * found.rounds
+    for part in (2, 8):
+        less = converted(source, destination, shape, element, target=gpu, max_bytes=found.bytes // part or 1)
+        if less.status != "infeasible":
+            verify(less, source, destination, element, gpu)
+            assert less.bytes <= found.bytes // part and less.wavefronts >= found.wavefronts
+
+
+def test_accumulators_to_rows_of_eight():
+    """Two lanes' words make a row; 16-byte stores and matrix loads take one round, transposing ones half the
+    scratch: 64 x 64 halves are 64 wavefronts each way."""
+    found = converted()
+    assert (found.status, found.wavefronts, found.bytes, found.rounds) == ("optimal", 128, 4096, 2)
+    assert {i.op for i in found.instructions} == {"st.shared.b32", "ldmatrix.x4.trans"}
+    quick = converted(minimise="instructions")
+    assert {i.op for i in quick.instructions} == {"st.shared.v4.b32", "ldmatrix.x4"}
+    assert (quick.bytes, quick.rounds, len(quick.instructions)) == (8192, 1, 8)
+
+
+@pytest.mark.parametrize("scratch, rounds", [(4096, 2), (2048, 4), (1024, 8), (512, 16)])
+def test_less_scratch_takes_more_rounds(scratch, rounds):
+    found = converted(max_bytes=scratch)
+    verify(found, MMA, ROWS, "f16")
+    assert (found.bytes, found.rounds, found.wavefronts) == (scratch, rounds, 128)
+
+
+def test_a_warp_at_a_time_is_the_least_scratch():
+    found = converted(max_bytes=64)
+    assert found.status == "infeasible" and not found.instructions and "64 bytes" in found.reason
+
+
+def test_renamed_registers_move_nothing():
+    turned = {**MMA, "register": MMA["register"][::-1]}
+    found = converted(MMA, turned)
+    assert (found.status, found.wavefronts, found.bytes, found.instructions) == ("optimal", 0, 0, ())
+    assert execute(found.to_json(), MMA, turned, 2) == expected(turned)
+
+
+def test_elements_that_several_hold_are_stored_once():
+    """All warps hold the tile: of 4 x 16 wavefronts of stores one warp's are left."""
+    every = {**MMA, "warp": [[0, 0], [0, 0]]}
+    wanted = {**ROWS, "register": ROWS["register"][:3], "warp": [[4, 0], [8, 0]]}
+    found = converted(every, wanted, shape=(16, 64))
+    verify(found, every, wanted, "f16")
+    stores = [i for i in found.instructions if i.kind == "store"]
+    assert all((i.byte_address[1:] == -1).all() for i in stores)
+    assert found.wavefronts == 16 + 16
+
+
+def test_within_a_warp():
+    assert not converted().within_warps
+    assert converted(MMA, {**ROWS, "lane": [*ROWS["lane"][:3], [1, 0], [2, 0]], "warp": MMA["warp"],
+                           "register": [[0, 1], [0, 2], [0, 4], [4, 0], [8, 0]]}).within_warps  # fmt: skip
+
+
+def every_layout(bits):
+    """Columns of all invertible matrices over F2: int64, shape (layouts, bits)."""
+    found = []
+
+    def grow(columns, span):
+        if len(columns) == bits:
+            found.append(columns)
+        for v in range(1, 1 << bits) if len(columns) < bits else ():
+            if v not in span:
+                grow([*columns, v], span | {s ^ v for s in span})
+
+    grow([], {0})
+    return np.array(found)
+
+
+def images(layouts, vectors):
+    """What each layout makes of vectors; shape (layouts, vectors)."""
+    bits = np.arange(layouts.shape[1])
+    masks = (np.array(vectors)[:, None] >> bits & 1).astype(bool)
+    return np.bitwise_xor.reduce(np.where(masks[None], layouts[:, None, :], 0), axis=2)
+
+
+def sums(columns):
+    """The XOR of each subset of columns; shape (layouts, 2**columns)."""
+    total = np.zeros((len(columns), 1), np.int64)
+    for k in range(columns.shape[1]):
+        total = np.concatenate([total, total ^ columns[:, k : k + 1]], axis=1)
+    return total
+
+
+def least(layouts, registers, lanes, warps, lane_mask, warp_mask):
+    """Wavefronts of a side under each layout: words on 4 banks, 4 lanes, by halves and quarters for 8 and 16 bytes.
+
+    Lanes and warps with a bit of the masks take no part.
+    """
+    best = np.full(len(layouts), 1 << 20)
+    lane, warp, register = (
+        images(layouts, vectors) if vectors else np.zeros((len(layouts), 0), np.int64)
+        for vectors in (lanes, warps, registers)
+    )
+    words = np.sort(sums(register), axis=1)
+    for k in range(min(len(registers), 2) + 1):
+        groups = words.reshape(len(words), -1, 1 << k)
+        first = groups[:, :, :1]
+        fits = (first + np.arange(1 << k) == groups).all((1, 2)) & (first % (1 << k) == 0).all((1, 2))
+        fits &= (lane % (1 << k) == 0).all(1) & (warp % (1 << k) == 0).all(1)
+        total = np.zeros(fits.sum(), np.int64)
+        active_lanes = [n for n in range(4) if not n & lane_mask]
+        active_warps = [w for w in range(1 << len(warps)) if not w & warp_mask]
+        size = 4 >> k  # lanes of a phase; vectors on as many banks
+        for w, g in itertools.product(active_warps, range(groups.shape[1])):
+            place = (sums(lane) ^ sums(warp)[:, w : w + 1] ^ first[:, g])[fits] >> k
+            for start in range(0, 4, size):
+                inside = [n for n in active_lanes if start <= n < start + size]
+                if inside:
+                    total += worst(place[:, inside], size)
+        best[fits] = np.minimum(best[fits], total)
+    return best
+
+
+def worst(places, banks_of_vectors):
+    """The most distinct places of one bank, by row."""
+    ordered = np.sort(places, axis=1)
+    fresh = np.ones_like(ordered)
+    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return max_over((fresh * (ordered % banks_of_vectors == b)).sum(1) for b in range(banks_of_vectors))
+
+
+def max_over(arrays):
+    return np.maximum.reduce(list(arrays))
+
+
+def test_no_linear_layout_and_no_width_is_better():
+    """Tiles of 16 words on toy devices of 4 lanes and 4 banks: all 20,160 linear layouts, all widths."""
+    rng, layouts = random.Random(5), every_layout(4)
+    gpu = toy_device(4, 4, (4, 8, 16))
+    checked = 0
+    while checked < 20:
+        sides = []
+        for covers in (True, False):
+            while True:
+                numbers = {"register": rng.choice([1, 2, 3]), "lane": 2, "warp": 1}
+                side = {part: [rng.randrange(16) for _ in range(n)] for part, n in numbers.items()}
+                if not covers or len(Span(v for vectors in side.values() for v in vectors)) == 4:
+                    break
+            sides.append(side)
+        bases = [{p: [[v >> 2, v & 3] for v in vectors] for p, vectors in side.items()} for side in sides]
+        found = converted(*bases, shape=(4, 4), element="f32", threads=8, target=gpu)
+        if not found.instructions:
+            continue
+        checked += 1
+        stored = min_over_owners(layouts, sides[0])
+        wanted = least(layouts, basis(sides[1]["register"]), sides[1]["lane"], sides[1]["warp"], 0, 0)
+        assert found.wavefronts == (stored + wanted).min(), bases
+
+
+def basis(vectors):
+    span = Span()
+    return [v for v in vectors if span.add(v)]
+
+
+def min_over_owners(layouts, side):
+    """Each element stored once: whatever independent vectors stand for all."""
+    parts = [(part, k) for part in ("register", "lane", "warp") for k in range(len(side[part]))]
+    costs = []
+    for kept in itertools.combinations(parts, 4):
+        if len(Span(side[part][k] for part, k in kept)) < 4:
+            continue
+        registers = [side["register"][k] for part, k in kept if part == "register"]
+        masks = [
+            sum(1 << k for k in range(len(side[part])) if (part, k) not in kept) for part in ("lane", "warp")
+        ]
+        costs.append(least(layouts, registers, side["lane"], side["warp"], *masks))
+    return max_over(-c for c in costs) * -1
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [
+        ({"shape": (64, 48)}, "tile.shape[1]"),
+        ({"shape": (64, -1)}, "shape[1]"),
+        ({"element": "f33"}, "tile.element"),
+        ({"element": {"bytes": 12}}, "tile.element"),
+        ({"element": {"bytes": 4, "align": 2}}, "tile.element"),
+        ({"element": "f4e2m1"}, "tile.element"),
+        ({"threads": 64}, "source.warp"),
+        ({"threads": 100}, "source.lane"),
+        ({"target": "sm_1"}, "target"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"max_bytes": "all"}, "max_bytes"),
+        ({"minimise": "time"}, "minimise"),
+        ({"source": {**MMA, "lane": MMA["lane"][:4]}}, "source.lane"),
+        ({"source": {**MMA, "block": [[1, 0]]}}, "source"),
+        ({"source": {**MMA, "warp": [[16, 0], [64, 0]]}}, "source.warp[1]"),
+        ({"source": {**MMA, "warp": [[16, 0], [0, 0]]}}, "destination.register[4]"),
+        ({"source": {**MMA, "register": [[1]] * 5}}, "source.register[0]"),
+        ({"source": {**MMA, "register": [[0, 0]] * 11}}, "source.register"),
+        ({"destination": 3}, "destination"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_argument(change, field):
+    given = {"shape": (64, 64), "element": "f16", "source": MMA, "destination": ROWS, "threads": 128}
+    with pytest.raises(ProblemFileError) as caught:
+        layoutopt.convert(**(given | change))
+    assert caught.value.field.startswith(field)
+
+
+def conversion_file(folder, **more):
+    convert = {"from": MMA, "to": ROWS, **more}
+    data = {"name": "mma to rows", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 128}
+    path = folder / "conversion.json"
+    path.write_text(json.dumps({**data, "convert": convert}))
+    return path
+
+
+def test_command(tmp_path):
+    path = conversion_file(tmp_path)
+    ran = command("convert", path, "--code", tmp_path / "out.cuh")
+    assert ran.returncode == 0 and "optimal: 128 wavefronts" in ran.stdout
+    assert "void mma_to_rows(" in (tmp_path / "out.cuh").read_text()
+    data = json.loads(command("convert", path, "--json").stdout)
+    assert execute(data, MMA, ROWS, 2) == expected(ROWS)
+    assert command("convert", conversion_file(tmp_path, max_bytes=64)).returncode == 1
+    ran = command("convert", conversion_file(tmp_path, to=3))
+    assert ran.returncode == 2 and "convert.to" in ran.stderr
+    assert command("convert", ROOT / "README.md").returncode == 2
