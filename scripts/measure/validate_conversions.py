@@ -1,0 +1,102 @@
+"""Run emitted conversions between register layouts on a GPU: every element, and the profiler's counters.
+
+    python scripts/measure/validate_conversions.py --write FOLDER     here: convert, emit, write the program
+    python scripts/measure/validate_conversions.py --measure FOLDER   on the GPU: compile, run; measured.json
+
+The conversions are those of `scripts/checkers/triton_conversions.py` from seed 1 on, in turn as they come, with
+half of the scratch, and with the fewest instructions. The second step needs nvcc, ncu and msgspec.
+`tests/data/h200_conversions.json` is what it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import on_gpu
+
+from layoutopt.codegen.templates import filled_text, parts_of
+
+COUNT = 66
+TYPES = {"f16": "unsigned short", "f32": "unsigned", "e4m3": "unsigned char"}
+COUNTERS = {kind: f"{on_gpu.WAVEFRONTS}_op_{short}.sum" for kind, short in (("load", "ld"), ("store", "st"))}
+
+
+def write(folder: Path) -> None:
+    """The program and what its kernels are expected to count."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "checkers"))
+    from triton_conversions import WARPS, question
+
+    import layoutopt
+    from layoutopt.codegen.conversion import emit_conversion
+
+    parts = parts_of(Path(__file__).with_suffix(".cu").read_text())
+    text = parts["start"] + filled_text(parts["check"], THREADS=32 * WARPS)
+    rows, calls = [], ""
+    for seed in range(1, COUNT + 1):
+        shape, element, source, destination = question(seed)
+        asked = dict(shape=shape, element=element, source=source, destination=destination, threads=32 * WARPS)
+        found = layoutopt.convert(**asked)
+        if seed % 3 == 1:
+            less = layoutopt.convert(**asked, max_bytes=max(1, found.bytes // 2))
+            found = less if less.status != "infeasible" else found
+        elif seed % 3 == 2:
+            found = layoutopt.convert(**asked, minimise="instructions")
+        name = f"conversion_{seed}"
+
+        def numbers(bases: dict) -> str:
+            order = [*bases["register"], *bases["lane"], *bases["warp"]]
+            return ", ".join(str(v[0] * shape[1] + v[1]) for v in order)  # noqa: B023
+
+        text += filled_text(
+            parts["kernel"], FUNCTION=emit_conversion(found, name), NAME=name, TYPE=TYPES[element],
+            SCRATCH=max(found.bytes, 1), HELD=found.registers[0], WANTED=found.registers[1],
+            SOURCE=numbers(source), DESTINATION=numbers(destination),
+        )  # fmt: skip
+        calls += f'    std::printf("{name} %d\\n", {name}_wrong());\n'
+        row = {"seed": seed, "bytes": found.bytes, "rounds": found.rounds}
+        rows.append(row | {"wavefronts": {kind: split(found, kind) for kind in COUNTERS}})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "conversions.cu").write_text(text + filled_text(parts["end"], CALLS=calls))
+    (folder / "expected.json").write_text(json.dumps(rows))
+
+
+def split(found, kind: str) -> int:
+    """Wavefronts of the stores or loads of a conversion, by the conflict engine."""
+    import numpy as np
+
+    from layoutopt.engine.conflicts import count_wavefronts
+    from layoutopt.hardware.devices import device
+
+    total = 0
+    for i in found.instructions:
+        if i.kind == kind:
+            address = np.maximum(i.byte_address, 0)
+            counts = count_wavefronts(address, i.byte_address >= 0, i.operation, device(found.target))
+            total += int(counts.wavefronts.sum())
+    return total
+
+
+def measure(folder: Path) -> None:
+    """Compile, run, profile; one launch of each kernel a pass of its check."""
+    program = on_gpu.built(folder / "conversions.cu", *on_gpu.compile_flags())
+    printed = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True).stdout
+    wrong = {name: int(count) for name, count in map(str.split, printed.splitlines())}
+    counted: dict[str, dict[str, int]] = {}
+    for launch in on_gpu.profiled(tuple(COUNTERS.values()), "conversion_.*", program):
+        name = launch["Kernel Name"].split("(")[0].removesuffix("_kernel")
+        counted[name] = {kind: on_gpu.counted(launch, metric) for kind, metric in COUNTERS.items()}
+    rows = json.loads((folder / "expected.json").read_text())
+    for row in rows:
+        name = f"conversion_{row['seed']}"
+        row |= {"counted": counted[name], "wrong": wrong[name]}
+    head = on_gpu.provenance(Path(__file__).name)
+    (folder / "measured.json").write_text(on_gpu.record(head, "conversions", rows))
+    as_expected = sum(row["counted"] == row["wavefronts"] for row in rows)
+    print(f"{sum(not row['wrong'] for row in rows)} of {len(rows)} right, {as_expected} counted as expected")
+
+
+if __name__ == "__main__":
+    on_gpu.write_or_measure(__doc__, write, measure)
