@@ -122,7 +122,7 @@ def test_a_language(tmp_path, monkeypatch):
     from layoutopt.hardware.devices import device
 
     problem = from_data(transpose(8))
-    assert emit("words", problem, device("sm_90"), "x0*9 + x1") == "transpose takes 284 bytes\n"
+    assert emit("words", problem, device("sm_90"), "x0*9 + x1") == "t takes 284 bytes\n"
 
 
 def test_a_command(monkeypatch):

@@ -26,7 +26,7 @@ def conversion_report(name: str, found: Conversion) -> str:
     lines += ["", f"  {rounds}, {found.bytes:,} bytes of scratch, {2 * found.rounds - 1} barriers"]
     claim = f"{found.wavefronts:,} wavefronts"
     if found.status == "optimal":
-        lines.append(f"  optimal: {claim}, the fewest of {found.proof.scope}; verified at every lane")
+        lines.append(f"  optimal: {claim}, the fewest in {found.proof.scope}; counted at every lane")
     else:
         lines.append(f"  feasible: {claim}, at least {found.proof.lower_bound:,} in {found.proof.scope}")
     if found.within_warps:

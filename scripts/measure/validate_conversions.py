@@ -3,8 +3,8 @@
     python scripts/measure/validate_conversions.py --write FOLDER     here: convert, emit, write the program
     python scripts/measure/validate_conversions.py --measure FOLDER   on the GPU: compile, run; measured.json
 
-The conversions are those of `scripts/checkers/triton_conversions.py` from seed 1 on, in turn as they come, with
-half of the scratch, and with the fewest instructions. The second step needs nvcc, ncu and msgspec.
+The conversions are those of `scripts/checkers/triton_conversions.py` from seed 1 on, in turn with half of the
+scratch, with the fewest instructions, and as they come. The second step needs nvcc, ncu and msgspec.
 `tests/data/h200_conversions.json` is what it wrote.
 """
 
@@ -37,7 +37,13 @@ def write(folder: Path) -> None:
     rows, calls = [], ""
     for seed in range(1, COUNT + 1):
         shape, element, source, destination = question(seed)
-        asked = dict(shape=shape, element=element, source=source, destination=destination, threads=32 * WARPS)
+        asked = {
+            "shape": shape,
+            "element": element,
+            "source": source,
+            "destination": destination,
+            "threads": 32 * WARPS,
+        }
         found = layoutopt.convert(**asked)
         if seed % 3 == 1:
             less = layoutopt.convert(**asked, max_bytes=max(1, found.bytes // 2))

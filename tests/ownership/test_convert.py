@@ -100,7 +100,8 @@ def test_every_element_arrives(seed):
         less = converted(source, destination, shape, element, target=gpu, max_bytes=found.bytes // part or 1)
         if less.status != "infeasible":
             verify(less, source, destination, element, gpu)
-            assert less.bytes <= found.bytes // part and less.wavefronts >= found.wavefronts
+            assert less.bytes <= found.bytes // part
+            assert less.wavefronts >= found.wavefronts
 
 
 def test_accumulators_to_rows_of_eight():
@@ -114,7 +115,7 @@ def test_accumulators_to_rows_of_eight():
     assert (quick.bytes, quick.rounds, len(quick.instructions)) == (8192, 1, 8)
 
 
-@pytest.mark.parametrize("scratch, rounds", [(4096, 2), (2048, 4), (1024, 8), (512, 16)])
+@pytest.mark.parametrize(("scratch", "rounds"), [(4096, 2), (2048, 4), (1024, 8), (512, 16)])
 def test_less_scratch_takes_more_rounds(scratch, rounds):
     found = converted(max_bytes=scratch)
     verify(found, MMA, ROWS, "f16")
@@ -123,7 +124,9 @@ def test_less_scratch_takes_more_rounds(scratch, rounds):
 
 def test_a_warp_at_a_time_is_the_least_scratch():
     found = converted(max_bytes=64)
-    assert found.status == "infeasible" and not found.instructions and "64 bytes" in found.reason
+    assert found.status == "infeasible"
+    assert not found.instructions
+    assert "64 bytes" in found.reason
 
 
 def test_renamed_registers_move_nothing():
@@ -267,7 +270,7 @@ def min_over_owners(layouts, side):
 
 
 @pytest.mark.parametrize(
-    "change, field",
+    ("change", "field"),
     [
         ({"shape": (64, 48)}, "tile.shape[1]"),
         ({"shape": (64, -1)}, "shape[1]"),
@@ -308,11 +311,13 @@ def conversion_file(folder, **more):
 def test_command(tmp_path):
     path = conversion_file(tmp_path)
     ran = command("convert", path, "--code", tmp_path / "out.cuh")
-    assert ran.returncode == 0 and "optimal: 128 wavefronts" in ran.stdout
+    assert ran.returncode == 0
+    assert "optimal: 128 wavefronts" in ran.stdout
     assert "void mma_to_rows(" in (tmp_path / "out.cuh").read_text()
     data = json.loads(command("convert", path, "--json").stdout)
     assert execute(data, MMA, ROWS, 2) == expected(ROWS)
     assert command("convert", conversion_file(tmp_path, max_bytes=64)).returncode == 1
     ran = command("convert", conversion_file(tmp_path, to=3))
-    assert ran.returncode == 2 and "convert.to" in ran.stderr
+    assert ran.returncode == 2
+    assert "convert.to" in ran.stderr
     assert command("convert", ROOT / "README.md").returncode == 2
