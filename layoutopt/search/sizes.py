@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from layoutopt.accesses.free_lanes import is_free
@@ -46,6 +46,7 @@ class Size:
         values: of the parameters.
         case: the problem, with the widths that cost least.
         offset: element offset over x0, x1, ...
+        weighted: excess wavefronts, with weights.
         excess: excess wavefronts, weights not applied.
         bytes: last offset plus element size.
         alignment_bytes: of the base.
@@ -54,6 +55,7 @@ class Size:
     values: Values
     case: Case
     offset: Node
+    weighted: float
     excess: float
     bytes: int
     alignment_bytes: int
@@ -70,6 +72,16 @@ class CommonFormula:
 
     offset: Node
     sizes: tuple[Size, ...]
+
+    @property
+    def cost(self) -> tuple[float, int, int]:
+        """Weighted excess, then bytes, of all sizes, then operations of the formula."""
+        excess, size = sum(one.weighted for one in self.sizes), sum(one.bytes for one in self.sizes)
+        return excess, size, operations(self.offset)
+
+
+# The values of the parameters, and the problem's cases, one for each choice of widths.
+Asked = Sequence[tuple[Values, list[Case]]]
 
 
 def common_formula(
@@ -92,60 +104,105 @@ def common_formula(
         OutOfTime: the time was over before one was found that does.
         ProblemFileError: the problems fix their layout, or have too many accesses together.
     """
-    for _, problem in problems:
+    budget = budget or Budget()
+    asked = _asked(problems, gpu, budget)
+    names = frozenset(name for name, value in problems[0][0].items() if isinstance(value, int))
+    if ELEMENT in names:
+        raise ProblemFileError(f"sizes[0].{ELEMENT}", "means the size of an element; choose another name")
+    known = names | {ELEMENT} | {f"x{d}" for d in range(len(shape))}
+    best: CommonFormula | None = None
+    unpadded = False
+    for padded, text in budget.while_left(_candidates([f"({extent})" for extent in shape], asked)):
+        if best is not None and padded and best.cost[0] == 0 and unpadded:
+            break  # nothing with a pad has fewer bytes
+        most = best.cost[0] if best is not None else math.inf
+        found = _counted(parse(text, known), asked, most, budget)
+        if found is not None and (best is None or found.cost < best.cost):
+            best, unpadded = found, not padded
+    if best is None:
+        if budget.ran_out:
+            raise OutOfTime("formulas were counted at every size")
+        raise LayoutError("no formula with one pad or XOR holds every size within the constraints")
+    return replace(best, offset=simplify(best.offset, formula_ranges(best.sizes)))
+
+
+def _asked(problems: Sequence[tuple[Values, Problem]], gpu: Device, budget: Budget) -> Asked:
+    """The cases of every size, all of which are held at once."""
+    known: list[tuple[Values, list[Case]]] = []
+    lanes = 0
+    for number, (values, problem) in enumerate(problems):
         if problem.is_dictated or problem.layout.offset is not None:
             raise ProblemFileError(
                 "layout", "one formula is sought for all sizes; offset, must_be and the hardware fix it"
             )
         if not problem.layout.objective.excess_first:
+            first = problem.layout.minimise
             raise ProblemFileError(
-                "layout.minimise",
-                f"one formula for all sizes is sought for excess first, not {problem.layout.minimise}",
+                "layout.minimise", f"one formula for all sizes is sought for excess first, not {first}"
             )
         if is_free(problem):
             raise ProblemFileError("accesses", "one formula for all sizes needs lanes that are fixed")
-    names = frozenset(name for name, value in problems[0][0].items() if isinstance(value, int))
-    if ELEMENT in names:
-        raise ProblemFileError(f"sizes[0].{ELEMENT}", "means the size of an element; choose another name")
-    known = names | {ELEMENT} | {f"x{d}" for d in range(len(shape))}
-    budget = budget or Budget()
-    every = _cases(problems, gpu, budget)
-    best: tuple[tuple[float, int, int], bool, Node, list[Size]] | None = None
-    for padded, text in budget.while_left(_candidates([f"({extent})" for extent in shape], every)):
-        if best is not None and padded and best[0][0] == 0 and not best[1]:
-            break  # nothing with a pad has fewer bytes
-        candidate = parse(text, known)
-        found = _counted(candidate, every, best[0][0] if best is not None else math.inf, budget)
-        if found is not None:
-            excess, sizes = found
-            cost = excess, sum(size.bytes for size in sizes), operations(candidate)
-            if best is None or cost < best[0]:
-                best = cost, padded, candidate, sizes
-    if best is None:
-        if budget.ran_out:
-            raise OutOfTime("formulas were counted at every size")
-        raise LayoutError("no formula with one pad or XOR holds every size within the constraints")
-    _, _, offset, sizes = best
-    return CommonFormula(simplify(offset, formula_ranges(sizes)), tuple(sizes))
-
-
-def _cases(
-    problems: Sequence[tuple[Values, Problem]], gpu: Device, budget: Budget
-) -> list[tuple[Values, list[Case]]]:
-    """The cases of every size, one for each choice of widths, all of which are held at once."""
-    known: list[tuple[Values, list[Case]]] = []
-    lanes = 0
-    for number, (values, problem) in enumerate(problems):
         known.append((values, []))
         for case in cases(problem, gpu, budget):
             known[-1][1].append(case)
             lanes += sum(access.element.size for access in case.lanes.accesses)
             if lanes > MAX_LANE_ACCESSES:
-                raise ProblemFileError(
-                    f"sizes[{number}]",
-                    f"more than {MAX_LANE_ACCESSES:,} lane accesses of all sizes together; take fewer",
-                )
+                most = f"more than {MAX_LANE_ACCESSES:,} lane accesses of all sizes together; take fewer"
+                raise ProblemFileError(f"sizes[{number}]", most)
     return known
+
+
+def _counted(candidate: Node, asked: Asked, most: float, budget: Budget) -> CommonFormula | None:
+    """What a candidate is at every size.
+
+    None where it does not fit, has more weighted excess than `most`, or the time is over before that.
+    """
+    sizes: list[Size] = []
+    for values, found in asked:
+        offset = at_size(candidate, values, found[0].problem)
+        each = [] if budget.spent else [_served(values, case, offset) for case in found]
+        served = [one for one in each if one is not None]
+        if not served:
+            return None
+        sizes.append(min(served, key=lambda one: one[0])[1])
+        if sum(size.weighted for size in sizes) > most:
+            return None
+    return CommonFormula(candidate, tuple(sizes))
+
+
+def at_size(candidate: Node, values: Values, problem: Problem) -> Node:
+    """The formula over x0, x1, ... at one size."""
+    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(problem.tile.shape)}
+    numbers = {name: Const(value) for name, value in values.items() if isinstance(value, int)}
+    numbers[ELEMENT] = Const(problem.tile.storage.element_bytes)
+    return simplify(substituted(candidate, numbers), ranges)
+
+
+def _served(values: Values, case: Case, offset: Node) -> tuple[float, Size] | None:
+    """Weighted wavefronts of a formula, and the size, where it keeps to everything that is asked."""
+    asked = case.problem.layout
+    try:
+        table = case.table(offset)
+        case.check(table)
+    except LayoutError:
+        return None
+    size, alignment = case.size(table), case.alignment(has_xor(offset))
+    if size > (asked.max_bytes or math.inf) or alignment > (asked.alignment_bytes or math.inf):
+        return None
+    if any(pitch % (asked.pitch_multiple_bytes or 1) for pitch in _pitches(case, table)):
+        return None
+    counts = case.count(table)
+    weighted = case.weighted_excess(counts) / case.lanes.weight_unit
+    plain = sum(report.excess for report in case.reports(counts))
+    return case.weighted_wavefronts(counts), Size(values, case, offset, weighted, plain, size, alignment)
+
+
+def _pitches(case: Case, table: IntArray) -> list[int]:
+    """Bytes from one index to the next of every dimension but the contiguous one."""
+    places = table.reshape(case.lowered.tile.shape)
+    wide = [d for d, extent in enumerate(places.shape) if extent > 1]
+    steps = (int(places[tuple(int(k == d) for k in range(places.ndim))]) for d in wide)
+    return sorted(abs(step) for step in steps)[1:]
 
 
 def formula_ranges(sizes: Sequence[Size]) -> dict[str, Range]:
@@ -161,9 +218,7 @@ def formula_ranges(sizes: Sequence[Size]) -> dict[str, Range]:
     return {name: (min(values), max(values)) for name, values in known.items()}
 
 
-def _candidates(
-    extents: Sequence[str], every: Sequence[tuple[Values, list[Case]]]
-) -> Iterator[tuple[bool, str]]:
+def _candidates(extents: Sequence[str], every: Asked) -> Iterator[tuple[bool, str]]:
     """Formulas that the constraints of every size allow, those without pads first; whether one has a pad."""
     layouts = [found[0].problem.layout for _, found in every]
 
@@ -193,7 +248,7 @@ def _candidates(
             yield True, f"{whole} + ({whole}) // {every_so_many} * ({pad}*({vector}))"
 
 
-def _vector(every: Sequence[tuple[Values, list[Case]]]) -> str:
+def _vector(every: Asked) -> str:
     """Elements of the widest access: the same at every size, or the same bytes, else the most of any size."""
     widths, whole = set(), set()
     for _, found in every:
@@ -222,61 +277,3 @@ def _row(extents: Sequence[str], order: tuple[int, ...]) -> str:
     for d in order[1:-1]:
         row = f"({row}*{extents[d]} + x{d})"
     return row
-
-
-def _counted(
-    candidate: Node, every: Sequence[tuple[Values, list[Case]]], most: float, budget: Budget
-) -> tuple[float, list[Size]] | None:
-    """The weighted excess of a candidate, and what it is at every size.
-
-    None where it does not fit, has more excess than `most`, or the time is over before it is counted.
-    """
-    sizes, total = [], 0.0
-    for values, found in every:
-        if budget.spent:
-            return None
-        offset = at_size(candidate, values, found[0].problem)
-        served = [cost for case in found if (cost := _served(case, offset)) is not None]
-        if not served:
-            return None
-        _, excess, case = min(served, key=lambda cost: cost[0])
-        total += excess / case.lanes.weight_unit
-        if total > most:
-            return None
-        table = case.table(offset)
-        plain = sum(report.excess for report in case.reports(case.count(table)))
-        sizes.append(Size(values, case, offset, plain, case.size(table), case.alignment(has_xor(offset))))
-    return total, sizes
-
-
-def at_size(candidate: Node, values: Values, problem: Problem) -> Node:
-    """The formula over x0, x1, ... at one size."""
-    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(problem.tile.shape)}
-    numbers = {name: Const(value) for name, value in values.items() if isinstance(value, int)}
-    numbers[ELEMENT] = Const(problem.tile.storage.element_bytes)
-    return simplify(substituted(candidate, numbers), ranges)
-
-
-def _served(case: Case, offset: Node) -> tuple[float, float, Case] | None:
-    """Weighted wavefronts and excess of a formula, where it keeps to everything that is asked."""
-    asked = case.problem.layout
-    try:
-        table = case.table(offset)
-        case.check(table)
-    except LayoutError:
-        return None
-    too_large = asked.max_bytes is not None and case.size(table) > asked.max_bytes
-    if too_large or case.alignment(has_xor(offset)) > (asked.alignment_bytes or math.inf):
-        return None
-    if any(pitch % (asked.pitch_multiple_bytes or 1) for pitch in _pitches(case, table)):
-        return None
-    counts = case.count(table)
-    return case.weighted_wavefronts(counts), case.weighted_excess(counts), case
-
-
-def _pitches(case: Case, table: IntArray) -> list[int]:
-    """Bytes from one index to the next of every dimension but the contiguous one."""
-    places = table.reshape(case.lowered.tile.shape)
-    wide = [d for d, extent in enumerate(places.shape) if extent > 1]
-    steps = (int(places[tuple(int(k == d) for k in range(places.ndim))]) for d in wide)
-    return sorted(abs(step) for step in steps)[1:]
