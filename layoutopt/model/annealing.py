@@ -1,4 +1,4 @@
-"""Local search for a free assignment: simulated annealing over chains, compiled.
+"""Local search for a free assignment: simulated annealing over chains, compiled by numba.
 
 A phase without a conflict is kept so: where a chunk goes to the bank of another of its phase, that one goes
 to the bank which it leaves, and so on, until nothing meets that did not meet before (a Kempe chain of a
@@ -10,39 +10,40 @@ A good formula keeps what it does well, and what it does badly is mended: most a
 by some formula, and the others are few. Where chunks are of several sizes, or phases cannot do without
 conflicts, chunks move alone.
 
-What it finds is a hint: the solver and the conflict engine judge it.
+What it finds is a hint: the solver and the conflict engine judge it. The only module that imports numba,
+itself imported when a table is searched: what it compiles is kept beside it (or in the user's cache), so that
+only the first search of an installation waits for the compiler.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import caching
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.placement_model import PlacementModel
 
-if TYPE_CHECKING:
-    from layoutopt.model.compiled import Board, Placed
-
-# Until numba is imported, and what it compiled is loaded; or compiled, once an installation.
-_LOAD_SECONDS, _COMPILE_SECONDS = 0.6, 3.0
-
+Function = TypeVar("Function", bound=Callable[..., object])
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
 
 _SEED = 88172645463325252
-# Units looked at between two looks at the clock: some hundredths of a second.
-_SLICE = 2_000_000
+_SLICE = 2_000_000  # units looked at between two looks at the clock: some hundredths of a second
+_PHASE = 4  # looking at all banks of a phase, in units looked at
+# A round goes once from warm to cold: so many looks at units at most (0.3 s). So many without a new best end
+# the search.
+_MOST_LOOKS, _PATIENCE = 20_000_000, 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Manner:
+class _Manner(NamedTuple):
     """How moves are judged: what counts how much, how warm it is at first and at last, looks at each unit."""
 
     wavefront: float
@@ -50,52 +51,260 @@ class _Manner:
     column: float
     warmest: float
     coldest: float
-    looks: int = 2000
+    looks: int
 
 
 # Squares show the way to no conflict at all; wavefronts, a maximum, what is least where some are needed.
-_TO_NOTHING = _Manner(0, 1, 0.05, 0.3, 0.1)
-_TO_LITTLE = _Manner(1, 0.3, 0.05, 0.3, 0.08)
-_MANNERS = (_TO_NOTHING, _TO_LITTLE)
+_TO_NOTHING = _Manner(0, 1, 0.05, 0.3, 0.1, 2000)
+_TO_LITTLE = _Manner(1, 0.3, 0.05, 0.3, 0.08, 2000)
 _TO_EVEN = _Manner(1, 0.3, 1, 0.5, 0.1, 300)
-# A round goes once from warm to cold: so many looks at units at most (0.3 s). So many without a new best end
-# the search.
-_MOST_LOOKS, _PATIENCE = 20_000_000, 10
 
 
-@dataclass(frozen=True, slots=True)
-class Units:
-    """Chunks and what they add to which phases.
+def part(function: Function) -> Function:
+    """Compiled as a part of the function that calls it."""
+    made: Function = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return made
 
-    Attributes:
-        first: int, shape (chunks + 1,): of the units of each chunk.
-        phase, times, kind: of each unit.
-        bank: int, shape (kinds, positions): of a unit of each kind by the position of its chunk.
-        positions: int, shape (chunks,).
-        wide: int, shape (chunks,): columns that each covers.
-        weight, least: int, shape (phases,): of each phase.
-        columns: their number.
-        rooms: how many columns together hold, one row after the other.
-        chains: whether chunks are of one size, so that they may change places.
+
+def whole(function: Function) -> Function:
+    """Compiled for what it is called with; kept in a cache where one can be written."""
+    made: Function = numba.njit(no_cfunc_wrapper=True)(function)
+    with contextlib.suppress(RuntimeError):  # no folder for the cache
+        made._cache = _Cache(function)  # type: ignore[attr-defined]
+    return made
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """Numba's, whose failures cost the time of the compiler, not the answer: damaged files, a full disk."""
+
+    def load_overload(self, signature: object, target: object) -> object:
+        """What is kept for a signature; None where that cannot be read, and then it is written anew."""
+        try:
+            return super().load_overload(signature, target)
+        except Exception:  # whatever a damaged file does to pickle and LLVM
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, signature: object, compiled: object) -> None:
+        """Keep what was compiled, where there is room."""
+        with contextlib.suppress(OSError):
+            super().save_overload(signature, compiled)
+
+
+class Board(NamedTuple):
+    """What does not change: units of chunks, by chunk, and what they count.
+
+    first: of the units of each chunk, shape (chunks + 1,); phase, times, kind: of each unit.
+    bank: of a unit of each kind by the position of its chunk, shape (kinds, positions).
+    positions: of each chunk; wide: columns that it covers.
+    weight, least: of each phase; square: what a load beyond `least` counts by its square.
+    room: chunks that every column holds without cost; columns more may hold one more.
+    chains: whether chunks are of one size, so that they may change places.
     """
 
-    first: IntArray
-    phase: IntArray
-    times: IntArray
-    kind: IntArray
-    bank: IntArray
-    positions: IntArray
-    wide: IntArray
-    weight: IntArray
-    least: IntArray
-    columns: int
-    rooms: int
+    first: Ints
+    phase: Ints
+    times: Ints
+    kind: Ints
+    bank: Ints
+    positions: Ints
+    wide: Ints
+    weight: Ints
+    least: Ints
+    room: int
+    more: int
     chains: bool
 
 
-def units_of(model: PlacementModel) -> Units:
+class Placed(NamedTuple):
+    """What changes.
+
+    position: of each chunk; load: of each bank in each phase; worst: of each phase; height: of each column.
+    hard: phases in which no two units meet, nor may; owner: the chunk in each bank of them, -1 for none.
+    totals: excess, squares beyond the rooms of the columns, the least of both so far, units looked at.
+    best: the positions of the least. random: state of the generator, not 0.
+    """
+
+    position: Ints
+    load: Ints
+    worst: Ints
+    height: Ints
+    hard: npt.NDArray[np.bool_]
+    owner: Ints
+    totals: npt.NDArray[np.int64]
+    best: Ints
+    random: npt.NDArray[np.uint64]
+
+
+class Moves(NamedTuple):
+    """Room to note what a move touches: mark, stack, target of chunks; stamp, touched, before of phases."""
+
+    mark: npt.NDArray[np.int64]
+    stack: Ints
+    target: Ints
+    stamp: npt.NDArray[np.int64]
+    touched: Ints
+    before: Ints
+
+
+@part
+def _draw(random: npt.NDArray[np.uint64], below: int) -> int:
+    """A number from 0 on, by xorshift."""
+    x = random[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    random[0] = x
+    return int(x >> np.uint64(33)) % below
+
+
+@part
+def _square(over: int) -> int:
+    """Of what is beyond a limit."""
+    return over * over if over > 0 else 0
+
+
+@part
+def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
+    """A chunk to another position, and all that has to change places with it; the number of chunks."""
+    c = _draw(placed.random, len(board.positions))
+    a, stack = placed.position[c], moves.stack
+    b = (a + 1 + _draw(placed.random, board.positions[c] - 1)) % board.positions[c]
+    stack[0], moves.target[0], moves.mark[c] = c, b, now
+    count, i = 1, 0
+    while i < count:
+        u, goes = stack[i], moves.target[i]
+        i += 1
+        for j in range(board.first[u], board.first[u + 1]):
+            if placed.hard[board.phase[j]]:
+                v = placed.owner[board.phase[j], board.bank[board.kind[j], goes]]
+                if v >= 0 and moves.mark[v] != now:
+                    moves.mark[v] = now
+                    stack[count], moves.target[count] = v, a + b - goes
+                    count += 1
+    return count
+
+
+@part
+def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> tuple[int, int, int, int, int]:
+    """Move what is in the stack; by how much squares, wavefronts and columns grow; phases, units touched."""
+    squares, touched, columns, units = 0, 0, 0, 0
+    for i in range(count):
+        c, goes = moves.stack[i], moves.target[i]
+        came, wide = placed.position[c], board.wide[c]
+        placed.position[c], moves.target[i] = goes, came
+        for k in range(wide):
+            over = placed.height[came * wide + k] - board.room
+            columns -= 2 * over - 1 if over > 0 else 0
+            placed.height[came * wide + k] -= 1
+            over = placed.height[goes * wide + k] - board.room
+            columns += 2 * over + 1 if over >= 0 else 0
+            placed.height[goes * wide + k] += 1
+        units += board.first[c + 1] - board.first[c]
+        for j in range(board.first[c], board.first[c + 1]):
+            p, n = board.phase[j], board.times[j]
+            if placed.hard[p]:
+                continue
+            if moves.stamp[p] != now:
+                moves.stamp[p], moves.touched[touched] = now, p
+                touched += 1
+            x, y = board.bank[board.kind[j], came], board.bank[board.kind[j], goes]
+            least, weight = board.least[p], board.weight[p]
+            squares += weight * (_square(placed.load[p, x] - n - least) - _square(placed.load[p, x] - least))
+            placed.load[p, x] -= n
+            squares += weight * (_square(placed.load[p, y] + n - least) - _square(placed.load[p, y] - least))
+            placed.load[p, y] += n
+    wavefronts = 0
+    for i in range(touched):
+        p, worst = moves.touched[i], board.least[moves.touched[i]]
+        for k in range(placed.load.shape[1]):
+            if placed.load[p, k] > worst:
+                worst = placed.load[p, k]
+        moves.before[i] = placed.worst[p]
+        wavefronts += board.weight[p] * (worst - placed.worst[p])
+        placed.worst[p] = worst
+    return squares, wavefronts, columns, touched, units
+
+
+@part
+def _take_back(board: Board, placed: Placed, moves: Moves, count: int, touched: int) -> None:
+    """Undo the move just made; the targets are where the chunks came from."""
+    for i in range(count):
+        c, came = moves.stack[i], moves.target[i]
+        goes, wide = placed.position[c], board.wide[c]
+        placed.position[c] = came
+        for k in range(wide):
+            placed.height[came * wide + k] += 1
+            placed.height[goes * wide + k] -= 1
+        for j in range(board.first[c], board.first[c + 1]):
+            p = board.phase[j]
+            if not placed.hard[p]:
+                placed.load[p, board.bank[board.kind[j], came]] += board.times[j]
+                placed.load[p, board.bank[board.kind[j], goes]] -= board.times[j]
+    for i in range(touched):
+        placed.worst[moves.touched[i]] = moves.before[i]
+
+
+@part
+def _own(board: Board, placed: Placed, moves: Moves, count: int) -> None:
+    """Note who is where in the hard phases after a move."""
+    for i in range(count):
+        c = moves.stack[i]
+        for j in range(board.first[c], board.first[c + 1]):
+            p, bank = board.phase[j], board.bank[board.kind[j], moves.target[i]]
+            if placed.hard[p] and placed.owner[p, bank] == c:
+                placed.owner[p, bank] = -1
+    for i in range(count):
+        c = moves.stack[i]
+        for j in range(board.first[c], board.first[c + 1]):
+            if placed.hard[board.phase[j]]:
+                placed.owner[board.phase[j], board.bank[board.kind[j], placed.position[c]]] = c
+
+
+@whole
+def cooled(
+    board: Board,
+    placed: Placed,
+    moves: Moves,
+    warmth: Floats,
+    counts: Floats,
+    work: npt.NDArray[np.int64],
+    enough: npt.NDArray[np.int64],
+) -> bool:
+    """Cool down until so many units were looked at; whether `enough` was found.
+
+    warmth: at the beginning and at the end of all the work. counts: a wavefront, a square, one of columns.
+    work: units to stop at, and of all the work. enough: excess and squares of columns at which it ends.
+    """
+    totals, heat = placed.totals, warmth[0]
+    while totals[4] < work[0]:
+        totals[5] += 1
+        now = totals[5]
+        if now % 64 == 1:
+            heat = warmth[0] * (warmth[1] / warmth[0]) ** (totals[4] / work[1])
+        count = _chain(board, placed, moves, now)
+        squares, wavefronts, columns, touched, units = _move(board, placed, moves, count, now)
+        totals[4] += units + count + _PHASE * touched
+        cost = counts[0] * wavefronts + counts[1] * squares + counts[2] * columns
+        if cost > 0 and _draw(placed.random, 1 << 30) >= math.exp(-cost / heat) * (1 << 30):
+            _take_back(board, placed, moves, count, touched)
+            continue
+        _own(board, placed, moves, count)
+        totals[0] += wavefronts
+        totals[1] += columns
+        if totals[0] < totals[2] or (totals[0] == totals[2] and totals[1] < totals[3]):
+            totals[2], totals[3] = totals[0], totals[1]
+            for c in range(len(placed.best)):  # a slice takes a third of the compiler's time
+                placed.best[c] = placed.position[c]
+            if totals[2] <= enough[0] and totals[3] <= enough[1]:
+                return True
+    return False
+
+
+def board_of(model: PlacementModel) -> Board:
     """What the local search counts."""
-    number, sizes = {c: k for k, c in enumerate(model.placed)}, model.chunks.size[model.placed]
+    number, sizes = {c: k for k, c in enumerate(model.positions)}, model.chunks.size[[*model.positions]]
     kinds: dict[tuple[int, int, int, int], int] = {}
     units = []
     for p, phase in enumerate(model.phases):
@@ -105,136 +314,99 @@ def units_of(model: PlacementModel) -> Units:
     at = np.array(sorted(units))
     positions = np.array([*model.positions.values()])
     places = np.arange(positions.max())
-    return Units(
-        first=np.searchsorted(at[:, 0], np.arange(len(number) + 1)),
-        phase=at[:, 1],
-        times=at[:, 2],
-        kind=at[:, 3],
-        bank=np.array([(places * size + place) // wide % banks for size, place, wide, banks in kinds]),
-        positions=positions,
-        wide=sizes // model.atom,
-        weight=np.array([phase.weight for phase in model.phases]),
-        least=np.array([phase.least for phase in model.phases]),
-        columns=model.period // model.atom,
-        rooms=model.atoms(model.tile.bytes),
+    room, more = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
+    return Board(
+        first=_narrow(np.searchsorted(at[:, 0], np.arange(len(number) + 1))),
+        phase=_narrow(at[:, 1]),
+        times=_narrow(at[:, 2]),
+        kind=_narrow(at[:, 3]),
+        bank=_narrow(np.array([(places * size + byte) // wide % banks for size, byte, wide, banks in kinds])),
+        positions=_narrow(positions),
+        wide=_narrow(sizes // model.atom),
+        weight=_narrow(np.array([phase.weight for phase in model.phases])),
+        least=_narrow(np.array([phase.least for phase in model.phases])),
+        room=room,
+        more=more,
         chains=len(set(positions.tolist())) == 1 and model.symmetric,
     )
 
 
-def annealed(units: Units, start: IntArray, enough: int, rounds: int, budget: Budget) -> IntArray:
+def annealed(board: Board, start: IntArray, enough: int, rounds: int, budget: Budget) -> IntArray:
     """Positions of no more weighted excess than `start`, then of columns that are no more uneven.
 
     Args:
-        units: what is placed.
+        board: what is placed.
         start: int, shape (chunks,): positions.
         enough: weighted wavefronts beyond `least` that nothing undercuts.
-        rounds: how often it is cooled down; the same number gives the same answer.
-        budget: the time there is, asked every few hundredths of a second. Where it does not last until the
-            loop is compiled, which asks nobody, the start is the answer.
+        rounds: how often it is cooled down, each time from the best of the time before; the same number gives
+            the same answer.
+        budget: the time there is, asked every few hundredths of a second.
     """
-    if not budget.affords(_seconds_to_compile()):
+    if (board.positions < 2).any():
         return start
-    return _Annealing(units, enough, budget).run(start, rounds)
+    least, random = np.array([enough, board.more], np.int64), np.array([_SEED], np.uint64)
+    best = here = _placed(board, start, random, chains=False)
 
-
-def _seconds_to_compile() -> float:
-    """About how long the compiled loop is in coming: it is kept beside its source."""
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
-        return math.inf  # never: Python would take minutes for what takes hundredths of a second
-    module = sys.modules.get(f"{__package__}.compiled")
-    if module is not None and module.anneal.signatures:  # imported alone, it is still to be compiled
-        return 0.0
-    source = Path(__file__).with_name("compiled.py")
-    kept = source.parent.glob("__pycache__/compiled.*.py{}{}.nbi".format(*sys.version_info))
-    written = source.stat().st_mtime
-    return _LOAD_SECONDS if any(file.stat().st_mtime >= written for file in kept) else _COMPILE_SECONDS
-
-
-def _narrow(numbers: IntArray) -> npt.NDArray[np.int32]:
-    return np.ascontiguousarray(numbers, np.int32)
-
-
-class _Annealing:
-    def __init__(self, units: Units, enough: int, budget: Budget) -> None:
-        from layoutopt.model import compiled
-
-        self.compiled, self.units, self.budget = compiled, units, budget
-        room, more = divmod(units.rooms, units.columns)
-        self.enough = np.array([enough, more], np.int64)
-        self.random = np.array([_SEED], np.uint64)
-        self.board: Board = compiled.Board(
-            first=_narrow(units.first),
-            phase=_narrow(units.phase),
-            times=_narrow(units.times),
-            kind=_narrow(units.kind),
-            bank=_narrow(units.bank),
-            positions=_narrow(units.positions),
-            wide=_narrow(units.wide),
-            weight=_narrow(units.weight),
-            least=_narrow(units.least),
-            room=room,
-        )
-        self.owner = np.repeat(np.arange(len(units.positions)), np.diff(units.first))
-
-    def run(self, start: IntArray, rounds: int) -> IntArray:
-        """The best found, round by round from the best of the round before."""
-        best = here = self._placed(start, chains=False)
-        if (self.units.positions < 2).any():
-            return start
-        in_vain = 0
-        for number in self.budget.while_left(range(rounds)):
-            if self._done(best) or in_vain == _PATIENCE:
-                break
-            here = self._placed(here.best.astype(np.int64), chains=True)
-            self._anneal(here, _MANNERS[number % 4 == 3] if best.totals[2] > self.enough[0] else _TO_EVEN)
-            in_vain = 0 if self._rank(here) < self._rank(best) else in_vain + 1
-            best = min(best, here, key=self._rank)
-        return best.best.astype(np.int64)
-
-    def _rank(self, placed: Placed) -> tuple[int, int]:
+    def rank(placed: Placed) -> tuple[int, int]:
         """Excess, and squares of columns where they do not fit."""
-        return int(placed.totals[2]), max(int(placed.totals[3]), int(self.enough[1]))
+        return int(placed.totals[2]), max(int(placed.totals[3]), board.more)
 
-    def _done(self, placed: Placed) -> bool:
-        return bool((placed.totals[2:4] <= self.enough).all())
+    in_vain = 0
+    for number in budget.while_left(range(rounds)):
+        if (best.totals[2:4] <= least).all() or in_vain == _PATIENCE:
+            break
+        here = _placed(board, here.best.astype(np.int64), random, chains=board.chains)
+        manner = _TO_LITTLE if number % 4 == 3 else _TO_NOTHING
+        _cool(board, here, least, manner if best.totals[2] > enough else _TO_EVEN, budget)
+        in_vain = 0 if rank(here) < rank(best) else in_vain + 1
+        best = min(best, here, key=rank)
+    return best.best.astype(np.int64)
 
-    def _placed(self, position: IntArray, *, chains: bool) -> Placed:
-        """Positions with what they load; with `chains`, phases without conflicts are hard."""
-        units, board = self.units, self.board
-        load = np.zeros((len(units.least), int(units.bank.max()) + 1), np.int32)
-        bank = units.bank[units.kind, position[self.owner]]
-        np.add.at(load, (units.phase, bank), board.times)
-        worst = np.maximum(load.max(axis=1, initial=0), board.least)
-        height = np.zeros(units.columns, np.int32)
-        for k in range(int(units.wide.max())):
-            covered = units.wide > k
-            np.add.at(height, position[covered] * units.wide[covered] + k, 1)
-        hard = (board.least == 1) & (worst == 1) & (chains and units.chains)
-        owner = np.full(load.shape, -1, np.int32)
-        owner[units.phase, bank] = self.owner
-        excess = int(((worst - units.least) * units.weight).sum())
-        columns = int((np.maximum(height - board.room, 0) ** 2).sum())
-        totals = np.array([excess, columns, excess, columns, 0, 0], np.int64)
-        here = _narrow(position)
-        return self.compiled.Placed(
-            here, load, _narrow(worst), height, hard, owner, totals, here.copy(), self.random
-        )
 
-    def _anneal(self, placed: Placed, manner: _Manner) -> None:
-        """Once from warm to cold."""
-        work = min(manner.looks * len(self.owner), _MOST_LOOKS)
-        chunks, phases = len(self.units.positions), len(self.units.least)
-        moves = self.compiled.Moves(
-            np.zeros(chunks, np.int64),
-            np.zeros(chunks, np.int32),
-            np.zeros(chunks, np.int32),
-            np.zeros(phases, np.int64),
-            np.zeros(phases, np.int32),
-            np.zeros(phases, np.int32),
-        )
-        warmth = np.array([manner.warmest, manner.coldest])
-        counts = np.array([manner.wavefront, manner.square, manner.column])
-        for done in self.budget.while_left(range(0, work, _SLICE)):
-            until = np.array([min(work, done + _SLICE), work], np.int64)
-            if self.compiled.anneal(self.board, placed, moves, warmth, counts, until, self.enough):
-                return
+def _cool(
+    board: Board, placed: Placed, least: npt.NDArray[np.int64], manner: _Manner, budget: Budget
+) -> None:
+    """Once from warm to cold."""
+    work = min(manner.looks * len(board.phase), _MOST_LOOKS)
+    chunks, phases = len(board.positions), len(board.least)
+    noted = [np.zeros(n, kind) for n, kind in ((chunks, np.int64), (phases, np.int64))]
+    stack, target, touched, before = (np.zeros(n, np.int32) for n in (chunks, chunks, phases, phases))
+    moves = Moves(noted[0], stack, target, noted[1], touched, before)
+    warmth, counts = np.array([manner.warmest, manner.coldest]), np.array(manner[:3], np.float64)
+    for done in budget.while_left(range(0, work, _SLICE)):
+        until = np.array([min(work, done + _SLICE), work], np.int64)
+        if cooled(board, placed, moves, warmth, counts, until, least):
+            return
+
+
+def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *, chains: bool) -> Placed:
+    """Positions with what they load; with `chains`, phases without conflicts are hard."""
+    chunk = np.repeat(np.arange(len(board.positions)), np.diff(board.first))  # of each unit
+    load = np.zeros((len(board.least), int(board.bank.max()) + 1), np.int32)
+    bank = board.bank[board.kind, position[chunk]]
+    np.add.at(load, (board.phase, bank), board.times)
+    worst = np.maximum(load.max(axis=1, initial=0), board.least)
+    height = np.zeros(int((board.positions * board.wide).max()), np.int32)
+    for k in range(int(board.wide.max())):
+        covered = board.wide > k
+        np.add.at(height, position[covered] * board.wide[covered] + k, 1)
+    owner = np.full(load.shape, -1, np.int32)
+    owner[board.phase, bank] = chunk
+    excess = int(((worst - board.least) * board.weight.astype(np.int64)).sum())
+    columns = int((np.maximum(height - board.room, 0) ** 2).sum())
+    here = _narrow(position)
+    return Placed(
+        here,
+        load,
+        _narrow(worst),
+        height,
+        (board.least == 1) & (worst == 1) & chains,
+        owner,
+        np.array([excess, columns, excess, columns, 0, 0], np.int64),
+        here.copy(),
+        random,
+    )
+
+
+def _narrow(numbers: IntArray) -> Ints:
+    return np.ascontiguousarray(numbers, np.int32)

@@ -50,8 +50,15 @@ from layoutopt.model.masks import Swizzle
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.pitches import FAR, PitchVariables, pitches_of, row_major_operations
 from layoutopt.model.space import Space
-from layoutopt.model.swizzle import SHIFT_OPERATIONS
-from layoutopt.model.swizzle_rules import Field, Masks, distances, last_block, rules, shortened
+from layoutopt.model.swizzle_rules import (
+    SHIFT_OPERATIONS,
+    Field,
+    Masks,
+    last_block,
+    rules,
+    shift_operations,
+    shortened,
+)
 from layoutopt.problems.types import Tile
 
 # Weights in the objective: an element used, an operation of the index, a mask bit, two dimensions turned.
@@ -77,7 +84,7 @@ class Choice:
     @property
     def operations(self) -> int:
         """What the index costs."""
-        return self.candidate.operations + SHIFT_OPERATIONS * distances(self.masks)
+        return self.candidate.operations + shift_operations(self.masks)
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -4,6 +4,11 @@ mask_{t,s}      a boolean: source bit s flips target bit t
 parity_{t,v}    parity(mask_t & v): one XOR a step of a trie over v (clear the lowest set bit)
 shared_{d}      whether words at the XOR difference d share a bank. One-sided: true where they do, which is
                 all that a bound from above needs
+
+Symmetry is broken by the form itself: sources lie above the bank field and targets inside it, so the swizzle
+is unit triangular and no two mask settings differ by row operations. Targets inside the widest vector are
+allowed where the vectors' own rows are not flipped there. What it cannot express: a swizzle of elements whose
+size is no power of two.
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.model.cp_sat import Model
-from layoutopt.model.swizzle_rules import Field, Masks
+from layoutopt.model.linear_phases import Phases
+from layoutopt.model.swizzle_rules import Field, Masks, Rules
 
 
 class Swizzle:
@@ -137,3 +144,43 @@ class Swizzle:
             if values[bit] and source < bits:
                 masks[target] = masks.get(target, 0) | 1 << source
         return masks
+
+
+def swizzle_model(phases: Phases, field: Field, given: Rules, ceilings: IntArray) -> Model:
+    """The masks over one linearisation as a question: does every phase keep to its ceiling, in wavefronts?
+
+    Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of the
+    swizzle. So a phase costs, for each of its words w, 1 + the number of words w' that share its bank,
+    exactly, because "same bank" is an equivalence.
+    """
+    model = Model()
+    swizzle = Swizzle(model, field)
+    low = given.targets.start if len(given.targets) else field.targets.stop
+    for target, offsets in given.still:
+        for offset in offsets:
+            parity = swizzle.parity(target, offset & field.sources(target))
+            if parity is not None:
+                model.clause((-parity - 1,))
+    if given.last is not None:
+        sources, allowed = given.last
+        for pattern in range(0, 1 << field.targets.stop, 1 << field.targets.start):
+            differs = swizzle.differs(sources, pattern)
+            if pattern not in allowed and differs is not None:
+                model.clause(differs)
+    apart: set[tuple[int, int, int]] = set()
+    for k, ceiling in enumerate(ceilings.tolist()):
+        words = phases.held(k)
+        bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
+        if ceiling == 1:  # in clauses, which every SAT solver reads
+            apart.update((u ^ v, *bits) for a, u in enumerate(words) for v in words[:a])
+        elif len(words) > ceiling:
+            for terms, constant in swizzle.loads(words, *bits):
+                model.at_most(terms, ceiling - 1 - constant)
+    for difference in sorted(apart):
+        shared = swizzle.shared_bank(*difference)
+        if shared is not None:
+            model.clause(() if shared is True else (-shared - 1,))
+    for target, bit in swizzle.mask_bits():
+        if target not in given.targets:
+            model.clause((-bit - 1,))
+    return model

@@ -4,7 +4,8 @@ What a layout of any kind can choose. What it keeps whole and aligned (`layoutop
 **chunks** of 4, 8 or 16 bytes. All that matters for conflicts is the **position** of each chunk, its
 address modulo one row of banks: any choice of positions is some layout, because rows of banks below one
 another give every chunk an address of its own. So the least excess over all positions is the least excess
-of every layout, padding, formulas and tables alike; `layoutopt.model.placement_model` asks CP-SAT for it.
+of every layout, padding, formulas and tables alike; `layoutopt.model.placement_model` asks CP-SAT for it,
+`layoutopt.model.annealing` looks near a known layout.
 
 The least bytes come from the same model: chunks of one column stand on each other, wide ones first,
 so that a layout of T bytes exists exactly when no column is higher than T allows.
@@ -20,21 +21,20 @@ Not covered: elements whose size is no power of two, and devices whose words sha
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
-from layoutopt.model.annealing import annealed, units_of
-from layoutopt.model.chunks import Chunks, bound_chunks, free_phases
-from layoutopt.model.cp_sat import Answer, Outcome
-from layoutopt.model.folded import folded
+from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.placement_model import PlacementModel, solved
-from layoutopt.model.turned import turned_lines
+from layoutopt.model.placement_model import Chunks, PlacementModel, chunks_of, free_phases
 from layoutopt.problems.types import Tile
 
 # Deterministic time for the questions of one call, unless the caller says otherwise.
@@ -45,6 +45,10 @@ _FIRST, _MORE, _EVEN = 3, 14, 1
 _SEARCHED_EFFORT, _MOST_TIMES = 2.0, 2.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
 _QUICK, _LONG = 0.2, 0.6
+# Elements beyond the tile, of which a small table is kept, and the effort to place them.
+_MOST_FOLDED, _FOLD_EFFORT = 64, 0.5
+# Until numba is imported, and what it compiled is loaded; or compiled, once an installation.
+_LOAD_SECONDS, _COMPILE_SECONDS = 0.6, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +113,15 @@ def free_assignment(
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
     exact &= not model.chunks.loose[model.chunks.of[counted]].any()
     if exact:
-        return _Questions(model).run(effort, max_bytes, hint, bound)
+        return _within(model, effort, max_bytes, hint, bound)
     phases = free_phases(sets, free, drop_loose=True)
     relaxed = PlacementModel(free, phases, model.period, tile, budget, workers)
     if relaxed.too_large:
         return None
     # Narrow elements that may share words leave floors below what the caller knows: 0, at the least.
-    bound = max(bound, _Questions(relaxed).least_excess(effort / 2))
-    found = _Questions(model).run(effort / 2, max_bytes, hint)
-    return replace(found, bound=bound, bytes_bound=tile.bytes)
+    proved = relaxed.excess_at(relaxed.solve(effort / 2, least=True).bound)
+    found = _within(model, effort / 2, max_bytes, hint)
+    return replace(found, bound=max(bound, relaxed.floor, proved), bytes_bound=tile.bytes)
 
 
 def in_own_bytes(
@@ -128,28 +132,7 @@ def in_own_bytes(
     Arguments are those of `free_assignment`; `hint` has the least excess, in any bytes.
     """
     model = _model(sets, trace, tile, budget, workers=1)
-    return None if model is None else _Questions(model).in_own_bytes(hint, model.floor)
-
-
-def _model(
-    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, budget: Budget, workers: int
-) -> PlacementModel | None:
-    """Positions of chunks that keep every element at a multiple of its size."""
-    if not sets or tile.element_bytes & (tile.element_bytes - 1) or any(s.rule.row_words > 1 for s in sets):
-        return None
-    chunks = _chunks(sets, trace, tile, tile.element_bytes)
-    period = max(s.rule.banks * s.rule.bank_bytes for s in sets)
-    if chunks.size.max() > min(s.rule.banks * s.rule.bank_bytes for s in sets):
-        return None
-    phases = free_phases(sets, chunks, drop_loose=False)
-    model = PlacementModel(chunks, phases, period, tile, budget, workers)
-    return None if model.too_large else model
-
-
-def _chunks(
-    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, element_alignment: int | None = None
-) -> Chunks:
-    return bound_chunks(trace, tile, min(s.rule.bank_bytes for s in sets), element_alignment)
+    return None if model is None else _near_hint(model, hint, model.floor)
 
 
 def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | None) -> str:
@@ -162,213 +145,263 @@ def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | Non
         most: weighted excess allowed; None for every phase at its counting bound.
     """
     chunks = _chunks(sets, trace, tile)
-    period = max(s.rule.banks * s.rule.bank_bytes for s in sets)
     phases = free_phases(sets, chunks, drop_loose=True)
-    return PlacementModel(chunks, phases, period, tile, Budget(), 1).text(most)
+    return PlacementModel(chunks, phases, _row_bytes(sets), tile, Budget(), 1).model(most=most).to_text()
 
 
-class _Questions:
-    """One set of phases, asked several questions."""
+def _row_bytes(sets: Sequence[PhaseSet]) -> int:
+    return max(s.rule.banks * s.rule.bank_bytes for s in sets)
 
-    def __init__(self, model: PlacementModel) -> None:
-        self.model = model
-        self.chunks, self.tile, self.period = model.chunks, model.tile, model.period
 
-    def run(
-        self,
-        effort: float,
-        max_bytes: int | None,
-        hint: IntArray | None,
-        bound: int = 0,
-    ) -> FreeAssignment:
-        """Least excess, then least bytes, within `max_bytes`."""
-        found = self._least(effort, hint, bound)
-        if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
-            return found
-        packed, whole = self._packed(found.bound), max_bytes // self.model.atom
-        answer = self.model.solve(effort * _QUICK, atoms=whole, least=True, hint=packed.table)
-        known = (
-            [packed, self._assignment(found.bound, answer, self.tile.bytes)] if solved(answer) else [packed]
-        )
-        # Where atoms are shared, the chunks that the model does not place may need one more.
-        fitting = [f for f in known if f.bytes is not None and f.bytes <= max_bytes]
-        nothing = FreeAssignment(found.bound, bytes_bound=self.tile.bytes)
-        return min(fitting, key=lambda f: (f.excess, f.bytes), default=nothing)
+def _chunks(
+    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, element_alignment: int | None = None
+) -> Chunks:
+    return chunks_of(trace, tile, min(s.rule.bank_bytes for s in sets), element_alignment)
 
-    def _least(self, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
-        """Least excess, then least bytes."""
-        bound = max(bound, self.model.floor)
-        if (known := self.in_own_bytes(hint, bound)) is not None:
-            return known
-        near = replace(self.searched_nearby(hint, bound, _FIRST, effort), bound=bound)
-        if near.excess == bound and near.bytes == self.tile.bytes:
-            return replace(near, bytes_bound=self.tile.bytes)
-        # Most often the counting bounds can be met in the tile's own bytes.
-        if bound == self.model.floor:
-            tight = self.model.solve(effort * _QUICK, atoms=self.model.atoms(self.tile.bytes), hint=hint)
-            if solved(tight):
-                return self._assignment(bound, tight, self.tile.bytes)
-        if near.excess != bound:
-            near = replace(self.searched_nearby(near.table, bound, _MORE, effort), bound=bound)
-        if near.excess != bound:
-            near = self._proved(effort * _LONG, near)
-        assert near.excess is not None
-        return self._smallest(effort * _QUICK, near.excess, near)
 
-    def _proved(self, effort: float, near: FreeAssignment) -> FreeAssignment:
-        """The least excess, or `near` with what is proved of all assignments."""
-        best = self.model.solve(effort, least=True, hint=near.table)
-        if best.outcome is Outcome.INFEASIBLE:
-            raise AssertionError("some assignment always exists")
-        bound = max(near.bound, self.model.excess_at(best.bound))
-        found = self._assignment(bound, best, self.tile.bytes) if solved(best) else near
-        assert found.excess is not None
-        assert near.excess is not None
-        return found if found.excess < near.excess else replace(near, bound=bound)
+def _model(
+    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, budget: Budget, workers: int
+) -> PlacementModel | None:
+    """Positions of chunks that keep every element at a multiple of its size."""
+    if not sets or tile.element_bytes & (tile.element_bytes - 1) or any(s.rule.row_words > 1 for s in sets):
+        return None
+    chunks = _chunks(sets, trace, tile, tile.element_bytes)
+    if chunks.size.max() > min(s.rule.banks * s.rule.bank_bytes for s in sets):
+        return None
+    phases = free_phases(sets, chunks, drop_loose=False)
+    model = PlacementModel(chunks, phases, _row_bytes(sets), tile, budget, workers)
+    return None if model.too_large else model
 
-    def searched_nearby(
-        self, hint: IntArray | None, bound: int, rounds: int, effort: float = _SEARCHED_EFFORT
-    ) -> FreeAssignment:
-        """What local search makes of a layout, of row-major where there is no hint."""
-        flat = np.arange(self.tile.elements) * self.tile.element_bytes if hint is None else hint.ravel()
-        start = self.model.positions_of(flat)
-        if not start:  # nothing counts
-            return self._placed_at({}, self.model.floor, self.tile.bytes)
-        enough = bound - self.model.floor
-        rounds = math.ceil(rounds * min(_MOST_TIMES, effort / _SEARCHED_EFFORT))
-        units = units_of(self.model)
-        found = annealed(units, np.array([*start.values()]), enough, rounds, self.model.budget)
-        position = dict(zip(start, found.tolist(), strict=True))
-        return self._placed_at(self._fullest_first(position), self.model.floor, self.tile.bytes)
 
-    def in_own_bytes(self, hint: IntArray | None, bound: int) -> FreeAssignment | None:
-        """The least excess in the tile's own bytes, where that is soon found: best with a formula."""
-        size, model = self.tile.element_bytes, self.model
-        # Every element a chunk, of which none is alone.
-        plain = model.symmetric and len(model.positions) == self.tile.elements == len(self.chunks.size)
-        plain &= set(self.chunks.size.tolist()) == {size}
-        row, table = self.period // size, None
-        if plain:
-            table = turned_lines(model.phases, self.tile.shape, row, model.budget)
-        if table is None and hint is not None:
-            known = self._placed_at(model.positions_of(hint), bound, self.tile.bytes)
-            if known.excess != bound:
-                return None
-            if plain and bound == model.floor and not (hint % size).any():
-                table = folded(model.phases, hint.ravel() // size, row, model.budget)
-            if table is None:
-                known = self.evened(known)
-                return known if known.complete else None
-        if table is None:
-            return None
-        table = table.reshape(self.tile.shape) * size
-        return FreeAssignment(model.floor, model.floor, table, self.tile.bytes, self.tile.bytes)
+# The questions of one call ---------------------------------------------------------------------
 
-    def evened(self, found: FreeAssignment) -> FreeAssignment:
-        """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
-        one_size = len(set(self.model.positions.values())) == 1 and self.model.symmetric
-        if found.table is None or found.bytes == self.tile.bytes or not one_size:
-            return found
-        assert found.excess is not None
-        assert found.bytes is not None
-        even = self.searched_nearby(found.table, found.excess, _EVEN)
-        better = replace(even, bound=found.bound, bytes_bound=found.bytes_bound)
-        assert better.bytes is not None
-        return better if better.bytes < found.bytes else found
 
-    def _fullest_first(self, position: dict[int, int]) -> dict[int, int]:
-        """The same with banks renamed, where they may be: what lies in the last row lies at its beginning."""
-        if not self.model.symmetric:
-            return position
-        size = self.chunks.size[[*position]]
-        widest = int(size.max())
-        group, inside = np.divmod(np.array([*position.values()]) * size, widest)
-        held = np.bincount(group, size, self.period // widest)
-        name = np.empty(len(held), np.int64)
-        name[np.argsort(-held, kind="stable")] = np.arange(len(held))
-        named = (name[group] * widest + inside) // size
-        return dict(zip(position, named.tolist(), strict=True))
+def _within(
+    model: PlacementModel, effort: float, max_bytes: int | None, hint: IntArray | None, bound: int = 0
+) -> FreeAssignment:
+    """Least excess, then least bytes, within `max_bytes`."""
+    found = _least(model, effort, hint, bound)
+    if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
+        return found
+    packed, own = _packed(model), model.tile.bytes
+    answer = model.solve(effort * _QUICK, atoms=max_bytes // model.atom, least=True, hint=packed)
+    tables = [packed] + ([_stacked(model, model.positions_in(answer))] if _is_solved(answer) else [])
+    # Where atoms are shared, the chunks that the model does not place may need one more.
+    known = [_assignment(model, table, found.bound, own) for table in tables]
+    fitting = [f for f in known if f.bytes is not None and f.bytes <= max_bytes]
+    nothing = FreeAssignment(found.bound, bytes_bound=own)
+    return min(fitting, key=lambda f: (f.excess, f.bytes), default=nothing)
 
-    def least_excess(self, effort: float) -> int:
-        """A proved lower bound of the weighted excess."""
-        return max(self.model.floor, self.model.excess_at(self.model.solve(effort, least=True).bound))
 
-    def _smallest(self, effort: float, most: int, found: FreeAssignment) -> FreeAssignment:
-        """The smallest assignment with an excess of `most` at most, which `found` has."""
-        found = self.evened(found)
-        bound = found.bound
-        assert found.bytes is not None
-        size_bound, last = self.tile.bytes, found.bytes
-        row_atoms = self.period // self.model.atom
-        atoms = self.model.atoms(self.tile.bytes)
-        while atoms < self.model.atoms(last):
-            answer = self.model.solve(effort, atoms=atoms, most=most, hint=found.table)
-            if solved(answer):
-                found = self._assignment(bound, answer, size_bound)
-                break
-            if answer.outcome is not Outcome.INFEASIBLE:
-                break
-            size_bound = atoms * self.model.atom + self.tile.element_bytes
-            atoms = atoms // row_atoms * row_atoms + row_atoms
-        # The sizes between two row ends were not asked for one by one.
-        return replace(found, bytes_bound=size_bound if most == bound else self.tile.bytes)
+def _least(model: PlacementModel, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
+    """Least excess, then least bytes: near the hint first, then by the solver."""
+    bound, own = max(bound, model.floor), model.tile.bytes
+    if hint is not None and (known := _near_hint(model, hint, bound)) is not None:
+        return known
+    times = min(_MOST_TIMES, effort / _SEARCHED_EFFORT)
+    near = _assignment(model, _searched(model, hint, bound, math.ceil(_FIRST * times)), bound, own)
+    if near.complete:
+        return near
+    # Most often the counting bounds can be met in the tile's own bytes.
+    if bound == model.floor:
+        tight = model.solve(effort * _QUICK, atoms=model.atoms(own), hint=hint)
+        if _is_solved(tight):
+            return _assignment(model, _stacked(model, model.positions_in(tight)), bound, own)
+    if near.excess != bound:
+        table = _searched(model, near.table, bound, math.ceil(_MORE * times))
+        near = _assignment(model, table, bound, own)
+    if near.excess != bound:
+        near = _proved(model, effort * _LONG, near)
+    return _smallest(model, effort * _QUICK, near)
 
-    # Answers ----------------------------------------------------------------------------------
 
-    def _assignment(self, bound: int, answer: Answer, bytes_bound: int) -> FreeAssignment:
-        """The layout that an answer stands for."""
-        position, variable = {}, 0
-        for c, n in self.model.positions.items():
-            position[c] = answer.values[variable : variable + n].index(1)
-            variable += n
-        return self._placed_at(position, bound, bytes_bound)
+def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignment | None:
+    """The least excess in the tile's own bytes, where the hint has it in more: best with a formula."""
+    known = _assignment(model, _stacked(model, model.positions_of(hint)), bound, model.tile.bytes)
+    if known.excess != bound:
+        return None
+    table = _folded(model, hint) if bound == model.floor else None
+    even = _evened(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
+    return even if even.complete else None
 
-    def _placed_at(self, position: dict[int, int], bound: int, bytes_bound: int) -> FreeAssignment:
-        return self._with_table(self._stack(position), position, bound, bytes_bound)
 
-    def _with_table(
-        self, table: IntArray, position: dict[int, int], bound: int, bytes_bound: int
-    ) -> FreeAssignment:
-        size = int(table.max()) + self.tile.element_bytes
-        return FreeAssignment(bound, self.model.excess_of(position), table, size, bytes_bound)
+def _proved(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeAssignment:
+    """The least excess, or `near` with what is proved of all assignments."""
+    best = model.solve(effort, least=True, hint=near.table)
+    if best.outcome is Outcome.INFEASIBLE:
+        raise AssertionError("some assignment always exists")
+    bound = max(near.bound, model.excess_at(best.bound))
+    known = [replace(near, bound=bound)]
+    if _is_solved(best):
+        table = _stacked(model, model.positions_in(best))
+        known.append(_assignment(model, table, bound, near.bytes_bound))
+    return min(known, key=lambda f: f.excess or 0)
 
-    def _packed(self, bound: int) -> FreeAssignment:
-        """One chunk after the other, wide ones first: no layout is smaller, whatever it costs."""
-        order = np.lexsort((-self._used(), -self.chunks.size))
-        address = np.zeros(len(order), np.int64)
-        address[order] = np.cumsum(self.chunks.size[order]) - self.chunks.size[order]
-        table = (address[self.chunks.of] + self.chunks.place).reshape(self.tile.shape)
-        return self._with_table(table, self.model.positions_of(table), bound, self.tile.bytes)
 
-    def _used(self) -> IntArray:
-        """Bytes to the end of the last element of each chunk: what lies last need not be whole."""
-        used = np.zeros(len(self.chunks.size), np.int64)
-        np.maximum.at(used, self.chunks.of, self.chunks.place + self.tile.element_bytes)
-        return used
+def _smallest(model: PlacementModel, effort: float, found: FreeAssignment) -> FreeAssignment:
+    """The smallest assignment with no more excess than `found`."""
+    found = _evened(model, found)
+    assert found.bytes is not None
+    size_bound, atoms, last = model.tile.bytes, model.atoms(model.tile.bytes), model.atoms(found.bytes)
+    row_atoms = model.period // model.atom
+    while atoms < last:
+        answer = model.solve(effort, atoms=atoms, most=found.excess, hint=found.table)
+        if _is_solved(answer):
+            found = _assignment(model, _stacked(model, model.positions_in(answer)), found.bound, 0)
+        if answer.outcome is not Outcome.INFEASIBLE:
+            break
+        size_bound = atoms * model.atom + model.tile.element_bytes
+        atoms = atoms // row_atoms * row_atoms + row_atoms
+    # The sizes between two row ends were not asked for one by one.
+    return replace(found, bytes_bound=size_bound if found.excess == found.bound else model.tile.bytes)
 
-    def _stack(self, position: dict[int, int]) -> IntArray:
-        """Addresses: in every column wide chunks first; chunks that meet nothing fill what is left."""
-        atom = self.model.atom
-        height = np.zeros(self.period // atom, np.int64)
-        address = np.zeros(len(self.chunks.size), np.int64)
-        used = self._used()
-        for c in sorted(position, key=lambda c: (-int(self.chunks.size[c]), -int(used[c]), c)):
-            wide = int(self.chunks.size[c]) // atom
-            columns = slice(position[c] * wide, (position[c] + 1) * wide)
-            address[c] = int(height[columns].max()) * self.period + position[c] * wide * atom
-            height[columns] = height[columns].max() + 1
-        met = np.zeros(len(address), np.bool_)
-        met[list(position)] = True
-        free = np.flatnonzero(~met)
-        for size in np.unique(self.chunks.size[free])[::-1].tolist():
-            alike, wide = free[self.chunks.size[free] == size], size // atom
-            rows, at = _lowest(height.reshape(-1, wide).max(axis=1), len(alike))
-            address[alike] = rows * self.period + at * size
-            above = np.zeros(len(height) // wide, np.int64)
-            np.maximum.at(above, at, rows + 1)
-            height = np.maximum(height, above.repeat(wide))
-        flat: IntArray = address[self.chunks.of] + self.chunks.place
-        return flat.reshape(self.tile.shape)
+
+def _is_solved(answer: Answer) -> bool:
+    """Whether there is a solution, which has no values where nothing meets."""
+    return answer.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
+
+
+# Local search ----------------------------------------------------------------------------------
+
+
+def _searched(model: PlacementModel, hint: IntArray | None, bound: int, rounds: int) -> IntArray:
+    """What local search makes of a layout, of row-major where there is no hint."""
+    flat = np.arange(model.tile.elements) * model.tile.element_bytes if hint is None else hint
+    position = model.positions_of(flat)
+    # Where the time does not last until the loop is compiled, which asks nobody, the start is the answer.
+    if position and model.budget.affords(_seconds_to_compile()):
+        from layoutopt.model.annealing import annealed, board_of
+
+        start, enough = np.array([*position.values()]), bound - model.floor
+        found = annealed(board_of(model), start, enough, rounds, model.budget)
+        position = dict(zip(position, found.tolist(), strict=True))
+    return _stacked(model, _fullest_first(model, position))
+
+
+def _seconds_to_compile() -> float:
+    """About how long the compiled loop is in coming: it is kept beside its source."""
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
+        return math.inf  # never: Python would take minutes for what takes hundredths of a second
+    module = sys.modules.get(f"{__package__}.annealing")
+    if module is not None and module.cooled.signatures:  # imported alone, it is still to be compiled
+        return 0.0
+    source = Path(__file__).with_name("annealing.py")
+    kept = source.parent.glob("__pycache__/annealing.*.py{}{}.nbi".format(*sys.version_info))
+    written = source.stat().st_mtime
+    return _LOAD_SECONDS if any(file.stat().st_mtime >= written for file in kept) else _COMPILE_SECONDS
+
+
+def _evened(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
+    """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
+    one_size = len(set(model.positions.values())) == 1 and model.symmetric
+    if found.bytes == model.tile.bytes or not one_size:
+        return found
+    assert found.excess is not None
+    table = _searched(model, found.table, found.excess, _EVEN)
+    even = _assignment(model, table, found.bound, found.bytes_bound)
+    return min(found, even, key=lambda f: f.bytes or 0)
+
+
+def _fullest_first(model: PlacementModel, position: dict[int, int]) -> dict[int, int]:
+    """The same with banks renamed, where they may be: what lies in the last row lies at its beginning."""
+    if not (model.symmetric and position):
+        return position
+    size = model.chunks.size[[*position]]
+    widest = int(size.max())
+    group, inside = np.divmod(np.array([*position.values()]) * size, widest)
+    held = np.bincount(group, size, model.period // widest)
+    name = np.empty(len(held), np.int64)
+    name[np.argsort(-held, kind="stable")] = np.arange(len(held))
+    named = (name[group] * widest + inside) // size
+    return dict(zip(position, named.tolist(), strict=True))
+
+
+# Tables ----------------------------------------------------------------------------------------
+
+
+def _assignment(model: PlacementModel, table: IntArray, bound: int, bytes_bound: int) -> FreeAssignment:
+    """A table with its excess and its bytes."""
+    excess = model.excess_of(model.positions_of(table))
+    size = int(table.max()) + model.tile.element_bytes
+    return FreeAssignment(bound, excess, table.reshape(model.tile.shape), size, bytes_bound)
+
+
+def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
+    """The end of a padded layout put into its own holes: a formula, and a table of what lies beyond the tile.
+
+        offset = v - (back[v - elements] if v >= elements else 0)        v: the padded layout, in elements
+
+    What lies in the tile's bytes stays where it is. The rest may go into any hole where it meets nothing of
+    its phases; the solver chooses. None where elements are no chunks of their own, or it finds nothing.
+    """
+    size, chunks = model.tile.element_bytes, model.chunks
+    row, flat = model.period // size, padded.ravel() // size
+    alone = model.symmetric and len(model.positions) == len(flat) == len(chunks.size)
+    beyond = np.flatnonzero(flat >= len(flat)).tolist()
+    if not alone or (chunks.size != size).any() or not 0 < len(beyond) <= _MOST_FOLDED:
+        return None
+    holes = np.setdiff1d(np.arange(len(flat)), flat)
+    solver = Model()
+    at = {e: [solver.boolean() for _ in range(row)] for e in beyond}
+    for literals in at.values():
+        solver.exactly_one(literals)
+    for position, room in enumerate(np.bincount(holes % row, minlength=row).tolist()):
+        solver.at_most([(literals[position], 1) for literals in at.values()], room)
+    for phase in model.phases:
+        moving = [(e, n) for e, _, n in phase.units if e in at]
+        load = [0] * row
+        for e, _, n in phase.units:
+            load[int(flat[e]) % row] += n if e not in at else 0
+        for position in range(row if moving else 0):
+            solver.at_most([(at[e][position], n) for e, n in moving], phase.least - load[position])
+    answer = solver.solve(model.budget, 1, _FOLD_EFFORT)
+    if not _is_solved(answer):
+        return None
+    table, free = flat.copy(), [holes[holes % row == k].tolist() for k in range(row)]
+    for e, literals in at.items():
+        table[e] = free[next(k for k, literal in enumerate(literals) if answer.values[literal])].pop(0)
+    return table * size
+
+
+def _packed(model: PlacementModel) -> IntArray:
+    """One chunk after the other, wide ones first: no layout is smaller, whatever it costs."""
+    chunks = model.chunks
+    order = np.lexsort((-_used(model), -chunks.size))
+    address = np.zeros(len(order), np.int64)
+    address[order] = np.cumsum(chunks.size[order]) - chunks.size[order]
+    table: IntArray = address[chunks.of] + chunks.place
+    return table
+
+
+def _used(model: PlacementModel) -> IntArray:
+    """Bytes to the end of the last element of each chunk: what lies last need not be whole."""
+    used = np.zeros(len(model.chunks.size), np.int64)
+    np.maximum.at(used, model.chunks.of, model.chunks.place + model.tile.element_bytes)
+    return used
+
+
+def _stacked(model: PlacementModel, position: dict[int, int]) -> IntArray:
+    """Byte offsets: in every column wide chunks first; chunks that meet nothing fill what is left."""
+    atom, size, used = model.atom, model.chunks.size, _used(model)
+    height = np.zeros(model.period // atom, np.int64)
+    address = np.zeros(len(size), np.int64)
+    for c in sorted(position, key=lambda c: (-int(size[c]), -int(used[c]), c)):
+        wide = int(size[c]) // atom
+        columns = slice(position[c] * wide, (position[c] + 1) * wide)
+        address[c] = int(height[columns].max()) * model.period + position[c] * wide * atom
+        height[columns] = height[columns].max() + 1
+    met = np.zeros(len(address), np.bool_)
+    met[list(position)] = True
+    free = np.flatnonzero(~met)
+    for width in np.unique(size[free])[::-1].tolist():
+        alike, wide = free[size[free] == width], width // atom
+        rows, at = _lowest(height.reshape(-1, wide).max(axis=1), len(alike))
+        address[alike] = rows * model.period + at * width
+        above = np.zeros(len(height) // wide, np.int64)
+        np.maximum.at(above, at, rows + 1)
+        height = np.maximum(height, above.repeat(wide))
+    flat: IntArray = address[model.chunks.of] + model.chunks.place
+    return flat
 
 
 def _lowest(height: IntArray, count: int) -> tuple[IntArray, IntArray]:

@@ -1,4 +1,7 @@
-"""The model of free assignments: every chunk at any position, as CP-SAT variables.
+"""Free assignments as a CP-SAT model: every chunk of the tile at any position.
+
+**Chunks** are what every layout keeps whole and aligned (`layoutopt.accesses.alignment`), 4, 8 or 16 bytes. A
+**position** is a chunk's address modulo one row of banks, all that matters for conflicts.
 
 quantity                    encoding
 chunk a at position g       a boolean, exactly one of them for each chunk
@@ -10,12 +13,17 @@ renamed banks               chunk k of the widest phase lies in one of the first
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from layoutopt.ground.arrays import IntArray
+from layoutopt.accesses.alignment import blocks
+from layoutopt.accesses.trace import Trace
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
-from layoutopt.model.chunks import Chunks, FreePhase
-from layoutopt.model.cp_sat import Answer, Model, Outcome
+from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model
+from layoutopt.model.phases import PhaseSet
 from layoutopt.problems.types import Tile
 
 # Booleans, and terms of the load constraints, beyond which no model is built.
@@ -23,6 +31,125 @@ MAX_BOOLEANS = 1 << 17
 MAX_TERMS = 1 << 22
 # What it takes, about, to write a term down and have the solver read it.
 _SECONDS_A_TERM = 2e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What every layout keeps whole.
+
+    Attributes:
+        of: int64, shape (elements,): chunk of each element.
+        place: int64, shape (elements,): byte of the chunk at which the element starts.
+        size: int64, shape (chunks,): bytes that matter, a power of two, also the chunk's alignment.
+        loose: bool, shape (chunks,): a word packed with narrower elements; others may pack otherwise.
+    """
+
+    of: IntArray
+    place: IntArray
+    size: IntArray
+    loose: BoolArray
+
+
+def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int | None = None) -> Chunks:
+    """Cut the tile into what every layout keeps whole (`layoutopt.accesses.alignment.blocks`).
+
+    With an element alignment: what layouts keep that start every element at multiples of it.
+    """
+    size = tile.element_bytes
+    held_by = blocks(trace, tile, element_alignment)
+    widest, head, place = held_by.width, held_by.head, held_by.place
+    loose = widest < word_bytes
+    # Loose elements fill words, the widest vectors first, so that each is aligned.
+    order = np.flatnonzero(loose)
+    order = order[np.argsort(-widest[order], kind="stable")]
+    start = np.arange(len(order)) * size
+    head[order] = order[start // word_bytes * word_bytes // size] if len(order) else 0
+    place[order] = start % word_bytes
+    heads, of = np.unique(head, return_inverse=True)
+    return Chunks(of.reshape(-1), place, np.maximum(widest[heads], word_bytes), loose[heads])
+
+
+@dataclass(frozen=True, slots=True)
+class FreePhase:
+    """A phase as units: what the access's width covers at one place of a chunk.
+
+    Attributes:
+        units: (chunk, byte in the chunk, how often), sorted.
+        unit_bytes: bytes of a unit.
+        banks: banks of such units.
+        floor: wavefronts that no layout undercuts.
+        ideal: wavefronts if spread evenly.
+        weight: weighted number of times that it is served.
+    """
+
+    units: tuple[tuple[int, int, int], ...]
+    unit_bytes: int
+    banks: int
+    floor: int
+    ideal: int
+    weight: int
+
+    @property
+    def least(self) -> int:
+        """Wavefronts that no positions undercut."""
+        return max(self.floor, -(-sum(n for _, _, n in self.units) // self.banks))
+
+    @property
+    def alone(self) -> int:
+        """Wavefronts of a phase of one unit, or of none that the model sees."""
+        return max(self.least, *(n for _, _, n in self.units)) if self.units else self.floor
+
+    def bank(self, address: int) -> int:
+        """The bank of a unit at this byte."""
+        return address // self.unit_bytes % self.banks
+
+    def cost(self, position: dict[int, int], chunks: Chunks) -> int:
+        """Wavefronts under given positions."""
+        load: dict[int, int] = {}
+        for c, place, n in self.units:
+            bank = self.bank(position[c] * int(chunks.size[c]) + place)
+            load[bank] = load.get(bank, 0) + n
+        return max(self.floor, *load.values())
+
+    def loads(self, at: dict[int, list[int]], chunks: Chunks) -> list[list[tuple[int, int]]]:
+        """For each bank that could be overloaded, the literals that put something there."""
+        loads: dict[int, list[tuple[int, int]]] = {}
+        for c, place, n in self.units:
+            for position, literal in enumerate(at[c]):
+                bank = self.bank(position * int(chunks.size[c]) + place)
+                loads.setdefault(bank, []).append((literal, n))
+        return [load for _, load in sorted(loads.items()) if len(load) > 1]
+
+
+def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -> list[FreePhase]:
+    """The phases over chunks, equal ones merged; with `drop_loose`, without the loose elements.
+
+    A phase that drops some keeps the largest ideal that any packing of them gives, so that its
+    excess is a lower bound.
+    """
+    merged: dict[tuple[tuple[tuple[int, int, int], ...], int, int, int, int], int] = {}
+    for s in sets:
+        unit_bytes = max(s.width_bytes, s.rule.bank_bytes)
+        chunk_words = unit_bytes // s.rule.bank_bytes
+        requests = chunk_words if s.rule.split_words else 1
+        for row, weight, floor in zip(s.elements.tolist(), s.weight.tolist(), s.floor.tolist(), strict=True):
+            seen: dict[tuple[int, int], int] = {}
+            dropped = 0
+            for e in row:
+                if e < 0:
+                    continue
+                chunk = int(chunks.of[e])
+                if drop_loose and chunks.loose[chunk]:
+                    dropped += 1
+                    continue
+                unit = chunk, int(chunks.place[e]) // unit_bytes * unit_bytes
+                seen[unit] = seen.get(unit, 0) + 1
+            distinct = len(seen) + dropped
+            ideal = max(1, -(-distinct * chunk_words // (s.rule.banks * requests)))
+            units = tuple((*u, n if s.rule.serialises_equal else 1) for u, n in sorted(seen.items()))
+            key = units, unit_bytes, s.rule.banks // chunk_words, max(1, floor), ideal
+            merged[key] = merged.get(key, 0) + weight * requests
+    return [FreePhase(*key, weight) for key, weight in merged.items()]
 
 
 class PlacementModel:
@@ -37,35 +164,29 @@ class PlacementModel:
         budget: Budget,
         workers: int,
     ) -> None:
-        self.chunks = chunks
-        self.period = period
-        self.tile = tile
-        self.budget = budget
-        self.workers = workers
+        """`period`: bytes of a row of banks."""
+        self.chunks, self.period, self.tile = chunks, period, tile
+        self.budget, self.workers = budget, workers
         # Phases of one unit cost what they cost; they bind no positions.
         self.fixed = sum(p.weight * (p.alone - p.ideal) for p in phases if len(p.units) < 2)
         self.phases = [p for p in phases if len(p.units) > 1]
         self.floor = self.fixed + sum(p.weight * (p.least - p.ideal) for p in self.phases)
-        self.placed = self._order()
-        self.positions = {c: period // int(chunks.size[c]) for c in self.placed}
+        # How many positions each chunk that meets others has; in the order of the widest phases.
+        self.positions: dict[int, int] = {}
+        for phase in sorted(self.phases, key=lambda p: (-len(p.units), p.units)):
+            self.positions.update((c, period // int(chunks.size[c])) for c, _, _ in phase.units)
         self.symmetric = all(p.unit_bytes * p.banks == period for p in self.phases)
+        self.atom = int(chunks.size.min())  # bytes
+        self._terms = sum(self.positions[c] for p in self.phases for c, _, _ in p.units)
 
     @property
     def too_large(self) -> bool:
         """Whether the model would be."""
         return sum(self.positions.values()) > MAX_BOOLEANS or self._terms > MAX_TERMS
 
-    @property
-    def _terms(self) -> int:
-        """Terms of the load constraints."""
-        return sum(self.positions[c] for p in self.phases for c, _, _ in p.units)
-
-    def _order(self) -> list[int]:
-        """The chunks that meet others, from the widest phase outwards."""
-        order: dict[int, None] = {}
-        for phase in sorted(self.phases, key=lambda p: (-len(p.units), p.units)):
-            order.update((chunk, None) for chunk, _, _ in phase.units)
-        return list(order)
+    def atoms(self, size_bytes: int) -> int:
+        """Atoms that so many bytes reach into."""
+        return -(-size_bytes // self.atom)
 
     def solve(
         self,
@@ -86,19 +207,17 @@ class PlacementModel:
             hint: byte offset of every element.
         """
         if not self.budget.affords(self._terms * _SECONDS_A_TERM):
-            return Answer(Outcome.UNKNOWN, (), 0, 0)
-        model, _ = self.model(atoms=atoms, least=least, most=most, hint=hint)
-        return model.solve(self.budget, self.workers, effort)
-
-    def text(self, most: int | None) -> str:
-        """As `CpModelProto` text: every phase at its floor, or a weighted excess of `most` at most."""
-        model, _ = self.model(atoms=None, least=False, most=most, hint=None)
-        return model.to_text()
+            return NO_ANSWER
+        return self.model(atoms, least, most, hint).solve(self.budget, self.workers, effort)
 
     def model(
-        self, *, atoms: int | None, least: bool, most: int | None, hint: IntArray | None
-    ) -> tuple[Model, dict[int, list[int]]]:
-        """The model, and for each chunk the literals of its positions."""
+        self,
+        atoms: int | None = None,
+        least: bool = False,
+        most: int | None = None,
+        hint: IntArray | None = None,
+    ) -> Model:
+        """The model of a question, as `solve` has it; the literals of the chunks' positions come first."""
         model = Model()
         at = {c: [model.boolean() for _ in range(n)] for c, n in self.positions.items()}
         for literals in at.values():
@@ -108,9 +227,8 @@ class PlacementModel:
             loads = phase.loads(at, self.chunks)
             if least or most is not None:
                 # What a phase drops counts in its floor, so that this may exceed what its units can cost.
-                least_of_phase = phase.least
-                most_of_phase = max(least_of_phase, sum(n for _, _, n in phase.units))
-                wavefronts = model.integer(least_of_phase, most_of_phase)
+                most_of_phase = max(phase.least, sum(n for _, _, n in phase.units))
+                wavefronts = model.integer(phase.least, most_of_phase)
                 terms.append((wavefronts, phase.weight))
                 for load in loads:
                     model.at_most([*load, (wavefronts, -1)], 0)
@@ -134,7 +252,7 @@ class PlacementModel:
             for c, here in (self._by_first_use(near) if renamed else near).items():
                 for position, literal in enumerate(at[c]):
                     model.hint(literal, int(position == here))
-        return model, at
+        return model
 
     def excess_at(self, wavefronts: int) -> int:
         """Weighted excess of all phases, from the weighted wavefronts of those with several units."""
@@ -144,14 +262,21 @@ class PlacementModel:
         """Weighted excess under given positions."""
         return self.fixed + sum(p.weight * (p.cost(position, self.chunks) - p.ideal) for p in self.phases)
 
-    @property
-    def atom(self) -> int:
-        """Bytes of the smallest chunk."""
-        return int(self.chunks.size.min())
+    def positions_of(self, table: IntArray) -> dict[int, int]:
+        """Where a layout's byte offsets put the chunks."""
+        first = np.zeros(len(self.chunks.size), np.int64)
+        first[self.chunks.of[::-1]] = np.arange(len(self.chunks.of))[::-1]  # of each, written last
+        chunks = np.array(list(self.positions), np.int64)
+        at = (table.ravel()[first[chunks]] - self.chunks.place[first[chunks]]) % self.period
+        return dict(zip(chunks.tolist(), (at // self.chunks.size[chunks]).tolist(), strict=True))
 
-    def atoms(self, size_bytes: int) -> int:
-        """Atoms that so many bytes reach into."""
-        return -(-size_bytes // self.atom)
+    def positions_in(self, answer: Answer) -> dict[int, int]:
+        """Where a solution puts the chunks."""
+        position, variable = {}, 0
+        for c, n in self.positions.items():
+            position[c] = answer.values[variable : variable + n].index(1)
+            variable += n
+        return position
 
     def _limit_columns(self, model: Model, at: dict[int, list[int]], atoms: int) -> None:
         """No column of the bank rows holds more chunks than `atoms` atoms leave it."""
@@ -167,7 +292,7 @@ class PlacementModel:
                 model.at_most([(literal, 1) for literal in held], height)
 
     def _break_symmetry(self, model: Model, at: dict[int, list[int]]) -> None:
-        """Banks may be renamed, in groups as wide as the widest chunk: by first use in `placed`."""
+        """Banks may be renamed, in groups as wide as the widest chunk: by first use in `positions`."""
         widest = max((int(self.chunks.size[c]) for c in at), default=1)
         for k, (c, literals) in enumerate(at.items()):
             size = int(self.chunks.size[c])
@@ -180,30 +305,8 @@ class PlacementModel:
         widest = max((int(self.chunks.size[c]) for c in position), default=1)
         names: dict[int, int] = {}
         renamed = {}
-        for c in self.placed:
+        for c in self.positions:
             size = int(self.chunks.size[c])
             group, inside = divmod(position[c] * size, widest)
             renamed[c] = (names.setdefault(group, len(names)) * widest + inside) // size
         return renamed
-
-    @property
-    def heads(self) -> IntArray:
-        """The first element of each chunk, shape (chunks,)."""
-        heads = np.zeros(len(self.chunks.size), np.int64)
-        heads[self.chunks.of[::-1]] = np.arange(len(self.chunks.of))[
-            ::-1
-        ]  # the first of each is written last
-        return heads
-
-    def positions_of(self, table: IntArray) -> dict[int, int]:
-        """Where a layout's byte offsets put the chunks."""
-        flat = table.ravel()
-        heads = self.heads
-        chunks = np.array(list(self.positions), np.int64)
-        at = (flat[heads[chunks]] - self.chunks.place[heads[chunks]]) % self.period
-        return dict(zip(chunks.tolist(), (at // self.chunks.size[chunks]).tolist(), strict=True))
-
-
-def solved(answer: Answer) -> bool:
-    """Whether there is a solution, which has no values where nothing meets."""
-    return answer.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)

@@ -242,6 +242,12 @@ def amounts(starts: Sequence[PlacedStarts], modulus: int, moved: Moved) -> list[
     return possible
 
 
+def stride_multiple(problem: Problem) -> int:
+    """Elements of which every stride but the innermost is a multiple."""
+    pitch = problem.layout.pitch_multiple_bytes or 1
+    return pitch // math.gcd(pitch, problem.tile.element_bytes)
+
+
 def space_of(
     problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str], budget: Budget | None = None
 ) -> Space:
@@ -261,13 +267,12 @@ def space_of(
         multiple = width // math.gcd(width, size)
         if multiple > 1:  # else every element may start one
             starts.append((multiple, np.array(np.unravel_index(access.starts, problem.tile.shape))))
-    pitch = problem.layout.pitch_multiple_bytes or 1
     return Space(
         shape=problem.tile.shape,
         vector=max((a.width_elements for a in trace.taking_part), default=1),
         starts=tuple(starts),
         period=period_bytes // math.gcd(period_bytes, size),
-        stride_multiple=pitch // math.gcd(pitch, size),
+        stride_multiple=stride_multiple(problem),
         order=problem.layout.order,
         families=frozenset(families),
         budget=budget or Budget(),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -27,9 +28,12 @@ from layoutopt.problems.types import Tile
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 
 
-def distances(masks: Masks) -> int:
-    """How many different distances bits move over: each is a shift, a mask and an XOR."""
-    return len(
+SHIFT_OPERATIONS: Final = 3  # of each distance that bits move over: `^ ((v >> s) & m)`
+
+
+def shift_operations(masks: Masks) -> int:
+    """Integer operations of the XORs: those of each different distance that bits move over."""
+    return SHIFT_OPERATIONS * len(
         {
             source - target
             for target, mask in masks.items()

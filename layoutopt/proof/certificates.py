@@ -33,9 +33,9 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation
+from layoutopt.model.masks import swizzle_model
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.model.swizzle import SwizzleModel
 from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
@@ -224,9 +224,7 @@ def row_major_question(problem: Problem, device: Device, trace: Trace) -> str | 
     if last is not None:  # a swizzle may move the words of a last block that is not full
         row_major = replace(row_major, span=max(last.reach.values()))
     phases = phases_of(row_major, sets, tile)
-    model = SwizzleModel(phases, field, rules(row_major, field, tile))
-    model.hold(phases.ideal)
-    return model.text()
+    return swizzle_model(phases, field, rules(row_major, field, tile), phases.ideal).to_text()
 
 
 def _has_swizzles(problem: Problem) -> bool:

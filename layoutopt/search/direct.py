@@ -20,7 +20,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.types import Problem, Tile
-from layoutopt.search.as_table import MAX_LOOKUP
+from layoutopt.search.tables import MAX_LOOKUP
 
 SAID: Final = (
     "direct loads: orders, pages, rows in turn, as waves write, "

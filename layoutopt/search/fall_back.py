@@ -1,9 +1,13 @@
-"""Out of time: layouts with pads that cost next to nothing to find.
+"""Many layouts of pitches counted together: orders that seem to do, and what is there where time ends.
 
-First pads after every so many elements of row-major, by rising bytes. Then pads of whole dimensions: a climb
-from row-major, then from orders drawn at random, goes to the best of the layouts that exchange two
-dimensions, move one, or give one another pad. They are counted together, over some of the phases; where none
-is better, the top is counted over all of them. Nothing is refuted.
+A tile of eight dimensions has 40,320 orders in its own bytes. Looked at one by one they take longer than
+anybody waits, and the model has no better way among them. Phase by phase, all that are left are counted at
+once, and most fall at the first (`likely`).
+
+Out of time, first pads after every so many elements of row-major, by rising bytes. Then pads of whole
+dimensions: a climb from row-major, then from orders drawn at random, goes to the best of the layouts that
+exchange two dimensions, move one, or give one another pad. They are counted together, over some of the
+phases; where none is better, the top is counted over all of them. Nothing is refuted.
 """
 
 from __future__ import annotations
@@ -11,22 +15,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
-from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.pitches import Pitches, fixed_order, in_order, linearisation, span_of
-from layoutopt.search.found import Found
-from layoutopt.search.many_orders import counted_together
+from layoutopt.model.pitches import (
+    Pitches,
+    by_span,
+    fixed_order,
+    in_order,
+    linearisation,
+    pitches_of,
+    span_of,
+)
+from layoutopt.problems.types import Tile
 from layoutopt.search.scene import Scene
 
+_TOGETHER: Final = 1024  # orders
+_PHASES_TOGETHER: Final = 4096  # phases times orders
 # Shares of the time left; where swizzles are sought, they need the rest.
 _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
 _MOST_INTERVALS: Final = 512
@@ -36,6 +48,56 @@ _STEPS: Final = 32
 _PHASES: Final = 32  # of each rule, of which the layouts beside one are counted
 _PADS: Final = 12  # of each dimension, drawn at random
 _SEED: Final = 1
+
+# Dimensions of more than one element, slowest first; their pads in steps, from the inside out.
+_Place = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def likely(scene: Scene) -> Iterator[Linearisation]:
+    """Orders of the tile's own bytes in which no phase seems to cost more than it must; row-major first."""
+    space = replace(scene.space, families=scene.space.families - {"pad"}, budget=scene.budget)
+    orders = by_span(space, scene.tile.elements)
+    while some := list(itertools.islice(orders, _TOGETHER)):
+        pitches = np.array([pitches_of(candidate, len(scene.tile.shape)) for candidate in some])
+        left = np.arange(len(some))
+        for phase_set in scene.sets:
+            start = 0
+            while start < len(phase_set.elements) and len(left):
+                scene.budget.check()
+                rows = slice(start, start + max(1, _PHASES_TOGETHER // len(left)))
+                elements, start = phase_set.elements[rows], rows.stop
+                costs, ideal = counted_together(scene.tile, phase_set, elements, pitches[left])
+                least = np.maximum(np.maximum(1, ideal), phase_set.floor[rows])
+                left = left[np.all(costs <= least, axis=1)]
+        for k in left.tolist():
+            yield some[k]
+
+
+def counted_together(
+    tile: Tile, phase_set: PhaseSet, elements: IntArray, pitches: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Wavefronts of phases and how many an even spread would take, both of shape (layouts, phases).
+
+    Args:
+        tile: whose coordinates.
+        phase_set: how they are served.
+        elements: some of its phases, shape (phases, lanes).
+        pitches: in elements, shape (layouts, dims).
+    """
+    rule = phase_set.rule
+    chunk_words = max(1, phase_set.width_bytes // rule.bank_bytes)
+    at = np.stack(np.unravel_index(np.maximum(elements, 0), tile.shape), axis=-1)
+    # Shape (layouts, phases, lanes) from here on.
+    words = np.moveaxis(at @ pitches.T, -1, 0) * tile.element_bytes // rule.bank_bytes
+    words = np.sort(np.where(elements < 0, -1, words), axis=-1)
+    held = words >= 0
+    held[..., 1:] &= words[..., 1:] != words[..., :-1]
+    rows = np.arange(held.shape[0] * held.shape[1]).reshape(*held.shape[:2], 1) * rule.banks
+    banks = (rows + words % rule.banks // chunk_words)[held]
+    costs = np.bincount(banks, minlength=rows.size * rule.banks).reshape(*held.shape[:2], -1).max(axis=-1)
+    requests = chunk_words if rule.split_words else 1
+    ideal: IntArray = -(-held.sum(axis=-1) * chunk_words // (rule.banks * requests))
+    return costs, ideal
 
 
 def fall_back(scene: Scene) -> None:
@@ -77,21 +139,13 @@ def _count_intervals(scene: Scene, seconds: float) -> None:
 
 def _count(scene: Scene, candidate: Linearisation) -> None:
     if scene.fits(candidate.span):
-        excess = phases_of(candidate, scene.sets, scene.tile).excess({})
-        scene.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Dimensions of more than one element, slowest first; their pads in steps, from the inside out."""
-
-    order: tuple[int, ...]
-    pads: tuple[int, ...]
+        scene.tally.unswizzled.append(scene.plain(candidate))
 
 
 class _Climb:
     def __init__(self, scene: Scene, budget: Budget) -> None:
         self.scene, self.space, self.budget = scene, scene.space, budget
+        self.fixed = fixed_order(scene.space)
         self.rng = np.random.default_rng(_SEED)
         self.few = [self._some(s) for s in scene.sets if len(s.elements)]
 
@@ -103,13 +157,12 @@ class _Climb:
 
     def tops(self) -> Iterator[Linearisation]:
         """The tops of the climbs, each once."""
-        fixed = fixed_order(self.space)
-        dims = tuple(d for d in fixed or range(len(self.space.shape)) if self.space.shape[d] > 1)
+        dims = tuple(d for d in self.fixed or range(len(self.space.shape)) if self.space.shape[d] > 1)
         seen: set[Pitches] = set()
         for number in range(_CLIMBS):
-            order = tuple(self.rng.permutation(dims).tolist()) if number and fixed is None else dims
+            order = tuple(self.rng.permutation(dims).tolist()) if number and self.fixed is None else dims
             pads = self.rng.integers(0, _PADS, len(dims)) * (number > 0 and "pad" in self.space.families)
-            top = self._top(_Place(order, tuple(pads.tolist())))
+            top = self._top((order, tuple(pads.tolist())))
             if top is not None and top not in seen:
                 seen.add(top)
                 yield linearisation(top, self.space)
@@ -120,39 +173,34 @@ class _Climb:
         top: Pitches | None = None
         for _ in range(_STEPS):
             self.budget.check()
-            beside = list(dict.fromkeys([place] * (top is None) + list(self._beside(place))))
-            known = [(p, pitches) for p in beside if (pitches := self._pitches(p)) is not None]
+            beside = dict.fromkeys([place] * (top is None) + list(self._beside(*place)))
+            known = [(p, pitches) for p in beside if (pitches := self._pitches(*p)) is not None]
             if not known:
                 return top
             costs = self._costs(np.array([pitches for _, pitches in known]))
             spans = [span_of(self.space, pitches) for _, pitches in known]
-            ranks = list(zip(costs.tolist(), spans, strict=True))
-            k = min(range(len(known)), key=ranks.__getitem__)
-            if best is not None and ranks[k] >= best:
+            ranks = zip(costs.tolist(), spans, strict=True)
+            rank, k = min((rank, k) for k, rank in enumerate(ranks))
+            if best is not None and rank >= best:
                 return top
-            best, (place, top) = ranks[k], known[k]
+            best, (place, top) = rank, known[k]
         return top
 
-    def _pitches(self, place: _Place) -> Pitches | None:
-        pitches = in_order(self.space, place.order, place.pads)
-        if pitches is None or not self.scene.fits(span_of(self.space, pitches)):
-            return None
-        return pitches
+    def _pitches(self, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
+        pitches = in_order(self.space, order, pads)
+        return pitches if pitches is not None and self.scene.fits(span_of(self.space, pitches)) else None
 
-    def _beside(self, place: _Place) -> Iterator[_Place]:
-        order, pads = place.order, place.pads
-        if fixed_order(self.space) is None:
-            for a, b in itertools.combinations(range(len(order)), 2):
-                exchanged = list(order)
-                exchanged[a], exchanged[b] = order[b], order[a]
-                yield _Place(tuple(exchanged), pads)
-                yield _Place((*order[:a], *order[a + 1 : b + 1], order[a], *order[b + 1 :]), pads)
-        if "pad" in self.space.families:
-            for k, pad in enumerate(pads):
-                drawn = self.rng.integers(0, self.space.period, _PADS).tolist()
-                for other in (0, pad - 1, pad + 1, *drawn):
-                    if other >= 0:
-                        yield _Place(order, (*pads[:k], other, *pads[k + 1 :]))
+    def _beside(self, order: tuple[int, ...], pads: tuple[int, ...]) -> Iterator[_Place]:
+        for a, b in itertools.combinations(range(len(order)), 2) if self.fixed is None else ():
+            exchanged = list(order)
+            exchanged[a], exchanged[b] = order[b], order[a]
+            yield tuple(exchanged), pads
+            yield (*order[:a], *order[a + 1 : b + 1], order[a], *order[b + 1 :]), pads
+        for k, pad in enumerate(pads if "pad" in self.space.families else ()):
+            drawn = self.rng.integers(0, self.space.period, _PADS).tolist()
+            for other in (0, pad - 1, pad + 1, *drawn):
+                if other >= 0:
+                    yield order, (*pads[:k], other, *pads[k + 1 :])
 
     def _costs(self, pitches: IntArray) -> IntArray:
         """Weighted excess of each over the few phases."""

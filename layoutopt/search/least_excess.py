@@ -6,28 +6,24 @@ the most promising and the smallest in turn; the bound is what makes the questio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from msgspec import structs
 
-from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation, by_cost
-from layoutopt.model.swizzle_rules import rules, textbook
-from layoutopt.search.found import Found, by_cost_then_digits
 from layoutopt.search.mask_tree import least_excess
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.reach_floor import ReachFloor
-from layoutopt.search.scene import Scene
+from layoutopt.search.scene import Found, Scene
 
-ALL_HAVE_CONFLICTS = "every layout of these families has conflicts"
-NONE_KEEPS_TO_THEM = "no layout of these families keeps to the constraints"
+ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
+NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
 # Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
-_TREE_STEPS = (1 << 22, 1 << 26, 1 << 33)
-# After so many linearisations a table is tried: it may be the answer, and be proved to be.
-_BEFORE_TABLE = 24
-# Smallest and least conflicting linearisations over which the usual swizzles are evaluated.
-_TEXTBOOK_CANDIDATES = 48
+_TREE_STEPS: Final = (1 << 22, 1 << 26, 1 << 33)
+# After so many linearisations another answer is asked for, such as a table.
+_AT_FIRST: Final = 24
 
 
 class LeastExcess:
@@ -47,11 +43,10 @@ class LeastExcess:
         nothing = replace(self.tally.unswizzled[0], excess=1 + most)
         self.best = min(fitting, key=lambda f: f.rank, default=nothing)
         left = self._in_turn()
-        self._usual_swizzles()
-        first = self._by_tree(left[:_BEFORE_TABLE], _TREE_STEPS[0])
-        if (answer := self.scene.by_table(self.best)) is not None:
+        first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])
+        if (answer := self._instead()) is not None:
             return answer
-        left = first + left[_BEFORE_TABLE:]
+        left = first + left[_AT_FIRST:]
         for steps in _TREE_STEPS:
             left = self._by_tree(left, steps)
         left = [candidate for candidate in left if self._may_be_better(candidate)]
@@ -60,23 +55,21 @@ class LeastExcess:
 
     def _proposal(self, left: Sequence[Linearisation], nothing: Found) -> Proposal:
         """The best as an answer; nobody knows whether one of those that are `left` is better."""
-        self._account()
-        known = max(self.scene.floor, self.tally.refuted)
-        bound = known if left or not self.tally.exhausted else self.best.excess
-        spans = [reach for candidate in left for reach in self.scene.reaches(candidate)[:1]]
-        self.tally.undecided_span = min(spans, default=None)
-        if not self.tally.exhausted:
-            self.tally.undecided_span = self.scene.tile.elements
+        tally, scene = self.tally, self.scene
+        if tally.growth is not None:
+            tally.growth = structs.replace(tally.growth, trees=self._trees)
+        bound = self._known if left or not tally.exhausted else self.best.excess
+        spans = [reach for candidate in left for reach in scene.reaches(candidate)[:1]]
+        tally.undecided_span = min(spans, default=None) if tally.exhausted else scene.tile.elements
         if self.best is nothing:
-            complete = self.tally.exhausted and not left
-            nowhere = ALL_HAVE_CONFLICTS if self.scene.conflict_free else NONE_KEEPS_TO_THEM
-            return self.scene.none(nowhere if complete else "out of time", self.scene.scope, complete)
-        return self.scene.proposal(self.best, max(known, min(bound, self.best.excess)))
+            complete = tally.exhausted and not left
+            nowhere = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
+            return scene.none(nowhere if complete else "out of time", scene.scope, complete)
+        return scene.proposal(self.best, max(self._known, min(bound, self.best.excess)))
 
-    def _account(self) -> None:
-        """Add what this stage took to what is told of the model."""
-        if (grown := self.tally.growth) is not None:
-            self.tally.growth = structs.replace(grown, trees=self._trees)
+    def _instead(self) -> Proposal | None:
+        """Another answer than the best so far, which may be larger than it may, with nothing proved of it."""
+        return self.scene.instead(self.scene.proposal(self.best, self.scene.floor))
 
     def _in_turn(self) -> list[Linearisation]:
         """Linearisations that a swizzle may lie over: the smallest in turn with the most promising.
@@ -89,43 +82,39 @@ class LeastExcess:
             self.tally.exhausted = False
             return []
         promise = {f.candidate: f.excess for f in self.tally.unswizzled if self.scene.reaches(f.candidate)}
-        by_size = sorted(promise, key=by_cost_then_digits)
+        by_size = sorted(promise, key=_by_cost_then_digits)
         by_promise = sorted(by_size, key=promise.__getitem__)
         return list(dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair))
 
+    @property
+    def _known(self) -> int:
+        """Weighted excess that no layout of the families undercuts."""
+        return max(self.scene.floor, self.tally.refuted)
+
     def _may_be_better(self, candidate: Linearisation) -> bool:
         """Whether nothing that is known rules out that a swizzle over it is better than the best."""
-        known = max(self.scene.floor, self.tally.refuted)
         smaller = self.scene.reaches(candidate)[0] < self.best.candidate.span
-        return known < self.best.excess or (known == self.best.excess and smaller)
-
-    @property
-    def _below(self) -> tuple[int, int]:
-        return self.best.excess, self.best.candidate.span
-
-    @property
-    def _most(self) -> int | None:
-        limit = self.scene.limit
-        return None if limit is None else limit // self.scene.tile.element_bytes
+        return self._known < self.best.excess or (self._known == self.best.excess and smaller)
 
     def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
         """Ask the tree; those that it did not decide."""
-        left = []
+        left, scene = [], self.scene
+        most = None if scene.limit is None else scene.limit // scene.tile.element_bytes
         for candidate in candidates:
             if not self._may_be_better(candidate):
                 continue
-            if self.scene.budget.spent:
+            if scene.budget.spent:
                 left.append(candidate)
                 continue
             self.tally.deciders.add("tree")
             self._trees += steps == _TREE_STEPS[0]
-            self._say(candidate)
-            phases = phases_of(candidate, self.scene.sets, self.scene.tile)
-            question = self.scene.question(candidate, phases, self._most, self._below)
-            searched = least_excess(question, steps, self.scene.budget)
+            scene.tell(self.best.excess, self.best.candidate.span, self._known, candidate.family)
+            phases = scene.phases(candidate)
+            below = self.best.excess, self.best.candidate.span
+            searched = least_excess(scene.question(candidate, phases, most, below), steps, scene.budget)
             if searched.best is not None:
                 exact = replace(candidate, span=searched.best.used)
-                self._consider(self.scene.swizzled(exact, phases, searched.best.masks))
+                self._consider(scene.swizzled(exact, phases, searched.best.masks))
             if not searched.complete:
                 left.append(candidate)
         return left
@@ -136,10 +125,6 @@ class LeastExcess:
     def _consider(self, found: Found) -> None:
         if self._serves(found):
             self.best = min(self.best, found, key=lambda f: f.rank)
-
-    def _say(self, candidate: Linearisation) -> None:
-        known = max(self.scene.floor, self.tally.refuted)
-        self.scene.tell(self.best.excess, self.best.candidate.span, known, candidate.family)
 
     def _go_on(self) -> None:
         """Have stage 1 go on where it had had its share of the time."""
@@ -155,27 +140,8 @@ class LeastExcess:
             for s in self.scene.sets
         )
 
-    def _usual_swizzles(self) -> None:
-        """Evaluate `Swizzle<B, M, S>` over a few linearisations: a good start that costs little."""
-        orders = (lambda f: by_cost(f.candidate), lambda f: f.rank)
-        nearest = dict.fromkeys(
-            found.candidate
-            for key in orders
-            for found in sorted(self.tally.unswizzled, key=key)[:_TEXTBOOK_CANDIDATES]
-        )
-        for candidate in nearest:
-            for found in self._textbook(candidate):
-                self._consider(found)
 
-    def _textbook(self, candidate: Linearisation) -> Iterator[Found]:
-        phases: Phases | None = None
-        for reach in self.scene.reaches(candidate):
-            assert self.scene.field is not None
-            exact = replace(candidate, span=reach)
-            given = rules(exact, self.scene.field, self.scene.tile)
-            phases = phases or phases_of(candidate, self.scene.sets, self.scene.tile)
-            highest = (reach * self.scene.tile.element_bytes - 1) // self.scene.field.word_bytes
-            for masks in textbook(self.scene.field, given, highest):
-                if self.scene.budget.spent:
-                    return
-                yield self.scene.swizzled(exact, phases, masks)
+def _by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
+    """A total order, so that the search does not depend on the order of a set."""
+    places = [(d.dim, d.divide, d.stride) for d in candidate.digits]
+    return (*by_cost(candidate), candidate.turn, candidate.interval, places)

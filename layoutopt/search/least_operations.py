@@ -1,4 +1,4 @@
-"""The cheapest index, then the least excess, then the fewest bytes."""
+"""Where instructions come first: of the plainest formulas, that of the fewest instructions, then bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import replace
 from layoutopt.accesses.lower import with_loops
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.index.index_code import least_instructions
-from layoutopt.model.linear_phases import Phases, phases_of
+from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation, least_operations
-from layoutopt.model.swizzle import SHIFT_OPERATIONS
-from layoutopt.search.found import Found
+from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS
 from layoutopt.search.proposal import Proposal
-from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Found, Scene
 
 
 def with_cost_open(proposal: Proposal) -> Proposal:
@@ -34,35 +33,33 @@ class LeastOperations:
 
         None where no layout was found that needs no swizzle, or one without conflicts.
         """
-        best: tuple[tuple[int, int, int], Found] | None = None
-        least = least_operations(self.scene.space)
+        scene, least = self.scene, least_operations(self.scene.space)
+        best: Found | None = None
         for candidate in self._by_operations():
-            most = least if best is None else best[1].operations
-            if candidate.operations > most and (best is not None or not self.scene.conflict_free):
+            most = least if best is None else best.operations
+            if candidate.operations > most and (best is not None or not scene.conflict_free):
                 continue
-            if self.scene.budget.spent and best is not None:
+            if scene.budget.spent and best is not None:
                 break
-            plain = Found(candidate, {}, self.scene.floor, candidate.operations)
-            if best is not None and (self._cost(plain), plain.excess, candidate.span) >= best[0]:
+            if best is not None and self._rank(Found(candidate, {}, scene.floor)) >= self._rank(best):
                 continue
-            phases = phases_of(candidate, self.scene.sets, self.scene.tile)
-            found: Found | None = replace(plain, excess=phases.excess({}))
-            if self.scene.conflict_free and found is not None and found.excess:
-                found = self._swizzled_within(candidate, phases, best[1] if best is not None else None)
-            if found is not None and self.scene.fits(found.candidate.span):
-                rank = self._cost(found), found.excess, found.candidate.span
-                best = (rank, found) if best is None or rank < best[0] else best
-        return None if best is None else self._cheapest(best[1])
+            phases = scene.phases(candidate)
+            found: Found | None = scene.plain(candidate, phases)
+            if scene.conflict_free and found is not None and found.excess:
+                found = self._swizzled_within(candidate, phases, best)
+            if found is not None and scene.fits(found.candidate.span):
+                best = found if best is None else min(best, found, key=self._rank)
+        return None if best is None else self._cheapest(best)
 
-    def _cost(self, found: Found) -> int:
-        """Instructions of what was found; without a swizzle, of the first like it but for its strides."""
+    def _rank(self, found: Found) -> tuple[int, int, int]:
+        """Instructions, those of the first found that is like it but for its strides; excess and elements."""
         candidate = found.candidate
         strides = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
         places = [(d.dim, d.divide, d.size) for d in candidate.digits]
         kind = str((places, strides, candidate.turn > 0, candidate.interval[0], found.masks))
         if kind not in self._instructions:
             self._instructions[kind] = self.scene.instructions(found)
-        return self._instructions[kind]
+        return self._instructions[kind], found.excess, candidate.span
 
     def _by_operations(self) -> Iterator[Linearisation]:
         """The candidates that a cheapest index may come from, by rising operations where that matters.
@@ -85,14 +82,16 @@ class LeastOperations:
 
     def _swizzled_within(self, candidate: Linearisation, phases: Phases, best: Found | None) -> Found | None:
         """A swizzle over `candidate` without conflicts that is as cheap as `best`, or cheaper."""
-        for reach in self.scene.reaches(candidate):
+        scene = self.scene
+        for reach in scene.reaches(candidate):
             if best is not None and candidate.operations + SHIFT_OPERATIONS > best.operations:
                 return None
-            found, decided = self.scene.swizzle(replace(candidate, span=reach), phases, phases.ideal, None)
-            if not decided:
-                self.tally.exhausted = False
-            if found is not None:
-                return found
+            roomy = replace(candidate, span=reach)
+            searched = scene.within_ceilings(roomy, phases, phases.ideal, scene.budget)
+            self.tally.deciders.add("tree")
+            if searched.best is not None:
+                return scene.swizzled(roomy, phases, searched.best.masks)
+            self.tally.exhausted = self.tally.exhausted and searched.complete
         return None
 
     def _cheapest(self, found: Found) -> Proposal:

@@ -1,66 +1,101 @@
-"""The smallest layout under which every phase costs no more than its counting bound."""
+"""The smallest layout under which every phase costs no more than its counting bound.
+
+    propose   CP-SAT picks pitches, order and masks (`layoutopt.model.layout_model`)
+    verify    a linearisation that was not written out is counted
+    grow      where it does not do, it is written out, with those as small, then the 3, 7, ... next smallest
+
+It ends when a proposal that was written out comes back: nothing better exists among all pitches within the
+bound. Where a last block that is not full may be moved by the swizzle, a linearisation of a larger span can
+still take fewer elements, so those are written out before the answer counts as the smallest. What pitches do
+not describe (splits, rotations, interval pads) joins the model in growing numbers, while it can be better.
+
+The method `auto` decides before a linearisation is written out what the model would decide, at less cost; a
+linearisation that is refuted is forbidden, and a layout that is known bounds the others:
+
+    counting   a linearisation over which no swizzle may lie is one layout: counting its phases decides it.
+               Where one keeps to the ceilings as it is, a swizzle over it only makes the index dearer, or the
+               last block shorter
+    swizzles   a branch of the tree of masks (`layoutopt.search.mask_tree`) is cut where some phase cannot
+               keep to its ceiling any more. Where nothing is left, there is no swizzle within the ceilings
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import dataclass, replace
+from typing import Final
 
 from layoutopt.ground.budget import OutOfTime
-from layoutopt.model.layout_model import Choice
-from layoutopt.model.linear_phases import phases_of
-from layoutopt.model.linearisations import unpadded
-from layoutopt.model.pads import whole_lines
-from layoutopt.model.pitches import MOST_ELEMENTS, most_elements
-from layoutopt.model.swizzle_rules import rules, textbook
-from layoutopt.search.fall_back import fall_back
-from layoutopt.search.found import Found
-from layoutopt.search.joint import Growth, Listed, join, needs_no_list, smallest
-from layoutopt.search.many_orders import likely
-from layoutopt.search.presolve import Presolve
-from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
+from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.layout_model import Choice, LayoutModel
+from layoutopt.model.linear_phases import Phases
+from layoutopt.model.linearisations import Linearisation, by_cost, unpadded
+from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
+from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, textbook
+from layoutopt.problems.answer import ModelGrowth
+from layoutopt.search.fall_back import fall_back, likely
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Found, Scene
 
-# Share of the time after which a layout of the least excess is sought, and where any excess is too much:
-# where none that is free of it was found by rising bytes, the rest is for finding one of any size.
-_PATIENCE, _PATIENCE_CONFLICT_FREE = 0.3, 0.6
-_EFFORT, _EFFORT_CONFLICT_FREE = 1.5, 3.0
+# Shares of the time, and effort, after which a layout of the least excess is sought; where any excess is too
+# much and none that is free of it was found by rising bytes, the rest is for finding one of any size.
+_PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
 # Layouts as small as the best whose index code is compared with its own.
-_MOST_ALIKE, _MOST_USUAL = 1, 2
-# Of what is then left.
-_WHOLE_LINES_SHARE, _WHOLE_LINES_EFFORT = 0.2, 1.0
+_MOST_ALIKE_BEST, _MOST_USUAL = 1, 2
+# Linearisations that join the model at once where pitches do not do; four times as many each time.
+_FIRST_LISTED = 32
+# As small as a proposal that is not good enough, they are written out with it, for each would be proposed.
+_MOST_ALIKE = 32
+# Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
+_INDEX_EFFORT = 0.2
+# Linearisations that are named in the account of the rounds.
+_NAMED = 100
+# To count the phases under one linearisation: seconds of a quiet machine.
+_EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a linearisation: that no layout over it is of use; or one that is."""
+
+    refuted: bool = False
+    known: Choice | None = None
 
 
 class ReachFloor:
-    """Stage 1: it is optimal among all layouts where it needs only the tile's own bytes.
-
-    With `presolved`, rules look at a linearisation before it is written out; else CP-SAT decides everything.
-    """
+    """One model that grows until what it proposes holds."""
 
     def __init__(self, scene: Scene, *, presolved: bool) -> None:
-        self.scene, self.tally = scene, scene.tally
+        """Nothing is solved yet; without `presolved`, CP-SAT decides everything.
+
+        Raises:
+            OutOfTime: the time was over before the first linearisation was listed.
+        """
+        self.scene, self.tally, self.space = scene, scene.tally, scene.space
         self.presolved = presolved
-        limit = None if scene.limit is None else scene.limit // scene.tile.element_bytes
-        self._every_pitch = most_elements(scene.space)
-        if limit is not None:
-            self._every_pitch = limit if scene.space.far else min(self._every_pitch, limit)
-        if scene.conflict_free:
-            budget = scene.budget.part(_PATIENCE_CONFLICT_FREE, _EFFORT_CONFLICT_FREE)
-        else:
-            budget = scene.budget.part(_PATIENCE, _EFFORT)
-        self._judge = Presolve(scene, budget)
-        self.growth = Growth(
-            scene.space,
-            scene.field,
-            scene.sets,
-            scene.tile,
-            min(self._every_pitch, MOST_ELEMENTS),
-            ideal=scene.conflict_free,
-            holds=self._holds,
-            judge=self._judge if presolved else None,
-            budget=budget,
-            progress=self._tell,
+        self.budget = scene.budget.part(*_PATIENCE[scene.conflict_free])
+        every_pitch = most_elements(scene.space)
+        if scene.limit is not None:
+            limit = scene.limit // scene.tile.element_bytes
+            every_pitch = limit if scene.space.far else min(every_pitch, limit)
+        self.all_pitches = every_pitch <= MOST_ELEMENTS
+        self.most = min(every_pitch, MOST_ELEMENTS)
+        self.model = LayoutModel(
+            scene.space, scene.field, scene.sets, scene.tile, self.most, ideal=scene.conflict_free
         )
-        every = unpadded(scene.space, 0) if needs_no_list(scene.space) else scene.candidates(self._cost)
-        self.listed = Listed(every)
+        self._ahead = by_span(scene.space, self.most + scene.block - 1)
+        self._next = next(self._ahead, None)
+        self._looked_at: set[Linearisation] = set()
+        self._pending = True  # something may have come that the model was not asked about
+        # By rising span and operations, those that pitches describe among them; and the next of them.
+        without = scene.space.families <= WITHIN
+        self._listed = unpadded(scene.space, 0) if without else scene.candidates(self._dense_cost)
+        self._next_listed: Linearisation | None = None
+        self._waiting: list[Linearisation] = []  # listed ones that were not written out, the cheapest last
+        self.rounds = 0
+        self._rejected: list[Linearisation] = []
+        self.best: Choice | None = None  # it holds
+        self._known: list[Choice] = []  # all that were come across
         self._told = 0  # of the layouts looked at, those that whoever watches knows
         self._plain: Found | None = None  # the best of them
 
@@ -71,18 +106,16 @@ class ReachFloor:
         """
         tally = self.tally
         proved = self._solved()
-        self.growth.budget = self._judge.budget = self.scene.budget
-        tally.growth = self.growth.grown
+        self.budget = self.scene.budget
+        tally.growth = self._grown
         if not self.presolved:
             tally.deciders.add("cp-sat")
         tally.exhausted = tally.exhausted and proved
-        if self.growth.best is None and self.presolved and not proved:
-            self._look_at_whole_lines()
-        if self.growth.best is not None:
-            tally.level = self._chosen(self._cheapest(self.growth.best))
-            tally.unswizzled.append(tally.level)
-            return tally.level
-        tally.exhausted = tally.exhausted and self._every_pitch <= MOST_ELEMENTS
+        if self.best is not None:
+            level = self._found(self._cheapest(self.best))
+            tally.unswizzled.append(level)
+            return level
+        tally.exhausted = tally.exhausted and self.all_pitches
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
             self._count_plain()
@@ -90,39 +123,13 @@ class ReachFloor:
             fall_back(self.scene)
         return None
 
-    def _cheapest(self, best: Choice) -> Choice:
-        """Of a few that are as small as the best, the one of the cheapest index code."""
-        if not (best.masks or best.candidate.turn):
-            return best
-        alike = [c for c in self.growth.known if c.candidate.span == best.candidate.span and c != best]
-        alike.sort(key=lambda choice: choice.operations)
-        usual = (c for c in self._usual(best) if c != best and self._holds(c))
-        others = [*(c for c in alike[:_MOST_ALIKE] if self._holds(c)), *islice(usual, _MOST_USUAL)]
-        return min([best, *others], key=lambda choice: self.scene.instructions(self._chosen(choice)))
-
-    def _usual(self, best: Choice) -> Iterator[Choice]:
-        """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
-        scene = self.scene
-        if not best.masks or self.scene.budget.spent:
-            return
-        assert scene.field is not None
-        phases, given = (
-            phases_of(best.candidate, scene.sets, scene.tile),
-            rules(best.candidate, scene.field, scene.tile),
-        )
-        ceilings = phases.ideal if scene.conflict_free else phases.target
-        highest = (best.candidate.span * scene.tile.element_bytes - 1) // scene.field.word_bytes
-        for masks in textbook(scene.field, given, highest):
-            if (phases.costs(masks) <= ceilings).all():
-                found = scene.swizzled(best.candidate, phases, masks)
-                if found.operations <= best.operations:
-                    yield Choice(found.candidate, found.masks, written=True)
-
     def _solved(self) -> bool:
         """Have the model grow; whether to the end, so that nothing is better than its best."""
         try:
             if not (self.presolved and self._dense()):
-                smallest(self.growth, self.listed)
+                if self._pending:
+                    self._grow()
+                self._join(None)
         except OutOfTime:
             return False
         return True
@@ -133,59 +140,328 @@ class ReachFloor:
         Theorem: elements do not overlap, so nothing is smaller; and of pitches without a swizzle none has a
         cheaper index, and no index of another family is as cheap. So one of them that does as it is is best.
         """
-        growth, elements = self.growth, self.scene.tile.elements
-        growth.look_at_following(elements, 0)
-        if growth.best is None:
-            growth.look_at_first_to_do(likely(self.scene))
-        best = growth.best
-        if best is not None and best.rank == (elements, best.candidate.operations):
+        elements = self.scene.tile.elements
+        self._look_at_following(elements, 0)
+        for candidate in likely(self.scene) if self.best is None else ():
+            self.budget.check()
+            if candidate not in self._looked_at:
+                self._look_at(candidate)
+            if self.best is not None:
+                break
+        if self.best is not None and self.best.rank == (elements, self.best.candidate.operations):
             return True
-        join(growth, self.listed, elements)
+        self._join(elements)
         return False
 
-    def _look_at_whole_lines(self) -> None:
-        """Out of time: lines that all start at the first bank, which a swizzle serves oftener than others."""
-        space, part = self.scene.space, self.scene.budget.part(_WHOLE_LINES_SHARE, _WHOLE_LINES_EFFORT)
-        judge = Presolve(self.scene, part)
-        for candidate in part.while_left(whole_lines(space)):
-            if candidate.may_swizzle and self.scene.fits(candidate.span):
-                known = judge(candidate, self.growth.bound, self.growth.bound).known
-                if known is not None and self._holds(known):
-                    self.growth.best = known
+    def _dense_cost(self) -> int | None:
+        """What the index of the best layout costs, where it takes the tile's own bytes."""
+        dense = self.best is not None and self.best.candidate.span == self.scene.tile.elements
+        return self.best.operations if self.best is not None and dense else None
+
+    # The best ---------------------------------------------------------------------------------
+
+    def _found(self, choice: Choice) -> Found:
+        return Found(choice.candidate, choice.masks, self.scene.floor)
+
+    def _holds(self, choice: Choice) -> bool:
+        """Whether the conflict engine confirms a proposal."""
+        return self.scene.engine.excess(self.scene.layout(self._found(choice))) == self.scene.floor
+
+    def _keep(self, known: Choice) -> None:
+        """A layout that does: nothing larger is of use any more."""
+        if (self.best is None or known.rank < self.best.rank) and self._holds(known):
+            self.best = known
+            self.model.at_most(known.candidate.span)
+
+    def _cheapest(self, best: Choice) -> Choice:
+        """Of a few that are as small as the best, the one of the cheapest index code."""
+        if not (best.masks or best.candidate.turn):
+            return best
+        alike = [c for c in self._known if c.candidate.span == best.candidate.span and c != best]
+        alike = sorted(alike, key=lambda choice: choice.operations)[:_MOST_ALIKE_BEST]
+        usual = (c for c in self._usual(best) if c != best and self._holds(c))
+        others = [*(c for c in alike if self._holds(c)), *itertools.islice(usual, _MOST_USUAL)]
+        return min([best, *others], key=lambda choice: self.scene.instructions(self._found(choice)))
+
+    def _usual(self, best: Choice) -> Iterator[Choice]:
+        """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
+        scene, field = self.scene, self.scene.field
+        if not best.masks or field is None or scene.budget.spent:
+            return
+        phases, given = scene.phases(best.candidate), rules(best.candidate, field, scene.tile)
+        highest = (best.candidate.span * scene.tile.element_bytes - 1) // field.word_bytes
+        for masks in textbook(field, given, highest):
+            if (phases.costs(masks) <= scene.ceilings(phases)).all():
+                found = scene.swizzled(best.candidate, phases, masks)
+                if found.operations <= best.operations:
+                    yield Choice(found.candidate, found.masks, written=True)
+
+    @property
+    def _bound(self) -> int:
+        """Elements that a layout may take and be of use."""
+        return self.most if self.best is None else self.best.candidate.span
+
+    def _swizzled_bound(self, candidate: Linearisation) -> int:
+        """Elements that a swizzled layout over it may take and be of use."""
+        dearer = self.best is not None and candidate.operations + SHIFT_OPERATIONS >= self.best.operations
+        return self._bound - dearer
+
+    def _may_be_better(self, candidate: Linearisation) -> bool:
+        """Whether something over it may be smaller than the best.
+
+        Or as small and cheaper, where that may be known before the model is asked.
+        """
+        if candidate.span < self._bound or self.best is None:
+            return candidate.span - self.scene.block < self._bound
+        size, cost = self.best.rank
+        if candidate.span == size and (candidate.operations < cost or size == self.scene.tile.elements):
+            return candidate.operations < cost and self.presolved
+        return self.model.least_used(candidate) <= self._swizzled_bound(candidate)
+
+    # What is known of one ---------------------------------------------------------------------
+
+    def _verdict(self, candidate: Linearisation) -> Verdict:
+        """What is known of a linearisation before the model is asked."""
+        self._tell(f"{candidate.family} of {candidate.span * self.scene.tile.element_bytes:,} bytes")
+        if self.presolved:
+            verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
+            self._known += [verdict.known] if verdict.known is not None else []
+            return verdict
+        plain = Choice(candidate, {}, written=False)
+        if candidate.span <= self._bound and self._holds(plain):
+            return Verdict(known=plain)
+        return Verdict(refuted=self.model.swizzle is None or not candidate.may_swizzle)
+
+    def _presolve(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
+        """The same by counting and the tree; its layouts are of use up to so many elements."""
+        scene = self.scene
+        phases = scene.phases(candidate)
+        costs, ceilings = phases.costs({}), scene.ceilings(phases)
+        self.budget.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
+        self.tally.unswizzled.append(Found(candidate, {}, phases.excess_at(costs)))
+        if (costs <= ceilings).all() and candidate.span <= most:
+            return Verdict(known=Choice(candidate, {}, written=False))
+        reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
+        if reach is None:
+            return Verdict(refuted=True)
+        return self._by_tree(replace(candidate, span=reach), phases)
+
+    def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:
+        """What the tree says of swizzles that take no more than the span."""
+        searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases), self.budget)
+        if searched.best is None:
+            self.tally.deciders.add("tree" if searched.complete else "cp-sat")
+            return Verdict(refuted=searched.complete)
+        found = self.scene.swizzled(replace(roomy, span=searched.best.used), phases, searched.best.masks)
+        return Verdict(known=Choice(found.candidate, found.masks, written=bool(found.masks)))
+
+    # The model --------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`.
+
+        Raises:
+            OutOfTime: the time is over, or ceilings do not tell what holds; `best` does, if there is one.
+        """
+        self._pending = False
+        batch = 1
+        while True:
+            choice = self._proposal()
+            if choice is None:
+                if not self._look_past(self._bound):
                     return
+                continue
+            size = choice.candidate.span * self.scene.tile.element_bytes
+            self._tell(f"round {self.rounds}: {size:,} bytes proposed")
+            if self._holds(choice):
+                self.best, span = choice, choice.candidate.span
+                if span == self.scene.tile.elements or not self._look_past(span):
+                    return
+            elif choice.written:
+                # Phases keep to their ceilings, but share words, so that fewer wavefronts are their ideal.
+                raise OutOfTime
+            else:
+                self._rejected.append(choice.candidate)
+                self._look_at(choice.candidate, counted=True)
+                self._look_at_following(choice.candidate.span, batch - 1)
+                batch = 2 * batch + 1
+
+    def _proposal(self) -> Choice | None:
+        """What the model takes to be smallest, then cheapest; None where it knows that nothing is left.
+
+        Raises:
+            OutOfTime: the time is over.
+        """
+        self.budget.check()
+        self.rounds += 1
+        outcome, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, hint=self.best)
+        if outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
+            return choice
+        # To find the cheapest index takes long, so the fewest bytes come first.
+        smallest = self.best
+        if smallest is None or smallest.candidate.span > self.scene.tile.elements:
+            outcome, smallest = self.model.solve(self.budget, index=False, hint=choice or self.best)
+            if outcome is Outcome.INFEASIBLE:
+                return None
+            if outcome is not Outcome.OPTIMAL or smallest is None:
+                raise OutOfTime
+            span = smallest.candidate.span
+            _, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, most=span, hint=smallest)
+        return min((c for c in (smallest, choice) if c is not None), key=lambda c: c.rank)
+
+    @property
+    def _grown(self) -> ModelGrowth:
+        """What it took."""
+        shape, work = self.scene.tile.shape, self.model.work
+        variables, constraints = self.model.asked.size
+        return ModelGrowth(
+            self.rounds,
+            len(self.model.written),
+            len(self._rejected),
+            variables,
+            constraints,
+            branches=work.branches,
+            conflicts=work.conflicts,
+            effort=round(work.effort, 4),
+            written=tuple(c.text(shape) for c in itertools.islice(self.model.written, _NAMED)),
+            proposed=tuple(c.text(shape) for c in self._rejected[:_NAMED]),
+        )
+
+    # Pitches ----------------------------------------------------------------------------------
+
+    def _look_at(self, candidate: Linearisation, *, counted: bool = False) -> None:
+        """Write it out, unless it is known which layouts over it there are.
+
+        `counted`: as it is, it does not do.
+        """
+        if candidate in self._waiting:
+            self._waiting.remove(candidate)
+            self.model.write_out(candidate)
+            return
+        self._looked_at.add(candidate)
+        verdict = Verdict() if counted and not self.presolved else self._verdict(candidate)
+        if verdict.known is not None and not verdict.known.masks:
+            self._keep(verdict.known)
+            if not self._may_be_shorter(candidate):
+                return  # as it is, it does
+        if verdict.refuted:
+            self.model.forbid(candidate)
+            return
+        self.model.write_out(candidate)
+        if verdict.known is not None:
+            self._keep(verdict.known)
+
+    def _may_be_shorter(self, candidate: Linearisation) -> bool:
+        """Whether a swizzle over what does as it is may do, too, and move the last block together."""
+        if self.model.least_used(candidate) >= candidate.span:
+            return False
+        most = candidate.span - 1
+        return not (self.presolved and self._presolve(candidate, most, most).refuted)
+
+    def _look_at_following(self, span: int, count: int) -> None:
+        """The following pitches that are not larger, and the next smallest linearisations of any kind."""
+        alike = 0
+        while (following := self._following()) is not None and following.span <= span and alike < _MOST_ALIKE:
+            self._look_at(following)
+            alike += 1
+            if self.best is not None and not self.best.masks and self.best.candidate.span <= span:
+                return  # one does as it is, and none is cheaper
+        for _ in range(count):
+            following = self._following()
+            if self._waiting and (following is None or by_cost(self._waiting[-1]) <= by_cost(following)):
+                following = self._waiting[-1]
+            if following is None or following.span >= self._bound + self.scene.block:
+                return
+            self._look_at(following)
+
+    def _following(self) -> Linearisation | None:
+        """The smallest of the pitches that were not looked at."""
+        self.budget.check()
+        while self._next is not None and self._next in self._looked_at:
+            self._next = next(self._ahead, None)
+        return self._next
+
+    def _look_past(self, used: int) -> bool:
+        """Write out what a swizzle might make smaller than `used`, or as small; whether there is any."""
+        before = len(self.model.written)
+        while (following := self._following()) is not None and following.span < used + self.scene.block:
+            if self._may_be_better(following):
+                self._look_at(following)
+            else:
+                self._looked_at.add(following)
+        for candidate in list(self._waiting):
+            if candidate.span >= used and self._may_be_better(candidate):
+                self._look_at(candidate)
+        return len(self.model.written) > before
+
+    # What pitches do not describe -------------------------------------------------------------
+
+    def _join(self, most: int | None) -> None:
+        """Let those join that may be better than the best; the model is solved with each few of them.
+
+        They come with rising costs, so once there is a layout, the first ones most often rule out the others.
+        `most`: elements of the largest; None for as many as may be of use, where the model is complete
+        without.
+        """
+        if self.best is not None and self._pending:
+            self._grow()
+        size = 1 if self.best is not None and self.presolved else _FIRST_LISTED
+        while list(itertools.islice(self._worthwhile(most), size)):
+            if self.best is not None or most is None:
+                self._grow()
+                size *= 4
+
+    def _worthwhile(self, most: int | None) -> Iterator[Linearisation]:
+        """Those that may be smaller than the best, or as small and cheaper; they join the model."""
+        span = self._bound + self.scene.block - 1 if most is None else most
+        while True:
+            self.budget.check()
+            self._next_listed = self._next_listed or next(self._listed, None)
+            if self._next_listed is None or self._next_listed.span > span:
+                return
+            candidate, self._next_listed = self._next_listed, None
+            if not described(candidate, self.space) and self._may_be_better(candidate):
+                before = self.best
+                if self._allow(candidate):
+                    yield candidate
+                if self.best is not before:
+                    return
+
+    def _allow(self, candidate: Linearisation) -> bool:
+        """Allow a linearisation that pitches do not describe, unless it is known to be of no use."""
+        verdict = self._verdict(candidate)
+        if verdict.refuted:
+            return False
+        self._pending = True
+        self.model.allow(candidate)
+        if verdict.known is not None and verdict.known.masks:
+            self.model.write_out(candidate)
+        else:
+            self._waiting.append(candidate)
+            self._waiting.sort(key=by_cost, reverse=True)
+        if verdict.known is not None:
+            self._keep(verdict.known)
+        return True
+
+    # ------------------------------------------------------------------------------------------
 
     def _tell(self, doing: str) -> None:
         """Tell whoever watches the best so far, which is the answer if they wait no longer."""
-        scene, best = self.scene, self.growth.best
+        scene = self.scene
         new = [f for f in self.tally.unswizzled[self._told :] if scene.fits(f.candidate.span)]
         self._told = len(self.tally.unswizzled)
         known = new if self._plain is None else [self._plain, *new]
         self._plain = min(known, key=lambda f: f.rank, default=None)
-        if best is not None:
-            scene.tell(scene.floor, best.candidate.span, scene.floor, doing)
-        elif self._plain is not None:
-            scene.tell(self._plain.excess, self._plain.candidate.span, scene.floor, doing)
-
-    def _cost(self) -> int | None:
-        """What the index of the best layout costs, where it takes the tile's own bytes."""
-        best = self.growth.best
-        return best.operations if best and best.candidate.span == self.scene.tile.elements else None
-
-    def _holds(self, choice: Choice) -> bool:
-        """Whether the conflict engine confirms a proposal."""
-        layout = self.scene.layout(self._chosen(choice))
-        return self.scene.engine.excess(layout) == self.scene.floor
-
-    def _chosen(self, choice: Choice) -> Found:
-        return Found(choice.candidate, choice.masks, self.scene.floor, choice.operations)
+        shown = self._plain if self.best is None else self._found(self.best)
+        if shown is not None:
+            scene.tell(shown.excess, shown.candidate.span, scene.floor, doing)
 
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
         part = self.scene.budget.part(*GATHERING)
         try:
             for candidate in self.scene.candidates():
-                excess = phases_of(candidate, self.scene.sets, self.scene.tile).excess({})
-                self.tally.unswizzled.append(Found(candidate, {}, excess, candidate.operations))
+                self.tally.unswizzled.append(self.scene.plain(candidate))
                 if self.scene.conflict_free and self.tally.exhausted:
                     return  # one shows that there are layouts
                 part.charge(EFFORT_A_CANDIDATE)

@@ -37,7 +37,7 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     least_bytes = proposal.bytes_bound.lower_bound
     needed = ask.budget.at_least(_NEEDED_S)
     best = _judged(case, proposal, proposal.layout, proposal.family, needed)
-    plain = plain_layouts(case.lowered, case.device, case.certain, ask.budget)
+    plain = plain_layouts(case.lowered, case.device, case.certain, ask)
     for layout, family in islice(plain, _most(case)):
         if ask.budget.spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
             break

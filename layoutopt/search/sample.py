@@ -9,13 +9,13 @@ thousand of its rows and columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from layoutopt.accesses.alignment import Blocks, blocks
+from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
@@ -49,102 +49,80 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
         ask: the time there is.
         search: what proposes for some of the instructions of `case.certain`.
     """
-    lanes, held_by = case.certain, blocks(case.certain, case.lowered.tile)
+    lanes = case.certain
     taken = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
     best: Proposal | None = None
     for _ in range(_ROUNDS):
         proposal = search(_only(lanes, taken))
         if proposal.layout is None:
             return best or proposal
-        counted = _counted(case, lanes, proposal, taken)
-        if not counted.holds:
-            rest = _only(lanes, [~rows for rows in taken])
-            counted = _with_rest(counted, proposal, _counting_excess(case, rest, held_by, ask.budget))
-        best = (
-            counted.proposal
-            if best is None or best.layout is None
-            else min(best, counted.proposal, key=_rank(case))
-        )
-        joined = [_worst(over, mine) for over, mine in zip(counted.excess, taken, strict=True)]
+        excess = _excess(case, lanes, proposal, taken)
+        counted, holds = _of_all(case, proposal, excess, taken, ask.budget)
+        best = counted if best is None or best.layout is None else min(best, counted, key=_rank(case))
         if ask.conflict_free and best.weighted_excess:
             best = replace(best, layout=None, reason=_LEFT)
-        if counted.holds or ask.budget.spent or not any(rows.any() for rows in joined):
+        joined = [_worst(over, mine) for over, mine in zip(excess, taken, strict=True)]
+        if holds or ask.budget.spent or not any(rows.any() for rows in joined):
             return best
         taken = [mine | rows for mine, rows in zip(taken, joined, strict=True)]
     assert best is not None
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """A proposal for all instructions, their weighted excess by access, and whether its bounds hold."""
+def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]) -> list[IntArray]:
+    """What the conflict engine counts for all instructions, by access: weighted excess of each.
 
-    proposal: Proposal
-    excess: list[IntArray]
-    holds: bool
-
-
-def _counted(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]) -> _Counted:
-    """What the conflict engine makes of a proposal for the instructions in `taken`."""
+    Raises:
+        VerificationError: the instructions in `taken` have other than was promised.
+    """
     assert proposal.layout is not None
     table = case.table(proposal.layout)
     excess = []
     for access in lanes.accesses:
         counts = count_wavefronts(table[access.element], access.active, access.operation, case.device)
         excess.append((counts.wavefronts - counts.ideal) * access.weight)
-    promised = sum(int(over[mine].sum()) for over, mine in zip(excess, taken, strict=True))
-    if promised != proposal.weighted_excess:
+    counted = sum(int(over[mine].sum()) for over, mine in zip(excess, taken, strict=True))
+    if counted != proposal.weighted_excess:
         raise VerificationError(
             f"the model promised a weighted excess of {proposal.weighted_excess} for a sample, "
-            f"the engine counts {promised}"
+            f"the engine counts {counted}"
         )
-    total = sum(int(over.sum()) for over in excess)
-    if total == promised:
-        return _Counted(proposal, excess, True)
-    least = Bound(case.lowered.tile.bytes, EVERY_LAYOUT)
-    return _Counted(
-        replace(
-            proposal,
-            weighted_excess=total,
-            bytes_bound=least,
-            left_open=True,
-            reason=_LEFT,
-        ),
-        excess,
-        False,
-    )
+    return excess
 
 
-def _with_rest(counted: _Counted, sampled: Proposal, rest: tuple[int, int]) -> _Counted:
-    """What is counted for all, under the bound of the sample and what counting leaves the `rest`.
+def _of_all(
+    case: Case, proposal: Proposal, excess: list[IntArray], taken: list[BoolArray], budget: Budget
+) -> tuple[Proposal, bool]:
+    """A sample's proposal for all instructions, and whether its bounds hold for all.
 
-    Where the two are met, every layout as good leaves the sample at its least excess, so that the sample's
-    bound of the bytes is theirs, too.
+    The bound is that of the sample and what counting leaves the rest. Where that is met, every layout as good
+    leaves the sample at its least excess, so that the sample's bound of the bytes is theirs, too.
     """
-    bound = sampled.excess_bound.lower_bound + rest[0]
-    total, plain = counted.proposal.weighted_excess, sampled.plain_floor + rest[1]
-    holds = sampled.complete and total <= bound
-    proposal = replace(
-        replace(sampled, weighted_excess=total) if holds else counted.proposal,
-        excess_bound=Bound(bound, sampled.excess_bound.scope),
-        plain_floor=plain,
+    total, more, plain = sum(int(over.sum()) for over in excess), 0, 0
+    if total != proposal.weighted_excess:
+        more, plain = _counting_excess(case, _only(case.certain, [~rows for rows in taken]), budget)
+    bound = proposal.excess_bound.lower_bound + more
+    holds = total == proposal.weighted_excess or (proposal.complete and total <= bound)
+    counted = replace(
+        proposal,
+        weighted_excess=total,
+        excess_bound=Bound(bound, proposal.excess_bound.scope),
+        plain_floor=proposal.plain_floor + plain,
     )
-    return _Counted(proposal, counted.excess, holds)
+    if not holds:
+        least = Bound(case.lowered.tile.bytes, EVERY_LAYOUT)
+        counted = replace(counted, bytes_bound=least, left_open=True, reason=_LEFT)
+    return counted, holds
 
 
-def _counting_excess(case: Case, lanes: Trace, held_by: Blocks, budget: Budget) -> tuple[int, int]:
+def _counting_excess(case: Case, lanes: Trace, budget: Budget) -> tuple[int, int]:
     """Excess that counting leaves in every layout, weighted and not, as far as there is time to count it."""
-    weighted = plain = 0
+    held_by, found = blocks(case.certain, case.lowered.tile), [(0, 0)]
     for access in lanes.accesses:
         for first in budget.while_left(range(0, len(access.element), _PIECE)):
-            rows = slice(first, first + _PIECE)
-            piece = replace(
-                access, element=access.element[rows], active=access.active[rows], weight=access.weight[rows]
-            )
-            found = phase_sets(Trace((piece,), lanes.weight_unit), case.lowered.tile, case.device, held_by)
-            more = counting_excess(found)
-            weighted, plain = weighted + more[0], plain + more[1]
-    return weighted, plain
+            piece = _only(Trace((access,), lanes.weight_unit), [slice(first, first + _PIECE)])
+            found.append(counting_excess(phase_sets(piece, case.lowered.tile, case.device, held_by)))
+    return sum(weighted for weighted, _ in found), sum(plain for _, plain in found)
 
 
 def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
@@ -172,7 +150,7 @@ def _worst(excess: IntArray, taken: BoolArray) -> BoolArray:
     return rows
 
 
-def _only(lanes: Trace, taken: list[BoolArray]) -> Trace:
+def _only(lanes: Trace, taken: Sequence[BoolArray | slice]) -> Trace:
     """The trace with the rows that are taken."""
     accesses = tuple(
         replace(a, element=a.element[rows], active=a.active[rows], weight=a.weight[rows])

@@ -1,4 +1,4 @@
-"""One search: what is asked, which candidates there are, and what all its stages do with one of them."""
+"""One search over formulas: what is asked, which candidates there are, what they give, and the answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from layoutopt.accesses.alignment import base_alignment, blocks
 from layoutopt.accesses.lower import with_loops
@@ -21,51 +21,84 @@ from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.bit_matrices import least_matrix_operations, matrices
-from layoutopt.model.cp_sat import Outcome
-from layoutopt.model.linear_phases import Phases
-from layoutopt.model.linearisations import (
-    MAX_CUTS,
-    Linearisation,
-    by_cost,
-    rotated,
-    unpadded,
-)
+from layoutopt.model.linear_phases import Phases, phases_of
+from layoutopt.model.linearisations import MAX_CUTS, Linearisation, by_cost, rotated, unpadded
 from layoutopt.model.pads import padded
-from layoutopt.model.phases import PhaseSet, counting_excess, phase_sets
+from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.pitches import by_span
-from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
-from layoutopt.model.space import space_of
-from layoutopt.model.swizzle import SHIFT_OPERATIONS, SwizzleModel
+from layoutopt.model.space import space_of, stride_multiple
 from layoutopt.model.swizzle_rules import (
     Field,
     Masks,
-    distances,
     last_block,
     left_out,
     rules,
+    shift_operations,
     shortened,
     swizzle_field,
 )
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, ModelGrowth
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
-from layoutopt.search.found import Found, Tally
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
-from layoutopt.search.proposal import STOPPED, Progress, Proposal, standing
+from layoutopt.search.proposal import STOPPED, Ask, Proposal, standing
 
-# What it gets to find the cheapest swizzle where one is known to exist.
-_POLISH_EFFORT = 0.2
+# The answer in place of a proposal that is to be searched on for long; None where that is to be done.
+Instead = Callable[[Proposal], Proposal | None]
+
 # Classes that the tree of masks counts for one linearisation, about 0.1 s.
 _STEPS = 1 << 26
-# What a table gets, which may be the answer and be proved to be.
-_TABLE_EFFORT = 2.0
-# Elements beyond which the solver is not asked for a table that saves bytes alone.
-_MOST_ASKED = 512
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
 # Share of the time left, and effort, to list other kinds before any is tried; and the effort of one.
 GATHERING = (0.2, 2.0)
 EFFORT_A_CANDIDATE = 2e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A layout of the families that was looked at.
+
+    Attributes:
+        candidate: its linearisation; its span is what the layout may take.
+        masks: of the swizzle.
+        excess: weighted.
+    """
+
+    candidate: Linearisation
+    masks: Masks
+    excess: int
+
+    @property
+    def operations(self) -> int:
+        """Of the linearisation, and three for each distinct shift: a proxy of the index cost."""
+        return self.candidate.operations + shift_operations(self.masks)
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sorting key of layouts of one search, which seeks the least excess within its limit of bytes."""
+        return EXCESS_FIRST.key(self.excess, self.candidate.span, self.operations)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the stages of a search found and leave open.
+
+    Attributes:
+        undecided_span: of the smallest candidate that was left open.
+        refuted: no layout of the families has this excess or less than this.
+        deciders: who refuted swizzles, beside counting.
+        exhausted: every candidate of the families was looked at.
+        unswizzled: every candidate looked at, as it is.
+        growth: of the one model, where it was asked.
+    """
+
+    undecided_span: int | None = None
+    refuted: int = 0
+    deciders: set[str] = field(default_factory=set)
+    exhausted: bool = True
+    unswizzled: list[Found] = field(default_factory=list)
+    growth: ModelGrowth | None = None
 
 
 def _is_binary(shape: tuple[int, ...]) -> bool:
@@ -95,27 +128,22 @@ class Scene:
         problem: Problem,
         device: Device,
         trace: Trace,
-        conflict_free: bool,
-        budget: Budget,
-        workers: int,
-        progress: Progress,
+        ask: Ask,
         counted: Trace | None = None,
+        instead: Instead = lambda _: None,
     ) -> None:
+        """Arguments are those of `layoutopt.search.search.search`.
+
+        Raises:
+            ProblemFileError: the constraints contradict the accesses.
+        """
         self.engine = Referee(counted or trace, device)
-        self.problem = problem
-        self.device = device
-        self.tile = problem.tile
-        self.trace = trace
-        self.may_look_up = not why_no_table(problem)
-        self.budget = budget
-        self.workers = workers
-        self.progress = progress
-        self.conflict_free = conflict_free
+        self.problem, self.device, self.trace, self.ask = problem, device, trace, ask
+        self.instead = instead
+        self.tile, self.budget, self.conflict_free = problem.tile, ask.budget, ask.conflict_free
         self.limit = problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}
-        self.sets: tuple[PhaseSet, ...] = phase_sets(
-            counted or trace, self.tile, device, blocks(trace, self.tile)
-        )
+        self.sets = phase_sets(counted or trace, self.tile, device, blocks(trace, self.tile))
         families = problem.layout.families or FAMILIES
         alignment = problem.layout.alignment_bytes
         needed = base_alignment(trace, device, swizzled=False)
@@ -129,7 +157,7 @@ class Scene:
             else device.banks * device.bank_bytes
         )
         size = self.tile.element_bytes
-        self.space = space_of(problem, trace, row_bytes, families, budget)
+        self.space = space_of(problem, trace, row_bytes, families, self.budget)
         self.field: Field | None = None
         self._left_out = ""
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
@@ -141,8 +169,7 @@ class Scene:
         self._left_out_matrices = "matrix" in named and self.field is None and _is_binary(self.tile.shape)
         self.scope = self._families(named) + self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
-        self.bytes_first = self.objective.bytes_first and not conflict_free
-        if self.bytes_first:
+        if self.objective.bytes_first and not self.conflict_free:
             least = self._least_span() * size
             self.limit = least if self.limit is None else min(self.limit, least)
         if self.limit is not None:
@@ -253,32 +280,6 @@ class Scene:
         inside = (word_elements.bit_length() - 1) if word_elements > 1 else 0
         yield from matrices(self.space, inside, len(field.targets))
 
-    def swizzle(
-        self,
-        candidate: Linearisation,
-        phases: Phases,
-        ceilings: IntArray,
-        effort: float | None,
-    ) -> tuple[Found | None, bool]:
-        """The cheapest swizzle over `candidate` within the ceilings; and whether its existence is sure."""
-        assert self.field is not None
-        searched = self.within_ceilings(candidate, phases, ceilings, self.budget)
-        if searched.best is None and searched.complete:
-            self.tally.deciders.add("tree")
-            return None, True
-        known = None if searched.best is None else searched.best.masks
-        model = SwizzleModel(phases, self.field, rules(candidate, self.field, self.tile))
-        if known is not None:
-            effort = min(effort or _POLISH_EFFORT, _POLISH_EFFORT)
-        model.hold(ceilings)
-        solution = model.cheapest(self.budget, effort, known)
-        solved = solution.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
-        if not solved and known is None:
-            self.tally.deciders.add("cp-sat")
-        masks = solution.masks if solved else known
-        found = None if masks is None else self.swizzled(candidate, phases, masks)
-        return found, known is not None or solution.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
-
     def within_ceilings(
         self, candidate: Linearisation, phases: Phases, ceilings: IntArray, budget: Budget
     ) -> Searched:
@@ -294,53 +295,29 @@ class Scene:
         given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
         return Question(phases, field, given, last, candidate.span, most, below)
 
+    def plain(self, candidate: Linearisation, phases: Phases | None = None) -> Found:
+        """A linearisation as it is."""
+        phases = phases or self.phases(candidate)
+        return Found(candidate, {}, phases.excess({}))
+
+    def phases(self, candidate: Linearisation) -> Phases:
+        """What the accesses meet under a linearisation."""
+        return phases_of(candidate, self.sets, self.tile)
+
+    def ceilings(self, phases: Phases) -> IntArray:
+        """Wavefronts that each phase may cost: its counting bound, or its ideal where no excess will do."""
+        return phases.ideal if self.conflict_free else phases.target
+
     def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Found:
         """A layout with these masks, shortened to what `candidate` may take."""
         assert self.field is not None
         masks = shortened(candidate, self.field, self.tile, masks)
-        operations = candidate.operations + SHIFT_OPERATIONS * distances(masks)
-        return Found(candidate, masks, phases.excess(masks), operations)
+        return Found(candidate, masks, phases.excess(masks))
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
-        self.progress(standing(excess / unit, size, bound / unit, doing))
-
-    def by_table(self, best: Found) -> Proposal | None:
-        """A table that is better than the best formula so far, where that is the answer.
-
-        It is where nothing is better than the table, and where bytes come first and no formula takes as few.
-        """
-        if not self.may_look_up:
-            return None
-        free = self._free_assignment(self.sets, best)
-        if self.trace.has_idle and free is not None and free.complete and free.excess == self.floor:
-            # What weighs nothing should cost no more, either, where that is to be had.
-            every = phase_sets(self.trace.with_idle(), self.tile, self.device, blocks(self.trace, self.tile))
-            kept = self._free_assignment(every, best)
-            if kept is not None and kept.complete and kept.excess == counting_excess(every)[0]:
-                free = replace(kept, excess=self.floor, bound=self.floor)
-        if free is None or free.excess is None or free.bytes is None:
-            return None
-        used = best.candidate.span * self.tile.element_bytes
-        smaller = self.bytes_first and free.bytes < used
-        if not smaller and not (free.complete and (free.excess, free.bytes) < (best.excess, used)):
-            return None
-        return as_table(self.tile, free, self.proposal(best, self.floor))
-
-    def _free_assignment(self, sets: tuple[PhaseSet, ...], best: Found) -> FreeAssignment | None:
-        hint = self.layout(best).table() if self.fits(best.candidate.span) else None
-        if best.excess == self.floor and self.tile.elements > _MOST_ASKED and hint is not None:
-            return in_own_bytes(sets, self.trace, self.tile, budget=self.budget, hint=hint)
-        return free_assignment(
-            sets,
-            self.trace,
-            self.tile,
-            budget=self.budget,
-            effort=_TABLE_EFFORT,
-            max_bytes=self.tile.bytes if self.bytes_first else self.limit,
-            hint=hint,
-        )
+        self.ask.progress(standing(excess / unit, size, bound / unit, doing))
 
     def layout(self, found: Found) -> Layout:
         """What was found, as a layout."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned, chosen_widths, width_choices
-from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case, case_of, cases
 from layoutopt.engine.estimate import estimate
 from layoutopt.errors import ProblemFileError
@@ -21,9 +21,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Method, Proof, Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search import dictated, tables
-from layoutopt.search.as_table import why_no_table
 from layoutopt.search.free_lanes import solve_free
-from layoutopt.search.periodic import with_period
 from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
 from layoutopt.search.run_time_values import over_values
 from layoutopt.search.sample import by_sample, is_large
@@ -291,42 +289,28 @@ def formulas(case: Case, ask: Ask) -> Proposal:
         )
     if ask.method == "model" and problem.layout.objective.instructions_first:
         raise ProblemFileError("layout.minimise", "instructions cannot come first with the method 'model'")
-    if tables.are_sought(case):  # afterwards
+    if tables.are_asked_for(case):  # afterwards
         families = tuple(f for f in problem.layout.families or () if f != "table")
         problem = tables.within(problem, families or ("none",))
-
-    def searched(counted: Trace | None = None) -> Proposal:
-        return search(
-            problem,
-            case.device,
-            case.certain,
-            conflict_free=ask.conflict_free,
-            budget=ask.budget.part(_SEARCH_SHARE),
-            workers=ask.workers,
-            progress=ask.progress,
-            counted=counted,
-            method=ask.method,
-        )
-
-    return by_sample(case, ask, searched) if is_large(case) else searched()
+    part = replace(ask, budget=ask.budget.part(_SEARCH_SHARE))
+    if is_large(case):
+        return by_sample(case, ask, lambda some: search(problem, case.device, case.certain, part, some))
+    tables_too = problem is case.lowered and not case.chooses
+    instead = partial(tables.instead, case, ask=part) if tables_too else lambda _: None
+    return search(problem, case.device, case.certain, part, instead=instead)
 
 
 def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     """The proposal, or a better one, by what its source does not see."""
-    layout = case.lowered.layout
     if case.lowered.is_dictated:
         return proposal  # every layout there may be was counted
-    if is_large(case) and not case.chooses:
-        # What holds for every layout is asked of all instructions together.
-        return tables.in_fewer_bytes(case, proposal, ask)
     if case.chooses:
         proposal = over_values(case, proposal, ask)
-    elif tables.are_sought(case) or (proposal.layout is None and not why_no_table(case.lowered)):
-        return tables.not_refuted(case, tables.with_tables(case, proposal, ask), ask)
-    elif ask.every_layout:
-        proposal = tables.of_every_layout(case, with_period(case, proposal, ask), ask)
-    if "table" in (layout.families or ()) and proposal.family != "table":
-        reasons = proposal.reason, f"no table was searched: {tables.why_none_is_searched(case)}"
+    elif ask.every_layout or tables.are_asked_for(case):
+        # What holds for every layout is not asked of too many instructions together.
+        proposal = tables.with_tables(case, proposal, ask, bounds=not is_large(case))
+    if "table" in (case.lowered.layout.families or ()) and (why := tables.why_none_is_searched(case)):
+        reasons = proposal.reason, f"no table was searched: {why}"
         proposal = replace(proposal, reason="; ".join(filter(None, reasons)))
     return tables.not_refuted(case, proposal, ask)
 

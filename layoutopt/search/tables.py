@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
-from layoutopt.ground.arrays import IntArray
+from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
+from layoutopt.model.space import stride_multiple
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.reasons import EveryLayout, every_layout
-from layoutopt.search.as_table import as_table, stride_multiple, why_no_table
-from layoutopt.search.proposal import Ask, Proposal, standing
+from layoutopt.search.proposal import STOPPED, Ask, Proposal, standing
 from layoutopt.search.search import search
 
+# Elements beyond which no kernel would want a table of offsets.
+MAX_LOOKUP: Final = 4096
 # Share of the time left that a search of all families may use, to start a table from.
 _HINT_SHARE: Final = 0.5
 # Elements beyond which the solver is not asked for a table that saves bytes alone, and its effort.
@@ -30,8 +31,22 @@ _EFFORT: Final = 2.0
 _TABLES_LEFT: Final = "tables of offsets were not searched to the end"
 
 
+def why_no_table(problem: Problem) -> str:
+    """Why a table of the offsets of all elements may not be the answer; empty where it may."""
+    elements = problem.tile.elements
+    if "table" not in (problem.layout.families or FAMILIES):
+        return "tables are not among the families"
+    if problem.layout.order is not None:
+        return "a table has no order of dimensions, which the problem fixes"
+    if stride_multiple(problem) > 1:
+        return "a table has no pitch, which the problem wants to be a multiple"
+    if elements > MAX_LOOKUP:
+        return f"a table has at most {MAX_LOOKUP:,} elements, the tile has {elements:,}"
+    return ""
+
+
 def why_none_is_searched(case: Case) -> str:
-    """Why no table is looked for where one was asked for; empty where one is."""
+    """Why no table is looked for; empty where one is."""
     if reason := why_no_table(case.lowered):
         return reason
     if case.chooses:
@@ -39,24 +54,19 @@ def why_none_is_searched(case: Case) -> str:
     return "none is where instructions come first" if case.lowered.layout.objective.instructions_first else ""
 
 
-def are_sought(case: Case) -> bool:
-    """Whether the problem asks for tables, and they can be searched."""
+def are_asked_for(case: Case) -> bool:
+    """Whether the problem names tables among its families, and they can be searched."""
     return "table" in (case.lowered.layout.families or ()) and not why_none_is_searched(case)
-
-
-def may_be_the_answer(problem: Problem) -> bool:
-    """Whether the constraints allow a table, be it too large to be searched."""
-    limits = problem.layout
-    strides = limits.order is not None or stride_multiple(problem) > 1
-    return "table" in (limits.families or FAMILIES) and not strides
 
 
 def not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     """The proposal, where there is no layout, as infeasible only if no table is one, either."""
-    limit, bound = case.lowered.layout.max_bytes, proposal.excess_bound
-    if proposal.layout is not None or not proposal.complete or not may_be_the_answer(case.lowered):
+    limits, bound = case.lowered.layout, proposal.excess_bound
+    strides = limits.order is not None or stride_multiple(case.lowered) > 1
+    may_be = "table" in (limits.families or FAMILIES) and not strides  # be it too large to be searched
+    if proposal.layout is not None or not proposal.complete or not may_be:
         return proposal
-    too_large = limit is not None and case.lowered.tile.bytes > limit
+    too_large = limits.max_bytes is not None and case.lowered.tile.bytes > limits.max_bytes
     if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
         return proposal
     reasons = proposal.reason, why_none_is_searched(case) or _TABLES_LEFT
@@ -68,228 +78,191 @@ def within(problem: Problem, families: tuple[Family, ...] | None) -> Problem:
     return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=families))
 
 
-# Where formulas are asked for --------------------------------------------------------------------
+def with_tables(case: Case, proposal: Proposal, ask: Ask, *, bounds: bool = True) -> Proposal:
+    """The better of the proposal and a table, with what holds for every layout.
 
-
-def of_every_layout(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """The proposal, better proved where the families leave excess: by what holds for every layout."""
-    enough = _worth_asking(case, proposal, ask)
-    if enough is None:
-        return in_fewer_bytes(case, proposal, ask)
-    limits = case.lowered.layout
-    general = every_layout(
-        case.lowered.tile,
-        case.device,
-        case.lanes,
-        enough=enough,
-        budget=ask.budget,
-        workers=ask.workers,
-        briefly=limits.families is not None,
-        max_bytes=limits.max_bytes,
-        hint=proposal.layout.table() if proposal.layout is not None else None,
-        progress=_telling(case, proposal, ask),
-    )
-    proposal = replace(proposal, every_layout=(general.bound, general.evidence))
-    free = general.free
-    if free is not None and free.excess is not None and free.excess < enough:
-        if not why_no_table(case.lowered):
-            proved = replace(free, bound=max(free.bound, general.bound))
-            return as_table(case.lowered.tile, proved, proposal)
-        weighted = "weighted " if case.has_weights else ""
-        excess = case.in_weights(free.excess)
-        better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
-        proposal = replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
-    if general.bound < max(1, proposal.excess_bound.lower_bound):
+    A table can hold any layout, so that the search for one starts from the best that formulas give. Without
+    `bounds`, only one of as little excess in fewer bytes is sought.
+    """
+    tile, limits, asked = case.lowered.tile, case.lowered.layout, are_asked_for(case)
+    may = not why_none_is_searched(case)
+    bytes_first = limits.objective.bytes_first and not ask.conflict_free
+    most = tile.bytes if bytes_first else limits.max_bytes
+    least = int(proposal.excess_bound.lower_bound) if proposal.excess_bound.everywhere else 0
+    if _is_settled(case, proposal, ask, least, may):
         return proposal
-    proposal = replace(proposal, excess_bound=Bound(general.bound, EVERY_LAYOUT))
-    if proposal.layout is None:
-        return replace(proposal, refuted=True, reason=_by(general), decided_by=_decider(general))
-    if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
-        proposal = replace(proposal, left_open=False, reason="", decided_by=_decider(general))
+    start = _best_formula(case, proposal, ask) if asked else _as_assignment(proposal, tile.bytes)
+    found = [start] if start is not None and (most is None or (start.bytes or 0) <= most) else []
+    if bounds and not bytes_first and (start is None or start.excess != least):
+        general = every_layout(
+            tile,
+            case.device,
+            case.lanes,
+            enough=start.excess if start is not None else 1 if ask.conflict_free else None,
+            budget=ask.budget,
+            workers=ask.workers,
+            briefly=limits.families is not None and not asked,
+            max_bytes=most,
+            hint=start.table if start is not None else None,
+            progress=_telling(case, start, ask),
+        )
+        proposal = _bounded(case, proposal, general, ask)
+        least, free = max(least, general.bound), general.free
+        if free is not None and free.excess is not None and not (ask.conflict_free and free.excess):
+            found.append(free)
+    best = min(found or [start], key=lambda f: _rank(case, f)) if start is not None else None
+    if may and best is not None and (bytes_first or (best.excess == least and best.bytes != tile.bytes)):
+        found += _smallest(case, best, ask)
+    for free in found:
+        proposal = _the_better(case, proposal, replace(free, bound=max(free.bound, least)), may)
+    if asked and proposal.layout is None and not proposal.refuted:
+        return replace(proposal, left_open=True, reason=f"{proposal.reason}; {_TABLES_LEFT}")
     return proposal
 
 
-def in_fewer_bytes(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """The proposal, or a table in fewer bytes, where no layout has less excess."""
-    tile, bound = case.lowered.tile, proposal.excess_bound
-    if proposal.layout is None or proposal.bytes == tile.bytes or why_no_table(case.lowered):
-        return proposal
-    least = bound.everywhere and bound.lower_bound == proposal.weighted_excess
-    if not least or not case.lowered.layout.objective.counts_only:
-        return proposal
-    found = _smallest(case, case.lanes, proposal.layout.table(), ask)
-    if case.lanes.has_idle and found is not None and found.complete:
-        # What weighs nothing should cost no more, either, where that is to be had.
-        kept = _smallest(case, case.lanes.with_idle(), proposal.layout.table(), ask)
-        if kept is not None and kept.complete:
-            found = replace(kept, excess=found.excess, bound=found.bound)
-    smaller = found is not None and found.bytes is not None and found.bytes < proposal.bytes
-    return as_table(tile, found, proposal) if found is not None and smaller else proposal
+def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
+    """A table in place of a formula whose search would take long.
 
-
-def _smallest(case: Case, lanes: Trace, hint: IntArray, ask: Ask) -> FreeAssignment | None:
-    """A free assignment of the least excess, or of any where bytes come first; None where none is found."""
-    tile, limit, bytes_first = case.lowered.tile, case.lowered.layout.max_bytes, _bytes_first(case, ask)
-    sets = phase_sets(lanes, tile, case.device, blocks(lanes, tile))
-    if tile.elements > _MOST_ASKED:
-        found = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=hint)
-    else:
-        most = tile.bytes if bytes_first else limit
-        found = free_assignment(
-            sets, lanes, tile, budget=ask.budget, effort=_EFFORT, max_bytes=most, hint=hint
-        )
-    if found is None or found.excess is None:
+    It is the answer where nothing is better, and where bytes come first and no formula takes as few.
+    """
+    start = _as_assignment(proposal, 0)
+    if start is None or why_none_is_searched(case):
         return None
-    return found if bytes_first or found.excess == counting_excess(sets)[0] else None
+    for free in _smallest(case, start, ask, nothing_known=True):
+        smaller = case.lowered.layout.objective.bytes_first and (free.bytes or 0) < proposal.bytes
+        if smaller or (free.complete and _rank(case, free) < _rank(case, start)):
+            return as_table(case.lowered, free, proposal)
+    return None
 
 
-def _telling(case: Case, best: Proposal | _Table | None, ask: Ask) -> Callable[[int, str], None]:
+def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, may: bool) -> bool:
+    """Whether no table can be better, and no bound of every layout says more."""
+    tile, limits = case.lowered.tile, case.lowered.layout
+    if limits.objective.instructions_first:
+        return True  # excess is the price of what comes first
+    if proposal.layout is not None:
+        return proposal.weighted_excess <= least and (proposal.bytes == tile.bytes or not may)
+    too_large = limits.max_bytes is not None and tile.bytes > limits.max_bytes
+    return too_large or (bool(least) if ask.conflict_free else not may)
+
+
+def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> Proposal:
+    """The proposal with what holds for every layout."""
+    proposal = replace(proposal, every_layout=(general.bound, general.evidence))
+    kind = general.evidence.partition(":")[0]
+    decider = "placement" if kind == "solver" else kind
+    if general.bound < max(1, proposal.excess_bound.lower_bound):
+        return proposal
+    proposal = replace(proposal, excess_bound=Bound(general.bound, EVERY_LAYOUT))
+    if proposal.layout is None and ask.conflict_free:
+        by = f"every layout has conflicts, by {general.evidence}"
+        return replace(proposal, refuted=True, reason=by, decided_by=decider)
+    if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
+        return replace(proposal, left_open=False, reason="", decided_by=decider)
+    return proposal
+
+
+def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> FreeAssignment | None:
+    """The best that formulas of all families give, as a table."""
+    if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
+        everything, part = within(case.lowered, None), replace(ask, budget=ask.budget.part(_HINT_SHARE))
+        proposal = search(everything, case.device, case.lanes, part)
+    return _as_assignment(proposal, case.lowered.tile.bytes)
+
+
+def _as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
+    """A formula as a table, of which only the bytes are bounded."""
+    if proposal.layout is None:
+        return None
+    return FreeAssignment(0, int(proposal.weighted_excess), proposal.layout.table(), proposal.bytes, least)
+
+
+def _smallest(
+    case: Case, start: FreeAssignment, ask: Ask, *, nothing_known: bool = False
+) -> list[FreeAssignment]:
+    """A free assignment in few bytes, if one is found: of the least excess; of any where bytes come first.
+
+    Where it is not known that `start` has the least excess, that is sought, too.
+    """
+    tile, limits = case.lowered.tile, case.lowered.layout
+    any_excess = nothing_known or (limits.objective.bytes_first and not ask.conflict_free)
+
+    def placed(lanes: Trace) -> tuple[FreeAssignment | None, bool]:
+        """What is found, and whether it has the excess that counting leaves."""
+        sets = phase_sets(lanes, tile, case.device, blocks(lanes, tile))
+        floor = counting_excess(sets)[0]
+        if tile.elements > _MOST_ASKED and (start.excess == floor or not any_excess):
+            assert start.table is not None
+            found = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=start.table)
+        else:
+            most = tile.bytes if limits.objective.bytes_first and not ask.conflict_free else limits.max_bytes
+            found = free_assignment(
+                sets, lanes, tile, budget=ask.budget, effort=_EFFORT, max_bytes=most, hint=start.table
+            )
+        return found, found is not None and found.excess == floor
+
+    found, at_floor = placed(case.lanes)
+    if found is None or found.excess is None or not (at_floor or any_excess):
+        return []
+    if case.lanes.has_idle and found.complete and at_floor:
+        # What weighs nothing should cost no more, either, where that is to be had.
+        kept, also = placed(case.lanes.with_idle())
+        if kept is not None and kept.complete and also:
+            return [replace(kept, excess=found.excess, bound=found.bound)]
+    return [found]
+
+
+def _the_better(case: Case, proposal: Proposal, free: FreeAssignment, may: bool) -> Proposal:
+    """The table, where it is better than the proposal, else the proposal; with what is proved of both."""
+    assert free.excess is not None
+    assert free.bytes is not None
+    objective = case.lowered.layout.objective
+    mine = objective.key(proposal.weighted_excess, proposal.bytes)
+    if proposal.layout is None or _rank(case, free) < mine:
+        if may:
+            return as_table(case.lowered, free, proposal)
+        weighted = "weighted " if case.has_weights else ""
+        excess = case.in_weights(free.excess)
+        better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
+        return replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
+    if may and free.complete and _rank(case, free) == mine:
+        bounds = Bound(free.bound, EVERY_LAYOUT), Bound(free.bytes_bound, EVERY_LAYOUT)
+        proposal = replace(proposal, excess_bound=bounds[0], bytes_bound=bounds[1])
+        return replace(proposal, left_open=False, reason="", decided_by="placement")
+    return proposal
+
+
+def as_table(problem: Problem, free: FreeAssignment, proposal: Proposal) -> Proposal:
+    """A free assignment as a layout, in place of `proposal`, which is worse."""
+    assert free.table is not None
+    assert free.bytes is not None
+    assert free.excess is not None
+    tile, size = problem.tile, problem.tile.element_bytes
+    return replace(
+        proposal,
+        layout=Layout(tile.shape, size, (), lookup=tuple((free.table.ravel() // size).tolist())),
+        family="table",
+        weighted_excess=free.excess,
+        bytes=free.bytes,
+        excess_bound=Bound(free.bound, EVERY_LAYOUT),
+        bytes_bound=Bound(max(tile.bytes, free.bytes_bound * (free.excess == free.bound)), EVERY_LAYOUT),
+        left_open=False,
+        decided_by="placement",
+        reason="" if free.complete else STOPPED,
+    )
+
+
+def _rank(case: Case, free: FreeAssignment) -> tuple[float, ...]:
+    return case.lowered.layout.objective.key(free.excess or 0, free.bytes or 0)
+
+
+def _telling(case: Case, best: FreeAssignment | None, ask: Ask) -> Callable[[int, str], None]:
     """Tells whoever watches the best so far, and the bound of every layout."""
 
     def tell(bound: int, doing: str) -> None:
-        if isinstance(best, _Table):
-            found = standing(case.in_weights(best.excess), best.bytes, case.in_weights(bound), doing)
-        elif best is not None and best.layout is not None:
-            found = standing(case.in_weights(best.weighted_excess), best.bytes, case.in_weights(bound), doing)
-        else:
-            found = doing
-        ask.progress(found)
+        if best is not None:
+            excess, size = case.in_weights(best.excess or 0), best.bytes or 0
+            doing = standing(excess, size, case.in_weights(bound), doing)
+        ask.progress(doing)
 
     return tell
-
-
-def _worth_asking(case: Case, proposal: Proposal, ask: Ask) -> int | None:
-    """The weighted excess of which to ask whether every layout has as much; None where nothing is open."""
-    bound = proposal.excess_bound
-    if not case.lowered.layout.objective.excess_first:
-        return None  # excess is the price of what comes first
-    if proposal.layout is None:
-        return 1 if ask.conflict_free and not bound.lower_bound else None
-    enough = int(proposal.weighted_excess)  # whole: no lane chooses
-    return None if enough == 0 or (bound.everywhere and bound.lower_bound == enough) else enough
-
-
-def _by(general: EveryLayout) -> str:
-    return f"every layout has conflicts, by {general.evidence}"
-
-
-def _decider(general: EveryLayout) -> str:
-    """The first word of its evidence, as `Result.decided_by` has it."""
-    kind = general.evidence.partition(":")[0]
-    return "placement" if kind == "solver" else kind
-
-
-# Where tables are asked for ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of offsets: its weighted excess, its bytes, and the byte offsets."""
-
-    excess: int
-    bytes: int
-    offsets: np.ndarray
-
-
-def with_tables(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """Tables were asked for: the best of `proposal` and of them, and what holds for every layout.
-
-    A table can hold any layout, so that the search for one starts from the best that formulas give.
-    """
-    tile, limit = case.lowered.tile, case.lowered.layout.max_bytes
-    floor = int(proposal.excess_bound.lower_bound) if proposal.excess_bound.everywhere else 0
-    if limit is not None and tile.bytes > limit:
-        return proposal
-    if proposal.layout is None and ask.conflict_free and floor:
-        return proposal
-    if proposal.layout is not None and (proposal.weighted_excess, proposal.bytes) == (floor, tile.bytes):
-        return proposal
-    known = _best_formula(case, proposal, ask)
-    small = known is not None and known.bytes == tile.bytes
-    general = every_layout(
-        tile,
-        case.device,
-        case.lanes,
-        enough=1 if known is None and ask.conflict_free else known.excess if known and small else None,
-        budget=ask.budget,
-        workers=ask.workers,
-        max_bytes=tile.bytes if _bytes_first(case, ask) else limit,
-        hint=known.offsets if known else None,
-        progress=_telling(case, known, ask),
-    )
-    proposal = replace(proposal, every_layout=(general.bound, general.evidence))
-    known = _better(case, known, general.free, ask)
-    bound = max(floor, general.bound)
-    if known is None:
-        if ask.conflict_free and bound:
-            return replace(
-                proposal,
-                excess_bound=Bound(bound, EVERY_LAYOUT),
-                refuted=True,
-                reason=_by(general),
-                decided_by=_decider(general),
-            )
-        return replace(proposal, refuted=False, left_open=True, reason=f"{proposal.reason}; {_TABLES_LEFT}")
-    return _the_better(case, proposal, known, bound, None if _bytes_first(case, ask) else general.free)
-
-
-def _bytes_first(case: Case, ask: Ask) -> bool:
-    """Whether fewer bytes are worth any excess."""
-    return case.lowered.layout.objective.bytes_first and not ask.conflict_free
-
-
-def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> _Table | None:
-    """The best that formulas of all families give, as a table."""
-    if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
-        proposal = search(
-            within(case.lowered, None),
-            case.device,
-            case.lanes,
-            conflict_free=ask.conflict_free,
-            budget=ask.budget.part(_HINT_SHARE),
-            workers=ask.workers,
-            progress=ask.progress,
-        )
-    if proposal.layout is None:
-        return None
-    return _Table(int(proposal.weighted_excess), proposal.bytes, proposal.layout.table())
-
-
-def _better(case: Case, known: _Table | None, free: FreeAssignment | None, ask: Ask) -> _Table | None:
-    """The better of a table and a free assignment, where that is an answer."""
-    if free is None or free.excess is None or (ask.conflict_free and free.excess):
-        return known
-    assert free.bytes is not None
-    assert free.table is not None
-    found = _Table(free.excess, free.bytes, free.table)
-    if known is None or _rank(case, found.excess, found.bytes) < _rank(case, known.excess, known.bytes):
-        return found
-    return known
-
-
-def _the_better(
-    case: Case, proposal: Proposal, known: _Table, bound: int, free: FreeAssignment | None
-) -> Proposal:
-    """The table where it is better than the proposal, else the proposal, with what is proved of both."""
-    tile = case.lowered.tile
-    least = free.bytes_bound if free is not None and free.bound == known.excess else tile.bytes
-    best = FreeAssignment(bound, known.excess, known.offsets, known.bytes, least)
-    mine = _rank(case, proposal.weighted_excess, proposal.bytes)
-    if proposal.layout is None or _rank(case, known.excess, known.bytes) < mine:
-        return as_table(tile, best, proposal)
-    if best.complete:
-        proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
-        return replace(
-            proposal,
-            bytes_bound=Bound(least, EVERY_LAYOUT),
-            left_open=False,
-            reason="",
-            decided_by="placement",
-        )
-    if bound >= proposal.excess_bound.lower_bound:
-        proposal = replace(proposal, excess_bound=Bound(bound, EVERY_LAYOUT))
-    return replace(proposal, left_open=True, reason=_TABLES_LEFT)
-
-
-def _rank(case: Case, excess: float, size: int) -> tuple[float, ...]:
-    return case.lowered.layout.objective.key(excess, size)

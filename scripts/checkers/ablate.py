@@ -17,25 +17,17 @@ from record_answers import KINDS, ROOT, Checkout, Report, questions
 
 # What is executed after the package is imported, so that a mechanism does nothing.
 MECHANISMS = {
-    "annealing": "import layoutopt.model.placement as m; m.annealed = lambda u, start, *a: start",
-    "by_table": "from layoutopt.search.scene import Scene; Scene.by_table = lambda *a: None",
+    "annealing": "import math, layoutopt.model.placement as m; m._seconds_to_compile = lambda: math.inf",
     "fall_back": "import layoutopt.search.reach_floor as m; m.fall_back = lambda scene: None",
-    "folded": "import layoutopt.model.placement as m; m.folded = lambda *a: None",
-    "many_orders": "import layoutopt.search.reach_floor as m; m.likely = lambda *a, **k: iter(())",
+    "folded": "import layoutopt.model.placement as m; m._folded = lambda *a: None",
+    "instead": "import layoutopt.search.tables as m; m.instead = lambda *a, **k: None",
+    "likely": "import layoutopt.search.reach_floor as m; m.likely = lambda *a, **k: iter(())",
     "mask_tree": (
         "import layoutopt.search.least_excess as m; from layoutopt.search.mask_tree import Searched; "
         "m.least_excess = lambda *a: Searched(None, complete=False)"
     ),
-    "periodic": "import layoutopt.search.solve as m; m.with_period = lambda case, proposal, ask: proposal",
     "sample": "import layoutopt.search.solve as m; m.is_large = lambda case: False",
-    "textbook": (
-        "from layoutopt.search.least_excess import LeastExcess; LeastExcess._textbook = lambda *a: iter(())"
-    ),
-    "turned": "import layoutopt.model.placement as m; m.turned_lines = lambda *a, **k: None",
     "usual": "from layoutopt.search.reach_floor import ReachFloor as R; R._usual = lambda *a: iter(())",
-    "whole_lines": (
-        "from layoutopt.search.reach_floor import ReachFloor as R; R._look_at_whole_lines = lambda s: None"
-    ),
 }
 
 

@@ -12,32 +12,31 @@ from written import access_from, problem_of
 from layoutopt.accesses.trace import trace
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
-from layoutopt.model import annealing
-from layoutopt.model.annealing import Units, annealed
+from layoutopt.model import placement
+from layoutopt.model.annealing import Board, annealed, whole
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import free_assignment
 
 
-def units(phases, banks, chunks=None, *, times=None, weight=None):
+def board(phases, banks, chunks=None, *, times=None, weight=None):
     """Phases over chunks of one size, each a unit of its own."""
     chunks = chunks or 1 + max(map(max, phases))
     at = sorted((c, p, (times or {}).get((p, c), 1)) for p, phase in enumerate(phases) for c in phase)
     at = np.array(at).reshape(-1, 3)
     counted = [sum((times or {}).get((p, c), 1) for c in phase) for p, phase in enumerate(phases)]
-    return Units(
-        first=np.searchsorted(at[:, 0], np.arange(chunks + 1)),
-        phase=at[:, 1],
-        times=at[:, 2],
-        kind=np.zeros(len(at), np.int64),
-        bank=np.arange(banks)[None],
-        positions=np.full(chunks, banks),
-        wide=np.ones(chunks, np.int64),
-        weight=np.array(weight or [1] * len(phases)),
-        least=np.array([-(-n // banks) for n in counted]),
-        columns=banks,
-        rooms=chunks,
-        chains=True,
-    )
+    arrays = {
+        "first": np.searchsorted(at[:, 0], np.arange(chunks + 1)),
+        "phase": at[:, 1],
+        "times": at[:, 2],
+        "kind": np.zeros(len(at)),
+        "bank": np.arange(banks)[None],
+        "positions": np.full(chunks, banks),
+        "wide": np.ones(chunks),
+        "weight": weight or [1] * len(phases),
+        "least": [-(-n // banks) for n in counted],
+    }
+    narrow = {name: np.ascontiguousarray(values, np.int32) for name, values in arrays.items()}
+    return Board(**narrow, room=chunks // banks, more=chunks % banks, chains=True)
 
 
 def excess(given, position):
@@ -66,7 +65,7 @@ def test_never_worse_and_always_the_same(seed):
     rng = np.random.default_rng(seed)
     phases = [rng.choice(40, rng.integers(2, 9), replace=False).tolist() for _ in range(12)]
     times = {(p, c): int(rng.integers(1, 3)) for p, phase in enumerate(phases) for c in phase if seed % 2}
-    given = units(phases, 8, 40, times=times, weight=rng.integers(1, 5, 12).tolist())
+    given = board(phases, 8, 40, times=times, weight=rng.integers(1, 5, 12).tolist())
     start = rng.integers(8, size=40)
     found = annealed(given, start, 0, 2, Budget())
     assert (found == annealed(given, start, 0, 2, Budget())).all()
@@ -75,7 +74,7 @@ def test_never_worse_and_always_the_same(seed):
 
 
 def test_rows_and_columns_of_a_square():
-    given = units(lines(8, 0), 8)
+    given = board(lines(8, 0), 8)
     found = annealed(given, np.zeros(64, np.int64), 0, 6, Budget())
     assert excess(given, found) == 0
     assert (np.bincount(found) == 8).all()
@@ -83,7 +82,7 @@ def test_rows_and_columns_of_a_square():
 
 def test_what_has_no_conflict_keeps_none_while_columns_are_evened_out():
     """Rows without conflicts, in as many columns as there are: all but one column is too high."""
-    given = units(lines(8), 16)
+    given = board(lines(8), 16)
     start = np.tile(np.arange(8), 8)
     found = annealed(given, start, 0, 6, Budget())
     assert excess(given, found) == 0
@@ -93,29 +92,31 @@ def test_what_has_no_conflict_keeps_none_while_columns_are_evened_out():
 def test_without_time_the_start_is_the_answer():
     budget = Budget()
     budget.stop()
-    given = units(lines(4, 0), 4)
+    given = board(lines(4, 0), 4)
     assert (annealed(given, np.zeros(16, np.int64), 0, 6, budget) == 0).all()
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
 def test_nothing_is_compiled_that_the_time_does_not_last_for(monkeypatch, seconds):
-    given = units(lines(4, 0), 4)
-    monkeypatch.setattr("layoutopt.model.annealing._seconds_to_compile", lambda: seconds)
-    found = annealed(given, np.zeros(16, np.int64), 0, 6, Budget(30))
-    assert bool(found.any()) == (not seconds)
+    asked = []
+    monkeypatch.setattr("layoutopt.model.placement._seconds_to_compile", lambda: seconds)
+    monkeypatch.setattr(
+        "layoutopt.model.annealing.annealed", lambda _, start, *rest: asked.append(1) or start
+    )
+    seven(Budget(30))
+    assert bool(asked) == (not seconds)
 
 
 @pytest.mark.parametrize(("signatures", "ready"), [([], False), (["known"], True)])
 def test_what_is_imported_alone_is_still_to_be_compiled(monkeypatch, signatures, ready):
-    module = types.SimpleNamespace(anneal=types.SimpleNamespace(signatures=signatures))
-    monkeypatch.setitem(sys.modules, "layoutopt.model.compiled", module)
-    assert (annealing._seconds_to_compile() == 0) == ready
+    module = types.SimpleNamespace(cooled=types.SimpleNamespace(signatures=signatures))
+    monkeypatch.setitem(sys.modules, "layoutopt.model.annealing", module)
+    assert (placement._seconds_to_compile() == 0) == ready
 
 
 def test_without_a_compiler_nothing_is_annealed(monkeypatch):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    given = units(lines(4, 0), 4)
-    assert not annealed(given, np.zeros(16, np.int64), 0, 6, Budget(30)).any()
+    assert not Budget(1e6).affords(placement._seconds_to_compile())
 
 
 def stencil(name, taps):
@@ -126,8 +127,8 @@ def stencil(name, taps):
     return problem_of(f"10x6x10 f32, 256 threads; name {name}", fill, *taps)
 
 
-def test_a_stencil_of_seven_points_has_few_conflicts():
-    """From row-major, in which 58 wavefronts are too many."""
+def seven(budget):
+    """A stencil of seven points, and what is found for it."""
 
     def tap(name, index, loop):
         return {"name": name, "op": "load", "bytes": 4, "index": index, "for": loop}
@@ -139,11 +140,15 @@ def test_a_stencil_of_seven_points_has_few_conflicts():
     ]
     problem, gpu = stencil("seven", taps), device("sm_90")
     lanes = trace(problem, gpu)
-    found = free_assignment(
-        phase_sets(lanes, problem.tile, gpu), lanes, problem.tile, budget=Budget(), effort=0.1
-    )
+    sets = phase_sets(lanes, problem.tile, gpu)
+    return lanes, free_assignment(sets, lanes, problem.tile, budget=budget, effort=0.1)
+
+
+def test_a_stencil_of_seven_points_has_few_conflicts():
+    """From row-major, in which 58 wavefronts are too many."""
+    lanes, found = seven(Budget())
     assert found.excess <= 17
-    assert weighted_excess(found.table, lanes, gpu) == found.excess
+    assert weighted_excess(found.table, lanes, device("sm_90")) == found.excess
 
 
 def doubled(numbers):
@@ -152,8 +157,6 @@ def doubled(numbers):
 
 def test_a_cache_that_is_damaged_or_full_costs_no_answer(tmp_path, monkeypatch):
     from numba.core import caching, config
-
-    from layoutopt.model.compiled import whole
 
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     ones = np.ones(3, np.int32)

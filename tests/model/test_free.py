@@ -27,7 +27,7 @@ from layoutopt.proof import reasons
 from layoutopt.report.text import report
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.solve import solve
-from layoutopt.search.tables import of_every_layout
+from layoutopt.search.tables import with_tables
 from layoutopt.search.verify import verified
 
 
@@ -395,7 +395,7 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
         plain_floor=0,
         reason="out of time",
     )
-    better = of_every_layout(case, open_bytes, Ask())
+    better = with_tables(case, open_bytes, Ask())
     result = verified(case, better).result
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)
 
@@ -403,14 +403,6 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
 def spelling(table, element_bytes):
     layout = Layout(table.shape, element_bytes, (), lookup=tuple((table.ravel() // element_bytes).tolist()))
     return offset_expression(layout)
-
-
-def test_turned_lines_serve_rows_columns_and_wrapped_diagonals():
-    problem, gpu = rows_columns_diagonals(31, 32), device("sm_90")
-    lanes, found = free(problem, gpu)
-    assert (found.excess, found.bytes, found.complete) == (0, 31 * 32 * 4, True)
-    assert weighted_excess(found.table, lanes, gpu) == 0
-    assert not lookups(spelling(found.table, 4))
 
 
 def test_the_end_of_a_pad_goes_into_its_holes_by_a_small_table():

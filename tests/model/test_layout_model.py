@@ -17,12 +17,13 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.layout_model import LayoutModel
-from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import PitchVariables, by_span, linearisation, pitches_of
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle_rules import swizzle_field
-from layoutopt.search.joint import Growth
+from layoutopt.search.proposal import Ask
+from layoutopt.search.reach_floor import ReachFloor
+from layoutopt.search.scene import Scene
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts/docs"))
 from print_model import readable
@@ -59,25 +60,16 @@ def asked(data, lanes, banks):
     return bounds, field, sets, problem.tile
 
 
-def grown(bounds, field, sets, tile, most):
-    """A model that counts what it proposes itself."""
-
-    def holds(choice):
-        phases = phases_of(choice.candidate, sets, tile)
-        return bool((phases.costs(choice.masks) <= phases.ideal).all())
-
-    return Growth(
-        bounds,
-        field,
-        sets,
-        tile,
-        most,
-        ideal=True,
-        holds=holds,
-        judge=None,
-        budget=Budget(None),
-        progress=lambda _: None,
+def grown(data, lanes, banks):
+    """The smallest layout without conflicts that one model finds, which counts what it proposes itself."""
+    problem, device = from_data(data), toy.toy_device(lanes, banks)
+    scene = Scene(problem, device, trace(problem, device), Ask(conflict_free=True))
+    stage = ReachFloor(scene, presolved=False)
+    stage._holds = lambda choice: bool(
+        (scene.phases(choice.candidate).costs(choice.masks) <= scene.phases(choice.candidate).ideal).all()
     )
+    stage._grow()
+    return stage.best
 
 
 def swizzled(table, masks):
@@ -93,11 +85,7 @@ def test_smallest_layout_without_conflicts_of_tiny_tiles(block):
         data["layout"]["families"] = families
         shape = tuple(data["tile"]["shape"])
         best = toy.best(shape, plain, lanes, banks, families)
-        bounds, field, sets, tile = asked(data, lanes, banks)
-        most = best[1] if best is not None and best[0] == 0 else 2 * tile.elements + banks
-        growth = grown(bounds, field, sets, tile, most)
-        growth.run()
-        found = growth.best
+        found = grown(data, lanes, banks)
         if best is not None and best[0] == 0:
             reached += 1
             assert found is not None, seed

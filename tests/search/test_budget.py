@@ -30,6 +30,7 @@ from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.reasons import every_layout
+from layoutopt.search.proposal import Ask
 from layoutopt.search.search import search
 from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.compare import compare
@@ -322,8 +323,7 @@ def test_listing_asks_the_clock_and_leaves_the_first():
 def found_without_time(asked):
     gpu = device("sm_90")
     lanes = trace(asked, gpu)
-    how = {"conflict_free": False, "budget": Budget(0), "workers": 1, "progress": lambda _: None}
-    return search(asked, gpu, lanes, **how)
+    return search(asked, gpu, lanes, Ask(Budget(0)))
 
 
 @pytest.mark.parametrize("element", ["f32", {"bytes": 6}])

@@ -4,15 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-from emit_programs import emit
 from written import data_of, one_tile, problem_of, reads, writes
 
-import layoutopt
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
@@ -20,10 +17,10 @@ from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.pitches import in_order, pitches_of, span_of
 from layoutopt.problems.answer import Status
 from layoutopt.search import sample
-from layoutopt.search.fall_back import fall_back
-from layoutopt.search.many_orders import counted_together
+from layoutopt.search.fall_back import counted_together, fall_back
 from layoutopt.search.mask_tree import Searched
-from layoutopt.search.presolve import Presolve
+from layoutopt.search.proposal import Ask
+from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
 from layoutopt.search.solve import solve
 
@@ -40,7 +37,7 @@ def scene(**layout):
         accesses.append(reads(name, 4, index, i=6, where="tid + 64*i < 360"))
     problem = from_data(one_tile("p", SHAPE, "f32", 64, accesses, layout=layout))
     gpu = device(problem.target)
-    return Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
+    return Scene(problem, gpu, trace(problem, gpu), Ask())
 
 
 def test_a_climb_is_better_than_every_order():
@@ -79,7 +76,7 @@ def test_a_climb_pads_only_where_that_is_allowed():
     for families in (["none", "order"], ["none", "order", "pad"]):
         problem = from_data(data | {"layout": {"families": families}})
         gpu = device(problem.target)
-        given = Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
+        given = Scene(problem, gpu, trace(problem, gpu), Ask())
         fall_back(given)
         assert bool(given.tally.unswizzled) == ("pad" in families)
 
@@ -88,7 +85,7 @@ def test_a_climb_without_anything_that_weighs():
     load = reads("a", 4, ["tid"], weight=0)
     problem = problem_of("64 f32, 32 threads", load)
     gpu = device(problem.target)
-    given = Scene(problem, gpu, trace(problem, gpu), False, Budget(), 1, lambda _: None)
+    given = Scene(problem, gpu, trace(problem, gpu), Ask())
     fall_back(given)
     assert {one.excess for one in given.tally.unswizzled} == {0}
 
@@ -101,10 +98,9 @@ def test_a_rule_has_the_time_of_the_stage_that_asks_it(monkeypatch):
     monkeypatch.setattr(
         "layoutopt.search.scene.within_ceilings", lambda *given: asked.append(given[-1]) or nothing
     )
-    part = Budget(1.0)
-    candidate = fallen(given)
-    Presolve(given, part)(candidate, candidate.span, candidate.span)
-    assert asked == [part]
+    stage, candidate = ReachFloor(given, presolved=True), fallen(given)
+    stage._presolve(candidate, candidate.span, candidate.span)
+    assert asked == [stage.budget]
 
 
 def fallen(given):
@@ -116,7 +112,6 @@ def fallen(given):
 @pytest.mark.parametrize("families", [["none", "pad"], ["none", "interval"], ["none", "xor"]])
 def test_free_of_conflicts_though_nothing_was_found_by_rising_bytes(monkeypatch, families):
     monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._solved", lambda self: False)
-    monkeypatch.setattr("layoutopt.search.reach_floor.ReachFloor._look_at_whole_lines", lambda self: None)
     index = {"rows": ["0", "tid"], "columns": ["tid", "0"]}
     accesses = [reads(name, 4, index[name]) for name in index]
     data = data_of("32x32 f32, 32 threads", *accesses)
@@ -125,36 +120,6 @@ def test_free_of_conflicts_though_nothing_was_found_by_rising_bytes(monkeypatch,
     assert found.excess == 0
     none = solve(from_data(data | {"layout": {"families": ["none"]}}), conflict_free=True)
     assert none.status is Status.UNKNOWN  # nobody has shown that row-major is all there is
-
-
-def matrices(count, **more):
-    """32x24 words each: rows and columns of one after the other."""
-    accesses = [
-        {"name": "rows", "index": ["b", "c", "tid"], "for": {"b": count, "c": 32}, "where": "tid < 24"},
-        {"name": "columns", "index": ["b", "tid", "c"], "for": {"b": count, "c": 24}},
-    ]
-    tile = {"shape": [count, 32, 24], "element": "f32"}
-    accesses = [{**access, "op": "load", "bytes": 4} for access in accesses]
-    return layoutopt.problem(name="matrices", tile=tile, threads=32, accesses=accesses, **more)
-
-
-def test_a_table_of_one_matrix_serves_all(monkeypatch):
-    """Pads leave no conflicts in more bytes; no formula of these families does in the tile's own."""
-    for module in ("search.periodic", "search.as_table"):
-        monkeypatch.setattr(f"layoutopt.{module}.MAX_LOOKUP", 1000)
-    asked = matrices(2, layout={"families": ["none", "pad", "table"]})
-    result = layoutopt.solve(asked)
-    assert (result.status, result.excess, result.bytes, result.family) == (Status.OPTIMAL, 0, 6144, "table")
-    assert result.proof.bytes.everywhere
-    assert len(result.layout.lookup) == 768
-    assert result.offset.startswith("x0*768 + (x1*25 + x2 - ([")
-    offsets = result.layout.byte_offset(*np.indices((2, 32, 24)))
-    for lines in (offsets, offsets.transpose(0, 2, 1)):
-        banks = np.sort(lines // 4 % 32, axis=-1)
-        assert (np.diff(banks, axis=-1) > 0).all()
-    assert "matrices_lookup_table[31] = {" in emit("cuda", asked, device("sm_90"), result)
-    check = layoutopt.check(asked, result.layout)
-    assert check.excess == 0
 
 
 def test_offsets_of_a_period_come_again():

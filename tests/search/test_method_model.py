@@ -7,15 +7,14 @@ import pytest
 from command import layoutopt
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import access_from, problem_of, reads
+from written import access_from, problem_of
 
 from layoutopt import load, solve
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.answer import Status
-from layoutopt.search.presolve import Presolve, Verdict
-from layoutopt.search.reach_floor import ReachFloor
+from layoutopt.search.reach_floor import ReachFloor, Verdict
 
 FAMILIES = [
     ["none", "xor"],
@@ -174,7 +173,7 @@ def test_dense_layouts_that_do_need_no_model():
 def test_what_the_tree_refutes_is_never_written_out(monkeypatch):
     problem = load("ggml/flash_attention_tile_k_d40")
     few = solve(problem).model.written_out
-    monkeypatch.setattr(Presolve, "_of_swizzles", lambda self, *_: Verdict())
+    monkeypatch.setattr(ReachFloor, "_by_tree", lambda self, *_: Verdict())
     assert few < solve(problem).model.written_out
 
 
@@ -192,33 +191,12 @@ def test_words_that_merge_cost_no_bytes_to_keep_apart(method):
     assert answer(result) == ("optimal", 0, 256)
 
 
-def test_out_of_time_lines_that_start_at_the_first_bank_are_looked_at(monkeypatch):
-    """Both diagonals of 48 lines: hundreds of pitches by rising span come before the one that serves them."""
-    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
-    diagonals = {"down": "(tid + i) % 48", "up": "(432 - tid + i) % 48"}
-    problem = problem_of(
-        "48x48 f32, 64 threads; families order pad xor",
-        *[reads(name, 4, ["tid % 48", column], i=48) for name, column in diagonals.items()],
-    )
-    found = solve(problem)
-    assert (found.status, found.excess) == ("feasible", 0)
-    assert found.bytes <= 12288
-    assert found.proof.bytes.lower_bound == 9216
-
-
 def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
     """Nothing that was looked at fits into the fewest bytes; what does was not."""
     monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
     problem = problem_of("""32x32 f16, 32 threads; pitch_multiple_bytes 6; minimise bytes
         a: store 4 [tid // 16, 2*(tid % 16)]""")
     assert solve(problem).status != "infeasible"
-
-
-def test_lines_that_start_at_the_first_bank_keep_the_pitch_asked_for(monkeypatch):
-    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
-    rows = reads("rows", 8, ["tid % 32", "i"], i=4)
-    found = solve(problem_of("32x4 f64, 32 threads; pitch_multiple_bytes 24", rows))
-    assert [d.stride * 8 % 24 for d in found.layout.digits if d.dim == 0 and d.size > 1] == [0]
 
 
 def test_the_one_order_of_thousands_that_does_is_found():
