@@ -18,15 +18,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from layoutopt.ground.arrays import BoolArray, IntArray
+from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.model.space import Moved, Piece, PlacedStarts, Space, Structure, amounts
+from layoutopt.model.space import Piece, Space, Structure
 
 MAX_DIGITS = 6
 MAX_CUTS = 2
-# Turns of lines that are looked at together, at so many places first.
-_TURNS_AT_ONCE = 1024
-_STARTS_AT_FIRST = 64
+# Starts of accesses that are looked at first, where many turns of lines are.
+_STARTS_AT_FIRST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +76,41 @@ class Linearisation:
 def _table(
     digits: tuple[Digit, ...], turn: int, interval: tuple[int, int], shape: tuple[int, ...]
 ) -> IntArray:
-    total = np.zeros(shape, np.int64)
-    for d, extent in enumerate(shape):
-        line = np.zeros(extent, np.int64)
-        for digit in digits:
-            if digit.dim == d:
-                line += np.arange(extent) // digit.divide % digit.size * digit.stride
-        total += line.reshape([-1 if k == d else 1 for k in range(len(shape))])
-    flat = total.ravel()
-    if turn:
-        line, place = np.divmod(flat, digits[-2].stride)
-        flat = flat - place + (place + turn * line) % digits[-1].size
-    if interval[0]:
-        flat = flat + flat // interval[0] * interval[1]
+    flat = np.broadcast_to(_offsets(digits, turn, interval, np.ix_(*map(np.arange, shape))), shape).ravel()
     flat.flags.writeable = False  # shared by all who ask
     return flat
+
+
+def _offsets(
+    digits: tuple[Digit, ...], turn: int, interval: tuple[int, int], at: Sequence[IntArray]
+) -> IntArray:
+    """Element offsets at coordinates, one array a dimension."""
+    parts: dict[int, IntArray] = {}  # by dimension, which may lie along axes of their own
+    for digit in digits:
+        own = at[digit.dim] // digit.divide % digit.size * digit.stride
+        parts[digit.dim] = parts[digit.dim] + own if digit.dim in parts else own
+    total: IntArray = sum(parts.values(), np.zeros((), np.int64))
+    if turn:
+        line, place = np.divmod(total, digits[-2].stride)
+        total = total - place + (place + turn * line) % digits[-1].size
+    if interval[0]:
+        total = total + total // interval[0] * interval[1]
+    return total
+
+
+def keeps_whole(space: Space, candidate: Linearisation) -> bool:
+    """Whether every access is whole and aligned."""
+    for multiple, starts in space.starts:
+        for at in (starts[:, :_STARTS_AT_FIRST], starts):
+            first = _offsets(candidate.digits, candidate.turn, candidate.interval, at)
+            if (first % multiple).any():
+                return False
+            if space.vector > 1:  # else elements that need alignment beyond their own are covered one by one
+                last = [*at[:-1], at[-1] + multiple - 1]
+                end = _offsets(candidate.digits, candidate.turn, candidate.interval, last)
+                if (end != first + multiple - 1).any():
+                    return False
+    return True
 
 
 def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Linearisation]:
@@ -105,7 +124,7 @@ def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Line
         if space.starts and (candidate is None or candidate.span > math.prod(space.shape)):
             least = least_units(space, structure) if cuts else least_steps(space, structure)
             together = candidate_of(space, structure, none, least)
-            if together is not None and together != candidate and space.aligned(together.digits):
+            if together is not None and together != candidate and keeps_whole(space, together):
                 yield together
         if candidate is not None:
             yield candidate
@@ -118,7 +137,7 @@ def rotated(space: Space) -> Iterator[Linearisation]:
         dense = candidate_of(space, structure, none, least_units(space, structure))
         for plain in dict.fromkeys((dense, candidate_of(space, structure, none))):
             if plain is not None:
-                yield from (turned(plain, turn) for turn, growth in turns(space, plain) if 0 in growth)
+                yield from turned(space, plain)
 
 
 def lines(space: Space) -> Iterator[Structure]:
@@ -127,26 +146,10 @@ def lines(space: Space) -> Iterator[Structure]:
         yield tuple(sorted(structure, key=lambda piece: piece[2] > 1))
 
 
-def turned(plain: Linearisation, turn: int) -> Linearisation:
-    """The lines of `plain` rotated, each by `turn` elements against the one before."""
-    # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
-    inner = plain.digits[-1]
-    remainder = 3 if not inner.size & (inner.size - 1) else 5
-    return replace(
-        plain,
-        operations=plain.operations + (turn > 1) + 1 + remainder,
-        family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
-        # Over a pad it would be one family more than anybody reads.
-        may_swizzle=plain.may_swizzle and plain.digits[-2].stride == inner.size,
-        turn=turn,
-    )
+def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
+    """The lines of `plain` rotated, each by so many elements against the one before, where that may be.
 
-
-def turns(space: Space, plain: Linearisation) -> Iterator[tuple[int, list[int]]]:
-    """Turns of the lines of `plain`, rising, where they lie at multiples of one pitch.
-
-    Each with the elements, modulo `space.multiple`, by which the pitch may grow so that every access is whole
-    and aligned. `plain` need not keep them so.
+    They must lie at multiples of one pitch. `plain` need not keep accesses aligned.
     """
     inner = plain.digits[-1]
     if inner.stride != 1 or inner.size == plain.span or len(plain.digits) < 2:
@@ -154,46 +157,28 @@ def turns(space: Space, plain: Linearisation) -> Iterator[tuple[int, list[int]]]
     pitch = plain.digits[-2].stride
     if any(d.stride % pitch for d in plain.digits[:-2]):
         return
-    starts = space.placed_starts(plain.digits)
-    step = math.lcm(space.vector, space.multiple)
-    alike: list[int] | None = None  # of turns by multiples of this step, which move no access within one
-    if inner.size % step == 0 and not any((s.offsets % pitch % s.multiple).any() for s in starts):
-        alike = amounts(starts, space.multiple, _turned_by(0, inner.size, pitch))
-    for first in range(1, inner.size, _TURNS_AT_ONCE):
+    turns = np.arange(1, inner.size)
+    for multiple, starts in space.starts:  # most are ruled out by a few
+        line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), starts[:, :_STARTS_AT_FIRST]), pitch)
+        places = (place + turns[:, None] * line) % inner.size
+        turns = turns[~((line * pitch + places) % multiple).any(axis=1)]
+    # Turns by multiples of this move no access within its line.
+    step = space.multiple
+    regular = not (inner.size % step or pitch % step) and keeps_whole(space, plain)
+    # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
+    remainder = 3 if not inner.size & (inner.size - 1) else 5
+    for turn in turns.tolist():
         space.budget.check()
-        chunk = np.arange(first, min(inner.size, first + _TURNS_AT_ONCE))
-        for turn in chunk[_may_turn(starts, space.multiple, chunk, inner.size, pitch)].tolist():
-            space.budget.check()
-            regular = alike is not None and turn % step == 0
-            found = alike if regular else amounts(starts, space.multiple, _turned_by(turn, inner.size, pitch))
-            if found:
-                yield turn, found
-
-
-def _turned_by(turn: int, size: int, pitch: int) -> Moved:
-    """Where lines of so many elements at this pitch lie when turned."""
-
-    def moved(offsets: IntArray, covers: int) -> tuple[IntArray, IntArray, BoolArray]:
-        line, place = np.divmod(offsets, pitch)
-        place = (place + turn * line) % size
-        return line * pitch + place, line, place <= size - covers
-
-    return moved
-
-
-def _may_turn(
-    starts: Sequence[PlacedStarts], modulus: int, turns: IntArray, size: int, pitch: int
-) -> BoolArray:
-    """Which of the turns keep the first few starts whole and aligned, at some pitch."""
-    likely = np.ones((modulus, len(turns)), np.bool_)
-    for access in starts:
-        line, place = np.divmod(access.offsets[:_STARTS_AT_FIRST], pitch)
-        places = (place + turns[:, None] * line) % size
-        whole = (places <= size - access.covers).all(axis=1)
-        for amount in range(modulus):
-            likely[amount] &= whole & ~((line * (pitch + amount) + places) % access.multiple).any(axis=1)
-    found: BoolArray = np.logical_or.reduce(likely)
-    return found
+        candidate = replace(
+            plain,
+            operations=plain.operations + (turn > 1) + 1 + remainder,
+            family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
+            # Over a pad it would be one family more than anybody reads.
+            may_swizzle=plain.may_swizzle and pitch == inner.size,
+            turn=turn,
+        )
+        if (regular and turn % step == 0) or keeps_whole(space, candidate):
+            yield candidate
 
 
 def least_operations(space: Space) -> int:
@@ -348,3 +333,38 @@ def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
         costly = 1 if not d.divide & (d.divide - 1) else 3
         count += costly * (d.divide > 1) + costly * (d.divide * d.size < extent) + (d.stride > 1)
     return count
+
+
+def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:
+    """Candidates of tiles of powers of two: any bits select the bank, the others lie above in order.
+
+    Args:
+        space: what bounds them.
+        inside: bits of the element offset below those that select the bank.
+        bank_bits: bits that do.
+    """
+    low = max(inside, space.vector.bit_length() - 1)
+    bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
+    fixed, loose = bits[:low], bits[low:]
+    count = max(0, min(inside + bank_bits - low, len(loose)))
+    if any(d != len(space.shape) - 1 for d, _ in bits[: space.vector.bit_length() - 1]):
+        return  # a vector lies along the last dimension
+    for chosen in itertools.combinations(loose, count):
+        ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]
+        digits: list[Digit] = []
+        for place, (d, b) in enumerate(ordered):
+            if digits and digits[-1].dim == d and digits[-1].divide * digits[-1].size == 1 << b:
+                digits[-1] = Digit(d, digits[-1].divide, digits[-1].size * 2, digits[-1].stride)
+            else:
+                digits.append(Digit(d, 1 << b, 2, 1 << place))
+        digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
+        digits.reverse()
+        span = 1 << len(bits)
+        yield Linearisation(tuple(digits), span, offset_operations(digits, space.shape), "matrix", True)
+
+
+def least_matrix_operations(space: Space) -> int:
+    """No candidate of `matrices` that three or more cuts make costs fewer operations."""
+    pieces = sum(1 for extent in space.shape if extent > 1) + MAX_CUTS + 1
+    # An addition and a stride between pieces; a division and a remainder where one is cut.
+    return 2 * (pieces - 1) + 2 * (MAX_CUTS + 1)

@@ -6,14 +6,12 @@ The candidates of a new family (`layoutopt.layout.families`) are one more entry 
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     MAX_DIGITS,
@@ -22,6 +20,7 @@ from layoutopt.model.linearisations import (
     candidate_of,
     cut_points,
     keeps_vectors,
+    keeps_whole,
     least_operations_of,
     least_units,
     lines,
@@ -30,11 +29,10 @@ from layoutopt.model.linearisations import (
     strides_of,
     structures,
     turned,
-    turns,
     unpadded,
 )
 from layoutopt.model.pitches import by_span, most_elements, most_pad, row_major_operations
-from layoutopt.model.space import PlacedStarts, Space, Structure, amounts
+from layoutopt.model.space import Space, Structure
 
 # No candidate is below this by `by_cost`; and what gives them by rising span.
 Stream = tuple[tuple[int, int], Callable[[], Iterator[Linearisation]]]
@@ -113,20 +111,6 @@ def _spans(structure: Structure, units: list[int]) -> Callable[[dict[int, int]],
     return span
 
 
-def whole_lines(space: Space) -> Iterator[Linearisation]:
-    """Every order, its innermost lines padded to whole rows of banks; not by rising span."""
-    if "pad" not in space.families:
-        return
-    for structure in structures(space, 0):
-        if len(structure) > 1 and keeps_vectors(space, structure):
-            units = stride_units(space, structure)
-            line = strides_of(structure, units, [0] * len(structure))[1]
-            pads = (*(0,) * (len(structure) - 2), -line % math.lcm(space.period, units[-2]))
-            candidate = candidate_of(space, structure, pads)
-            if candidate is not None:
-                yield candidate
-
-
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """Every rotation of the lines of one structure, at every padded pitch, by rising span."""
     units, none, gap = least_units(space, structure), (0,) * (len(structure) - 1), len(structure) - 2
@@ -134,13 +118,10 @@ def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]
     if dense is None:
         return
     known = candidate_of(space, structure, none) if space.starts else dense
-    every = turns(space, dense)
     for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
         plain = candidate_of(space, structure, (*none[:-1], amount), units)
-        if plain is None or plain == known:  # `rotated` has these
-            continue
-        every, again = itertools.tee(every)
-        yield from (turned(plain, turn) for turn, growth in again if amount % space.multiple in growth)
+        if plain is not None and plain != known:  # `rotated` has these
+            yield from turned(space, plain)
 
 
 def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
@@ -156,13 +137,12 @@ def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]
     plain = candidate_of(space, structure, dense, least_units(space, structure))
     if plain is None:
         return
-    starts = space.placed_starts(plain.digits)
     yield from _rising(
         space,
         (
             (
                 (plain.span + (plain.span - 1) // every, plain.operations + 2),
-                partial(_interval_stream, space, plain, every, starts),
+                partial(_interval_stream, space, plain, every),
             )
             for every in _intervals(space, plain)
         ),
@@ -210,27 +190,26 @@ def _intervals(space: Space, plain: Linearisation) -> list[int]:
     return sorted(every for every in found if 1 < every < plain.span)
 
 
-def _interval_stream(
-    space: Space, plain: Linearisation, every: int, starts: Sequence[PlacedStarts]
-) -> Iterator[Linearisation]:
+def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
     """A pad after every `every` elements, growing: spans rise."""
-
-    def moved(offsets: IntArray, covers: int) -> tuple[IntArray, IntArray, BoolArray]:
-        return offsets, offsets // every, offsets % every <= every - covers
-
-    space.budget.check()
-    found = amounts(starts, space.multiple, moved)
-    for extra in range(1, max(space.period, space.multiple + 1)) if found else ():
-        if extra % space.multiple in found:
-            yield replace(
-                plain,
-                span=plain.span + (plain.span - 1) // every * extra,
-                # A shift and an addition, perhaps a multiplication.
-                operations=plain.operations + 2 + (extra > 1),
-                family="interval" if plain.family == "none" else f"{plain.family}+interval",
-                may_swizzle=False,
-                interval=(every, extra),
-            )
+    # With every access within the elements between two pads, what matters is how long pads are modulo this.
+    kept: dict[int, bool] = {}
+    for extra in range(1, max(space.period, space.multiple + 1)):
+        space.budget.check()
+        candidate = replace(
+            plain,
+            span=plain.span + (plain.span - 1) // every * extra,
+            # A shift and an addition, perhaps a multiplication.
+            operations=plain.operations + 2 + (extra > 1),
+            family="interval" if plain.family == "none" else f"{plain.family}+interval",
+            may_swizzle=False,
+            interval=(every, extra),
+        )
+        amount = extra % space.multiple
+        if amount not in kept:
+            kept[amount] = keeps_whole(space, candidate)
+        if kept[amount]:
+            yield candidate
 
 
 def _pad_stream(space: Space, structure: Structure, gap: int) -> Iterator[Linearisation]:

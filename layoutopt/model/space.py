@@ -11,16 +11,15 @@ and few rows say what all of them do (`Congruences`). Where no stride helps anot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from layoutopt.accesses.trace import Trace
-from layoutopt.ground.arrays import BoolArray, IntArray
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
-from layoutopt.layout.layout import Digit
 from layoutopt.problems.types import Problem
 
 Piece = tuple[int, int, int]  # (dim, divide, size)
@@ -185,61 +184,6 @@ class Space:
             distinct = np.unique(np.ravel_multi_index(digits, base))
             found.append(np.stack(np.unravel_index(distinct, base), axis=1) * (self.multiple // multiple))
         return np.concatenate(found)
-
-    def aligned(self, digits: Sequence[Digit]) -> bool:
-        """Whether these digits with their strides keep every access aligned."""
-        return bool(amounts(self.placed_starts(digits), self.multiple, _in_place))
-
-    def placed_starts(self, digits: Sequence[Digit]) -> list[PlacedStarts]:
-        """For each access that not every element can start: its starts under these digits."""
-        found = []
-        for multiple, coordinates in self.starts:
-            offsets = np.zeros(coordinates.shape[1], np.int64)
-            for d in digits:
-                if d.size > 1:
-                    offsets += coordinates[d.dim] // d.divide % d.size * d.stride
-            # Elements that need alignment beyond their own are covered one by one.
-            found.append(PlacedStarts(multiple, multiple if self.vector > 1 else 1, offsets))
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedStarts:
-    """Where an access starts under some digits.
-
-    Attributes:
-        multiple: elements to a multiple of which it must start.
-        covers: elements that it covers.
-        offsets: elements, int64, of each start.
-    """
-
-    multiple: int
-    covers: int
-    offsets: IntArray
-
-
-# Of offsets and elements covered there: where they then lie, how often an amount is added, what is whole.
-Moved = Callable[[IntArray, int], tuple[IntArray, IntArray, BoolArray]]
-
-
-def _in_place(offsets: IntArray, covers: int) -> tuple[IntArray, IntArray, BoolArray]:
-    return offsets, np.zeros_like(offsets), np.ones(len(offsets), np.bool_)
-
-
-def amounts(starts: Sequence[PlacedStarts], modulus: int, moved: Moved) -> list[int]:
-    """Amounts modulo `modulus` with which every access is whole and aligned; rising."""
-    possible = list(range(modulus))
-    for access in starts:
-        for offsets in (access.offsets[:_FEW_STARTS], access.offsets[_FEW_STARTS:]):
-            base, often, whole = moved(offsets, access.covers)
-            if not whole.all():
-                return []
-            m = access.multiple
-            seen = np.flatnonzero(np.bincount(base % m * m + often % m))
-            possible = [amount for amount in possible if not ((seen // m + amount * (seen % m)) % m).any()]
-            if not possible:
-                return []
-    return possible
 
 
 def stride_multiple(problem: Problem) -> int:

@@ -20,9 +20,16 @@ from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
-from layoutopt.model.bit_matrices import least_matrix_operations, matrices
 from layoutopt.model.linear_phases import Phases, phases_of
-from layoutopt.model.linearisations import MAX_CUTS, Linearisation, by_cost, rotated, unpadded
+from layoutopt.model.linearisations import (
+    MAX_CUTS,
+    Linearisation,
+    by_cost,
+    least_matrix_operations,
+    matrices,
+    rotated,
+    unpadded,
+)
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.pitches import by_span

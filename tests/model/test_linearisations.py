@@ -7,8 +7,7 @@ import pytest
 from oracle import toy
 
 import layoutopt.model.pads
-from layoutopt.model.bit_matrices import matrices
-from layoutopt.model.linearisations import candidate_of, rotated, unpadded
+from layoutopt.model.linearisations import candidate_of, matrices, rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.space import Space
 
