@@ -82,7 +82,7 @@ def _table(
 
 
 def _offsets(
-    digits: tuple[Digit, ...], turn: int, interval: tuple[int, int], at: Sequence[IntArray]
+    digits: tuple[Digit, ...], turn: int, interval: tuple[int, int], at: Sequence[IntArray] | IntArray
 ) -> IntArray:
     """Element offsets at coordinates, one array a dimension."""
     parts: dict[int, IntArray] = {}  # by dimension, which may lie along axes of their own
