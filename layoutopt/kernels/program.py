@@ -14,7 +14,7 @@ Predicates are values of one bit. A step's guard applies to all that it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -60,19 +60,16 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Results out of the sources of the same lane: `function(*sources)` gives one value a destination."""
+    """Results out of the sources: `function(*sources)` gives one value a destination.
 
-    function: Callable[..., tuple[Value, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Across:
-    """Results out of all active lanes' sources: shuffles, votes, R2UR.
-
-    `function(active, *sources)`; active is bool, shape (warps, 32), sources broadcast to it.
+    Attributes:
+        function: of the same lane's sources.
+        across: out of those of all active lanes (shuffles, votes, R2UR): `function(active, *sources)`; active
+            is bool, shape (warps, 32), sources broadcast to it.
     """
 
     function: Callable[..., tuple[Value, ...]]
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +77,14 @@ class Forget:
     """Results that are not modelled: the destinations become unknown.
 
     Attributes:
-        why: for people.
-        counts: what is not modelled may touch shared memory: where it is executed, totals are not certain.
+        why: for people, where totals are not certain; empty for what is known to do no more.
+        counts: it may also touch shared memory or change the way: totals are not certain where it happens.
+        fills: what shared memory of the block holds becomes unknown, too: a bulk copy.
     """
 
-    why: str
+    why: str = ""
     counts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lose:
-    """Shared memory of the block is filled from elsewhere, where is not followed: what it held is unknown."""
+    fills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +137,8 @@ class Jump:
     Attributes:
         target: index of a step; None where the source says.
         together: all active lanes jump if the guard and the conditions hold in any of them.
-        none_left: BRA.DIV: jumps where the active lanes are not the mask in the first source.
-        all_there: BRA.CONV: jumps where they are.
+        mask: BRA.DIV jumps where the active lanes are not those of the mask in the first source, BRA.CONV
+            where they are.
         condition: predicates out of the sources; without it they are the sources. All must be 1.
         call: what is there comes back to the next step.
         places: the steps that a jump through a table may go to; None for a return.
@@ -152,11 +146,15 @@ class Jump:
 
     target: int | None
     together: bool = False
-    none_left: bool = False
-    all_there: bool = False
-    condition: Callable[..., tuple[Value, ...]] | None = None
+    mask: Literal["", "DIV", "CONV"] = ""
+    condition: Callable[..., Sequence[Value]] | None = None
     call: bool = False
     places: tuple[int, ...] | None = None
+
+    @property
+    def returns(self) -> bool:
+        """Whether it goes back behind a call."""
+        return self.target is None and self.places is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,93 +163,34 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """Remember the active lanes, who will meet at the `Meet` of the same name (BSSY)."""
+class Reconverge:
+    """Who meets whom, under a name.
 
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Meet:
-    """Wait for the lanes remembered under the name, then go on as one group (BSYNC).
-
-    Without a name: wait for the lanes of the mask in the first source (WARPSYNC).
+    Attributes:
+        how: `mark` remembers the active lanes under the name (BSSY), `meet` waits for them and goes on as one
+            group (BSYNC), `leave` takes the active lanes away from them (BREAK), `save` moves their mask into
+            the destination and `restore` takes it from the source (BMOV).
+        name: None to meet the lanes of the mask in the first source (WARPSYNC).
     """
 
-    name: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """The active lanes will not come to the `Meet` of this name (BREAK)."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """The mask of lanes remembered under the name goes into the destination; nobody is remembered then."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """The mask in the source is remembered under the name."""
-
-    name: str
+    how: Literal["mark", "meet", "leave", "save", "restore"]
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Warps of a block wait for each other. Sources: the barrier's number, then the number of threads.
+    """Warps of a block wait for each other.
+
+    The sources are the barrier's number, and perhaps that of threads; else all warps that live are to come.
 
     Attributes:
         waits: False for those that only arrive.
-        counted: the second source is there; otherwise all warps that have not exited come.
     """
 
     waits: bool = True
-    counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """Neither results nor order matter."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """An instruction that is not known: it must not matter.
-
-    The step's destinations are all cells that it may write.
-
-    Attributes:
-        what: why, in one line.
-        always: it matters whatever it writes, as it may change the way or touch shared memory.
-    """
-
-    what: str
-    always: bool = False
-
-
-Action = (
-    Compute
-    | Across
-    | Forget
-    | Lose
-    | Memory
-    | Jump
-    | Exit
-    | Mark
-    | Meet
-    | Leave
-    | Save
-    | Restore
-    | Barrier
-    | Nothing
-    | Refused
-)
+Action = Compute | Forget | Memory | Jump | Exit | Reconverge | Barrier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +214,13 @@ class Step:
     dests: tuple[str, ...] = ()
     guard: Guard | None = None
     place: Place | None = None
+
+    @property
+    def named(self) -> str:
+        """The step, for people."""
+        place = f" ({self.place.file}:{self.place.line})" if self.place is not None else ""
+        words = [word for word in self.text.split() if not word.startswith("@")]
+        return f"{words[0] if words else '?'} at 0x{self.address:x}{place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,6 @@ def test_eight_bytes_of_a_listing_may_be_two_parameters():
         ("sections.cubin", b"\x7fELF\x02\x01\x01" + bytes(33) + b"\xff" * 24),
         ("twice.sass", b"code for sm_90\nFunction : k\n/*0000*/ EXIT ;\n/*0000*/ EXIT ;\n"),
         ("old.sass", b"code for sm_35\nFunction : k\n/*0000*/ EXIT ;\n"),
-        ("unknown.sass", b"code for sm_90\nFunction : k\n/*0000*/ BLURB R1, R2 ;\n/*0010*/ EXIT ;\n"),
     ],
 )
 def test_broken_files_are_one_line(tmp_path, name, content):

@@ -19,11 +19,10 @@ from layoutopt.kernels.program import (
     Forget,
     Guard,
     Jump,
-    Mark,
-    Meet,
     Memory,
     Place,
     Program,
+    Reconverge,
     Step,
 )
 from layoutopt.kernels.question.arrays import used_arrays
@@ -141,11 +140,11 @@ def test_divergent_groups_execute_apart_until_they_meet():
     p = program(
         (shifted(2), ("$tid.x",), ("a",)),
         (less(5), ("$tid.x",), ("p",)),
-        (Mark("B0"), (), ()),
+        (Reconverge("mark", "B0"), (), ()),
         (Jump(5), (), (), "p"),
         (LOAD, ("a",), ("x",)),
         (LOAD, ("a",), ("x",)),
-        (Meet("B0"), (), ()),
+        (Reconverge("meet", "B0"), (), ()),
         (LOAD, ("a",), ("x",)),
         (Exit(), (), ()),
     )
@@ -202,10 +201,10 @@ def test_what_is_known_of_unknown_bits():
     total = values.add(unsure, values.constant(3))
     assert int(total.bits[0, 0] & 3) == 3
     assert int(total.unknown[0, 0] & 3) == 0
-    assert values.less(unsure, values.constant(13)).unknown is None
-    assert values.less(unsure, values.constant(12)).unknown is not None
-    assert values.multiply(unsure, values.ZERO).unknown is None
-    assert values.both(unsure, values.constant(3)).unknown is None
+    assert values.less(unsure, values.constant(13)).sure
+    assert not values.less(unsure, values.constant(12)).sure
+    assert values.multiply(unsure, values.ZERO).sure
+    assert values.both(unsure, values.constant(3)).sure
 
 
 def test_what_is_said_to_be_known_holds_for_every_value():
@@ -234,7 +233,7 @@ def test_what_is_said_to_be_known_holds_for_every_value():
     for name, (ours, plain) in operations.items():
         found = ours(*made)
         bits = np.broadcast_to(found.bits, (1, len(pairs)))[0].tolist()
-        hidden = np.broadcast_to(0 if found.unknown is None else found.unknown, (1, len(pairs)))[0].tolist()
+        hidden = np.broadcast_to(found.unknown, (1, len(pairs)))[0].tolist()
         for k, ((a, hide_a), (b, hide_b)) in enumerate(pairs):
             for x in (a | part for part in range(8) if part & ~hide_a == 0):
                 for y in (b | part for part in range(8) if part & ~hide_b == 0):
@@ -246,10 +245,10 @@ def unknown_branch(*between):
     return program(
         (shifted(7), ("$tid.x",), ("a",)),
         (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
-        (Mark("B0"), (), ()),
+        (Reconverge("mark", "B0"), (), ()),
         (Jump(4 + len(between)), (), (), "p"),
         *between,
-        (Meet("B0"), (), ()),
+        (Reconverge("meet", "B0"), (), ()),
         (STORE, ("a", values.ZERO), ()),
         (Exit(), (), ()),
     )
@@ -353,9 +352,9 @@ def test_code_that_is_not_at_hand_is_passed_over_and_named():
 
 def test_a_branch_of_lanes_that_are_all_there():
     """BRA.CONV goes on where the mask's lanes are together; BRA.DIV where they are not."""
-    for there, divided, executions in ((True, False, 0), (False, True, 1)):
+    for mask, executions in (("CONV", 0), ("DIV", 1)):
         p = program(
-            (Jump(2, none_left=divided, all_there=there), (values.constant(0xFFFFFFFF),), ()),
+            (Jump(2, mask=mask), (values.constant(0xFFFFFFFF),), ()),
             (LOAD, (values.ZERO,), ("x",)),
             (Exit(), (), ()),
         )

@@ -1,431 +1,320 @@
-"""What integer and predicate instructions of machine code compute (compared with an H200's counters)."""
+"""What instructions compute of integers, bits and predicates (compared with an H200's counters)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.isa.operands import (
-    Source,
+    Builder,
+    Built,
     UnreadableOperand,
-    destination,
+    built,
+    computed,
+    form_of,
     is_predicate,
-    joined,
     negates,
     number,
-    pair,
     predicate,
-    register,
+    row,
     word,
 )
 from layoutopt.kernels.machine import values
-from layoutopt.kernels.machine.values import Bits, Bools, Value, constant
-from layoutopt.kernels.program import Across, Action, Compute, Forget, Nothing, Operand
+from layoutopt.kernels.machine.values import Bits, Value, constant
+
+JOINS: Final = {"AND": values.both, "OR": values.either, "XOR": values.differ}
 
 
-class Built(NamedTuple):
-    """What becomes of an instruction."""
-
-    action: Action
-    sources: tuple[Operand, ...] = ()
-    dests: tuple[str, ...] = ()
+def joined_with(one: Instruction, holds: Value, other: Value) -> tuple[Value, Value]:
+    """What a comparison gives: its answer, and the opposite, each joined with a predicate."""
+    join = next((JOINS[m] for m in one.modifiers if m in JOINS), values.both)
+    return join(holds, other, 1), join(values.invert(holds, 1), other, 1)
 
 
-Builder = Callable[[Instruction], Built]
-# Where a result goes: a cell, or nowhere (RZ, PT).
-Slot = str | None
+def _carries(total: Value, count: int) -> tuple[Value, ...]:
+    """The low word of a sum, and as many carries."""
+    upper = values.shift_right(total, constant(32), 36)
+    above = (values.less(constant(k), upper, 36, is_signed=False) for k in range(count))
+    return values.low(total), *above
 
 
-class Shape(NamedTuple):
-    """Operands by their roles: predicates before and after the destination, sources, predicates behind."""
-
-    dest: str | None
-    results: list[str]
-    sources: list[str]
-    carries: list[str]
-
-
-def shape(instruction: Instruction, has_dest: bool = True) -> Shape:
-    """Sort the operands of an instruction that computes."""
-    left = list(instruction.operands)
-    results = _leading(left)
-    dest = left.pop(0) if has_dest and left else None
-    results += _leading(left) if not results else []
-    carries: list[str] = []
-    while left and is_predicate(left[-1]):
-        carries.insert(0, left.pop())
-    return Shape(dest, results, left, carries)
-
-
-def _leading(operands: list[str]) -> list[str]:
-    found: list[str] = []
-    while operands and is_predicate(operands[0]):
-        found.append(operands.pop(0))
-    return found
-
-
-def slots(text: str | None, count: int = 1) -> list[Slot]:
-    """Where the words of a register result go."""
-    if text is None:
-        return [None] * count
-    cells = destination(text, count)
-    return list(cells) if cells else [None] * count
-
-
-def predicate_slots(texts: Sequence[str], count: int) -> list[Slot]:
-    """Where predicate results go; PT swallows them, and so does one that is not there."""
-    found: list[Slot] = [None if text.endswith("T") else text for text in texts]
-    return [*found, *([None] * count)][:count]
-
-
-def compute(
-    where: Sequence[Slot], sources: Sequence[Source], function: Callable[..., tuple[Value, ...]]
-) -> Built:
-    """A step that computes `function` of the sources' values, one result a slot."""
-    operands, read = joined(sources)
-    kept = [k for k, slot in enumerate(where) if slot is not None]
-
-    def run(*parts: Value) -> tuple[Value, ...]:
-        results = function(*read(parts))
-        return tuple(results[k] for k in kept)
-
-    return Built(Compute(run), operands, tuple(slot for slot in where if slot is not None))
-
-
-def across(
-    where: Sequence[Slot], sources: Sequence[Source], function: Callable[..., tuple[Value, ...]]
-) -> Built:
-    """A step that computes `function(active lanes, *sources' values)`, one result a slot."""
-    inner = compute(where, sources, lambda *parts: parts)
-    _, read = joined(sources)
-    kept = [k for k, slot in enumerate(where) if slot is not None]
-
-    def run(active: Bools, *parts: Value) -> tuple[Value, ...]:
-        results = function(active, *read(parts))
-        return tuple(results[k] for k in kept)
-
-    return inner._replace(action=Across(run) if kept else Nothing())
-
-
-def joined_with(name: str, a: Value, b: Value) -> Value:
-    """Two predicates joined by AND, OR or XOR."""
-    return {"AND": values.both, "OR": values.either, "XOR": values.differ}[name](a, b, 1)
-
-
-def words(texts: Sequence[str], count: int) -> list[Source]:
-    """So many 32-bit sources."""
-    if len(texts) != count:
-        raise UnreadableOperand(f"{len(texts)} sources instead of {count}")
-    return [word(text) for text in texts]
-
-
-def halves(value: Value) -> tuple[Value, Value]:
-    """A 64-bit result as two registers."""
-    return values.low(value), values.high(value)
-
-
-def _add(instruction: Instruction) -> Built:
+def _add(one: Instruction) -> Built:
     """IADD3: the sum and up to two carries; a negated source enters as its inverse and 1."""
-    form = shape(instruction)
-    wide = instruction.has("64", "U64", "S64")
-    extended = instruction.has("X")
-    if not form.sources:
-        raise UnreadableOperand("nothing to add")
+    form, wide = form_of(one), one.has("64", "U64", "S64")
     negated = [negates(text) for text in form.sources]
-    plain = [
-        text.removeprefix("-") if flag else text for text, flag in zip(form.sources, negated, strict=True)
-    ]
-    sources = [pair(text) if wide else word(text) for text in plain]
-    carries = [predicate(text) for text in form.carries] if extended else []
-    width = 64 if wide else 32
-    if wide and form.results and any(slot for slot in predicate_slots(form.results, 2)):
-        raise UnreadableOperand("a carry of 64 bits")
+    if not negated or (wide and any(not name.endswith("T") for name in form.results)):
+        raise UnreadableOperand("a sum of another form")
 
-    def function(*parts: Value) -> tuple[Value, ...]:
-        room = 64 if wide else 36
-        terms = []
-        for value, flag in zip(parts, [*negated, *(False for _ in carries)], strict=True):
-            terms.append(value if not flag else values.invert(value, width))
+    def total(_: Instruction, *parts: Value) -> Value | tuple[Value, ...]:
+        terms = [*parts, *(values.TRUE for flag in negated if flag)]
+        for k, flag in enumerate(negated):
             if flag:
-                terms.append(values.TRUE)
-        total = values.add(*terms, width=room)
-        if wide:
-            return (*halves(total), values.ZERO, values.ZERO)
-        carry = values.shift_right(total, constant(32), 36)
-        first = values.less(values.ZERO, carry, 36, is_signed=False)
-        second = values.less(values.TRUE, carry, 36, is_signed=False)
-        return values.low(total), first, second
+                terms[k] = values.invert(parts[k], 64 if wide else 32)
+        return values.add(*terms, width=64) if wide else _carries(values.add(*terms, width=36), 2)
 
-    where = [*slots(form.dest, 2 if wide else 1), *predicate_slots(form.results, 2)]
-    return compute(where, [*sources, *carries], function)
+    carried = "p" * len(form.carries) if one.has("X") else ""
+    letters = ("b" if wide else "a") * len(negated) + carried
+    return built(one, "d" if wide else "rpp", letters, total)
 
 
-def _multiply_add(instruction: Instruction) -> Built:
+def _multiply_add(one: Instruction) -> Built:
     """IMAD: low word, high word or all of A*B + C."""
-    form = shape(instruction)
-    if len(form.sources) != 3:
-        raise UnreadableOperand("IMAD of other than three sources")
-    unsigned = instruction.has("U32")
-    wide, top, extended = instruction.has("WIDE"), instruction.has("HI"), instruction.has("X")
-    carried = predicate_slots(form.results, 1)
-    if carried[0] is not None and not ((wide or top) and unsigned):
-        raise UnreadableOperand("a carry of a signed or narrow IMAD")
-    last = pair(form.sources[2]) if wide or top else word(form.sources[2])
-    sources = [word(form.sources[0]), word(form.sources[1]), last]
-    carries = [predicate(text) for text in form.carries] if extended else []
+    form, unsigned = form_of(one), one.has("U32")
+    wide, top = one.has("WIDE"), one.has("HI")
+    carried = "p" * len(form.carries) if one.has("X") else ""
 
-    def function(a: Value, b: Value, c: Value, *more: Value) -> tuple[Value, ...]:
+    def total(_: Instruction, a: Value, b: Value, c: Value, *more: Value) -> Value | tuple[Value, ...]:
         if not wide and not top:
-            return (values.add(values.multiply(a, b), c, *more),)
+            return values.add(values.multiply(a, b), c, *more)
         if not unsigned:
             a, b = values.extend(a, 32), values.extend(b, 32)
         product = values.multiply(a, b, 64)
-        total = values.add(product, c, *more, width=64)
+        found = values.add(product, c, *more, width=64)
         # The largest product leaves room for a carry that comes in, so that only adding C can pass 64 bits.
         within = values.add(product, *more, width=64) if more else product
-        carry = values.less(total, within, 64, is_signed=False)
-        return (*halves(total), carry) if wide else (values.high(total), carry)
+        return found if wide else values.high(found), values.less(found, within, 64, is_signed=False)
 
-    where = slots(form.dest, 2 if wide else 1)
-    return compute([*where, *carried] if wide or top else where, [*sources, *carries], function)
+    results = "d" if wide else "r"
+    if not wide and not top:
+        return built(one, results, "www" + carried, total)
+    return built(one, results + "p" * unsigned, "wwd" + carried, total)
 
 
-def _shift_add(instruction: Instruction) -> Built:
+def _shift_add(one: Instruction) -> Built:
     """LEA: (A << s) + B, or the high word of ({C:A} << s) with B added."""
-    form = shape(instruction)
-    top, sign_extended, extended = (instruction.has(name) for name in ("HI", "SX32", "X"))
-    texts = list(form.sources)
-    shift = int(number(texts.pop()).bits[0, 0])
-    expected = 3 if top and not sign_extended else 2
-    if len(texts) != expected:
+    form, top = form_of(one), one.has("HI")
+    three = top and not one.has("SX32")
+    if len(form.sources) < 2:
         raise UnreadableOperand("LEA of another form")
-    negated = negates(texts[0])
-    flipped = texts[0].startswith("~")
-    sources = [word(text.lstrip("-~") if k == 0 else text) for k, text in enumerate(texts)]
-    carries = [predicate(text) for text in form.carries] if extended else []
-    minus_b = negates(texts[1]) and not top
+    negated, minus_b = negates(form.sources[0]), negates(form.sources[1]) and not top
 
-    def function(a: Value, b: Value, *rest: Value) -> tuple[Value, ...]:
-        more = list(rest)
-        if flipped:
-            a = values.invert(a)
-        if not top:
-            a = values.negate(a) if negated else a
-            shifted = values.shift_left(a, constant(shift))
-            total = values.add(shifted, b, *more, width=36)
-            if minus_b:  # a negated 0 carries
-                carry_of_zero = values.equal(b, values.ZERO)
-                total = values.add(total, values.shift_left(carry_of_zero, constant(32), 36), width=36)
-            carry = values.less(values.ZERO, values.shift_right(total, constant(32), 36), 36, is_signed=False)
-            return values.low(total), carry
-        c = values.shift_right_signed(a, constant(31)) if sign_extended else more.pop(0)
-        double = values.join(a, c)
-        if negated:
-            double = values.negate(double, 64)
-        upper = values.high(values.shift_left(double, constant(shift), 64))
-        total = values.add(upper, b, *more, width=36)
-        carry = values.less(values.ZERO, values.shift_right(total, constant(32), 36), 36, is_signed=False)
-        return values.low(total), carry
+    def total(_: Instruction, a: Value, b: Value, *rest: Value) -> tuple[Value, ...]:
+        shift, carries = rest[three], rest[three + 1 :]
+        if top:
+            double = values.join(a, rest[0] if three else values.shift_right_signed(a, constant(31)))
+            double = values.negate(double, 64) if negated else double
+            shifted = values.high(values.shift_left(double, shift, 64))
+        else:
+            shifted = values.shift_left(values.negate(a) if negated else a, shift)
+        found = values.add(shifted, b, *carries, width=36)
+        if minus_b:  # a negated 0 carries
+            carry = values.shift_left(values.equal(b, values.ZERO), constant(32), 36)
+            found = values.add(found, carry, width=36)
+        return _carries(found, 1)
 
-    return compute([*slots(form.dest), *predicate_slots(form.results, 1)], [*sources, *carries], function)
+    carried = "p" * len(form.carries) if one.has("X") else ""
+    return built(one, "rp", "aw" + "w" * three + "w" + carried, total)
 
 
-def _funnel(instruction: Instruction) -> Built:
+def _funnel(one: Instruction, a: Value, amount: Value, c: Value) -> Value:
     """SHF: a shift of {C:A}, of which one word is kept."""
-    form = shape(instruction)
-    left, top, wraps = instruction.has("L"), instruction.has("HI"), instruction.has("W")
-    is_signed = instruction.has("S32", "S64")
-    limit = 64 if instruction.has("U64", "S64") else 32
-
-    def function(a: Value, amount: Value, c: Value) -> tuple[Value, ...]:
-        if wraps:
-            amount = values.both(amount, constant(limit - 1))
-        else:
-            amount = values.least(amount, constant(limit), is_signed=False)
-        if limit == 32 and not top and left:
-            return (values.shift_left(a, amount),)
-        if limit == 32 and top and not left:
-            move = values.shift_right_signed if is_signed else values.shift_right
-            return (move(c, amount),)
-        double = values.join(a, c)
-        if left:
-            moved = values.shift_left(double, amount, 64)
-        else:
-            moved = (values.shift_right_signed if is_signed else values.shift_right)(double, amount, 64)
-        return (values.high(moved) if top else values.low(moved),)
-
-    return compute(slots(form.dest), words(form.sources, 3), function)
+    left, top, is_signed = one.has("L"), one.has("HI"), one.has("S32", "S64")
+    limit = 64 if one.has("U64", "S64") else 32
+    if one.has("W"):
+        amount = values.both(amount, constant(limit - 1))
+    else:
+        amount = values.least(amount, constant(limit), is_signed=False)
+    right = values.shift_right_signed if is_signed else values.shift_right
+    if limit == 32 and top != left:
+        return values.shift_left(a, amount) if left else right(c, amount)
+    moved = (values.shift_left if left else right)(values.join(a, c), amount, 64)
+    return values.high(moved) if top else values.low(moved)
 
 
-def _extreme(instruction: Instruction) -> Built:
+def _extreme(one: Instruction, *parts: Value) -> Value:
     """VIMNMX, VIMNMX3, IMNMX and VIADDMNMX: the smallest where the predicate is true, else the largest."""
-    form = shape(instruction)
-    is_signed = not instruction.has("U32")
-    carries = form.carries[:1]
-    sums = instruction.opcode.endswith("ADDMNMX")
-    sources = words(form.sources, 3 if sums or instruction.opcode.endswith("3") else 2)
-    if len(form.carries) != 1 or any(predicate_slots(form.results, 2)):
-        raise UnreadableOperand("a minimum of another form")
-
-    def function(*parts: Value) -> tuple[Value, ...]:
-        *numbers, smaller = parts
-        if sums:
-            numbers = [values.add(numbers[0], numbers[1]), numbers[2]]
-        least = reduce(lambda a, b: values.least(a, b, 32, is_signed), numbers)
-        greatest = reduce(lambda a, b: values.greatest(a, b, 32, is_signed), numbers)
-        return (values.select(smaller, least, greatest),)
-
-    return compute(slots(form.dest), [*sources, predicate(carries[0])], function)
+    *numbers, smaller = parts
+    if one.opcode.endswith("ADDMNMX"):
+        numbers = [values.add(numbers[0], numbers[1]), numbers[2]]
+    is_signed = not one.has("U32")
+    least = reduce(lambda a, b: values.least(a, b, 32, is_signed), numbers)
+    greatest = reduce(lambda a, b: values.greatest(a, b, 32, is_signed), numbers)
+    return values.select(smaller, least, greatest)
 
 
-def _permute(instruction: Instruction) -> Built:
+def _permute(_: Instruction, a: Value, choice: Value, c: Value) -> Value:
     """PRMT: each result byte is one of the eight of {C:A}, or copies of its sign."""
-    form = shape(instruction)
-    if instruction.modifiers:
-        raise UnreadableOperand("PRMT with a mode")
-
-    def function(a: Value, choice: Value, c: Value) -> tuple[Value, ...]:
-        double = values.join(a, c)
-        result = values.ZERO
-        for k in range(4):
-            nibble = values.both(values.shift_right(choice, constant(4 * k)), constant(15))
-            at = values.shift_left(values.both(nibble, constant(7)), constant(3))
-            byte = values.both(values.shift_right(double, at, 64), constant(0xFF), 64)
-            signs = values.both(
-                values.shift_right_signed(values.extend(byte, 8), constant(8), 64), constant(0xFF)
-            )
-            replicated = values.shift_right(nibble, constant(3))
-            byte = values.select(replicated, signs, byte)
-            result = values.either(result, values.shift_left(byte, constant(8 * k)))
-        return (result,)
-
-    return compute(slots(form.dest), words(form.sources, 3), function)
-
-
-def _select(instruction: Instruction) -> Built:
-    form = shape(instruction)
-    if len(form.carries) != 1:
-        raise UnreadableOperand("SEL of another form")
-    wide = instruction.has("64")
-    sources = [pair(t) if wide else word(t) for t in form.sources]
-
-    def function(a: Value, b: Value, which: Value) -> tuple[Value, ...]:
-        chosen = values.select(which, a, b)
-        return halves(chosen) if wide else (chosen,)
-
-    return compute(slots(form.dest, 2 if wide else 1), [*sources, predicate(form.carries[0])], function)
-
-
-def _unary(function: Callable[[Value], Value]) -> Builder:
-    def build(instruction: Instruction) -> Built:
-        form = shape(instruction)
-        return compute(slots(form.dest), words(form.sources, 1), lambda a: (function(a),))
-
-    return build
-
-
-def _bits_map(function: Callable[[Bits], Bits]) -> Callable[[Value], Value]:
-    return lambda value: values.mapped(function, 32, value)
-
-
-def _reversed(bits: Bits) -> Bits:
-    result = np.zeros_like(bits)
-    for k in range(32):
-        result |= ((bits >> np.uint64(k)) & np.uint64(1)) << np.uint64(31 - k)
+    double = values.join(a, c)
+    result = values.ZERO
+    for k in range(4):
+        nibble = values.both(values.shift_right(choice, constant(4 * k)), constant(15))
+        at = values.shift_left(values.both(nibble, constant(7)), constant(3))
+        byte = values.both(values.shift_right(double, at, 64), constant(0xFF), 64)
+        signs = values.shift_right_signed(values.extend(byte, 8), constant(8), 64)
+        copies = values.shift_right(nibble, constant(3))
+        byte = values.select(copies, values.both(signs, constant(0xFF)), byte)
+        result = values.either(result, values.shift_left(byte, constant(8 * k)))
     return result
 
 
-def _absolute(value: Value) -> Value:
-    return values.select(values.less(value, values.ZERO), values.negate(value), value)
+def _bits(function: Callable[[Bits], Bits]) -> Builder:
+    return row("r", "w", lambda _, a: values.mapped(function, 32, a))
 
 
-def _move(instruction: Instruction) -> Built:
-    if instruction.has("64"):
-        form = shape(instruction)
-        return compute(slots(form.dest, 2), [pair(form.sources[0])], halves)
-    operands = instruction.operands[:2]  # MOV R1, R2, 0xf has a mask of bytes that is always whole
-    if len(instruction.operands) > 2 and instruction.operands[2] != "0xf":
-        raise UnreadableOperand(instruction.operands[2])
-    return compute(slots(operands[0]), [word(operands[1])], lambda a: (a,))
+def _reversed(bits: Bits) -> Bits:
+    one = np.uint64(1)
+    return sum(((bits >> np.uint64(k) & one) << np.uint64(31 - k) for k in range(32)), np.zeros_like(bits))
 
 
-def _leading_one(instruction: Instruction) -> Built:
+def _leading_one(one: Instruction, a: Value) -> Value:
     """FLO: place of the highest bit that is set (of a signed number, that differs from the sign)."""
-    form = shape(instruction)
-    is_signed, distance = not instruction.has("U32"), instruction.has("SH")
 
     def highest(bits: Bits) -> Bits:
-        number = np.where(is_signed & (bits >> np.uint64(31) == 1), bits ^ np.uint64(0xFFFFFFFF), bits)
+        negative = (not one.has("U32")) & (bits >> np.uint64(31) == 1)
+        number = np.where(negative, bits ^ np.uint64(0xFFFFFFFF), bits)
         place = np.floor(np.log2(np.maximum(number, 1).astype(np.float64))).astype(np.uint64)
-        place = np.uint64(31) - place if distance else place
+        place = np.uint64(31) - place if one.has("SH") else place
         return np.where(number == 0, np.uint64(0xFFFFFFFF), place)
 
-    return compute(slots(form.dest), words(form.sources, 1), lambda a: (values.mapped(highest, 32, a),))
+    return values.mapped(highest, 32, a)
 
 
-def _bit_mask(instruction: Instruction) -> Built:
+def _move(one: Instruction) -> Built:
+    """MOV R1, R2, 0xf has a mask of bytes that is always whole."""
+    if len(one.operands) > 2 and one.operands[2] != "0xf":
+        raise UnreadableOperand(one.operands[2])
+    return computed(one, [("r", one.operands[0])], [word(one.operands[1])], lambda _, a: a)
+
+
+def _bit_mask(one: Instruction, start: Value, count: Value) -> Value:
     """BMSK: B ones from bit A on; with clamped numbers."""
-    form = shape(instruction)
-
-    def function(start: Value, count: Value) -> tuple[Value, ...]:
-        if instruction.has("W"):
-            start, count = (values.both(v, constant(31)) for v in (start, count))
-        ones = values.subtract(values.shift_left(values.TRUE, count, 64), values.TRUE, 64)
-        return (values.low(values.shift_left(ones, start, 64)),)
-
-    return compute(slots(form.dest), words(form.sources, 2), function)
+    if one.has("W"):
+        start, count = (values.both(v, constant(31)) for v in (start, count))
+    ones = values.subtract(values.shift_left(values.TRUE, count, 64), values.TRUE, 64)
+    return values.low(values.shift_left(ones, start, 64))
 
 
-def _sign_extend(instruction: Instruction) -> Built:
+def _sign_extend(one: Instruction) -> Built:
     """SGXT: the lowest B bits of A, extended."""
-    form = shape(instruction)
-    if len(form.sources) != 2 or not form.sources[1].startswith("0x"):
+    text = one.operands[-1]
+    if not text.startswith("0x"):
         raise UnreadableOperand("SGXT of another form")
-    width = int(form.sources[1], 16) & 31 or 32
+    width = int(text, 16) & 31 or 32
 
-    def function(a: Value) -> tuple[Value, ...]:
-        cut = values.both(a, Value(np.array([[values.mask(width)]], np.uint64)))
-        return (cut if instruction.has("U32") else values.extend(cut, width, 32),)
+    def extended(_: Instruction, a: Value, __: Value) -> Value:
+        cut = values.both(a, constant(-1, width))
+        return cut if one.has("U32") else values.extend(cut, width, 32)
 
-    return compute(slots(form.dest), [word(form.sources[0])], function)
+    return built(one, "r", "ww", extended)
 
 
-def forget(count: int, why: str = "") -> Builder:
-    """Results, of so many registers, that are not modelled."""
+def _logic(one: Instruction, a: Value, b: Value, c: Value, table: Value) -> tuple[Value, ...]:
+    """LOP3: a table of three bits, and whether the result is not 0."""
+    result = values.table3(a, b, c, int(table.bits[0, 0]))
+    return result, values.invert(values.equal(result, values.ZERO), 1)
 
-    def build(instruction: Instruction) -> Built:
-        form = shape(instruction)
-        cells = [slot for slot in predicate_slots(form.results, 2) if slot is not None]
-        if form.dest is not None and not form.dest.startswith(("[", "desc[", "0x", "SB", "gdesc")):
-            name = form.dest.split(".")[0]
-            cells += [c for c in (register(name, k) for k in range(count)) if isinstance(c, str)]
-        return Built(Forget(why or f"{instruction.opcode} is not evaluated"), (), tuple(cells))
 
-    return build
+def _predicate_logic(one: Instruction) -> Built:
+    """PLOP3: two tables of three predicates."""
+    tables = [int(number(text).bits[0, 0]) for text in one.operands if not is_predicate(text)]
+    names = [text for text in one.operands if is_predicate(text)]
+    if len(tables) != 2 or len(names) != 5:
+        raise UnreadableOperand("PLOP3 of another form")
+
+    def looked_up(_: Instruction, a: Value, b: Value, c: Value) -> tuple[Value, ...]:
+        return tuple(values.table3(a, b, c, lut, 1) for lut in tables)
+
+    return computed(one, [("p", text) for text in names[:2]], [predicate(t) for t in names[2:]], looked_up)
+
+
+_COMPARISONS: Final = ("LT", "LE", "GT", "GE", "EQ", "NE")
+
+
+def _compare(one: Instruction) -> Built:
+    """ISETP: a comparison joined with a predicate, and its opposite joined likewise; EX: of high words."""
+    name = next((m.lower() for m in one.modifiers if m in (*_COMPARISONS, "T", "F")), "")
+    if not name:
+        raise UnreadableOperand("a comparison of another form")
+    is_signed, wide = not one.has("U32", "U64"), one.has("U64", "S64", "64")
+    width = 64 if wide else 32
+
+    def compared(_: Instruction, a: Value, b: Value, other: Value, *lower: Value) -> tuple[Value, ...]:
+        if name in "tf":
+            holds = constant(int(name == "t"))
+        elif not lower:
+            holds = values.compare(name, a, b, width, is_signed)
+        elif name == "ne":
+            holds = values.either(values.compare("ne", a, b), lower[0], 1)
+        else:
+            holds = values.both(values.equal(a, b), lower[0], 1)
+            if name != "eq":
+                strict = values.compare(name[0] + "t", a, b, width, is_signed)
+                holds = values.either(strict, holds, 1)
+        return joined_with(one, holds, other)
+
+    return built(one, "pp", ("dd" if wide else "ww") + ("pp" if one.has("EX") else "p"), compared)
+
+
+def _masked(one: Instruction) -> tuple[int, list[int]]:
+    """The mask that stands last, and the predicates under it."""
+    mask = int(number(one.operands[-1]).bits[0, 0])
+    return mask, [k for k in range(7) if mask >> k & 1]
+
+
+def _to_predicates(one: Instruction) -> Built:
+    """R2P: bits of a register under a mask become predicates P0 to P6."""
+    if len(one.operands) != 3 or one.modifiers not in ((), ("B0",)):
+        raise UnreadableOperand("R2P of another form")
+    _, chosen = _masked(one)
+
+    def bits(_: Instruction, a: Value) -> tuple[Value, ...]:
+        return tuple(values.both(values.shift_right(a, constant(k)), values.TRUE, 1) for k in chosen)
+
+    return computed(one, [("p", f"P{k}") for k in chosen], [word(one.operands[1])], bits)
+
+
+def _from_predicates(one: Instruction) -> Built:
+    """P2R: predicates as bits under a mask, another register's bits elsewhere."""
+    if len(one.operands) != 4 or one.operands[1] not in ("PR", "UPR") or one.modifiers:
+        raise UnreadableOperand("P2R of another form")
+    mask, chosen = _masked(one)
+    prefix = one.operands[1].removesuffix("R")
+
+    def merged(_: Instruction, a: Value, *given: Value) -> Value:
+        bits = (values.shift_left(value, constant(k)) for k, value in zip(chosen, given, strict=True))
+        return reduce(values.either, bits, values.both(a, constant(~mask)))
+
+    sources = [word(one.operands[2]), *(predicate(f"{prefix}{k}") for k in chosen)]
+    return computed(one, [("r", one.operands[0])], sources, merged)
+
+
+def _absolute(_: Instruction, a: Value) -> Value:
+    return values.select(values.less(a, values.ZERO), values.negate(a), a)
+
+
+def _select(_: Instruction, a: Value, b: Value, which: Value) -> Value:
+    return values.select(which, a, b)
 
 
 INTEGERS: Final[Mapping[str, Builder]] = {
-    "BMSK": _bit_mask,
-    "BREV": _unary(_bits_map(_reversed)),
-    "FLO": _leading_one,
-    "IABS": _unary(_absolute),
+    "BMSK": row("r", "ww", _bit_mask),
+    "BREV": _bits(_reversed),
+    "FLO": row("r", "w", _leading_one),
+    "IABS": row("r", "w", _absolute),
     "IADD": _add,
     "IADD3": _add,
     "IMAD": _multiply_add,
-    "IMNMX": _extreme,
+    "IMNMX": row("r", "wwp", _extreme),
+    "ISETP": _compare,
     "LEA": _shift_add,
+    "LOP3": row("rp", "wwww", _logic),
     "MOV": _move,
-    "POPC": _unary(_bits_map(np.bitwise_count)),
-    "PRMT": _permute,
-    "SEL": _select,
+    "MOV.64": row("d", "d", lambda _, a: a),
+    "P2R": _from_predicates,
+    "PLOP3": _predicate_logic,
+    "POPC": _bits(np.bitwise_count),
+    "PRMT": row("r", "www", _permute, only=()),
+    "R2P": _to_predicates,
+    "SEL": row("r", "wwp", _select),
+    "SEL.64": row("d", "ddp", _select),
     "SGXT": _sign_extend,
-    "SHF": _funnel,
+    "SHF": row("r", "www", _funnel),
     "VIADD": _add,
-    "VIADDMNMX": _extreme,
-    "VIMNMX": _extreme,
-    "VIMNMX3": _extreme,
+    "VIADDMNMX": row("r", "wwwp", _extreme),
+    "VIMNMX": row("r", "wwp", _extreme),
+    "VIMNMX3": row("r", "wwwp", _extreme),
 }

@@ -1,4 +1,4 @@
-"""What instructions of machine code do across the lanes of a warp."""
+"""What instructions of machine code do across the lanes of a warp: each takes the active lanes first."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Final
 
 import numpy as np
 
-from layoutopt.kernels.isa.integers import (
+from layoutopt.kernels.isa.listing import Instruction
+from layoutopt.kernels.isa.operands import (
     Builder,
     Built,
-    across,
+    UnreadableOperand,
+    computed,
     forget,
-    predicate_slots,
-    shape,
-    slots,
-    words,
+    is_predicate,
+    predicate,
+    row,
+    word,
 )
-from layoutopt.kernels.isa.listing import Instruction
-from layoutopt.kernels.isa.operands import UnreadableOperand, is_predicate, pair, predicate, word
 from layoutopt.kernels.machine import values
-from layoutopt.kernels.machine.values import Bools, Value
+from layoutopt.kernels.machine.values import Bits, Bools, Value
 
 
 def _parted(texts: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -28,59 +28,87 @@ def _parted(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     return [t for t in texts if is_predicate(t)], [t for t in texts if not is_predicate(t)]
 
 
-def _first_lane(instruction: Instruction) -> Built:
+def _first_lane(one: Instruction) -> Built:
     """R2UR: the value of the first active lane; a predicate says which lanes have another one.
 
     Code that serves one number at a time goes round until no lane is left; of a number of two words, the
     second (`.OR`) adds to the predicate of the first.
     """
-    predicates, (dest, given, *_) = _parted(instruction.operands)
-    told = predicate_slots(predicates, 1)[0]
-    source = word(given)
-    if source.value(values.TRUE) is not values.TRUE:
-        raise UnreadableOperand(given)
-    joins = instruction.has("OR") and told is not None
+    predicates, (dest, given, *_) = _parted(one.operands)
+    told = predicates[0] if predicates else "PT"
+    joins = one.has("OR") and not told.endswith("T")
 
-    def function(active: Bools, value: Value, before: Value = values.ZERO) -> tuple[Value, ...]:
-        first = values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32)
-        other = values.invert(values.equal(value, first), 1)
-        return first, values.either(before, other, 1) if joins else other
+    def first(_: Instruction, active: Bools, value: Value, before: Value = values.ZERO) -> tuple[Value, ...]:
+        chosen = values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32)
+        other = values.invert(values.equal(value, chosen), 1)
+        return chosen, values.either(before, other, 1) if joins else other
 
-    return across([slots(dest)[0], told], [source, *([predicate(told)] if joins and told else [])], function)
+    sources = [word(given), *([predicate(told)] if joins else [])]
+    return computed(one, [("r", dest), ("p", told)], sources, first, across=True)
 
 
-def _shuffle(instruction: Instruction) -> Built:
-    """SHFL: another lane's value, as PTX defines it."""
-    form = shape(instruction)
-    mode = next((m for m in instruction.modifiers if m in ("IDX", "UP", "DOWN", "BFLY")), "")
-    if not mode:
-        raise UnreadableOperand("SHFL of another form")
-    where = [*slots(form.dest), *predicate_slots(form.results, 1)]
-    return across(where, words(form.sources, 3), lambda active, *parts: shuffle(active, mode, *parts))
+def _shuffle(one: Instruction, active: Bools, data: Value, lane: Value, clamp: Value) -> tuple[Value, Value]:
+    """SHFL: what each lane reads from another one and whether that is in range (PTX ISA, shfl.sync).
+
+    Operand c is the clamp in bits 0 to 4 and the segment mask in bits 8 to 12.
+    """
+    own = np.arange(32)
+    if not (lane.sure and clamp.sure):
+        return values.unknown(), values.unknown(1)
+    by, limit, segment = (
+        np.broadcast_to(bits.astype(np.int64), active.shape) & 31
+        for bits in (lane.bits, clamp.bits, clamp.bits >> np.uint64(8))
+    )
+    most = (own & segment) | (limit & ~segment)
+    if one.has("UP"):
+        source = own - by
+        within = source >= most
+    else:
+        indexed = (own & segment) | (by & ~segment)
+        source = own + by if one.has("DOWN") else own ^ by if one.has("BFLY") else indexed
+        within = source <= most
+    chosen = np.where(within, source, own) & 31
+    found = values.of_lane(data._replace(line=None), chosen, active.shape)
+    idle = ~np.take_along_axis(active, chosen, axis=1)
+    return values.hidden_where(idle, found, 32), Value(within.astype(np.uint64))
 
 
-def _vote(instruction: Instruction) -> Built:
-    """VOTE: whether all or any lane's predicate holds, and of which lanes."""
-    mode = next((m for m in instruction.modifiers if m in ("ALL", "ANY", "EQ")), "")
-    if not mode:
-        raise UnreadableOperand("VOTE of another form")
-    predicates, registers = _parted(instruction.operands[:-1])
-    where = [*slots(registers[0] if registers else None), *predicate_slots(predicates, 1)]
-    asked = predicate(instruction.operands[-1])
-    return across(where, [asked], lambda active, holds: vote(active, mode, holds))
+def _mask_of(lanes: Bools) -> Bits:
+    weights = np.uint64(1) << np.arange(32, dtype=np.uint64)
+    found: Bits = (lanes * weights).sum(axis=-1, keepdims=True, dtype=np.uint64)
+    return found
 
 
-def _elect(instruction: Instruction) -> Built:
+def _vote(one: Instruction) -> Built:
+    """VOTE: of which lanes a predicate holds, and whether of ALL, of ANY, or of all alike (EQ)."""
+    predicates, registers = _parted(one.operands[:-1])
+
+    def vote(_: Instruction, active: Bools, holds: Value) -> tuple[Value, Value]:
+        true = active & (holds.bits != 0)
+        unsure = active & (holds.unknown != 0)
+        ballot = values.made(_mask_of(true), _mask_of(unsure), 32)
+        some = true.any(axis=1, keepdims=True)
+        none = (active & ~true & ~unsure).any(axis=1, keepdims=True)
+        answer = some if one.has("ANY") else ~none if one.has("ALL") else ~(some & none)
+        settled = some if one.has("ANY") else none if one.has("ALL") else some & none
+        open_ = unsure.any(axis=1, keepdims=True) & ~settled
+        return ballot, values.made(answer.astype(np.uint64), open_.astype(np.uint64), 1)
+
+    where = [("r", registers[0] if registers else "RZ"), ("p", predicates[0] if predicates else "PT")]
+    return computed(one, where, [predicate(one.operands[-1])], vote, across=True)
+
+
+def _elect(one: Instruction) -> Built:
     """ELECT: true in one active lane, the first."""
-    predicates, registers = _parted(instruction.operands)
-    where = [*predicate_slots(predicates[:1], 1), *slots(registers[0] if registers else None)]
+    predicates, registers = _parted(one.operands)
 
-    def function(active: Bools) -> tuple[Value, ...]:
+    def elect(_: Instruction, active: Bools) -> tuple[Value, Value]:
         first = active.argmax(axis=1)[:, None]
         chosen = (np.arange(32) == first) & active
-        return Value(chosen.astype(np.uint64)), Value(first.astype(np.uint64))
+        return Value(first.astype(np.uint64)), Value(chosen.astype(np.uint64))
 
-    return across(where, [], function)
+    where = [("r", registers[0] if registers else "RZ"), ("p", predicates[0] if predicates else "PT")]
+    return computed(one, where, [], elect, across=True)
 
 
 _REDUCTIONS: Final[Mapping[str, tuple[np.ufunc, int]]] = {
@@ -92,98 +120,46 @@ _REDUCTIONS: Final[Mapping[str, tuple[np.ufunc, int]]] = {
 }
 
 
-def _reduce(instruction: Instruction) -> Built:
+def _reduce(one: Instruction) -> Built:
     """REDUX: one number out of all active lanes'."""
-    name = next((m for m in instruction.modifiers if m in _REDUCTIONS), "")
-    if not name or (instruction.has("S32") and name in ("MIN", "MAX")):
-        return forget(1)(instruction)
+    name = next((m for m in one.modifiers if m in _REDUCTIONS), "")
+    if not name or (one.has("S32") and name in ("MIN", "MAX")):
+        return forget(1)(one)
     combine, neutral = _REDUCTIONS[name]
 
-    def function(active: Bools, value: Value) -> tuple[Value, ...]:
-        if value.unknown is not None and (active & (value.unknown != 0)).any():
-            return (values.unknown(),)
+    def reduced(_: Instruction, active: Bools, value: Value) -> Value:
+        if (active & (value.unknown != 0)).any():
+            return values.unknown()
         numbers = np.where(active, np.broadcast_to(value.bits, active.shape), np.uint64(neutral))
-        return (Value(combine.reduce(numbers, axis=1, keepdims=True) & values.mask(32)),)
+        return Value(combine.reduce(numbers, axis=1, keepdims=True) & values.mask(32))
 
-    return across(slots(instruction.operands[0]), [word(instruction.operands[1])], function)
+    return row("r", "w", reduced, across=True)(one)
 
 
-def _match(instruction: Instruction) -> Built:
+def _match(one: Instruction) -> Built:
     """MATCH.ANY: which active lanes have the same number as this one."""
-    if not instruction.has("ANY"):
-        return forget(1)(instruction)
+    if not one.has("ANY"):
+        return forget(1)(one)
 
-    def function(active: Bools, value: Value) -> tuple[Value, ...]:
+    def matching(_: Instruction, active: Bools, value: Value) -> Value:
         numbers = np.broadcast_to(value.bits, active.shape)
         same = (numbers[:, :, None] == numbers[:, None, :]) & active[:, None, :]
-        masks = (same.astype(np.uint64) << np.arange(32, dtype=np.uint64)).sum(axis=2, dtype=np.uint64)
-        lost = values.whole(value)
-        hidden = None
-        if lost is not None:
-            unsure = np.logical_and(lost, active).any(axis=1, keepdims=True)
-            hidden = np.where(unsure, values.mask(32), np.uint64(0))
-        return (values.made(masks, hidden, 32),)
+        unsure = ((value.unknown != 0) & active).any(axis=1, keepdims=True)
+        return values.hidden_where(unsure, Value(_mask_of(same)[..., 0]), 32)
 
-    source = (pair if instruction.has("U64") else word)(instruction.operands[-1])
-    return across(slots(instruction.operands[0]), [source], function)
+    source = word(one.operands[-1], 2 if one.has("U64") else 1)
+    return computed(one, [("r", one.operands[0])], [source], matching, across=True)
 
 
-def shuffle(active: Bools, mode: str, data: Value, lane: Value, clamp: Value) -> tuple[Value, Value]:
-    """What each lane reads from another one and whether that is in range (PTX ISA, shfl.sync).
+def _with(builder: Builder, *modes: str) -> Builder:
+    """The builder of an instruction that must have one of these modifiers."""
 
-    Args:
-        active: shape (warps, 32).
-        mode: IDX, UP, DOWN or BFLY.
-        data, lane: of the instruction's operands a and b.
-        clamp: operand c: the clamp in bits 0 to 4, the segment mask in bits 8 to 12.
-    """
-    own = np.arange(32)
-    if lane.unknown is not None or clamp.unknown is not None:
-        return values.unknown(), values.unknown(1)
-    by = np.broadcast_to(lane.bits, active.shape).astype(np.int64) & 31
-    limit = np.broadcast_to(clamp.bits, active.shape).astype(np.int64) & 31
-    segment = np.broadcast_to(clamp.bits, active.shape).astype(np.int64) >> 8 & 31
-    most = (own & segment) | (limit & ~segment)
-    least = own & segment
-    match mode:
-        case "UP":
-            source = own - by
-            within = source >= most
-        case "DOWN":
-            source = own + by
-            within = source <= most
-        case "BFLY":
-            source = own ^ by
-            within = source <= most
-        case _:
-            source = least | (by & ~segment)
-            within = source <= most
-    chosen = np.where(within, source, own) & 31
-    bits = np.take_along_axis(np.broadcast_to(data.bits, active.shape), chosen, axis=1)
-    hidden = np.zeros(active.shape, np.uint64)
-    if data.unknown is not None:
-        hidden = np.take_along_axis(np.broadcast_to(data.unknown, active.shape), chosen, axis=1)
-    reads_idle = ~np.take_along_axis(active, chosen, axis=1)
-    hidden = np.where(reads_idle, values.mask(32), hidden)
-    return values.made(bits, hidden, 32), Value(within.astype(np.uint64))
+    def build(one: Instruction) -> Built:
+        if not one.has(*modes):
+            raise UnreadableOperand(f"{one.opcode} of another form")
+        return builder(one)
 
-
-def vote(active: Bools, mode: str, holds: Value) -> tuple[Value, Value]:
-    """The lanes of which a predicate holds, as a mask, and whether they are ALL, ANY or equal (EQ)."""
-    true = active & (holds.bits != 0)
-    weights = np.uint64(1) << np.arange(32, dtype=np.uint64)
-    ballot = (true * weights).sum(axis=1, keepdims=True, dtype=np.uint64)
-    unsure = np.zeros(active.shape, bool) if holds.unknown is None else active & (holds.unknown != 0)
-    hidden = (unsure * weights).sum(axis=1, keepdims=True, dtype=np.uint64)
-    false = active & ~true & ~unsure
-    some, none = true.any(axis=1, keepdims=True), false.any(axis=1, keepdims=True)
-    maybe = unsure.any(axis=1, keepdims=True)
-    answer, open_ = {
-        "ALL": (~none, maybe & ~none),
-        "ANY": (some, maybe & ~some),
-        "EQ": (~(some & none), maybe & ~(some & none)),
-    }[mode]
-    return values.made(ballot, hidden, 32), values.made(answer.astype(np.uint64), open_.astype(np.uint64), 1)
+    return build
 
 
 LANES: Final[Mapping[str, Builder]] = {
@@ -191,7 +167,7 @@ LANES: Final[Mapping[str, Builder]] = {
     "MATCH": _match,
     "R2UR": _first_lane,
     "REDUX": _reduce,
-    "SHFL": _shuffle,
-    "VOTE": _vote,
-    "VOTEU": _vote,
+    "SHFL": _with(row("rp", "www", _shuffle, across=True), "IDX", "UP", "DOWN", "BFLY"),
+    "VOTE": _with(_vote, "ALL", "ANY", "EQ"),
+    "VOTEU": _with(_vote, "ALL", "ANY", "EQ"),
 }

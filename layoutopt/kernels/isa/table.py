@@ -1,6 +1,6 @@
-"""Machine code as steps: one entry an opcode.
+"""Machine code as steps: one entry an opcode, or an opcode with a modifier that makes it another instruction.
 
-An opcode that no table has becomes a step that must not matter: the evaluation names it and ends if it does.
+An opcode that no table has becomes a step that forgets what it may write.
 """
 
 from __future__ import annotations
@@ -13,46 +13,35 @@ import numpy as np
 
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels.isa.floats import FLOATS
-from layoutopt.kernels.isa.integers import (
-    INTEGERS,
-    Builder,
-    Built,
-    compute,
-    forget,
-    predicate_slots,
-    slots,
-)
+from layoutopt.kernels.isa.integers import INTEGERS
 from layoutopt.kernels.isa.lanes import LANES
 from layoutopt.kernels.isa.listing import Function, Instruction
-from layoutopt.kernels.isa.memory import MEMORY
+from layoutopt.kernels.isa.memory import MEMORY, nothing
 from layoutopt.kernels.isa.operands import (
+    Builder,
+    Built,
+    Source,
     UnreadableOperand,
-    destination,
+    computed,
+    forget,
     is_predicate,
     joined,
     predicate,
     register,
+    registers,
     word,
 )
-from layoutopt.kernels.isa.predicates import PREDICATES
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value, constant
 from layoutopt.kernels.program import (
     SHARED_WINDOW,
     Barrier,
-    Compute,
     Exit,
     Forget,
     Guard,
     Jump,
-    Leave,
-    Mark,
-    Meet,
-    Nothing,
     Operand,
-    Refused,
-    Restore,
-    Save,
+    Reconverge,
     Step,
 )
 
@@ -72,13 +61,16 @@ SPECIAL: Final[Mapping[str, Operand]] = {
     "SR_CgaCtaId": values.ZERO,
     "SR_CGACTAID": values.ZERO,
     "SR_SWINHI": constant(SHARED_WINDOW),
-}
-_MASKS: Final[Mapping[str, Callable[[int], int]]] = {
-    "EQMASK": lambda lane: 1 << lane,
-    "LTMASK": lambda lane: (1 << lane) - 1,
-    "LEMASK": lambda lane: (2 << lane) - 1,
-    "GTMASK": lambda lane: (1 << 32) - (2 << lane),
-    "GEMASK": lambda lane: (1 << 32) - (1 << lane),
+    **{
+        f"SR_{name}MASK": Value(np.array([masks], np.uint64))
+        for name, masks in {
+            "EQ": [1 << lane for lane in range(32)],
+            "LT": [(1 << lane) - 1 for lane in range(32)],
+            "LE": [(2 << lane) - 1 for lane in range(32)],
+            "GT": [(1 << 32) - (2 << lane) for lane in range(32)],
+            "GE": [(1 << 32) - (1 << lane) for lane in range(32)],
+        }.items()
+    },
 }
 
 
@@ -98,54 +90,48 @@ class _Reader:
     def __init__(self, function: Function) -> None:
         self._index = {one.address: k for k, one in enumerate(function.instructions)}
         self._labels = function.labels
-        self._special: dict[str, Builder] = {
+        jumps: dict[str, Builder] = {
             "BRA": self._branch,
             "JMP": self._branch,
             "CALL": self._call,
-            "RET": self._return,
+            "RET": lambda one: Built(Jump(None), word(one.operands[0].split()[0]).operands),
             "BRX": self._indirect,
             "EXIT": self._exit,
         }
+        self._table = {**OPERATIONS, **jumps}
         self._ends = [
             k
             for k, one in enumerate(function.instructions)
             if one.opcode == "EXIT" and one.guard is None and not one.operands
         ]
 
-    def step(self, instruction: Instruction) -> Step:
+    def step(self, one: Instruction) -> Step:
         """One instruction as a step."""
         guard = None
-        if instruction.guard is not None:
-            name, negated = instruction.guard
+        if one.guard is not None:
+            name, negated = one.guard
             if not name.endswith("T"):
                 guard = Guard(name, negated)
             elif negated:
                 guard = Guard("$false")
+        opcodes = (one.opcode, one.opcode[1:]) if one.opcode.startswith("U") else (one.opcode,)
+        names = [f"{opcode}{m}" for opcode in opcodes for m in (*(f".{m}" for m in one.modifiers), "")]
+        builder = next((self._table[name] for name in names if name in self._table), None)
         try:
-            built = self._built(instruction)
+            action, sources, dests = builder(one) if builder is not None else _unknown(one, "")
         except UnreadableOperand as error:
-            built = _refused(instruction, f" ({error})" if str(error) else "")
-        return Step(
-            address=instruction.address,
-            text=instruction.text,
-            action=built.action,
-            sources=built.sources,
-            dests=built.dests,
-            guard=guard,
-            place=instruction.place,
-        )
-
-    def _built(self, instruction: Instruction) -> Built:
-        opcode = instruction.opcode
-        builder = self._special.get(opcode) or OPERATIONS.get(opcode)
-        if builder is None and opcode.startswith("U"):
-            builder = OPERATIONS.get(opcode[1:])
-        if builder is None:
-            return _refused(instruction, "")
-        try:
-            return builder(instruction)
+            action, sources, dests = _unknown(one, f" ({error})" if str(error) else "")
         except (IndexError, ValueError):
-            raise UnreadableOperand("its operands have another form") from None
+            action, sources, dests = _unknown(one, " (its operands have another form)")
+        return Step(
+            address=one.address,
+            text=one.text,
+            action=action,
+            sources=sources,
+            dests=dests,
+            guard=guard,
+            place=one.place,
+        )
 
     def _target(self, text: str) -> int:
         address: int | None = None
@@ -157,59 +143,50 @@ class _Reader:
             raise UnreadableOperand(f"no instruction at {text}")
         return self._index[address]
 
-    def _branch(self, instruction: Instruction) -> Built:
-        target = self._target(instruction.operands[-1])
-        if instruction.has("DIV", "CONV"):
-            source = word(instruction.operands[0])
-            mask = source.value(*source.operands) if source.operands == (values.ZERO,) else None
-            if mask is None and not instruction.operands[0].startswith("UR"):
-                raise UnreadableOperand(instruction.operands[0])
-            action = Jump(target, none_left=instruction.has("DIV"), all_there=instruction.has("CONV"))
-            return Built(action, source.operands if mask is None else (mask,))
-        if instruction.has("ALL"):
+    def _branch(self, one: Instruction) -> Built:
+        target = self._target(one.operands[-1])
+        if one.has("DIV", "CONV"):
+            mask = word(one.operands[0])
+            if not one.operands[0].startswith("UR"):
+                raise UnreadableOperand(one.operands[0])
+            return Built(Jump(target, mask="DIV" if one.has("DIV") else "CONV"), mask.operands)
+        if one.has("ALL"):
             raise UnreadableOperand("ALL")
-        conditions = [predicate(text) for text in instruction.operands[:-1]]
-        operands, read = joined(conditions)
-        if any(text.startswith("!") for text in instruction.operands[:-1]):
-            action = Jump(target, instruction.has("ANY"), condition=lambda *parts: tuple(read(parts)))
-        else:
-            action = Jump(target, instruction.has("ANY"))
-        return Built(action, operands)
+        return _conditional(target, one.operands[:-1], together=one.has("ANY"))
 
-    def _call(self, instruction: Instruction) -> Built:
+    def _call(self, one: Instruction) -> Built:
         try:
-            target = None if instruction.has("ABS") else self._target(instruction.operands[-1])
+            target = None if one.has("ABS") else self._target(one.operands[-1])
         except UnreadableOperand:
             target = None
         if target is None:
-            return Built(
-                Forget(f"{_where(instruction)} calls code that is not known", True), (), _LOST_BY_CALLS
-            )
+            why = f"{_where(one)} calls code that is not known"
+            return Built(Forget(why, counts=True), (), _LOST_BY_CALLS)
         return Built(Jump(target, call=True))
 
-    def _return(self, instruction: Instruction) -> Built:
-        return Built(Jump(None), word(instruction.operands[0].split()[0]).operands)
-
-    def _exit(self, instruction: Instruction) -> Built:
+    def _exit(self, one: Instruction) -> Built:
         """EXIT; one with a condition is a branch to one without."""
-        if all(text == "PT" for text in instruction.operands):
+        if all(text == "PT" for text in one.operands):
             return Built(Exit())
         if not self._ends:
             raise UnreadableOperand("EXIT with a condition")
-        conditions = [predicate(text) for text in instruction.operands]
-        operands, read = joined(conditions)
-        return Built(Jump(self._ends[-1], condition=lambda *parts: tuple(read(parts))), operands)
+        return _conditional(self._ends[-1], one.operands)
 
-    def _indirect(self, instruction: Instruction) -> Built:
+    def _indirect(self, one: Instruction) -> Built:
         """BRX: to the sum of a register and a number, counted from the next instruction."""
-        match = re.match(
-            r"(R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", instruction.operands[0]
-        )
+        match = re.match(r"(R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", one.operands[0])
         if match is None:
             raise UnreadableOperand("a jump through a table that is not told")
         places = tuple(self._target(f"`({label.strip()})") for label in match[3].split(","))
-        base = constant(int(match[2], 16) + instruction.address + INSTRUCTION_BYTES)
+        base = constant(int(match[2], 16) + one.address + INSTRUCTION_BYTES)
         return Built(Jump(None, places=places), (register(match[1]), base))
+
+
+def _conditional(target: int, texts: tuple[str, ...], together: bool = False) -> Built:
+    """A jump where all of these predicates hold."""
+    operands, read = joined([predicate(text) for text in texts])
+    condition: Callable[..., list[Value]] | None = (lambda *parts: read(parts)) if texts else None
+    return Built(Jump(target, together, condition=condition), operands)
 
 
 # What functions may change (read off compiled code): they keep the stack pointer, R2, R16 to R31 but for the
@@ -221,104 +198,78 @@ _LOST_BY_CALLS: Final = (
 )
 
 
-def _where(instruction: Instruction) -> str:
-    place = instruction.place
-    line = f" ({place.file}:{place.line})" if place is not None else ""
-    return f"{'.'.join((instruction.opcode, *instruction.modifiers))} at 0x{instruction.address:x}{line}"
+def _where(one: Instruction) -> str:
+    line = f" ({one.place.file}:{one.place.line})" if one.place is not None else ""
+    return f"{'.'.join((one.opcode, *one.modifiers))} at 0x{one.address:x}{line}"
 
 
+# Instructions that may change the way or touch shared memory.
 _CONTROL: Final = re.compile(r"(B|J|CALL|RET|EXIT|KILL|WARPSYNC|LD|ST|ATOM|RED|SYNC|UBLK|UTMA|TMA|USYNC)")
 
 
-def _refused(instruction: Instruction, why: str) -> Built:
+def _unknown(one: Instruction, why: str) -> Built:
     """An instruction that is not known may write the registers and predicates that it names first."""
     cells: list[str] = []
-    for text in instruction.operands[:3]:
+    for text in one.operands[:3]:
         name = text.split(".")[0].lstrip("-!~|").rstrip("|")
         if is_predicate(name) and not name.endswith("T"):
             cells.append(name)
         elif re.fullmatch(r"U?R\d{1,3}", name):
             cells += [c for c in (register(name, k) for k in range(8)) if isinstance(c, str)]
             break
-    always = _CONTROL.match(instruction.opcode) is not None
-    text = f"{_where(instruction)} is an instruction that is not known{why}, and what follows depends on it"
-    return Built(Refused(text, always), (), tuple(cells))
+    counts = _CONTROL.match(one.opcode) is not None
+    text = f"{_where(one)} is an instruction that is not known{why}"
+    return Built(Forget(text, counts, fills=counts), (), tuple(cells))
 
 
-def _nothing(instruction: Instruction) -> Built:
-    return Built(Nothing())
-
-
-def _read_special(instruction: Instruction) -> Built:
+def _read_special(one: Instruction) -> Built:
     """S2R, S2UR and CS2R; the latter writes a pair."""
-    pairs = instruction.opcode == "CS2R" and not instruction.has("32")
-    where = slots(instruction.operands[0], 2 if pairs else 1)
-    name = instruction.operands[1]
-    mask = next((make for key, make in _MASKS.items() if name == f"SR_{key}"), None)
-    cells = tuple(cell for cell in where if cell is not None)
-    if mask is not None:
-        table = Value(np.array([[mask(lane) for lane in range(32)]], np.uint64))
-        return Built(Compute(lambda: (table,) * len(cells)), (), cells)
+    pairs = one.opcode == "CS2R" and not one.has("32")
+    name = one.operands[1]
     if name not in SPECIAL:
-        return Built(Forget(f"{name} is not known"), (), cells)
-    return Built(Compute(lambda v: (v, values.ZERO)[: len(cells)]), (SPECIAL[name],), cells)
+        return Built(Forget(), (), registers(one.operands[0], 2 if pairs else 1))
+    source = Source((SPECIAL[name],), lambda value: value)
+    return computed(one, [("d" if pairs else "r", one.operands[0])], [source], lambda _, value: value)
 
 
-def _mark(instruction: Instruction) -> Built:
-    return Built(Mark(instruction.operands[0]))
-
-
-def _meet(instruction: Instruction) -> Built:
-    return Built(Meet(instruction.operands[0]))
-
-
-def _leave(instruction: Instruction) -> Built:
-    names = [text for text in instruction.operands if re.fullmatch(r"B\d+", text)]
-    conditions = [text for text in instruction.operands if is_predicate(text)]
-    if len(names) != 1 or any(text != "PT" for text in conditions):
-        raise UnreadableOperand("BREAK of another form")
-    return Built(Leave(names[0]))
-
-
-def _move_mask(instruction: Instruction) -> Built:
+def _mask_moved(one: Instruction) -> Built:
     """BMOV: the mask of a BSSY to or from a register."""
-    first, second = instruction.operands[:2]
-    if re.fullmatch(r"B\d+", second) and first.startswith("R"):
-        if not instruction.has("CLEAR"):
-            raise UnreadableOperand("BMOV without CLEAR")
-        return Built(Save(second), (), destination(first))
+    first, second = one.operands[:2]
+    if re.fullmatch(r"B\d+", second) and first.startswith("R") and one.has("CLEAR"):
+        return Built(Reconverge("save", second), (), registers(first))
     if re.fullmatch(r"B\d+", first) and second.startswith("R"):
-        return Built(Restore(first), word(second).operands)
+        return Built(Reconverge("restore", first), word(second).operands)
     raise UnreadableOperand("BMOV of another form")
 
 
-def _warp_sync(instruction: Instruction) -> Built:
-    masks = [text for text in instruction.operands if not text.startswith("`") and not is_predicate(text)]
-    mask = word(masks[0]) if masks and not instruction.has("ALL") else word("0xffffffff")
-    return Built(Meet(None), mask.operands)
+def _left(one: Instruction) -> Built:
+    """BREAK."""
+    names = [text for text in one.operands if re.fullmatch(r"B\d+", text)]
+    if len(names) != 1 or any(text != "PT" for text in one.operands if is_predicate(text)):
+        raise UnreadableOperand("BREAK of another form")
+    return Built(Reconverge("leave", names[0]))
 
 
-def _barrier(instruction: Instruction) -> Built:
-    numbers = [word(text) for text in instruction.operands if not is_predicate(text)]
-    if instruction.has("SYNCALL") or not 1 <= len(numbers) <= 2:
+def _warp_sync(one: Instruction) -> Built:
+    masks = [text for text in one.operands if not text.startswith("`") and not is_predicate(text)]
+    mask = word(masks[0]) if masks and not one.has("ALL") else word("0xffffffff")
+    return Built(Reconverge("meet"), mask.operands)
+
+
+def _barrier(one: Instruction) -> Built:
+    numbers = [word(text) for text in one.operands if not is_predicate(text)]
+    if one.has("SYNCALL") or not 1 <= len(numbers) <= 2:
         raise UnreadableOperand("a barrier of another form")
-    operands, _ = joined(numbers)
-    return Built(Barrier(not instruction.has("ARV"), len(numbers) == 2), operands)
+    return Built(Barrier(not one.has("ARV")), joined(numbers)[0])
 
 
-def _cluster_barrier(waits: bool) -> Builder:
-    return lambda _: Built(Barrier(waits), (constant(CLUSTER_BARRIER),)) if waits else Built(Nothing())
-
-
-def _mbarrier(instruction: Instruction) -> Built:
+def _mbarrier(one: Instruction) -> Built:
     """SYNCS: waiting for a phase is taken as passed at once; other forms return nothing that is known."""
-    if instruction.has("PHASECHK"):
-        texts = [text for text in instruction.operands if is_predicate(text)]
-        where = predicate_slots(texts[:1], 1)
-        return compute(where, [], lambda: (values.TRUE,))
-    texts = [text for text in instruction.operands[:1] if not text.startswith(("[", "desc["))]
-    cells = tuple(cell for text in texts for cell in destination(text, 2)) if texts else ()
-    return Built(Forget("the state of a barrier in memory is not followed"), (), cells)
+    if one.has("PHASECHK"):
+        told = [text for text in one.operands if is_predicate(text)][:1]
+        return computed(one, [("p", text) for text in told], [], lambda _: values.TRUE)
+    state = one.operands[0]
+    return Built(Forget(), (), () if state.startswith(("[", "desc[")) else registers(state, 2))
 
 
 OPERATIONS: Final[Mapping[str, Builder]] = {
@@ -326,35 +277,25 @@ OPERATIONS: Final[Mapping[str, Builder]] = {
     **FLOATS,
     **LANES,
     **MEMORY,
-    **PREDICATES,
-    "ACQBULK": _nothing,
-    "ARRIVES": _nothing,
     "B2R": forget(1),
     "BAR": _barrier,
-    "BMOV": _move_mask,
-    "BREAK": _leave,
-    "BSSY": _mark,
-    "BSYNC": _meet,
+    "BMOV": _mask_moved,
+    "BREAK": _left,
+    "BSSY": lambda one: Built(Reconverge("mark", one.operands[0])),
+    "BSYNC": lambda one: Built(Reconverge("meet", one.operands[0])),
     "CS2R": _read_special,
-    "DEPBAR": _nothing,
-    "ENDCOLLECTIVE": _nothing,
-    "ERRBAR": _nothing,
-    "FENCE": _nothing,
-    "LDGDEPBAR": _nothing,
     "LEPC": forget(2),
-    "MEMBAR": _nothing,
-    "NANOSLEEP": _nothing,
-    "NOP": _nothing,
-    "PREEXIT": _nothing,
     "S2R": _read_special,
     "S2UR": _read_special,
-    "SETCTAID": _nothing,
     "SYNCS": _mbarrier,
-    "UCGABAR_ARV": _cluster_barrier(waits=False),
-    "UCGABAR_WAIT": _cluster_barrier(waits=True),
-    "USETMAXREG": _nothing,
-    "WARPGROUP": _nothing,
-    "WARPGROUPSET": _nothing,
+    "UCGABAR_WAIT": lambda _: Built(Barrier(), (constant(CLUSTER_BARRIER),)),
     "WARPSYNC": _warp_sync,
-    "YIELD": _nothing,
+    **dict.fromkeys(
+        (
+            *("ACQBULK", "ARRIVES", "DEPBAR", "ENDCOLLECTIVE", "ERRBAR", "FENCE", "LDGDEPBAR", "MEMBAR"),
+            *("NANOSLEEP", "NOP", "PREEXIT", "SETCTAID", "UCGABAR_ARV", "USETMAXREG", "WARPGROUP"),
+            *("WARPGROUPSET", "YIELD"),
+        ),
+        nothing,
+    ),
 }

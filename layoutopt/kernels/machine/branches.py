@@ -9,31 +9,19 @@ draw the arithmetic of floats into the slice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from layoutopt.ground.budget import Budget
-from layoutopt.kernels.machine.relevance import Relevance, relevance, successors
-from layoutopt.kernels.program import (
-    Across,
-    Compute,
-    Forget,
-    Jump,
-    Mark,
-    Meet,
-    Memory,
-    Nothing,
-    Program,
-    Refused,
-    Step,
-    cells,
-)
+from layoutopt.kernels.machine.relevance import Relevance, reached, relevance, successors
+from layoutopt.kernels.program import Compute, Forget, Jump, Memory, Program, Reconverge, Step, cells
 
 
 class Detour(NamedTuple):
     """Where all ways of a branch meet, and the cells and memories that are written between."""
 
     meet: int
-    cells: tuple[str, ...]
+    cells: frozenset[str]
     memories: frozenset[str]
 
 
@@ -58,9 +46,8 @@ class Detours:
         Lanes that part there must be one group again where its ways meet, as counts need it; `together`:
         they cannot part, because the group is a single lane.
         """
-        self.meet(index)
         if index not in self._found:
-            self._found[index] = self._around(index)
+            self._found[index] = self._around(index, self.meet(index))
         found = self._found[index]
         return found if found is not None and (together or self._joins(index, found.meet)) else None
 
@@ -76,60 +63,53 @@ class Detours:
         action = self._steps[index].action
         if isinstance(action, Jump) and action.call and index + 1 < len(self._steps):
             return (index + 1,)
-        returns = isinstance(action, Jump) and action.target is None and action.places is None
-        return () if returns else following
+        return () if isinstance(action, Jump) and action.returns else following
 
-    def _called(self, index: int) -> tuple[int, ...]:
-        action = self._steps[index].action
-        return (action.target,) if isinstance(action, Jump) and action.call and action.target else ()
-
-    def _around(self, index: int) -> Detour | None:
-        meet = self._meets[index]
+    def _around(self, index: int, meet: int | None) -> Detour | None:
         if meet is None:
             return None
-        seen, todo = {index}, [k for k in self._following[index] if k != meet]
-        while todo:
+
+        def onward(k: int) -> list[int]:
             self._budget.check()
-            k = todo.pop()
-            if k not in seen:
-                seen.add(k)
-                todo += [other for other in (*self._following[k], *self._called(k)) if other != meet]
-        between = [self._steps[k] for k in sorted(seen)]
-        if not all(self._passable(step) for step in between):
+            action = self._steps[k].action
+            called = (action.target,) if isinstance(action, Jump) and action.call and action.target else ()
+            return [other for other in (*self._following[k], *called) if other != meet]
+
+        between = [self._steps[k] for k in reached([index], onward)]
+        if not all(_passable(step) for step in between):
             return None
-        marked = {step.action.name for step in between if isinstance(step.action, Mark)}
-        met = {step.action.name for step in between if isinstance(step.action, Meet)}
-        if not met <= marked:
+        names: dict[str, set[str | None]] = {"mark": set(), "meet": set()}
+        for step in between:
+            if isinstance(step.action, Reconverge):
+                names[step.action.how].add(step.action.name)
+        if not names["meet"] <= names["mark"]:
             return None
-        cells = {cell: None for step in between for cell in step.dests}
-        memories = (
+        changed = {
             step.action.space
             for step in between
             if isinstance(step.action, Memory) and step.action.kind != "load"
-        )
-        return Detour(meet, tuple(cells), frozenset(memories) & self._kept)
+        }
+        written = frozenset(cell for step in between for cell in step.dests)
+        return Detour(meet, written, self._kept & changed)
 
     def _joins(self, index: int, meet: int) -> bool:
         """Whether lanes that part at the branch go on as one group where its ways meet."""
-        step = self._steps[index]
-        read = cells(step)
+        read, action = cells(self._steps[index]), self._steps[meet].action
         uniform = bool(read) and all(cell.startswith("U") for cell in read)
-        return uniform or isinstance(self._steps[meet].action, Meet)
+        return uniform or (isinstance(action, Reconverge) and action.how == "meet")
 
-    def _passable(self, step: Step) -> bool:
-        action = step.action
-        match action:
-            case Forget(_, counts):
-                return not counts
-            case Compute() | Across() | Nothing() | Mark() | Meet():
-                return True
-            case Jump():
-                return True
-            case Refused(_, always):
-                return not always
-            case Memory():
-                return action.space not in ("shared", "generic")
-        return False
+
+def _passable(step: Step) -> bool:
+    match step.action:
+        case Forget(_, counts, fills):
+            return not counts and not fills
+        case Compute() | Jump():
+            return True
+        case Reconverge(how):
+            return how in ("mark", "meet")
+        case Memory(_, space):
+            return space not in ("shared", "generic")
+    return False
 
 
 def sliced(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance:
@@ -145,17 +125,21 @@ def sliced(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance
     """
     allowed = frozenset(spaces)
     detours = Detours(program.steps, allowed, budget)
-    taken: dict[int, Detour] = {}
-    for k, step in enumerate(program.steps):
-        if _decides(step) and (detour := detours.around(k)) is not None:
-            taken[k] = detour
+    taken = {
+        k: detour
+        for k, step in enumerate(program.steps)
+        if _decides(step) and (detour := detours.around(k)) is not None
+    }
     while True:
         found = relevance(program, allowed, {k: detour.meet for k, detour in taken.items()}, budget)
-        wrong = [k for k, detour in taken.items() if _changes(detour, found)]
-        if not wrong:
+        right = {
+            k: detour
+            for k, detour in taken.items()
+            if found.live[detour.meet].isdisjoint(detour.cells) and found.kept.isdisjoint(detour.memories)
+        }
+        if len(right) == len(taken):
             return found
-        for k in wrong:
-            del taken[k]
+        taken = right
 
 
 def _decides(step: Step) -> bool:
@@ -163,12 +147,7 @@ def _decides(step: Step) -> bool:
     action = step.action
     if not isinstance(action, Jump) or action.call or action.target is None:
         return False
-    return step.guard is not None or bool(step.sources) or action.none_left
-
-
-def _changes(detour: Detour, found: Relevance) -> bool:
-    """Whether something between a branch and its meeting point changes what matters from there on."""
-    return not (found.live[detour.meet].isdisjoint(detour.cells) and found.kept.isdisjoint(detour.memories))
+    return step.guard is not None or bool(step.sources)
 
 
 def post_dominators(following: Sequence[tuple[int, ...]], budget: Budget | None = None) -> list[int | None]:
@@ -184,28 +163,29 @@ def post_dominators(following: Sequence[tuple[int, ...]], budget: Budget | None 
     Raises:
         OutOfTime: the budget is spent.
     """
-    count = len(following)
-    end = count
-    before: list[list[int]] = [[] for _ in range(count + 1)]
+    end = len(following)
+    before: list[list[int]] = [[] for _ in range(end + 1)]
     for k, targets in enumerate(following):
         for target in targets or (end,):
             before[target].append(k)
     order = _post_order(before, end)
     rank = {step: k for k, step in enumerate(order)}
-    found: list[int | None] = [None] * (count + 1)
-    found[end] = end
+    found = [-1] * end + [end]
+
+    def common(a: int, b: int) -> int:
+        """The nearest step that both must pass."""
+        while a != b:
+            a, b = (found[a], b) if rank[a] < rank[b] else (a, found[b])
+        return a
+
     changed, clock = True, budget or Budget()
     while changed:
         changed = False
         for step in clock.each(reversed(order[:-1])):
-            meet: int | None = None
-            for target in following[step] or (end,):
-                if found[target] is not None:
-                    meet = target if meet is None else _common(meet, target, found, rank)
-            if meet != found[step]:
-                found[step] = meet
-                changed = True
-    return [None if step == end else step for step in found[:count]]
+            meet = reduce(common, (target for target in following[step] or (end,) if found[target] >= 0))
+            changed |= meet != found[step]
+            found[step] = meet
+    return [None if step in (-1, end) else step for step in found[:end]]
 
 
 def _post_order(before: Sequence[Sequence[int]], end: int) -> list[int]:
@@ -214,22 +194,11 @@ def _post_order(before: Sequence[Sequence[int]], end: int) -> list[int]:
     stack = [(end, iter(before[end]))]
     while stack:
         step, others = stack[-1]
-        for other in others:
-            if other not in seen:
-                seen.add(other)
-                stack.append((other, iter(before[other])))
-                break
-        else:
+        other = next((other for other in others if other not in seen), None)
+        if other is None:
             order.append(step)
             stack.pop()
+        else:
+            seen.add(other)
+            stack.append((other, iter(before[other])))
     return order
-
-
-def _common(a: int, b: int, found: Sequence[int | None], rank: dict[int, int]) -> int:
-    """The nearest step that both must pass."""
-    while a != b:
-        while rank[a] < rank[b]:
-            a = found[a]  # type: ignore[assignment]
-        while rank[b] < rank[a]:
-            b = found[b]  # type: ignore[assignment]
-    return a

@@ -1,23 +1,25 @@
 """What each shared-memory instruction of a launch costs, counted by the conflict engine.
 
-Addresses are gathered and counted some thousands of warp instructions at a time.
+Addresses are gathered and counted some executions at a time, which are up to hundreds of warps each.
 """
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.engine.conflicts import Counts, addressing_lanes, count_wavefronts
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.registers import Stopped
 from layoutopt.kernels.machine.values import Bools
 from layoutopt.kernels.program import Memory, Program
 
-BATCH_ROWS: Final = 4096
+BATCH: Final = 128
 # A doubt that leaves open how often anything behind it happens ends so.
 ONE_ROUND: Final = "of rounds that it may begin one is counted"
 # Doubts that leave open how much there is end with one of these.
@@ -103,8 +105,7 @@ class Counter:
     barriers: list[int] = field(default_factory=list)
     ended: bool = False
     _waiting: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
-    _rows: dict[int, int] = field(default_factory=dict)
-    _traced_rows: dict[int, int] = field(default_factory=dict)
+    _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0
 
     def uncertain(self, index: int, why: str) -> None:
@@ -129,8 +130,7 @@ class Counter:
         for why, index in other.doubts.items():
             self.doubts.setdefault(why, index)
         for index, executions in other.traces.items():
-            rows = sum(len(one.warps) for one in executions)
-            self._traced_rows[index] = self._traced_rows.get(index, 0) + rows
+            self._traced[index] += sum(len(one.warps) for one in executions)
             self.traces.setdefault(index, []).extend(
                 replace(one, times=one.times * times) for one in executions
             )
@@ -143,101 +143,84 @@ class Counter:
             self.barriers.append(self._clock)
 
     def access(
-        self,
-        index: int,
-        rows: IntArray,
-        address: IntArray,
-        lanes: Bools,
-        unsure: Bools | None,
-        hidden: Bools | None,
+        self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools, nowhere: Bools
     ) -> None:
-        """One step of these warps; `unsure` lanes may take part, where `hidden` ones do is unknown."""
+        """One step of these warps; `unsure` lanes may take part, where `nowhere` ones do is unknown."""
         tally = self.tallies.setdefault(index, Tally())
         tally.executions += len(rows)
         self._clock += 1
-        action = self.program.steps[index].action
+        step = self.program.steps[index]
+        action = step.action
         assert isinstance(action, Memory)
-        if action.operation is None:
+        if (operation := action.operation) is None:
             return
-        if (action.operation.kind, action.operation.width_bytes) not in self.gpu.rules:
+        if (operation.kind, operation.width_bytes) not in self.gpu.rules:
             tally.unknown += len(rows)
-            step, what = self.program.steps[index], action.operation
-            self.uncertain(
-                index,
-                f"{step.text.split()[0]} at 0x{step.address:x}: how {self.gpu.name} serves {what.kind} of "
-                f"{what.width_bytes} bytes is not known",
-            )
+            how = f"how {self.gpu.name} serves {operation.kind} of {operation.width_bytes} bytes"
+            self.uncertain(index, f"{step.named}: {how} is not known")
             return
-        sure = np.ones(len(rows), bool)
-        most = lanes if unsure is None else lanes | unsure
-        for doubt, count in ((hidden, self._anywhere), (unsure, self._perhaps)):
-            doubtful = sure & (False if doubt is None else doubt.any(axis=1))
-            if doubtful.any():
-                count(tally, action, address[doubtful], lanes[doubtful], most[doubtful])
-                tally.unknown += int(doubtful.sum())
-                sure &= ~doubtful
-        if not sure.all():
+        lost = np.broadcast_to(nowhere.any(axis=1), len(rows))
+        perhaps = np.broadcast_to(unsure.any(axis=1), len(rows)) & ~lost
+        if lost.any():
+            # Between no conflicts, also where lanes of one word have them, and each lane at another word of
+            # one bank.
+            few, most = lanes[lost], (lanes | unsure)[lost]
+            apart = np.broadcast_to(np.arange(32) * self.gpu.banks * self.gpu.bank_bytes * 2, most.shape)
+            together = self._served(operation, np.zeros_like(apart), few)
+            self._bounded(tally, together.phases, self._served(operation, apart, most).wavefronts)
+        if perhaps.any():
+            # None of the lanes that may take part does, or all do.
+            at, most = address[perhaps], (lanes | unsure)[perhaps]
+            least = self._served(operation, at, lanes[perhaps])
+            best = least.phases if action.retried else least.wavefronts
+            self._bounded(tally, best, self._served(operation, at, most).wavefronts)
+            self._touched(tally, operation, at, most)
+        if lost.any() or perhaps.any():
+            sure = ~lost & ~perhaps
             rows, address, lanes = rows[sure], address[sure], lanes[sure]
         if self.traced:
             self._trace(index, rows, address, lanes)
         if action.retried:
-            address, lanes = self._uncrowded(index, tally, action, address, lanes)
+            address, lanes = self._uncrowded(index, tally, operation, address, lanes)
         if lanes.any():
             self._waiting.setdefault(index, []).append((address, lanes))
-            self._rows[index] = self._rows.get(index, 0) + len(address)
-            if self._rows[index] >= BATCH_ROWS:
+            if len(self._waiting[index]) >= BATCH:
                 self._count(index)
 
-    def _anywhere(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
-        """Bounds where addresses are unknown: no conflicts; each lane at another word of one bank."""
-        assert action.operation is not None
-        # Without conflicts, also where lanes of one word have them.
-        together = np.zeros(most.shape, np.int64)
-        tally.best += int(count_wavefronts(together, least, action.operation, self.gpu).phases.sum())
-        row_bytes = self.gpu.banks * self.gpu.bank_bytes
-        apart = np.broadcast_to(np.arange(most.shape[1]) * row_bytes * 2, most.shape)
-        tally.worst += int(count_wavefronts(apart, most, action.operation, self.gpu).wavefronts.sum())
+    def _served(self, operation: Operation, address: IntArray, lanes: Bools) -> Counts:
+        """What warp instructions cost; addresses of lanes that take no part do not count."""
+        used = addressing_lanes(lanes, operation)
+        return count_wavefronts(np.where(used, address, 0), lanes, operation, self.gpu)
 
-    def _perhaps(self, tally: Tally, action: Memory, address: IntArray, least: Bools, most: Bools) -> None:
-        """Bounds where lanes may take part: none of them does, or all do."""
-        assert action.operation is not None
-        used = addressing_lanes(most, action.operation)
-        address = np.where(used, address, 0)
-        counts = count_wavefronts(address, least, action.operation, self.gpu)
-        tally.best += int((counts.phases if action.retried else counts.wavefronts).sum())
-        tally.worst += int(count_wavefronts(address, most, action.operation, self.gpu).wavefronts.sum())
-        self._touched(tally, action, address[used])
+    def _bounded(self, tally: Tally, best: IntArray, worst: IntArray) -> None:
+        tally.unknown += len(best)
+        tally.best += int(best.sum())
+        tally.worst += int(worst.sum())
 
     def _uncrowded(
-        self, index: int, tally: Tally, action: Memory, address: IntArray, lanes: Bools
+        self, index: int, tally: Tally, operation: Operation, address: IntArray, lanes: Bools
     ) -> tuple[IntArray, Bools]:
         """The executions without conflicts; of the others there are bounds: none, or as lanes one by one."""
-        assert action.operation is not None
-        counts = count_wavefronts(np.where(lanes, address, 0), lanes, action.operation, self.gpu)
+        counts = self._served(operation, address, lanes)
         crowded = counts.bank_conflicts > 0
         if crowded.any():
-            tally.unknown += int(crowded.sum())
-            tally.best += int(counts.phases[crowded].sum())
-            tally.worst += int(counts.wavefronts[crowded].sum())
-            self._touched(tally, action, address[crowded][lanes[crowded]])
-            step = self.program.steps[index]
-            named = f"{step.text.split()[0]} at 0x{step.address:x}"
-            self.uncertain(
-                index, f"{named}: how many of the lanes that meet are served together is not known"
-            )
+            self._bounded(tally, counts.phases[crowded], counts.wavefronts[crowded])
+            self._touched(tally, operation, address[crowded], lanes[crowded])
+            what = "how many of the lanes that meet are served together is not known"
+            self.uncertain(index, f"{self.program.steps[index].named}: {what}")
         return address[~crowded], lanes[~crowded]
 
-    def _touched(self, tally: Tally, action: Memory, touched: IntArray) -> None:
-        assert action.operation is not None
+    def _touched(self, tally: Tally, operation: Operation, address: IntArray, lanes: Bools) -> None:
+        touched = address[addressing_lanes(lanes, operation)]
         if touched.size:
             tally.low = min(tally.low, int(touched.min()))
-            tally.high = max(tally.high, int(touched.max()) + action.operation.width_bytes)
+            tally.high = max(tally.high, int(touched.max()) + operation.width_bytes)
 
     def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools) -> None:
         first = rows < self.warps
         # One more than the most is kept, so that it is seen that some are missing.
-        if first.any() and self._traced_rows.get(index, 0) <= MOST_TRACED_ROWS:
-            self._traced_rows[index] = self._traced_rows.get(index, 0) + int(first.sum())
+        if first.any() and self._traced[index] <= MOST_TRACED_ROWS:
+            self._traced[index] += int(first.sum())
             execution = Execution(rows[first], address[first], lanes[first], self._clock)
             self.traces.setdefault(index, []).append(execution)
 
@@ -248,15 +231,12 @@ class Counter:
 
     def _count(self, index: int) -> None:
         waiting = self._waiting.pop(index)
-        self._rows[index] = 0
         action = self.program.steps[index].action
         assert isinstance(action, Memory)
         assert action.operation is not None
         address = np.concatenate([np.broadcast_to(a, one.shape) for a, one in waiting])
         lanes = np.concatenate([one for _, one in waiting])
-        used = addressing_lanes(lanes, action.operation)
-        address = np.where(used, address, 0)
-        counts = count_wavefronts(address, lanes, action.operation, self.gpu)
+        counts = self._served(action.operation, address, lanes)
         tally = self.tallies[index]
         tally.wavefronts += int(counts.wavefronts.sum())
         tally.ideal += int(counts.ideal.sum())
@@ -266,5 +246,6 @@ class Counter:
         if conflicts[worst] > tally.worst_conflicts:
             tally.worst_conflicts = int(conflicts[worst])
             tally.worst_wavefronts = int(counts.wavefronts[worst])
-            tally.worst_row = (address[worst].copy(), used[worst].copy())
-        self._touched(tally, action, address[used])
+            used = addressing_lanes(lanes, action.operation)[worst]
+            tally.worst_row = (np.where(used, address[worst], 0), used)
+        self._touched(tally, action.operation, address, lanes)

@@ -1,10 +1,15 @@
-"""One launch of a program, counted: blocks that do the same are evaluated once."""
+"""One launch of a program, counted: blocks that do the same are evaluated once.
+
+A box of a grid holds blocks whose indices agree in all but their lowest bits. One block of which those bits
+are unknown stands for all of them, where its evaluation does not need the bits.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +17,14 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.machine.boxes import Box, batches, boxes
 from layoutopt.kernels.machine.branches import sliced
 from layoutopt.kernels.machine.counts import OPEN, Counter, Execution, Tally
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
-from layoutopt.kernels.machine.loops import TooManySteps
+from layoutopt.kernels.machine.loops import Loops
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.relevance import Relevance, constant_bytes
-from layoutopt.kernels.machine.warps import Machine
-from layoutopt.kernels.program import STACK_BYTES, Program
+from layoutopt.kernels.machine.warps import Machine, TooManySteps
+from layoutopt.kernels.program import STACK_BYTES, Forget, Program
 
 DEFAULT_MOST_STEPS: Final = 250_000
 # Warps that are evaluated at once.
@@ -88,97 +92,79 @@ def evaluate(
     With `every_round` no rounds of loops are counted at once, so that traces hold each.
 
     Raises:
-        ProblemFileError: the launch is impossible, an argument names no parameter, an instruction that
-            matters is not known, or blocks that are evaluated together need more steps than `most_steps`.
+        ProblemFileError: the launch is impossible, an argument names no parameter, or blocks that are
+            evaluated together need more steps than `most_steps`.
         OutOfTime: the budget is spent.
     """
-    checked(launch)
-    given = arguments(program, launch)
+    given = arguments(program, checked(launch))
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
     budget = budget or Budget()
     slice_ = sliced(program, spaces, budget)
     run = _Run(program, slice_, launch, given, gpu, most_steps, budget, every_round)
-    return _evaluation(program, slice_, launch, given, *_cover(run, launch))
+    done = run.cover()
+    tallies: dict[int, Tally] = {}
+    doubts: dict[str, int] = {}
+    for counter, times in run.parts:
+        for index, tally in counter.tallies.items():
+            tallies.setdefault(index, Tally()).add(tally, times)
+        for why, index in counter.doubts.items():
+            doubts.setdefault(why, index)
+    if doubts:
+        doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | doubts
+    ended = any(counter.ended for counter, _ in run.parts)
+    first = run.parts[0][0]
+    barriers = tuple(sorted(first.barriers))
+    return Evaluation(program, launch, tallies, doubts, first.traces, given.missing, done, barriers, ended)
 
 
-def _cover(run: _Run, launch: Launch) -> tuple[list[tuple[Counter, int]], int]:
-    """Evaluations with the number of blocks that each stands for, the first traced; how many were executed.
+class Box(NamedTuple):
+    """Blocks.
 
-    Boxes of blocks are evaluated as one block of which the indices are partly unknown. Where that is not
-    enough, boxes are split, as long as it is cheaper than to execute every block. What is unknown in the
-    first block may be unknown in all of them, and is no reason to split.
+    Attributes:
+        origin: of the first one; multiples of the sizes.
+        bits: along each axis, 2**bits blocks.
     """
-    first = np.zeros((1, 3), np.int64)
-    if launch.blocks == 1:
-        return [(run.blocks(first, traced=True), 1)], 1
-    parts: list[tuple[Counter, int]] = []
-    left: list[Box] = []
-    for box in boxes(launch.grid):
-        _try(run, box, parts, left)
-    if not left:
-        return parts, len(parts)
-    traced = run.blocks(first, traced=True)
-    run.excused = frozenset(traced.doubts)
-    size = run.most_blocks()
-    allowance = run.executed * sum(box.blocks for box in left) // (2 * size)
-    times = max(_MOST_TIMES, _FEW_STEPS // max(run.executed, 1))
-    if run.excused:
-        end = run.probed + min(allowance, times * run.executed)
-        again = left.copy()
-        left.clear()
-        for box in again:
-            if run.probed < end and box.blocks > size:
-                _try(run, box, parts, left)
-            else:
-                left.append(box)
-        allowance = end - run.probed
-    _split(run, parts, left, allowance)
-    done = len(parts)
-    if run.excused and sum(box.blocks for box in left) > times * size:
-        traced.uncertain(-1, _LIKE_THE_FIRST)
-        return [(traced, sum(box.blocks for box in left)), *parts], done + 1
-    for blocks in batches(left, size):
-        parts.append((run.blocks(blocks), 1))
-        done += len(blocks)
-    return [(traced, 0), *parts], done
+
+    origin: tuple[int, ...]
+    bits: tuple[int, ...]
+
+    @property
+    def blocks(self) -> int:
+        """How many."""
+        return 1 << sum(self.bits)
+
+    def indices(self) -> Iterator[tuple[int, ...]]:
+        """Of every block, along x first."""
+        axes = (range(o, o + (1 << b)) for o, b in zip(self.origin, self.bits, strict=True))
+        return (index[::-1] for index in itertools.product(*list(axes)[::-1]))
+
+    def halves(self, axis: int) -> tuple[Box, Box]:
+        """Both halves along an axis, the lower first."""
+        bits = tuple(b - (k == axis) for k, b in enumerate(self.bits))
+        upper = tuple(o + ((1 << bits[k]) if k == axis else 0) for k, o in enumerate(self.origin))
+        return self._replace(bits=bits), Box(upper, bits)
 
 
-def _split(run: _Run, parts: list[tuple[Counter, int]], left: list[Box], allowance: int) -> None:
-    """Halve boxes until all are done or so many steps are spent; what is left then stays in `left`."""
-    end = run.probed + allowance
-    todo = left.copy()
-    left.clear()
-    while todo:
-        box = todo.pop(0)
-        axes = [axis for axis in range(3) if box.bits[axis]]
-        if not axes or run.probed >= end:
-            left.append(box)
-            continue
-        for axis in axes:
-            lower, upper = box.halves(axis)
-            if _try(run, lower, parts, []):
-                _try(run, upper, parts, todo)
-                break
-        else:
-            quarters = [box]
-            for axis in axes:
-                quarters = [half for one in quarters for half in one.halves(axis)]
-            for one in quarters:
-                _try(run, one, parts, todo)
-
-
-def _try(run: _Run, box: Box, parts: list[tuple[Counter, int]], left: list[Box]) -> bool:
-    """Evaluate a box as one block; whether that is as certain as the first block."""
-    counter = run.box(box)
-    if not counter.doubts.keys() <= run.excused:
-        left.append(box)
-        return False
-    parts.append((counter, box.blocks))
-    return True
+def boxes(grid: tuple[int, int, int]) -> list[Box]:
+    """Boxes that together are a grid, the largest first."""
+    parts = [
+        [(size & ~((2 << bit) - 1), bit) for bit in range(size.bit_length() - 1, -1, -1) if size >> bit & 1]
+        for size in grid
+    ]
+    every = (zip(*corner[::-1], strict=True) for corner in itertools.product(*parts[::-1]))
+    return sorted((Box(origin, bits) for origin, bits in every), key=lambda box: -box.blocks)
 
 
 @dataclass(slots=True)
 class _Run:
+    """What is evaluated how.
+
+    Attributes:
+        parts: evaluations with the number of blocks that each stands for.
+        probed, executed: steps that were spent on boxes, and on blocks.
+        excused: doubts that there are in the first block anyway.
+    """
+
     program: Program
     relevance: Relevance
     launch: Launch
@@ -187,9 +173,65 @@ class _Run:
     most_steps: int
     budget: Budget
     every_round: bool
+    parts: list[tuple[Counter, int]] = field(default_factory=list)
     probed: int = 0
     executed: int = 0
     excused: frozenset[str] = frozenset()
+
+    def cover(self) -> int:
+        """Evaluate all blocks, the first traced, in the first part; how many were executed.
+
+        Boxes are evaluated as one block. Where that is not enough, they are split, as long as it is cheaper
+        than to execute every block. What is unknown in the first block may be unknown in all of them, and is
+        no reason to split.
+        """
+        first = np.zeros((1, 3), np.int64)
+        if self.launch.blocks == 1:
+            self.parts.append((self.blocks(first, traced=True), 1))
+            return 1
+        left = [box for box in boxes(self.launch.grid) if not self.box(box)]
+        if not left:
+            return len(self.parts)
+        traced = self.blocks(first, traced=True)
+        self.excused = frozenset(traced.doubts)
+        size = self.most_blocks()
+        allowance = self.executed * sum(box.blocks for box in left) // (2 * size)
+        times = max(_MOST_TIMES, _FEW_STEPS // max(self.executed, 1))
+        end = self.probed + (min(allowance, times * self.executed) if self.excused else allowance)
+        if self.excused:
+            left = [box for box in left if self.probed >= end or box.blocks <= size or not self.box(box)]
+        left = self._split(left, end)
+        rest, done = sum(box.blocks for box in left), len(self.parts)
+        if self.excused and rest > times * size:
+            traced.uncertain(-1, _LIKE_THE_FIRST)
+            self.parts.insert(0, (traced, rest))
+            return done + 1
+        every = (index for box in left for index in box.indices())
+        while batch := list(itertools.islice(every, size)):
+            self.parts.append((self.blocks(np.array(batch, np.int64)), 1))
+        self.parts.insert(0, (traced, 0))
+        return done + rest
+
+    def _split(self, left: list[Box], end: int) -> list[Box]:
+        """Halve boxes until all are done or so many steps are spent; what is left then."""
+        todo, rest = left.copy(), []
+        while todo:
+            box = todo.pop(0)
+            axes = [axis for axis in range(3) if box.bits[axis]]
+            if not axes or self.probed >= end:
+                rest.append(box)
+                continue
+            for axis in axes:
+                lower, upper = box.halves(axis)
+                if self.box(lower):
+                    todo += [] if self.box(upper) else [upper]
+                    break
+            else:
+                quarters = [box]
+                for axis in axes:
+                    quarters = [half for one in quarters for half in one.halves(axis)]
+                todo += [one for one in quarters if not self.box(one)]
+        return rest
 
     def most_blocks(self) -> int:
         """Blocks that are evaluated at once."""
@@ -200,28 +242,29 @@ class _Run:
             bytes_ += _LOCAL_COST * STACK_BYTES * 32 * self.launch.warps
         return max(1, min(MOST_ROWS // self.launch.warps, MOST_BYTES // max(bytes_, 1)))
 
-    def box(self, box: Box) -> Counter:
-        """Execute one block that stands for all of a box; it ends at the first doubt that is not excused."""
+    def box(self, box: Box) -> bool:
+        """Evaluate a box as one block, up to a doubt that is not excused; whether there is none."""
         hidden = tuple((1 << bits) - 1 for bits in box.bits)
-        counter, steps = self._execute(np.array([box.origin], np.int64), hidden, traced=True, strict=True)
-        self.probed += steps
-        return counter
+        counter = Counter(
+            self.program, self.gpu, self.launch.warps, traced=True, strict=True, excused=self.excused
+        )
+        self.probed += self._execute(counter, np.array([box.origin], np.int64), hidden)
+        sure = counter.doubts.keys() <= self.excused
+        if sure:
+            self.parts.append((counter, box.blocks))
+        return sure
 
     def blocks(self, blocks: npt.NDArray[np.int64], traced: bool = False) -> Counter:
         """Execute some blocks."""
-        counter, steps = self._execute(blocks, (0, 0, 0), traced, strict=False)
-        self.executed += steps
+        counter = Counter(self.program, self.gpu, self.launch.warps, traced)
+        self.executed += self._execute(counter, blocks, (0, 0, 0))
         return counter
 
-    def _execute(
-        self, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...], traced: bool, strict: bool
-    ) -> tuple[Counter, int]:
-        excused = self.excused if strict else frozenset()
-        counter = Counter(self.program, self.gpu, self.launch.warps, traced, strict, excused)
+    def _execute(self, counter: Counter, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
-        machine = Machine(
-            cells, self.relevance, self.given, counter, self.most_steps, self.budget, self.every_round
-        )
+        machine = Machine(cells, self.relevance, self.given, counter, self.most_steps, self.budget)
+        if not self.every_round and not machine.memory.is_large:
+            machine.back = Loops(self.relevance.live)
         try:
             machine.run()
         except Stopped as stop:
@@ -230,7 +273,7 @@ class _Run:
         except TooManySteps as stop:
             raise ProblemFileError("--max-steps", _too_many(stop)) from None
         counter.finish()
-        return counter, self.most_steps - machine.steps_left
+        return machine.used
 
 
 def _too_many(stop: TooManySteps) -> str:
@@ -240,36 +283,16 @@ def _too_many(stop: TooManySteps) -> str:
     return f"about {stop.needed:,} steps are needed for the loop that goes round at {stop}; {advice}"
 
 
-def _evaluation(
-    program: Program,
-    needed: Relevance,
-    launch: Launch,
-    given: Arguments,
-    parts: list[tuple[Counter, int]],
-    done: int,
-) -> Evaluation:
-    tallies: dict[int, Tally] = {}
-    doubts: dict[str, int] = {}
-    for counter, times in parts:
-        for index, tally in counter.tallies.items():
-            tallies.setdefault(index, Tally()).add(tally, times)
-        for why, index in counter.doubts.items():
-            doubts.setdefault(why, index)
-    if doubts:
-        doubts = dict.fromkeys(_not_given(program, needed, given), -1) | doubts
-    ended = any(counter.ended for counter, _ in parts)
-    first = parts[0][0]
-    barriers = tuple(sorted(first.barriers))
-    return Evaluation(program, launch, tallies, doubts, first.traces, given.missing, done, barriers, ended)
-
-
-def _not_given(program: Program, needed: Relevance, given: Arguments) -> Iterator[str]:
-    """Parameters without a value that something that matters reads."""
-    parameters = program.parameters or ()
+def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterator[str]:
+    """Instructions that are not known and parameters without a value, if what matters reads them."""
     read: set[int] = set()
     for step, matters in zip(program.steps, needed.matters, strict=True):
-        if matters:
-            read.update(constant_bytes(step))
+        if not matters:
+            continue
+        read.update(constant_bytes(step))
+        if isinstance(step.action, Forget) and step.action.why and not step.action.counts:
+            yield f"{step.action.why}, and what follows depends on it"
+    parameters = program.parameters or ()
     for k in given.missing:
         begin = program.parameter_base + parameters[k].offset
         if not read.isdisjoint(range(begin, begin + parameters[k].size)):

@@ -1,17 +1,22 @@
 """Groups of converged lanes: who runs together, who waits for whom.
 
 A `Group` stands for many warps at once: each of its rows is one group of converged lanes of one warp, and all
-rows stand at the same step. Groups of one warp never join because they happen to meet; they join at a `Meet`.
+rows stand at the same step. Groups of one warp never join because they happen to meet; they join where lanes
+that were remembered together meet (`Reconverge`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Final
 
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.values import Bits, Bools
+
+# No lane of any row.
+NOBODY: Final[Bools] = np.zeros((1, 1), bool)
 
 
 @dataclass(slots=True)
@@ -64,165 +69,168 @@ def lanes_of(bits: Bits) -> Bools:
     return lanes
 
 
+def alike(a: object, b: object) -> bool:
+    """Whether two objects of this module, or collections of them, say the same."""
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)  # type: ignore[arg-type]
+    if is_dataclass(a):
+        names = [field.name for field in fields(a)]
+        return alike([getattr(a, name) for name in names], [getattr(b, name) for name in names])
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(alike(value, b[key]) for key, value in a.items())
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(alike, a, b))
+    return a == b
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Lanes that wait at a step for lanes of their own warp.
+
+    Attributes:
+        name: under which they were remembered.
+        lanes: bool, shape (warps, 32).
+        needed: for each of them the mask of those who meet, same shape.
+    """
+
+    name: str | None
+    lanes: Bools
+    needed: Bits
+
+
+@dataclass(slots=True)
 class Meetings:
     """Lanes that wait for lanes of their own warp. A mask of lanes is a uint64.
 
-    Args:
+    Attributes:
         warps: rows in all.
+        expected: by name, whom each lane will meet, shape (warps, 32).
+        waiting: by step.
     """
 
-    def __init__(self, warps: int) -> None:
-        self._warps = warps
-        self._expected: dict[str, Bits] = {}  # shape (warps, 32): whom each lane will meet
-        self._waiting: dict[int, Bools] = {}  # at a step, shape (warps, 32)
-        self._needed: dict[int, Bits] = {}  # at a step, shape (warps, 32)
-        self._names: dict[int, str | None] = {}
+    warps: int
+    expected: dict[str, Bits]
+    waiting: dict[int, _Waiting]
 
-    def saved(self, name: str, group: Group) -> Bits:
-        """For every lane of the rows of a group, the lanes it will meet."""
-        found: Bits = self._table(name)[group.rows]
-        return found
-
-    def _table(self, name: str) -> Bits:
-        return self._expected.setdefault(name, np.zeros((self._warps, 32), np.uint64))
-
-    def mark(self, name: str, group: Group) -> None:
-        """The lanes of each row will meet."""
-        self.restore(name, group, masks(group.lanes))
+    def saved(self, name: str) -> Bits:
+        """For every lane of all rows, the lanes it will meet."""
+        return self.expected.setdefault(name, np.zeros((self.warps, 32), np.uint64))
 
     def restore(self, name: str, group: Group, whom: Bits) -> None:
         """Every lane of the group will meet the lanes of its mask, broadcastable to (rows, 32)."""
-        table = self._table(name)
+        table = self.saved(name)
         table[group.rows] = np.where(group.lanes, whom, table[group.rows])
 
     def leave(self, name: str, group: Group) -> None:
         """The lanes of the group are no longer waited for."""
         gone = masks(group.lanes)
-        self._table(name)[group.rows] &= ~gone
-        for at, needed in self._needed.items():
-            if self._names[at] == name:
-                needed[group.rows] &= ~gone
+        self.saved(name)[group.rows] &= ~gone
+        for one in self.waiting.values():
+            if one.name == name:
+                one.needed[group.rows] &= ~gone
 
     def arrive(self, group: Group, name: str | None, whom: Bits, live: Bools) -> bool:
         """The group comes to its step to meet `whom`; whether all are there already, so that it goes on."""
-        here = masks(group.lanes)
-        waiting = self._waiting.get(group.at)
-        if waiting is None or not waiting[group.rows].any():
-            absent = whom & masks(live[group.rows]) & ~here
+        here, rows = masks(group.lanes), group.rows
+        one = self.waiting.get(group.at)
+        if one is None or not one.lanes[rows].any():
+            absent = whom & masks(live[rows]) & ~here
             if not (absent * group.lanes).any():
                 return True
-        if waiting is None:
-            waiting = self._waiting[group.at] = np.zeros((self._warps, 32), bool)
-            self._needed[group.at] = np.zeros((self._warps, 32), np.uint64)
-            self._names[group.at] = name
-        waiting[group.rows] |= group.lanes
-        needed = self._needed[group.at]
-        needed[group.rows] = np.where(group.lanes, whom | here, needed[group.rows])
+        if one is None:
+            table = np.zeros((self.warps, 32), np.uint64)
+            one = self.waiting[group.at] = _Waiting(name, table != 0, table)
+        one.lanes[rows] |= group.lanes
+        one.needed[rows] = np.where(group.lanes, whom | here, one.needed[rows])
         return False
 
     def complete(self, live: Bools) -> list[Group]:
         """Groups that wait for nobody any more, one step on."""
         found = []
-        for at, waiting in list(self._waiting.items()):
-            while (rows := np.flatnonzero(waiting.any(axis=1))).size:
-                absent = masks(live[rows] & ~waiting[rows])
-                ready = waiting[rows] & ((self._needed[at][rows] & absent) == 0)
+        for at, one in list(self.waiting.items()):
+            while (rows := np.flatnonzero(one.lanes.any(axis=1))).size:
+                absent = masks(live[rows] & ~one.lanes[rows])
+                ready = one.lanes[rows] & ((one.needed[rows] & absent) == 0)
                 some = ready.any(axis=1)
                 if not some.any():
                     break
                 rows, first = rows[some], ready[some].argmax(axis=1)
-                lanes = lanes_of(self._needed[at][rows, first][:, None]) & live[rows]
+                lanes = lanes_of(one.needed[rows, first][:, None]) & live[rows]
                 found.append(Group(at + 1, rows, lanes))
-                waiting[rows] &= ~lanes
-            if not waiting.any():
-                del self._waiting[at], self._needed[at], self._names[at]
+                one.lanes[rows] &= ~lanes
+            if not one.lanes.any():
+                del self.waiting[at]
         return found
 
-    def alone(self) -> None:
-        """Nobody waits."""
-        self._waiting, self._needed, self._names = {}, {}, {}
 
-    def state(self) -> tuple[object, ...]:
-        """Who will meet whom, and who waits, to compare."""
-        expected = {name: table.tobytes() for name, table in self._expected.items() if table.any()}
-        waiting = {at: (w.tobytes(), self._needed[at].tobytes()) for at, w in self._waiting.items()}
-        return expected, waiting, dict(self._names)
+@dataclass(slots=True)
+class _Barrier:
+    """One barrier of every block.
 
-    @property
-    def waiting(self) -> dict[int, Bools]:
-        """Lanes that wait, by step."""
-        return self._waiting
+    Attributes:
+        arrived: threads that came without waiting, by warp, shape (blocks, warps).
+        expected: threads, 0 for all that live, shape (blocks,).
+        waiting: who came to wait.
+    """
+
+    arrived: IntArray
+    expected: IntArray
+    waiting: list[Group]
 
 
+@dataclass(slots=True)
 class Barriers:
     """Warps that wait for warps of their block.
 
-    Args:
+    Attributes:
         blocks: of these launches.
         warps: of a block.
+        numbered: barriers by their numbers.
     """
 
-    def __init__(self, blocks: int, warps: int) -> None:
-        self._blocks, self._warps = blocks, warps
-        # By number of the barrier: lanes that wait, threads that arrived without waiting, threads expected.
-        self._waiting: dict[int, list[Group]] = {}
-        self._arrived: dict[int, IntArray] = {}
-        self._expected: dict[int, IntArray] = {}
-
-    def arrive(self, group: Group, number: int, count: int | None, waits: bool) -> None:
-        """The group comes to a barrier; `count` threads are expected, or all that live."""
-        blocks = group.rows // self._warps
-        expected = self._expected.setdefault(number, np.zeros(self._blocks, np.int64))
-        expected[blocks] = 0 if count is None else -(-count // 32) * 32
-        if waits:
-            self._waiting.setdefault(number, []).append(group)
-        else:
-            arrived = self._arrived.setdefault(number, np.zeros((self._blocks, self._warps), np.int64))
-            np.add.at(arrived, (blocks, group.rows % self._warps), 1)
-
-    def complete(self, live: Bools) -> list[tuple[Group, list[tuple[int, IntArray]]]]:
-        """Groups that may go on, each with the blocks and their warps that met."""
-        found = []
-        for number in list(self._waiting):
-            groups = self._waiting[number]
-            here = np.zeros((self._blocks * self._warps, 32), bool)
-            for group in groups:
-                here[group.rows] |= group.lanes
-            come = (here.any(axis=1) & (here | ~live).all(axis=1)).reshape(self._blocks, -1)
-            arrived = self._arrived.get(number, np.zeros((self._blocks, self._warps), np.int64))
-            alive = live.any(axis=1).reshape(self._blocks, -1)
-            expected = self._expected[number]
-            counted = 32 * (come.sum(axis=1) + arrived.sum(axis=1)) >= expected
-            everyone = (come | (arrived > 0) | ~alive).all(axis=1)
-            done = come.any(axis=1) & np.where(expected > 0, counted, everyone)
-            if not done.any():
-                continue
-            met = [(int(b), np.flatnonzero(come[b] | (arrived[b] > 0))) for b in np.flatnonzero(done)]
-            arrived[done] = 0
-            kept = []
-            for group in groups:
-                go = done[group.rows // self._warps]
-                if go.any():
-                    found.append((Group(group.at + 1, group.rows[go], group.lanes[go]), met))
-                    met = []
-                if not go.all():
-                    kept.append(Group(group.at, group.rows[~go], group.lanes[~go]))
-            self._waiting[number] = kept
-            if not kept:
-                del self._waiting[number]
-        return found
-
-    def state(self) -> tuple[object, ...]:
-        """Who waits and who has come, to compare."""
-        waiting = {
-            number: sorted((g.at, g.rows.tobytes(), g.lanes.tobytes()) for g in groups)
-            for number, groups in self._waiting.items()
-        }
-        arrived = {number: table.tobytes() for number, table in self._arrived.items() if table.any()}
-        expected = {number: table.tobytes() for number, table in self._expected.items()}
-        return waiting, arrived, expected
+    blocks: int
+    warps: int
+    numbered: dict[int, _Barrier]
 
     @property
     def waiting(self) -> list[Group]:
         """Groups that wait."""
-        return [group for groups in self._waiting.values() for group in groups]
+        return [group for barrier in self.numbered.values() for group in barrier.waiting]
+
+    def arrive(self, group: Group, number: int, count: int | None, waits: bool) -> None:
+        """The group comes to a barrier; `count` threads are expected, or all that live."""
+        if number not in self.numbered:
+            table = np.zeros((self.blocks, self.warps), np.int64)
+            self.numbered[number] = _Barrier(table, table[:, 0].copy(), [])
+        barrier, blocks = self.numbered[number], group.rows // self.warps
+        barrier.expected[blocks] = 0 if count is None else -(-count // 32) * 32
+        if waits:
+            barrier.waiting.append(group)
+        else:
+            np.add.at(barrier.arrived, (blocks, group.rows % self.warps), 1)
+
+    def complete(self, live: Bools) -> list[tuple[Group, list[tuple[int, IntArray]]]]:
+        """Groups that may go on, each with the blocks and their warps that met."""
+        found = []
+        for barrier in self.numbered.values():
+            here = np.zeros((self.blocks * self.warps, 32), bool)
+            for group in barrier.waiting:
+                here[group.rows] |= group.lanes
+            come = (here.any(axis=1) & (here | ~live).all(axis=1)).reshape(self.blocks, -1)
+            arrived, alive = barrier.arrived, live.any(axis=1).reshape(self.blocks, -1)
+            counted = 32 * (come.sum(axis=1) + arrived.sum(axis=1)) >= barrier.expected
+            everyone = (come | (arrived > 0) | ~alive).all(axis=1)
+            done = come.any(axis=1) & np.where(barrier.expected > 0, counted, everyone)
+            if not done.any():
+                continue
+            met = [(int(b), np.flatnonzero(come[b] | (arrived[b] > 0))) for b in np.flatnonzero(done)]
+            arrived[done] = 0
+            groups, barrier.waiting = barrier.waiting, []
+            for group in groups:
+                go = done[group.rows // self.warps]
+                if go.any():
+                    found.append((Group(group.at + 1, group.rows[go], group.lanes[go]), met))
+                    met = []
+                if not go.all():
+                    barrier.waiting.append(Group(group.at, group.rows[~go], group.lanes[~go]))
+        return found

@@ -12,10 +12,10 @@ is refused at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import Counter
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.lines import Span
-from layoutopt.kernels.machine.registers import Registers, Stopped
+from layoutopt.kernels.machine.registers import Stopped
 from layoutopt.kernels.machine.values import Value, of_line
+from layoutopt.kernels.machine.warps import Machine, TooManySteps
 
 Key = tuple[int, bytes, bytes]
 
@@ -33,7 +34,6 @@ Key = tuple[int, bytes, bytes]
 FIRST_ROUND: Final = 32
 FIRST_STEPS: Final = 1024
 _LOOKED_AT: Final = (4, 9, 17, 33)
-_COSTLY_STEPS: Final = 128
 # Steps that must be left in a loop for it to be worth while.
 _WORTH_STEPS: Final = 2048
 # Rounds that one evaluation may go through, and how often they must at least repeat.
@@ -45,47 +45,8 @@ _LARGEST: Final = 1 << 60
 _MULTIPLES: Final = tuple(sorted(m << k for m in (1, 3, 5, 7) for k in range(13)))
 
 
-class TooManySteps(Exception):
-    """More steps than allowed.
-
-    Args:
-        place: the step that was to be executed, for people.
-        needed: about how many steps that takes; None where it is not known.
-    """
-
-    def __init__(self, place: str, needed: int | None = None) -> None:
-        super().__init__(place)
-        self.needed = needed
-
-
 class RoundsDone(Exception):
     """The rounds that were asked for are executed; the machine stands where the next one begins."""
-
-
-class Machine(Protocol):
-    """What a loop needs of the machine that executes it."""
-
-    registers: Registers
-    recorder: Counter
-    steps_left: int
-    trials: list[int]
-    at: int
-
-    @property
-    def used(self) -> int:
-        """Steps that were executed."""
-
-    def mattering(self, live: Sequence[frozenset[str]], at: int) -> frozenset[str]:
-        """Cells that matter where a group stands that is at a step, and where the others stand."""
-
-    def fork(self, counter: Counter, loops: Loops | None, most_steps: int) -> Self:
-        """A machine that stands where this one does and changes nothing of it."""
-
-    def go_on(self, first: Group) -> None:
-        """Execute until every lane has exited, one more group than there are being ready."""
-
-    def waits_like(self, other: Self) -> bool:
-        """Whether the same lanes stand and wait at the same steps and memories hold the same."""
 
 
 class _Snapshot(NamedTuple):
@@ -96,11 +57,16 @@ class _Snapshot(NamedTuple):
 
 
 class _Guess(NamedTuple):
-    """Every `period` rounds these cells have moved so far, and all others are as they were."""
+    """Every `period` rounds, of so many steps together, these cells move, and all others stay."""
 
     period: int
     moves: dict[str, IntArray]
     steps: int
+
+    def times(self, multiple: int) -> _Guess:
+        """So many periods as one."""
+        moves = {cell: multiple * move for cell, move in self.moves.items()}
+        return _Guess(self.period * multiple, moves, self.steps * multiple)
 
 
 @dataclass(slots=True)
@@ -108,8 +74,8 @@ class _Seen:
     """One loop of one group.
 
     Attributes:
+        first: steps that were left at the first round.
         rounds: so far.
-        first: steps that were left at the first one.
         look: the round when to look at registers again.
         history: what was looked at.
         multiple: of the period that was guessed, what held last.
@@ -123,7 +89,7 @@ class _Seen:
 
 
 class Loops:
-    """The loops of a machine.
+    """The loops of a machine, which is to call it where a round begins.
 
     Args:
         live: cells that matter before each step.
@@ -148,7 +114,7 @@ class Loops:
         own = {key: seen.multiple for key, seen in self._seen.items() if seen.multiple is not None}
         return {**self._known, **own}
 
-    def back(self, machine: Machine, group: Group, header: int) -> None:
+    def __call__(self, machine: Machine, group: Group, header: int) -> None:
         """A whole group goes back to where a round begins; afterwards many rounds may have happened.
 
         Raises:
@@ -162,43 +128,16 @@ class Loops:
             if self._left == 0:
                 raise RoundsDone
             return
-        seen = self._seen.get(key)
-        if seen is None:
-            seen = self._seen[key] = _Seen(machine.steps_left, multiple=self._known.get(key))
+        seen = self._seen.setdefault(key, _Seen(machine.steps_left, multiple=self._known.get(key)))
         seen.rounds += 1
-        if seen.multiple is None and seen.rounds < seen.look:
-            costly = seen.first - machine.steps_left >= FIRST_STEPS
-            if seen.look > FIRST_ROUND or not costly:
-                return
-        elif seen.rounds < seen.look and seen.look > FIRST_ROUND:
+        costly = seen.multiple is not None or seen.first - machine.steps_left >= FIRST_STEPS
+        if seen.rounds < seen.look and (seen.look > FIRST_ROUND or not costly):
             return
         names = machine.mattering(self.live, header)
         seen.history.append(_Snapshot(machine.registers.held(names), machine.steps_left))
         if len(seen.history) in _LOOKED_AT:
-            self._look(machine, Group(header, group.rows, group.lanes), key, seen)
-
-    def _look(self, machine: Machine, group: Group, key: Key, seen: _Seen) -> None:
-        guess = _guess(seen.history)
-        early = len(seen.history) < _LOOKED_AT[1] and seen.multiple is None
-        if guess is None or (early and guess.steps < _COSTLY_STEPS * guess.period):
-            if len(seen.history) >= _LOOKED_AT[-1]:
-                seen.history, seen.look = [], 4 * seen.rounds
-            return
-        place = _Place(machine, self, group, key, seen.history[-1].cells)
-        multiple, left = _summed(place, guess, seen.multiple)
-        if multiple is not None:
-            # The loop may be entered again: then it is known what to try.
-            seen.multiple, seen.look = multiple, 0
-        elif seen.multiple is not None:
-            seen.look = seen.rounds + FIRST_ROUND
-        elif not early:
-            if left * guess.steps > machine.steps_left:
-                left = min(left, _first_change(place, guess))
-            if left * guess.steps > machine.steps_left:
-                raise TooManySteps(machine.registers.named(machine.at), left * guess.steps)
-            seen.look = 4 * seen.rounds
-        if multiple is not None or not early:
-            seen.history = []
+            place = _Place(machine, self, Group(header, group.rows, group.lanes), key, seen.history[-1].cells)
+            _look(place, seen)
 
 
 class _Place(NamedTuple):
@@ -210,15 +149,61 @@ class _Place(NamedTuple):
     key: Key
     now: dict[str, Value]
 
-    def fork(self, counter: Counter, guess: _Guess) -> Machine:
-        """A machine that goes through the rounds of a period."""
+    def try_period(self, guess: _Guess, cells: Mapping[str, Value], counter: Counter) -> Machine | None:
+        """A machine in which these cells have gone through a period; None where it cannot be seen to."""
         loops = Loops(self.loops.live, (self.key, guess.period), self.loops.known())
-        machine = self.machine
-        return machine.fork(counter, loops, min(4 * guess.steps + 64, machine.trials[0]))
+        trials = self.machine.trials
+        fork = self.machine.fork(counter, loops, min(4 * guess.steps + 64, trials[0]))
+        for cell, value in cells.items():
+            fork.registers.put(cell, value)
+        try:
+            fork.go_on(Group(self.group.at, self.group.rows, self.group.lanes))
+        except RoundsDone:
+            return fork
+        except (Stopped, TooManySteps, ProblemFileError):
+            return None
+        finally:
+            trials[0] -= fork.used
+        return None
 
-    def start(self) -> Group:
-        """The group that goes on."""
-        return Group(self.group.at, self.group.rows, self.group.lanes)
+    def lines(self, guess: _Guess, span: Span) -> dict[str, Value] | None:
+        """The cells that move, in all periods of a span; None where one does not go evenly."""
+        found = {}
+        for cell, move in guess.moves.items():
+            line = of_line(self.now[cell].bits.astype(np.int64), move, span, 64)
+            if line is None:
+                return None
+            found[cell] = line
+        return found
+
+    def after(self, guess: _Guess, periods: int) -> dict[str, Value]:
+        """The cells that move, so many periods on."""
+        return {
+            cell: Value((self.now[cell].bits.astype(np.int64) + move * periods).astype(np.uint64))
+            for cell, move in guess.moves.items()
+        }
+
+
+def _look(place: _Place, seen: _Seen) -> None:
+    guess, rounds = _guess(seen.history), len(seen.history)
+    if guess is None:
+        if rounds == _LOOKED_AT[-1]:
+            seen.history, seen.look = [], 4 * seen.rounds
+        return
+    multiple, left = _summed(place, guess, seen.multiple)
+    if multiple is not None:
+        # The loop may be entered again: then it is known what to try.
+        seen.multiple, seen.look = multiple, 0
+    elif seen.multiple is not None:
+        seen.look = seen.rounds + FIRST_ROUND
+    elif rounds == _LOOKED_AT[0]:
+        return
+    else:
+        if left * guess.steps > place.machine.steps_left and _goes_on(place, guess, left // 2):
+            named = place.machine.registers.named(place.machine.at)
+            raise TooManySteps(named, left * guess.steps)
+        seen.look = 4 * seen.rounds
+    seen.history = []
 
 
 def _summed(place: _Place, guess: _Guess, known: int | None) -> tuple[int | None, int]:
@@ -227,30 +212,86 @@ def _summed(place: _Place, guess: _Guess, known: int | None) -> tuple[int | None
     Returns:
         Of which multiple of the period (None for none), and about how many periods there were to come; 0
         where that is not known.
+
+    Raises:
+        Stopped: nothing ever changes.
     """
-    costly = guess.steps >= _COSTLY_STEPS
-    left = 0 if costly else _periods_left(place, guess)
-    most = left or _MOST_ROUNDS
+    machine = place.machine
+    if not guess.moves:
+        if _holds(place, guess, Span(0)) is not None:
+            raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
+        return None, 0
+    left = most = _first_change(place, guess)
     for multiple in _MULTIPLES if known is None else (known,):
-        if multiple > 1 and costly and not left:
-            left = _periods_left(place, guess)
-            most = min(most, left or most)
-        if left and left * guess.steps < _WORTH_STEPS:
+        repeats = most // multiple
+        if most * guess.steps < _WORTH_STEPS or multiple * guess.period > _LONGEST_PERIOD:
             break
-        if multiple * guess.period > _LONGEST_PERIOD or most // multiple < _LEAST_REPEATS:
+        if repeats < _LEAST_REPEATS:
             break
-        trial = _Trial(place, _times(guess, multiple))
-        repeats = trial.repeats(most // multiple - 1)
-        if repeats:
-            trial.apply(repeats)
-            return multiple, most
-        most = min(most, (trial.ends + 1) * multiple)
-    return None, min(most, left)
+        times = guess.times(multiple)
+        for _ in range(_ATTEMPTS):
+            span = Span(repeats - 1)
+            counter = _holds(place, times, span)
+            if counter is not None:
+                machine.recorder.repeat(counter, repeats)
+                for cell, value in place.after(times, repeats).items():
+                    machine.registers.put(cell, value)
+                return multiple, most
+            if span.compared < repeats:
+                most = min(most, (span.compared + 1) * multiple)
+            end = span.compared if span.compared < repeats else span.wrapped
+            if end >= repeats or end < _LEAST_REPEATS:
+                break
+            repeats = end
+    return None, min(most, left) if left <= _MOST_ROUNDS else 0
 
 
-def _times(guess: _Guess, multiple: int) -> _Guess:
-    moves = {cell: multiple * move for cell, move in guess.moves.items()}
-    return _Guess(guess.period * multiple, moves, guess.steps * multiple)
+def _holds(place: _Place, guess: _Guess, span: Span) -> Counter | None:
+    """What one of the periods of a span costs, if all of them are seen to do the same."""
+    begin = place.lines(guess, span)
+    counter = place.machine.recorder.trial()
+    fork = None if begin is None else place.try_period(guess, begin, counter)
+    if fork is None or begin is None:
+        return None
+    held = fork.registers.held(frozenset(place.now))
+    for cell, value in place.now.items():
+        after = held.get(cell)
+        if cell not in begin:
+            if not _same(value, after):
+                return None
+            continue
+        line, first = after.line if after is not None else None, begin[cell].line
+        if line is None or first is None or line.span is not first.span:
+            return None
+        if (line.slope != first.slope).any() or (line.start != first.start + guess.moves[cell]).any():
+            return None
+    return counter if place.machine.waits_like(fork) else None
+
+
+def _first_change(place: _Place, guess: _Guess) -> int:
+    """The first period to come in which a comparison comes out otherwise, as far as is seen.
+
+    A loop that ends where numbers are equal ends there, whatever they are later.
+    """
+    most = _MOST_ROUNDS
+    for _ in range(_ATTEMPTS):
+        span = Span(most)
+        place.try_period(guess, place.lines(guess, span) or {}, place.machine.recorder.trial(strict=False))
+        if span.compared <= most or span.wrapped > most:
+            return span.compared
+        most = span.wrapped - 1
+    return most
+
+
+def _goes_on(place: _Place, guess: _Guess, periods: int) -> bool:
+    """Whether there is a period so many periods on, as far as registers go on as they did."""
+    cells = place.after(guess, periods)
+    fork = place.try_period(guess, cells, place.machine.recorder.trial(strict=False))
+    if fork is None or any((value.bits >> np.uint64(32)).any() for value in cells.values()):
+        return False
+    # It may have been left and entered again.
+    held, then = fork.registers.held(frozenset(cells)), place.after(guess, periods + 1)
+    return all(_same(held.get(cell), value) for cell, value in then.items())
 
 
 def _guess(history: list[_Snapshot]) -> _Guess | None:
@@ -268,8 +309,7 @@ def _guess(history: list[_Snapshot]) -> _Guess | None:
         before = history[-1 - period].cells
         if all(_same(before.get(cell), history[-1].cells[cell]) for cell in uneven):
             steps = (history[-1 - period].steps_left - history[-1].steps_left) // period
-            moves_ = {cell: move * period for cell, move in steady.items()}
-            return _Guess(period, moves_, max(steps, 1) * period)
+            return _Guess(1, steady, max(steps, 1)).times(period)
     return None
 
 
@@ -277,10 +317,10 @@ def _moved(before: Value | None, after: Value | None) -> IntArray | None:
     """By how much numbers rose; None where they are not known."""
     if before is None or after is None:
         return None
-    if before is after or _same(before, after):
+    if _same(before, after):
         return np.zeros((1, 1), np.int64)
     for value in (before, after):
-        if value.unknown is not None or value.line is not None or int(value.bits.max()) >= _LARGEST:
+        if not value.sure or value.line is not None or int(value.bits.max()) >= _LARGEST:
             return None
     return after.bits.astype(np.int64) - before.bits.astype(np.int64)
 
@@ -289,158 +329,9 @@ def _same(a: Value | None, b: Value | None) -> bool:
     """Whether two values say the same."""
     if a is None or b is None or a is b:
         return a is b
-    hidden = [np.zeros((1, 1), np.uint64) if v.unknown is None else v.unknown for v in (a, b)]
-    if not bool((a.bits == b.bits).all()) or not bool((hidden[0] == hidden[1]).all()):
+    if not bool((a.bits == b.bits).all()) or not bool((a.unknown == b.unknown).all()):
         return False
     if a.line is None or b.line is None:
         return a.line is b.line
-    same_span = a.line.span is b.line.span
-    return same_span and bool((a.line.start == b.line.start).all() and (a.line.slope == b.line.slope).all())
-
-
-class _Trial:
-    """Whether a guess holds: one period executed with the number of the period unknown.
-
-    Attributes:
-        ends: the period in which a comparison comes out otherwise than in this one, as far as was seen.
-    """
-
-    def __init__(self, place: _Place, guess: _Guess) -> None:
-        self._place, self._guess = place, guess
-        self._counter: Counter | None = None
-        self.ends = _MOST_ROUNDS
-
-    def repeats(self, most: int) -> int:
-        """How many periods from now on do the same; 0 where it is not seen that some do.
-
-        Raises:
-            Stopped: nothing ever changes.
-        """
-        if not self._guess.moves:
-            if self._holds(Span(0)):
-                machine = self._place.machine
-                raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
-            return 0
-        for _ in range(_ATTEMPTS):
-            span = Span(most)
-            if self._holds(span):
-                return most + 1
-            if span.compared <= most:
-                self.ends = min(self.ends, span.compared)
-            end = span.compared if span.compared <= most else span.wrapped
-            if end > most or end < _LEAST_REPEATS:
-                return 0
-            most = end - 1
-        return 0
-
-    def _holds(self, span: Span) -> bool:
-        place = self._place
-        lines: dict[str, Value] = {}
-        for cell, move in self._guess.moves.items():
-            line = of_line(place.now[cell].bits.astype(np.int64), move, span, 64)
-            if line is None:
-                return False
-            lines[cell] = line
-        counter = place.machine.recorder.trial()
-        fork = place.fork(counter, self._guess)
-        for cell, line in lines.items():
-            fork.registers.put(cell, line)
-        try:
-            fork.go_on(place.start())
-        except RoundsDone:
-            self._counter = counter
-            return self._ends_as_it_began(fork, lines)
-        except (Stopped, TooManySteps, ProblemFileError):
-            return False
-        finally:
-            place.machine.trials[0] -= fork.used
-        return False
-
-    def _ends_as_it_began(self, fork: Machine, lines: dict[str, Value]) -> bool:
-        held = fork.registers.held(frozenset(self._place.now))
-        for cell, value in self._place.now.items():
-            after = held.get(cell)
-            begin = lines.get(cell)
-            if begin is None:
-                if not _same(value, after):
-                    return False
-                continue
-            move, line, first = self._guess.moves[cell], after.line if after is not None else None, begin.line
-            if line is None or first is None or line.span is not first.span:
-                return False
-            if (line.slope != move).any() or (line.start != first.start + move).any():
-                return False
-        return self._place.machine.waits_like(fork)
-
-    def apply(self, repeats: int) -> None:
-        """Let so many periods have happened."""
-        assert self._counter is not None
-        machine = self._place.machine
-        machine.recorder.repeat(self._counter, repeats)
-        for cell, move in self._guess.moves.items():
-            machine.registers.put(cell, _after(self._place.now[cell], move, repeats))
-
-
-def _after(value: Value, move: IntArray, periods: int) -> Value:
-    return Value((value.bits.astype(np.int64) + move * periods).astype(np.uint64))
-
-
-def _first_change(place: _Place, guess: _Guess) -> int:
-    """The first period to come in which a comparison comes out otherwise, as far as is seen.
-
-    A loop that ends where numbers are equal ends there, whatever they are later.
-    """
-    most = _MOST_ROUNDS
-    for _ in range(_ATTEMPTS):
-        span = Span(most)
-        fork = place.fork(place.machine.recorder.trial(strict=False), guess)
-        for cell, move in guess.moves.items():
-            line = of_line(place.now[cell].bits.astype(np.int64), move, span, 64)
-            if line is not None:
-                fork.registers.put(cell, line)
-        try:
-            fork.go_on(place.start())
-        except (RoundsDone, Stopped, TooManySteps, ProblemFileError):
-            pass
-        finally:
-            place.machine.trials[0] -= fork.used
-        if span.compared <= most or span.wrapped > most:
-            return span.compared
-        most = span.wrapped - 1
-    return most
-
-
-def _periods_left(place: _Place, guess: _Guess) -> int:
-    """About how many periods there are to come, as far as registers go on as they did; 0 if not known."""
-    if not guess.moves:
-        return 0
-
-    def goes_on(periods: int) -> bool:
-        cells = {cell: _after(place.now[cell], move, periods) for cell, move in guess.moves.items()}
-        if any((value.bits >= 1 << 32).any() for value in cells.values()):
-            return False
-        fork = place.fork(place.machine.recorder.trial(strict=False), guess)
-        for cell, value in cells.items():
-            fork.registers.put(cell, value)
-        try:
-            fork.go_on(place.start())
-        except RoundsDone:
-            # It may have been left and entered again.
-            held = fork.registers.held(frozenset(cells))
-            return all(_same(held.get(c), _after(v, guess.moves[c], 1)) for c, v in cells.items())
-        except TooManySteps:
-            return False
-        finally:
-            place.machine.trials[0] -= fork.used
-        return False
-
-    least, most = 0, 1
-    try:
-        while goes_on(most):
-            least, most = most, 2 * most
-        while most - least > 1:
-            middle = (least + most) // 2
-            least, most = (middle, most) if goes_on(middle) else (least, middle)
-    except (Stopped, ProblemFileError):
-        return 0
-    return least
+    evenly = zip(a.line[:2], b.line[:2], strict=True)
+    return a.line.span is b.line.span and all(bool((x == y).all()) for x, y in evenly)

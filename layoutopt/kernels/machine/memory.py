@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.values import Bits, Bools, Value, made
+from layoutopt.kernels.machine.values import Bits, Bools, Value, hidden_where, made
 
 # Shared memory of the blocks of a cluster lies so far apart, of so many at most.
 _CLUSTER_STEP: Final = 1 << 24
@@ -94,18 +94,14 @@ class Bytes:
         at = np.where(here, address, 0)[..., None] + np.arange(width)
         rows = np.broadcast_to(row, address.shape)[..., None]
         bits = _number(self._data[rows, at])
-        hidden = _number(self._hidden[rows, at])
-        if not here.all():
-            hidden = np.where(here, hidden, np.uint64((1 << 8 * width) - 1))
-        return made(bits, hidden, 8 * width)
+        return hidden_where(~here, made(bits, _number(self._hidden[rows, at]), 8 * width), 8 * width)
 
     def store(self, row: IntArray, address: IntArray, width: int, value: Value, where: Bools) -> None:
         """Write numbers of `width` bytes; bytes that lanes give different values become unknown."""
         where = where & self.inside(address, width)
         rows = np.broadcast_to(row, address.shape)[where][:, None]
         at = address[where][:, None] + np.arange(width)
-        data = _bytes(value.bits, address.shape, where, width)
-        hidden = _bytes(value.unknown, address.shape, where, width)
+        data, hidden = (_bytes(part, address.shape, where, width) for part in value[:2])
         self._data[rows, at] = data
         self._hidden[rows, at] = hidden
         clash = (self._data[rows, at] != data) | (self._hidden[rows, at] != hidden)
@@ -122,9 +118,7 @@ def _number(parts: npt.NDArray[np.uint8]) -> Bits:
     return total
 
 
-def _bytes(bits: Bits | None, shape: tuple[int, ...], where: Bools, width: int) -> npt.NDArray[np.uint8]:
-    if bits is None:
-        return np.zeros((int(where.sum()), width), np.uint8)
+def _bytes(bits: Bits, shape: tuple[int, ...], where: Bools, width: int) -> npt.NDArray[np.uint8]:
     chosen = np.ascontiguousarray(np.broadcast_to(bits, shape)[where])
     return chosen[:, None].view(np.uint8).reshape(len(chosen), 8)[:, :width]
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.groups import Group
+from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments, Launch, constant_bank
-from layoutopt.kernels.machine.lines import Line
 from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.machine.values import (
+    NO_BITS,
     Bools,
     Value,
     constant,
@@ -20,7 +22,6 @@ from layoutopt.kernels.machine.values import (
     of_lane,
     select,
     unknown,
-    whole,
 )
 from layoutopt.kernels.program import Operand, Program, Step
 
@@ -54,8 +55,7 @@ class Registers:
         hidden: tuple[int, ...] = (0, 0, 0),
     ) -> None:
         self.program, self.launch = program, launch
-        self.blocks = len(blocks)
-        self.warps = launch.warps
+        self.blocks, self.warps = len(blocks), launch.warps
         self.rows = self.blocks * self.warps
         thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
@@ -71,27 +71,33 @@ class Registers:
 
     def named(self, index: int) -> str:
         """A step, for people."""
-        step = self.program.steps[index]
-        place = f" ({step.place.file}:{step.place.line})" if step.place is not None else ""
-        words = [word for word in step.text.split() if not word.startswith("@")]
-        return f"{words[0] if words else '?'} at 0x{step.address:x}{place}"
+        return self.program.steps[index].named
+
+    def _whole(self, cell: str) -> Value:
+        """A cell in all rows; one that nobody wrote yet is constant memory, or unknown."""
+        value = self._cells.get(cell)
+        if value is None:
+            value = unknown(64)
+            if cell.startswith("$c"):
+                bank, _, offset = cell[2:].partition(".")
+                memory = self.banks.get(int(bank))
+                if memory is not None:
+                    zero = np.zeros((1, 1), np.int64)
+                    value = self._cells[cell] = memory.load(zero, zero + int(offset), 4)
+        return value
 
     def read(self, group: Group, operand: Operand) -> Value:
         """What the rows of a group have in a cell."""
         if not isinstance(operand, str):
             return operand
-        value = self._cells.get(operand)
-        if value is None:
-            value = self._first(operand)
-        if group.full or len(value.bits) == 1:
+        value = self._whole(operand)
+        if group.full or len(value.bits) == len(value.unknown) == 1:
             return value
-        hidden = value.unknown
-        if hidden is not None and len(hidden) > 1:
-            hidden = hidden[group.rows]
+        bits, hidden = (part if len(part) == 1 else part[group.rows] for part in value[:2])
         line = value.line
-        if line is not None:
+        if line is not None and len(line.start) > 1:
             line = line._replace(start=line.start[group.rows], slope=line.slope[group.rows])
-        return Value(value.bits[group.rows], hidden, line)
+        return Value(bits, hidden, line)
 
     def held(self, cells: frozenset[str]) -> dict[str, Value]:
         """What all rows have in these cells, of those that were written."""
@@ -108,17 +114,11 @@ class Registers:
             one, other: after each way.
             first, second: bool, shape (rows, 32): lanes that went, or may have gone, each way.
         """
-        unsure = first & second
-        lanes = made(first.astype(np.uint64), unsure.astype(np.uint64), 1)
-        some: Bools = np.asarray(first.any(axis=1, keepdims=True))
-        mixed: Bools = some & np.asarray(second.any(axis=1, keepdims=True))
-        warps = made(some.astype(np.uint64), mixed.astype(np.uint64), 1)
+        some, mixed = _any(first), _any(second)
+        lanes, warps = _doubted(first, first & second), _doubted(some, some & mixed)
         for cell in {**one._cells, **other._cells}:
             a, b = one._cells.get(cell, unknown(64)), other._cells.get(cell, unknown(64))
-            if a is not b:
-                self._cells[cell] = select(warps if cell.startswith("U") else lanes, a, b)
-            else:
-                self._cells[cell] = a
+            self._cells[cell] = a if a is b else select(warps if cell.startswith("U") else lanes, a, b)
 
     def fork(self) -> Registers:
         """The same registers, of which a change changes nothing here."""
@@ -126,60 +126,46 @@ class Registers:
         other._cells, other.live = self._cells.copy(), self.live.copy()
         return other
 
-    def _first(self, cell: str) -> Value:
-        """A cell that nobody wrote yet: constant memory, or unknown."""
-        if cell.startswith("$c"):
-            bank, _, offset = cell[2:].partition(".")
-            memory = self.banks.get(int(bank))
-            if memory is not None:
-                zero = np.zeros((1, 1), np.int64)
-                value = memory.load(zero, zero + int(offset), 4)
-                self._cells[cell] = value
-                return value
-        return unknown(64)
-
-    def write(self, group: Group, cell: str, value: Value, lanes: Bools, unsure: Bools | None) -> None:
+    def write(self, group: Group, cell: str, value: Value, lanes: Bools, unsure: Bools = NOBODY) -> None:
         """Give a cell a value in these lanes; where that is unsure, what the old and the new agree on."""
-        uniform = cell.startswith("U")
+        uniform, everybody = cell.startswith("U"), lanes is group.lanes
         if uniform:
-            value = _of_first(value, lanes)
-            sure: Bools = np.asarray(lanes.any(axis=1, keepdims=True))
-            unsure = None if unsure is None else np.asarray(unsure.any(axis=1, keepdims=True))
-        else:
-            sure = lanes
-        if group.full and unsure is None and (lanes is group.lanes or bool((sure | ~self.live).all())):
+            if value.bits.shape[1] > 1 or value.unknown.shape[1] > 1:
+                value = of_lane(value, lanes.argmax(axis=1)[:, None], lanes.shape)
+            lanes, unsure = _any(lanes), unsure if unsure is NOBODY else _any(unsure)
+        if group.full and unsure is NOBODY and (everybody or bool((lanes | ~self.live).all())):
             self._cells[cell] = value
             return
-        doubt = None if unsure is None else unsure.astype(np.uint64)
-        condition = made(sure.astype(np.uint64), doubt, 1)
-        old = self.read(group, cell)
-        new = select(condition, value, old)
-        shape = (self.rows, 1 if uniform else 32)
-        whole_old = self._cells.get(cell) or unknown(64)
-        bits = np.array(np.broadcast_to(whole_old.bits, shape))
-        bits[group.rows] = new.bits
-        hidden = None
-        if whole_old.unknown is not None or new.unknown is not None:
-            zero = np.zeros((1, 1), np.uint64)
-            hidden = np.array(
-                np.broadcast_to(zero if whole_old.unknown is None else whole_old.unknown, shape)
-            )
-            hidden[group.rows] = zero if new.unknown is None else new.unknown
-        self._cells[cell] = made(bits, hidden, 64)._replace(line=_merged(whole_old, new, group.rows, shape))
+        line = value.line
+        if line is not None:
+            line = line._replace(start=self._spread(group, line.start), slope=self._spread(group, line.slope))
+        hidden = value.unknown if value.sure else self._spread(group, value.unknown)
+        value = Value(self._spread(group, value.bits), hidden, line)
+        condition = _doubted(
+            self._spread(group, np.broadcast_to(lanes, (len(group.rows), lanes.shape[1]))),
+            unsure if unsure is NOBODY else self._spread(group, unsure),
+        )
+        self._cells[cell] = select(condition, value, self._whole(cell))
 
-    def taking(self, group: Group, step: Step) -> tuple[Bools, Bools | None]:
-        """Lanes whose guard is true, and those whose guard is unknown (None: no such lane)."""
+    def _spread(self, group: Group, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The rows of a group in a table of all rows, of which the others are 0."""
+        if len(group.rows) == self.rows or (len(table) == 1 and table.dtype != bool):
+            return table
+        every = np.zeros((self.rows, table.shape[1]), table.dtype)
+        every[group.rows] = table
+        return every
+
+    def taking(self, group: Group, step: Step) -> tuple[Bools, Bools]:
+        """Lanes whose guard is true, and those whose guard is unknown."""
         if step.guard is None:
-            return group.lanes, None
+            return group.lanes, NOBODY
         value = self.read(group, step.guard.cell)
-        hidden = whole(value)
         true = (value.bits == 0) if step.guard.negated else (value.bits != 0)
-        if hidden is None:
-            if true.all():
-                return group.lanes, None
-            return group.lanes & true, None
+        if value.sure:
+            return (group.lanes if true.all() else group.lanes & true), NOBODY
+        hidden = value.unknown != 0
         unsure = group.lanes & hidden
-        return group.lanes & true & ~hidden, unsure if unsure.any() else None
+        return group.lanes & true & ~hidden, unsure if unsure.any() else NOBODY
 
     def number(self, group: Group, operand: Operand, lanes: Bools) -> IntArray:
         """Known numbers of the lanes that take part, shape (rows, 32).
@@ -188,35 +174,21 @@ class Registers:
             Stopped: one is unknown.
         """
         value = self.read(group, operand)
-        hidden = whole(value)
-        if hidden is not None and (hidden & lanes).any():
+        if (lanes & (value.unknown != 0)).any():
             raise Stopped(f"an operand of {self.named(group.at)} is unknown")
         return np.broadcast_to(value.bits, lanes.shape).astype(np.int64)
 
 
-def _merged(old: Value, new: Value, rows: IntArray, shape: tuple[int, int]) -> Line | None:
-    """The line of a cell of which some rows are new; None where either part has none."""
-    line = new.line or old.line
-    if line is None or (new.line is None and new.unknown is not None):
-        return None
-    if old.line is None and old.unknown is not None and len(rows) < shape[0]:
-        return None
-    if old.line is not None and old.line.span is not line.span:
-        return None
-    if any(part.line is None and (part.bits >> np.uint64(60)).any() for part in (old, new)):
-        return None
-    start, slope = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for part, where in ((old, slice(None)), (new, rows)):
-        start[where] = part.bits.astype(np.int64) if part.line is None else part.line.start
-        slope[where] = 0 if part.line is None else part.line.slope
-    return Line(start, slope, line.span)
+def _any(lanes: Bools) -> Bools:
+    """Which rows have a lane; shape (rows, 1)."""
+    some: Bools = np.asarray(lanes.any(axis=1, keepdims=True))
+    return some
 
 
-def _of_first(value: Value, lanes: Bools) -> Value:
-    """What the first of the lanes of each warp has, as a uniform register takes it."""
-    if value.bits.shape[1] == 1 and (value.unknown is None or value.unknown.shape[1] == 1):
-        return value
-    return of_lane(value, lanes.argmax(axis=1)[:, None], lanes.shape)
+def _doubted(lanes: Bools, unsure: Bools) -> Value:
+    """Lanes as a predicate, unknown where unsure."""
+    hidden = NO_BITS if unsure is NOBODY else unsure.astype(np.uint64)
+    return made(lanes.astype(np.uint64), hidden, 1)
 
 
 def _special(launch: Launch, blocks: IntArray, hidden: tuple[int, ...], thread: IntArray) -> dict[str, Value]:
@@ -229,8 +201,7 @@ def _special(launch: Launch, blocks: IntArray, hidden: tuple[int, ...], thread: 
         found[f"$ntid.{axis}"] = constant(launch.block[k])
         found[f"$nctaid.{axis}"] = constant(launch.grid[k])
         index = known(np.repeat(blocks[:, k], launch.warps)[:, None])
-        unsure = None if not hidden[k] else np.array([[hidden[k]]], np.uint64)
-        found[f"$ctaid.{axis}"] = made(index.bits, unsure, 32)
+        found[f"$ctaid.{axis}"] = made(index.bits, np.array([[hidden[k]]], np.uint64), 32)
     found["$laneid"] = known(thread[:1] % 32)
     found["$warpid"] = known(np.tile(thread[:, :1] // 32, (count, 1)))
     found["$false"] = constant(0)

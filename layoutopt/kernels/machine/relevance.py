@@ -7,29 +7,15 @@ results does. Stores matter to memory from which something that matters is loade
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
-from layoutopt.kernels.program import (
-    Across,
-    Compute,
-    Exit,
-    Forget,
-    Jump,
-    Lose,
-    Memory,
-    Nothing,
-    Operand,
-    Program,
-    Refused,
-    Save,
-    Step,
-)
+from layoutopt.kernels.program import Compute, Exit, Forget, Jump, Memory, Operand, Program, Reconverge, Step
 
 MOST_LIVE: Final = 1 << 24  # cells that matter before the steps of a program, of all steps together
-_NOTHING: Final = Step(address=0, text="", action=Nothing())
+_NOTHING: Final = Step(address=0, text="", action=Forget())
 
 
 class Relevance(NamedTuple):
@@ -72,11 +58,10 @@ def relevance(
     following = successors(program.steps)
     for k, meet in shortcuts.items():
         following[k] = (meet,)
-    reached = _reached(following)
+    here = reached([0], following.__getitem__) if following else set()
     # Branches that are passed over read nothing, and what is never reached does not matter.
     steps = tuple(
-        _NOTHING if k in shortcuts or not here else step
-        for k, (step, here) in enumerate(zip(program.steps, reached, strict=True))
+        step if k in here and k not in shortcuts else _NOTHING for k, step in enumerate(program.steps)
     )
     while True:
         matters, live = _marked(steps, following, kept, budget or Budget())
@@ -93,14 +78,13 @@ def relevance(
         kept |= found
 
 
-def _reached(following: Sequence[tuple[int, ...]]) -> list[bool]:
-    found = [False] * len(following)
-    todo = [0] if following else []
+def reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> set[int]:
+    """These steps and all that follow them, one after another."""
+    found, todo = set(start), list(start)
     while todo:
-        k = todo.pop()
-        if not found[k]:
-            found[k] = True
-            todo += following[k]
+        new = [k for k in dict.fromkeys(onward(todo.pop())) if k not in found]
+        found.update(new)
+        todo += new
     return found
 
 
@@ -132,12 +116,11 @@ def return_places(steps: tuple[Step, ...]) -> list[int]:
     """Steps whose address some instruction puts into a register: where returns may go."""
     index = {step.address: k for k, step in enumerate(steps)}
     numbers: set[int] = set()
-    actions = [step.action for step in steps]
-    if not any(isinstance(a, Jump) and a.target is None and a.places is None for a in actions):
+    if not any(isinstance(step.action, Jump) and step.action.returns for step in steps):
         return []
     for step in steps:
         for source in step.sources:
-            if not isinstance(source, str) and source.unknown is None and source.bits.size == 1:
+            if not isinstance(source, str) and source.sure and source.bits.size == 1:
                 numbers.add(int(source.bits.flat[0]))
     return sorted(index[number] for number in numbers if number in index)
 
@@ -182,22 +165,16 @@ def _marked(
 
 def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bool, frozenset[str]]:
     """Whether a step matters, given the cells that matter after it, and the cells that it then reads."""
-    action = step.action
+    action, guard = step.action, frozenset({step.guard.cell} if step.guard is not None else ())
     results = not after.isdisjoint(step.dests)
-    guard = frozenset((step.guard.cell,)) if step.guard is not None else frozenset[str]()
     match action:
-        case Nothing():
-            return False, frozenset()
-        case Compute() | Across():
-            return results, _cells(step.sources) | guard if results else frozenset()
-        case Lose():
-            return "shared" in kept, frozenset()
-        case Forget(_, counts):
-            return results or counts, guard
-        case Save():
+        case Compute():
+            return results, (_cells(step.sources) | guard if results else frozenset())
+        case Forget(_, counts, fills):
+            matters = results or counts or (fills and "shared" in kept)
+            return matters, (guard if matters else frozenset())
+        case Reconverge("save"):
             return True, guard
-        case Refused(_, always):
-            return results or always, guard
         case Memory():
             return _memory_needed(step, action, results, kept, guard)
     return True, _cells(step.sources) | guard
@@ -212,27 +189,30 @@ def _memory_needed(
     loads = results and (action.space != "global" or "global" in kept)
     if not (counted or follows or results):
         return False, frozenset()
-    read = guard
-    if counted or follows or loads:
-        read |= _cells(step.sources[: action.places])
-    if follows:
-        read |= _cells(step.sources[action.places :])
-    return True, read
+    places = _cells(step.sources[: action.places]) if counted or follows or loads else frozenset()
+    return True, guard | places | (_cells(step.sources[action.places :]) if follows else frozenset())
 
 
 def constant_bytes(step: Step) -> Iterator[int]:
     """Bytes of constant bank 0 that a step reads, where its text says which."""
     action = step.action
-    if isinstance(action, Memory) and action.space == "constant" and action.bank == 0:
-        sources = step.sources[: action.places]
-        parts = [source for source in sources if not isinstance(source, str)]
-        if len(parts) == len(sources):
-            place = parts[0] if action.place is None else action.place(*parts)
-            start = int(place.bits.flat[0])
-            yield from range(start, start + action.width_bytes)
+    if isinstance(action, Memory) and (start := constant_place(step)) is not None:
+        yield from range(start, start + action.width_bytes)
     for source in step.sources:
         if isinstance(source, str) and source.startswith("$c0."):
             yield from range(int(source[4:]), int(source[4:]) + 4)
+
+
+def constant_place(step: Step) -> int | None:
+    """Where a step loads from constant bank 0; None for another step, or an address in registers."""
+    action = step.action
+    if not isinstance(action, Memory) or action.space != "constant" or action.bank != 0:
+        return None
+    parts = [source for source in step.sources if not isinstance(source, str)]
+    if len(parts) < len(step.sources) or not parts:
+        return None
+    place = parts[0] if action.place is None else action.place(*parts)
+    return int(place.bits.flat[0])
 
 
 def _cells(operands: Iterable[Operand]) -> frozenset[str]:

@@ -2,97 +2,100 @@
 
 The group at the lowest step goes first, so that warps stay together. Only steps that matter are executed
 (`relevance`). What shared memory is asked goes to a `Counter`.
+
+Of a branch on an unknown value both ways are followed to where they meet. Each way is a machine of its own,
+in which only the lanes that go it are alive. Of lanes whose way is unknown it is counted what they may do;
+what they have afterwards is known where both ways agree.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 import numpy as np
 
-from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels.machine import groups as converged
 from layoutopt.kernels.machine.branches import Detours
 from layoutopt.kernels.machine.counts import ONE_ROUND, Counter
-from layoutopt.kernels.machine.groups import Barriers, Group, Meetings
+from layoutopt.kernels.machine.groups import NOBODY, Barriers, Group, Meetings
 from layoutopt.kernels.machine.launch import Arguments
-from layoutopt.kernels.machine.loops import Loops, TooManySteps
 from layoutopt.kernels.machine.memory_steps import MemorySteps
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.relevance import Relevance, return_places
-from layoutopt.kernels.machine.values import Bools, Value, unknown, whole
-from layoutopt.kernels.machine.ways import MOST_WAYS, Turns, both_ways
-from layoutopt.kernels.program import (
-    Across,
-    Barrier,
-    Compute,
-    Exit,
-    Forget,
-    Jump,
-    Leave,
-    Lose,
-    Mark,
-    Meet,
-    Memory,
-    Refused,
-    Restore,
-    Save,
-    Step,
-)
+from layoutopt.kernels.machine.values import Bools, Value, unknown
+from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step
 
 ASK_THE_CLOCK_EVERY: Final = 256
+# Ways that an evaluation may follow, and the steps of each.
+MOST_WAYS: Final = 200
+MOST_STEPS_A_WAY: Final = 20_000
+
+
+class TooManySteps(Exception):
+    """More steps than allowed.
+
+    Args:
+        place: the step that was to be executed, for people.
+        needed: about how many steps that takes; None where it is not known.
+    """
+
+    def __init__(self, place: str, needed: int | None = None) -> None:
+        super().__init__(place)
+        self.needed = needed
 
 
 class Machine:
     """Some blocks of a launch.
 
     Args:
-        cells: the registers of the blocks.
+        registers: of the blocks.
         relevance: which steps to execute, which memories to keep.
         given: the arguments of the launch.
         counter: who is told.
         most_steps: steps that may be executed.
         budget: the time there is.
-        every_round: of loops is executed; else rounds that do the same may be counted at once.
+
+    Attributes:
+        back: called where a whole group goes back to where a round of a loop begins; None for nobody.
+        maybe: bool, shape (rows, 32): lanes of which it is not known whether they came where they are.
+        trials: steps that may be spent on seeing that rounds of loops do the same.
+        at: the step that is executed.
     """
 
     def __init__(
         self,
-        cells: Registers,
+        registers: Registers,
         relevance: Relevance,
         given: Arguments,
         counter: Counter,
         most_steps: int,
         budget: Budget,
-        every_round: bool = False,
     ) -> None:
         self.steps_left = self._most_steps = most_steps
-        # Steps that may be spent on seeing that rounds of loops do the same.
         self.trials = [most_steps]
         self.at = 0
-        self.recorder = counter
-        self._budget = budget
-        self._cells = self.registers = cells
-        self._steps = cells.program.steps
+        self.back: Callable[[Machine, Group, int], None] | None = None
+        self.recorder, self.registers, self._budget = counter, registers, budget
+        self._steps = registers.program.steps
         self._next = _following(relevance.matters)
         self._detours = Detours(self._steps, relevance.kept, budget)
         self._shortcuts = relevance.shortcuts
-        self._meetings = Meetings(self._cells.rows)
-        self._barriers = Barriers(self._cells.blocks, self._cells.warps)
         self._ready: list[Group] = []
+        self.alone()
         self._returns = frozenset(return_places(self._steps))
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
-        self.memory = MemorySteps(self._cells, counter, given, relevance.kept)
-        self._loops = None if every_round or self.memory.is_large else Loops(relevance.live)
-        # Lanes of which it is not known whether they came where they are.
-        self.maybe: Bools = np.zeros(self._cells.live.shape, bool)
-        self.turns = Turns([MOST_WAYS], {})
+        self.memory = MemorySteps(registers, counter, given, relevance.kept)
+        self.maybe: Bools = np.zeros(registers.live.shape, bool)
+        # Ways that may still be followed; by index of a branch of which one is being followed, whether it is
+        # the one that jumps: a loop whose end is unknown comes back to it, and then leaves the other way.
+        self._ways = [MOST_WAYS]
+        self._turns: dict[int, bool] = {}
         # Groups that come to this step stay there.
-        self.park: int | None = None
-        self.parked: list[Group] = []
+        self._park: int | None = None
+        self._parked: list[Group] = []
 
     def run(self) -> None:
         """Execute until every lane has exited.
@@ -100,9 +103,8 @@ class Machine:
         Raises:
             Stopped: it cannot be known how to go on.
             TooManySteps: the limit is reached.
-            ProblemFileError: an instruction that matters is not known.
         """
-        self.go_on(Group(0, np.arange(self._cells.rows), self._cells.live.copy()))
+        self.go_on(Group(0, np.arange(self.registers.rows), self.registers.live.copy()))
 
     def go_on(self, first: Group) -> None:
         """Execute until every lane has exited, one more group than there are being ready."""
@@ -114,13 +116,8 @@ class Machine:
             self._advance(group, until)
             if not self._ready:
                 self._release()
-        if self._meetings.waiting or self._barriers.waiting:
-            at = min([*self._meetings.waiting, *(group.at for group in self._barriers.waiting)])
-            raise Stopped(f"lanes wait for ever at {self._cells.named(at)}")
-
-    @property
-    def _parking(self) -> int | None:
-        return None if self.park is None else self._next[self.park]
+        if waiting := self._waiting():
+            raise Stopped(f"lanes wait for ever at {self.registers.named(min(waiting))}")
 
     @property
     def used(self) -> int:
@@ -130,56 +127,59 @@ class Machine:
     def alone(self) -> None:
         """Forget all groups."""
         self._ready = []
-        self._meetings.alone()
-        self._barriers = Barriers(self._cells.blocks, self._cells.warps)
+        self._meetings = Meetings(self.registers.rows, {}, {})
+        self._barriers = Barriers(self.registers.blocks, self.registers.warps, {})
 
-    def fork(self, counter: Counter, loops: Loops | None, most_steps: int) -> Self:
+    def fork(
+        self, counter: Counter, back: Callable[[Machine, Group, int], None] | None, most_steps: int
+    ) -> Self:
         """A machine that stands where this one does and changes nothing of it.
 
         Args:
             counter: who is told.
-            loops: its own.
+            back: see the class.
             most_steps: it may execute.
         """
         other = copy.copy(self)
         other.steps_left = other._most_steps = most_steps
-        other.recorder, other._loops = counter, loops
-        other._cells = other.registers = self._cells.fork()
+        other.recorder, other.back = counter, back
+        other.registers = self.registers.fork()
         other._ready = [copy.copy(group) for group in self._ready]
-        other._meetings = copy.deepcopy(self._meetings)
-        other._barriers = copy.deepcopy(self._barriers)
-        other.memory = self.memory.fork(other._cells, counter)
+        other._meetings, other._barriers = copy.deepcopy((self._meetings, self._barriers))
+        other.memory = self.memory.fork(other.registers, counter)
         other.maybe = self.maybe.copy()
         return other
 
     def waits_like(self, other: Self) -> bool:
         """Whether the same lanes stand and wait at the same steps and memories hold the same."""
-        return self._standing() == other._standing() and self.memory.holds_like(other.memory)
-
-    def _standing(self) -> tuple[object, ...]:
-        groups = sorted((g.at, g.rows.tobytes(), g.lanes.tobytes()) for g in self._ready)
-        waiting = (self._meetings.state(), self._barriers.state())
-        return (groups, self._cells.live.tobytes(), *waiting)
+        mine, others = (
+            [one._ready, one.registers.live, one._meetings, one._barriers] for one in (self, other)
+        )
+        return converged.alike(mine, others) and self.memory.holds_like(other.memory)
 
     def mattering(self, live: Sequence[frozenset[str]], at: int) -> frozenset[str]:
         """Cells that matter where a group stands that is at a step, and where the others stand."""
-        places = {at, *(group.at for group in (*self._ready, *self._barriers.waiting))}
-        return frozenset().union(*(live[place] for place in places | self._meetings.waiting.keys()))
+        places = {at, *(group.at for group in self._ready), *self._waiting()}
+        return frozenset().union(*(live[place] for place in places))
+
+    def _waiting(self) -> list[int]:
+        """Steps where lanes wait."""
+        return [*self._meetings.waiting, *(group.at for group in self._barriers.waiting)]
 
     def _put(self, group: Group | None) -> None:
         if group is None:
             return
-        if self._next[group.at] == self._parking:
-            self.parked.append(group)
+        if self._park is not None and self._next[group.at] == self._next[self._park]:
+            self._parked.append(group)
             return
         group.at = self._next[group.at]
         converged.joined(self._ready, group)
 
     def _release(self) -> None:
         """Let those go on for whom everybody has come."""
-        for group in self._meetings.complete(self._cells.live):
+        for group in self._meetings.complete(self.registers.live):
             self._put(group)
-        for group, met in self._barriers.complete(self._cells.live):
+        for group, met in self._barriers.complete(self.registers.live):
             for block, warps in met:
                 self.memory.met(block, warps)
                 self.recorder.met(block, warps)
@@ -187,123 +187,116 @@ class Machine:
 
     def _advance(self, group: Group, until: int) -> None:
         """Execute a group up to a step where others stand, or until it parts, waits or ends."""
-        group.full = len(group.rows) == self._cells.rows and bool((group.lanes | ~self._cells.live).all())
-        at, park = group.at, self._parking
+        live = self.registers.live
+        group.full = len(group.rows) == self.registers.rows and bool((group.lanes | ~live).all())
+        at, park = group.at, None if self._park is None else self._next[self._park]
         while at < len(self._steps):
             if self.steps_left <= 0:
-                raise TooManySteps(self._cells.named(at))
+                raise TooManySteps(self.registers.named(at))
             self.steps_left -= 1
             if self.steps_left % ASK_THE_CLOCK_EVERY == 0:
                 self._budget.check()
-            step = self._steps[at]
             self.at = group.at = at
-            match step.action:
-                case Compute() | Across() | Forget():
-                    self._compute(group, step)
-                case Memory():
-                    lanes, unsure = self._cells.taking(group, step)
-                    maybe = self.maybe[group.rows] if self.maybe.any() else None
-                    self.memory.execute(group, at, step, lanes, unsure, maybe)
-                case Lose():
-                    self.memory.lose(group)
-                case Save(name):
-                    self._save(group, step, name)
-                case Refused(what):
-                    raise ProblemFileError("", what)
-                case _:
-                    following = self._control(group, step)
-                    if following is None:
-                        return
-                    if following <= at and self._loops is not None:
-                        self._loops.back(self, group, following)
-                    at = self._next[following]
-                    if at >= until or at == park:
-                        break
-                    continue
-            at = self._next[at + 1]
+            following = self._execute(group, self._steps[at])
+            if following is None:
+                return
+            if following <= at and self.back is not None:
+                self.back(self, group, following)
+            at = self._next[following]
             if at >= until or at == park:
                 break
-        if at < len(self._steps):
-            group.at = at
-            self._put(group)
-        else:
+        if at >= len(self._steps):
             raise Stopped("the code ends without EXIT")
+        group.at = at
+        self._put(group)
 
-    def _compute(self, group: Group, step: Step) -> None:
-        lanes, unsure = self._cells.taking(group, step)
-        if not lanes.any() and unsure is None and lanes is not group.lanes:
-            return
-        match step.action:
-            case Compute(function):
-                results = function(*(self._cells.read(group, source) for source in step.sources))
-            case Across(function):
-                taking = lanes if unsure is None else lanes | unsure
-                results = function(taking, *(self._cells.read(group, source) for source in step.sources))
-                if unsure is not None:
-                    results = tuple(unknown(64) for _ in results)
-            case Forget(why, counts=True):
-                self.recorder.uncertain(group.at, f"{why}; what it does is not counted")
-                results = tuple(unknown(64) for _ in step.dests)
-            case _:
-                results = tuple(unknown(64) for _ in step.dests)
-        for cell, value in zip(step.dests, results, strict=True):
-            self._cells.write(group, cell, value, lanes, unsure)
-
-    def _save(self, group: Group, step: Step, name: str) -> None:
-        lanes, _ = self._cells.taking(group, step)
-        saved = self._meetings.saved(name, group)
-        self._meetings.restore(name, Group(group.at, group.rows, lanes), np.zeros((1, 1), np.uint64))
-        for cell in step.dests:
-            self._cells.write(group, cell, Value(saved), lanes, None)
-
-    def _control(self, group: Group, step: Step) -> int | None:
-        """The step after a step of control where the whole group goes on, else None."""
-        at = group.at
+    def _execute(self, group: Group, step: Step) -> int | None:
+        """The step after this one where the whole group goes on, else None."""
+        at, action = group.at, step.action
         if at in self._shortcuts:
             return self._shortcuts[at]
-        lanes, unsure = self._cells.taking(group, step)
-        action = step.action
-        if unsure is not None and isinstance(action, Exit):
-            why = f"whether {self._cells.named(at)} is executed depends on an unknown value"
-            self.recorder.uncertain(at, f"{why}: lanes that may have ended are counted as such")
-            self.maybe[group.rows] |= unsure
-        elif unsure is not None and not isinstance(action, Jump):
-            raise Stopped(f"whether {self._cells.named(at)} is executed depends on an unknown value")
-        if not lanes.any() and not isinstance(action, Jump):
+        lanes, unsure = self.registers.taking(group, step)
+        if isinstance(action, Jump):
+            return self._jump(group, step, lanes, unsure)
+        if not lanes.any() and unsure is NOBODY:
+            if isinstance(action, Memory):
+                self.memory.execute(group, step, lanes)
             return at + 1
         match action:
-            case Jump():
-                return self._jump(group, step, lanes, unsure)
+            case Compute() | Forget():
+                self._compute(group, step, lanes, unsure)
+            case Memory():
+                maybe = self.maybe[group.rows] if self.maybe.any() else NOBODY
+                self.memory.execute(group, step, lanes, unsure, maybe)
             case Exit():
-                self._exit(group, lanes)
-                self._put(converged.part(group, group.lanes & ~lanes, at + 1))
-                return None
-            case Mark(name):
-                self._meetings.mark(name, Group(at, group.rows, lanes))
-            case Restore(name):
-                whom = self._cells.number(group, step.sources[0], lanes).astype(np.uint64)
-                self._meetings.restore(name, Group(at, group.rows, lanes), whom)
-            case Leave(name):
-                self._meetings.leave(name, Group(at, group.rows, lanes))
-                self._release()
-            case Meet(name):
-                return self._meet(group, step, name, lanes)
+                return self._exit(group, lanes, unsure)
+            case _ if unsure is not NOBODY:
+                raise Stopped(f"whether {step.named} is executed depends on an unknown value")
             case Barrier():
-                self._arrive(group, step, action, lanes)
-                self._put(converged.part(group, group.lanes & ~lanes, at + 1))
+                return self._arrive(group, step, action, lanes)
+            case Reconverge():
+                return self._reconverge(group, step, action, lanes)
+        return at + 1
+
+    def _compute(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> None:
+        results: Sequence[Value] = [unknown(64)] * len(step.dests)
+        match step.action:
+            case Compute(function, across):
+                given = [self.registers.read(group, source) for source in step.sources]
+                if not across:
+                    results = function(*given)
+                elif unsure is NOBODY:
+                    results = function(lanes, *given)
+            case Forget(why, counts, fills):
+                if counts:
+                    self.recorder.uncertain(group.at, f"{why}; what it does is not counted")
+                if fills:
+                    self.memory.forget(group, frozenset({"shared"}))
+        for cell, value in zip(step.dests, results, strict=True):
+            self.registers.write(group, cell, value, lanes, unsure)
+
+    def _exit(self, group: Group, lanes: Bools, unsure: Bools) -> int | None:
+        if unsure is not NOBODY:
+            why = f"whether {self.registers.named(group.at)} is executed depends on an unknown value"
+            self.recorder.uncertain(group.at, f"{why}: lanes that may have ended are counted as such")
+            self.maybe[group.rows] |= unsure
+        if not lanes.any():
+            return group.at + 1
+        self.registers.live[group.rows] &= ~lanes
+        self._release()
+        self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
+        return None
+
+    def _reconverge(self, group: Group, step: Step, action: Reconverge, lanes: Bools) -> int | None:
+        at, name, mine = group.at, action.name, Group(group.at, group.rows, lanes)
+        if action.how == "meet":
+            return self._meet(group, step, name, lanes)
+        assert name is not None
+        match action.how:
+            case "mark":
+                self._meetings.restore(name, mine, converged.masks(lanes))
+            case "restore":
+                whom = self.registers.number(group, step.sources[0], lanes).astype(np.uint64)
+                self._meetings.restore(name, mine, whom)
+            case "save":
+                saved = Value(self._meetings.saved(name)[group.rows])
+                self._meetings.restore(name, mine, np.zeros((1, 1), np.uint64))
+                for cell in step.dests:
+                    self.registers.write(group, cell, saved, lanes)
+            case "leave":
+                self._meetings.leave(name, mine)
                 self._release()
-                return None
         return at + 1
 
     def _meet(self, group: Group, step: Step, name: str | None, lanes: Bools) -> int | None:
         here = converged.part(group, lanes, group.at)
         assert here is not None
         if name is not None:
-            whom = self._meetings.saved(name, here)
+            whom = self._meetings.saved(name)[here.rows]
         else:
-            asked = self._cells.number(group, step.sources[0], lanes)
+            asked = self.registers.number(group, step.sources[0], lanes)
             whom = asked[lanes.any(axis=1)].astype(np.uint64)
-        passes = self._meetings.arrive(here, name, whom, self._cells.live)
+        passes = self._meetings.arrive(here, name, whom, self.registers.live)
         if passes and lanes is group.lanes:
             return group.at + 1
         if passes:
@@ -313,51 +306,53 @@ class Machine:
         self._release()
         return None
 
-    def _exit(self, group: Group, lanes: Bools) -> None:
-        self._cells.live[group.rows] &= ~lanes
-        self._release()
-
-    def _arrive(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> None:
-        numbers, counts = np.zeros(len(group.rows), np.int64), np.full(len(group.rows), -1)
+    def _arrive(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> int | None:
         first = lanes.argmax(axis=1)[:, None]
-        for k, source in enumerate(step.sources):
-            column = np.take_along_axis(self._cells.number(group, source, lanes), first, axis=1)[:, 0]
-            numbers, counts = (column, counts) if k == 0 else (numbers, column)
-        for number, count in {*zip(numbers.tolist(), counts.tolist(), strict=True)}:
-            here = lanes & ((numbers == number) & (counts == count))[:, None]
+        asked = [self.registers.number(group, source, lanes) for source in step.sources]
+        number, *count = (np.take_along_axis(table, first, axis=1)[:, 0].tolist() for table in asked)
+        calls = list(zip(number, *count, strict=True))
+        for call in dict.fromkeys(calls):
+            here = lanes & np.array([one == call for one in calls])[:, None]
             some = converged.part(group, here, group.at)
             if some is None:
                 continue
-            self._barriers.arrive(some, int(number), None if count < 0 else int(count), action.waits)
+            self._barriers.arrive(some, call[0], call[1] if count else None, action.waits)
             if not action.waits:
                 self._put(Group(group.at + 1, some.rows, some.lanes))
+        self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
+        self._release()
+        return None
 
-    def _jump(self, group: Group, step: Step, lanes: Bools, unsure: Bools | None) -> int | None:
-        action = step.action
+    def _jump(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> int | None:
+        action, at = step.action, group.at
         assert isinstance(action, Jump)
-        at = group.at
         if action.target is None:
             return self._return(group, step, lanes)
-        if action.none_left or action.all_there:
-            masks = self._cells.number(group, step.sources[0], lanes)
-            whole_group = converged.masks(group.lanes) == masks.astype(np.uint64)
-            lanes = lanes & (whole_group == action.all_there)
+        if action.mask:
+            given = self.registers.number(group, step.sources[0], lanes)
+            whole = converged.masks(group.lanes) == given.astype(np.uint64)
+            lanes = lanes & (whole == (action.mask == "CONV"))
         else:
-            asked = tuple(self._cells.read(group, source) for source in step.sources)
+            asked = [self.registers.read(group, source) for source in step.sources]
             for value in asked if action.condition is None else action.condition(*asked):
-                hidden = whole(value)
-                if hidden is not None:
-                    maybe = (lanes if unsure is None else lanes | unsure) & hidden
-                    unsure = maybe if maybe.any() or unsure is not None else None
-                    lanes = lanes & ~hidden
-                lanes = lanes & (value.bits != 0)
-        if action.together and unsure is None:
+                hidden = value.unknown != 0
+                unsure = (lanes | unsure) & hidden | unsure & (value.bits != 0)
+                lanes = lanes & ~hidden & (value.bits != 0)
+        unsure = unsure if unsure.any() else NOBODY
+        if action.together and unsure is NOBODY:
             lanes = group.lanes & lanes.any(axis=1, keepdims=True)
-        if unsure is not None and unsure.any():
-            following = self._unknown(group, action.target, lanes & ~unsure, unsure)
-            if following is None or following != at:
-                return following
-            lanes = (lanes & ~unsure) | unsure if not self.turns.taken[at] else lanes & ~unsure
+        if unsure is not NOBODY:
+            detour = self._detours.around(at, together=bool((group.lanes.sum(axis=1) == 1).all()))
+            if detour is not None:
+                for cell in detour.cells:
+                    self.registers.write(group, cell, unknown(64), group.lanes)
+                self.memory.forget(group, detour.memories)
+                return detour.meet
+            if (taken := self._turns.get(at)) is None:
+                self._both_ways(group, action.target, lanes, unsure)
+                return None
+            self.recorder.uncertain(at, f"{step.named} depends on an unknown value: {ONE_ROUND}")
+            lanes = lanes if taken else lanes | unsure
         stay = group.lanes & ~lanes
         if not lanes.any():
             return at + 1
@@ -367,38 +362,81 @@ class Machine:
         self._put(converged.part(group, lanes, action.target))
         return None
 
-    def _unknown(self, group: Group, target: int, lanes: Bools, unsure: Bools) -> int | None:
-        """A branch on an unknown value: where all lanes go on together, None where they do not.
-
-        If nothing between matters, that is where its ways meet; else both ways are followed. The branch
-        itself says that it is being followed: then those that came back to it leave the other way.
-        """
+    def _both_ways(self, group: Group, target: int, lanes: Bools, unsure: Bools) -> None:
+        """Follow both ways of a branch to where they meet."""
         at = group.at
-        detour = self._detours.around(at, together=bool((group.lanes.sum(axis=1) == 1).all()))
-        if detour is not None:
-            for cell in detour.cells:
-                self._cells.write(group, cell, unknown(64), group.lanes, None)
-            self.memory.forget(group, detour.memories)
-            return detour.meet
-        why = f"{self._cells.named(at)} depends on an unknown value"
-        if at in self.turns.taken:
-            self.recorder.uncertain(at, f"{why}: {ONE_ROUND}")
-            return at
+        why = f"{self.registers.named(at)} depends on an unknown value"
+        self._ways[0] -= 2
+        if self._ways[0] < 0 or self.memory.is_large:
+            raise Stopped(why)
+        self.recorder.uncertain(at, f"{why}: both ways are counted")
         meet = self._detours.meet(at)
-        self._put(both_ways(self, group, target, lanes, unsure, meet, why))
+        ways = [
+            self._way(group, begin, jumps, some, unsure, meet)
+            for begin, jumps, some in ((target, True, lanes | unsure), (at + 1, False, group.lanes & ~lanes))
+        ]
+        self._put(self._merged(ways, meet))
         self._release()
-        return None
+
+    def _way(
+        self, group: Group, begin: int, jumps: bool, lanes: Bools, unsure: Bools, meet: int | None
+    ) -> tuple[Self, Bools]:
+        """A machine that has followed one way of a branch, and the lanes of all rows that went it.
+
+        Args:
+            group: stands at the branch.
+            begin: the first step of the way.
+            jumps: it is the one that jumps.
+            lanes: those that may go it.
+            unsure: those of which it is not known.
+            meet: the step where both ways meet; None where they end first.
+
+        Raises:
+            Stopped: this is not known to end.
+        """
+        fork = self.fork(self.recorder, None, min(MOST_STEPS_A_WAY, self.steps_left))
+        fork.alone()
+        alive = np.zeros_like(fork.registers.live)
+        alive[group.rows] = lanes
+        fork.registers.live &= alive
+        fork.maybe[group.rows] |= unsure
+        fork._park, fork._parked = meet, []
+        fork._turns = {**self._turns, group.at: jumps}
+        first = converged.part(group, lanes, begin)
+        try:
+            if first is not None:
+                fork.go_on(first)
+        except TooManySteps:
+            raise Stopped(f"{self.registers.named(group.at)} depends on an unknown value") from None
+        finally:
+            self.steps_left -= fork.used
+        return fork, alive
+
+    def _merged(self, ways: Sequence[tuple[Self, Bools]], meet: int | None) -> Group | None:
+        """The lanes that came to where both ways meet; the machine is changed as after either way."""
+        (first, going), (second, staying) = ways
+        came = np.zeros((2, *going.shape), bool)
+        for lanes, (fork, _) in zip(came, ways, strict=True):
+            for group in fork._parked:
+                lanes[group.rows] |= group.lanes
+        self.registers.merge(first.registers, second.registers, going, staying)
+        self.memory.merge(first.memory, second.memory)
+        everybody = came[0] | came[1]
+        self.registers.live &= ~((going | staying) & ~everybody)
+        self.maybe |= going & staying & (came[0] ^ came[1])
+        rows = np.flatnonzero(everybody.any(axis=1))
+        return None if meet is None or not rows.size else Group(meet, rows, everybody[rows])
 
     def _return(self, group: Group, step: Step, lanes: Bools) -> int | None:
         """Go where the source says, each group of lanes with one address together."""
-        parts = [self._cells.number(group, source, lanes) for source in step.sources]
+        parts = [self.registers.number(group, source, lanes) for source in step.sources]
         addresses = sum(parts[1:], start=parts[0]) & 0xFFFFFFFF
         assert isinstance(step.action, Jump)
         places = self._returns if step.action.places is None else frozenset(step.action.places)
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
         for address in np.unique(addresses[lanes]).tolist():
             if self._by_address.get(address) not in places:
-                raise Stopped(f"{self._cells.named(group.at)} leaves the kernel")
+                raise Stopped(f"{step.named} leaves the kernel")
             here = lanes & (addresses == address)
             self._put(converged.part(group, here, self._by_address[address]))
         return None

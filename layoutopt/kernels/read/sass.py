@@ -13,8 +13,9 @@ from layoutopt.ground.escape import shown
 from layoutopt.kernels.isa import table
 from layoutopt.kernels.isa.listing import Function, functions
 from layoutopt.kernels.machine.launch import bank_layout
+from layoutopt.kernels.machine.relevance import constant_place
 from layoutopt.kernels.number_types import is_pointer, type_size
-from layoutopt.kernels.program import Exit, Jump, Leave, Memory, Parameter, Program, Step
+from layoutopt.kernels.program import Exit, Jump, Memory, Parameter, Program, Reconverge, Step
 from layoutopt.kernels.read import elf
 from layoutopt.kernels.read.declarations import declared, ptx_types
 from layoutopt.kernels.read.names import demangled, parameter_types
@@ -158,8 +159,8 @@ def _read(steps: tuple[Step, ...], base: int) -> Iterator[Parameter]:
     # An operand of 64 bits or an address is one value; what one load reads may be two of 4 bytes.
     values: set[int] = set()
     for k, step in enumerate(steps):
-        if isinstance(step.action, Memory) and step.action.space == "constant" and step.action.bank == 0:
-            at = _constant_place(step)
+        if isinstance(step.action, Memory):
+            at = constant_place(step)
             if at is not None and at >= base:
                 starts = range(at, at + step.action.width_bytes, 8)
                 (pairs if step.action.width_bytes >= 8 else words).update(starts)
@@ -192,15 +193,8 @@ def _is_one_value(steps: tuple[Step, ...], load: int, cells: tuple[str, ...]) ->
             return True
         if step.sources[-2:] == cells and "IMAD.WIDE" in step.text:
             return True
-        ends = isinstance(action, Jump | Leave | Exit) and step.guard is None
+        leaves = isinstance(action, Reconverge) and action.how == "leave"
+        ends = (leaves or isinstance(action, Jump | Exit)) and step.guard is None
         if ends or not set(cells).isdisjoint(step.dests):
             return False
     return False
-
-
-def _constant_place(step: Step) -> int | None:
-    """The constant address of a load, if its registers are all RZ."""
-    assert isinstance(step.action, Memory)
-    if any(isinstance(source, str) for source in step.sources) or step.action.place is None:
-        return None
-    return int(step.action.place(*step.sources).bits[0, 0])
