@@ -61,7 +61,6 @@ def command(
     from layoutopt.ground.budget import Budget
 
     budget = Budget(2 * time_limit + READING_S)  # begins before the imports, which take most of a second
-    from layoutopt.kernels.machine.launch import by_position
     from layoutopt.kernels.read.files import ptx_text
     from layoutopt.study.patch import Request, patch
 
@@ -71,7 +70,6 @@ def command(
     layout = _layout(result) if result is not None else None
     text, program = ptx_text(kernel, options.target, options.entry, options.compiler, budget)
     planned, gpu = launch_of(program, options)
-    planned = by_position(program, planned)
     request = Request(
         planned,
         gpu,

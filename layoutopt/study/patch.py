@@ -303,6 +303,8 @@ def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_K
     if now.arrays()[symbol].start >= (now.evaluation.program.static_bytes or 0):
         launch = replace(launch, shared_bytes=max(launch.shared_bytes, remap.size))
     program = next(one for one in programs if one.name == entry)
+    # The launch may name parameters as the source does.
+    program = replace(program, parameters=now.evaluation.program.parameters)
     later = _Kernel(module, _evaluated(program, launch, request))
     before, after = (_costs(one.evaluation) for one in (now, later))
     if any(b > a for a, b in zip(before, after, strict=True)) or before == after:

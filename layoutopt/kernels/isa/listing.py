@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -132,23 +131,21 @@ def _instruction(address: int, text: str, place: Place | None, number: int) -> I
     if match is None:
         raise ProblemFileError(f"line {number}", f"no instruction: {shown(text)!r}")
     negated, predicate, opcode, modifiers, rest = match.groups()
-    operands = tuple(part.replace(".reuse", "") for part in _split(rest or ""))
+    operands = tuple(part.replace(".reuse", "") for part in split(rest or ""))
     guard = (predicate, bool(negated)) if predicate else None
     return Instruction(
         address, " ".join(text.split()), opcode, tuple(modifiers.split(".")[1:]), operands, guard, place
     )
 
 
-def _split(text: str) -> Iterator[str]:
-    """Operands: commas separate them, but not inside brackets."""
-    depth, start = 0, 0
-    for k, character in enumerate(text):
-        if character in "[({":
-            depth += 1
-        elif character in "])}":
-            depth -= 1
-        elif character == "," and depth == 0:
-            yield text[start:k].strip()
-            start = k + 1
-    if text[start:].strip():
-        yield text[start:].strip()
+def split(text: str, brackets: str = "([{)]}") -> list[str]:
+    """Parts between the commas outside brackets, of which the first half opens and the second closes."""
+    parts, depth, half = [""], 0, len(brackets) // 2
+    for character in text:
+        depth += (character in brackets[:half]) - (character in brackets[half:])
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    parts = [part.strip() for part in parts]
+    return parts if parts[-1] else parts[:-1]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -122,32 +122,43 @@ class Arguments:
 def arguments(program: Program, launch: Launch) -> Arguments:
     """Put the launch's arguments where the kernel's parameters lie.
 
-    A pointer whose value is not given points to memory of its own, aligned to 256 bytes, as cudaMalloc gives
-    it.
+    A key is a parameter's position or name, or the byte of a member of a structure (`params+8`), or of
+    parameters of which nothing is said (`+16`). A pointer whose value is not given points to memory of its
+    own, aligned to 256 bytes, as cudaMalloc gives it.
 
     Raises:
         ProblemFileError: an argument names no parameter, or does not fit it.
     """
-    parameters = program.parameters or ()
-    launch = _with_members(parameters, launch)
-    wide = {key for key, value in launch.arguments.items() if _is_wide(value)} | launch.buffers.keys()
-    places = [(_place(key), 8 if key in wide else 4) for key in (*launch.arguments, *launch.buffers)]
-    parameters = _with_places(_halved(parameters, [at for at, _ in places]), places)
+    parameters = list(program.parameters or ())
+    told: list[tuple[str, str, Any]] = [
+        *(("--arg", *item) for item in launch.arguments.items()),
+        *(("--data", *item) for item in launch.buffers.items()),
+    ]
+    places = [_place(parameters, key, option) for option, key, _ in told]
+    halves = {at for _, at in places}
+    values: dict[int, dict[str, Any]] = {}
+    for (option, _, value), (position, at) in zip(told, places, strict=True):
+        k = next((k for k, p in enumerate(parameters) if p.offset == at and p.size <= 8), position)
+        if k is None:
+            k = len(parameters)
+            parameters.append(Parameter(at, 8 if option == "--data" or _is_wide(value) else 4))
+        elif not parameters[k].whole and at + 4 in halves:
+            parameters[k] = replace(parameters[k], size=4, whole=True, type="")
+        values.setdefault(k, {})[option] = value
     size = max((p.offset + p.size for p in parameters), default=0)
     content, given = bytearray(size), np.zeros(size, bool)
-    numbers = {_position(parameters, key, "--arg"): value for key, value in launch.arguments.items()}
-    contents = {_position(parameters, key, "--data"): value for key, value in launch.buffers.items()}
-    buffers, missing = {}, []
+    buffers: dict[int, bytes] = {}
+    missing = []
     for k, parameter in enumerate(parameters):
-        value = numbers.get(k)
-        if k in contents or value == "pointer" or (value is None and parameter.pointer):
+        value, array = (values.get(k, {}).get(option) for option in ("--arg", "--data"))
+        if array is not None or value == "pointer" or (value is None and parameter.pointer):
             if not parameter.may_point:
                 said = f"parameter {k}{parameter.of_type} has {parameter.size} bytes: no pointer"
-                raise ProblemFileError("--data" if k in contents else "--arg", said)
+                raise ProblemFileError("--arg" if array is None else "--data", said)
             base = GLOBAL_BASE + k * GLOBAL_STEP
             data = struct.pack("<Q", base)
-            if k in contents:
-                buffers[base] = _elements(contents[k], parameter, k).tobytes()
+            if array is not None:
+                buffers[base] = _elements(array, parameter, k).tobytes()
         elif value is None:
             missing.append(k)
             continue
@@ -158,91 +169,34 @@ def arguments(program: Program, launch: Launch) -> Arguments:
     return Arguments(bytes(content), given, buffers, tuple(missing))
 
 
-def by_position(program: Program, launch: Launch) -> Launch:
-    """The launch with its arguments under their positions, for a program that names parameters otherwise.
-
-    Raises:
-        ProblemFileError: one names no parameter.
-    """
-    parameters = program.parameters or ()
-
-    def position(key: str, option: str) -> str:
-        name, plus, offset = key.partition("+")
-        if name and plus:
-            return f"{_position(parameters, name, option)}+{offset}"
-        return key if _place(key) is not None else str(_position(parameters, key, option))
-
-    return replace(
-        launch,
-        arguments={position(key, "--arg"): value for key, value in launch.arguments.items()},
-        buffers={position(key, "--data"): value for key, value in launch.buffers.items()},
-    )
-
-
-def _place(key: str) -> int | None:
-    """The byte offset in a key such as `+16`, for kernels of which nothing says the parameters."""
-    return int(key[1:]) if key.startswith("+") and key[1:].isdecimal() and len(key) < 7 else None
-
-
-def _with_places(
-    parameters: tuple[Parameter, ...], places: list[tuple[int | None, int]]
-) -> tuple[Parameter, ...]:
-    """The parameters, with those at these offsets and of these bytes that are none of them yet."""
-    known = {p.offset for p in parameters if p.size <= 8}
-    others = {at: size for at, size in places if at is not None and at not in known}
-    return (*parameters, *(Parameter(at, size) for at, size in others.items()))
-
-
-def _halved(parameters: tuple[Parameter, ...], places: list[int | None]) -> tuple[Parameter, ...]:
-    """The parameters; those of 8 bytes that may be two are the first 4 of them where the others are given."""
-    return tuple(
-        replace(p, size=4, whole=True, type="") if not p.whole and p.offset + 4 in places else p
-        for p in parameters
-    )
-
-
-def _with_members(parameters: tuple[Parameter, ...], launch: Launch) -> Launch:
-    """The launch with members of structures, such as `0+8`, under the offsets that they have.
+def _place(parameters: Sequence[Parameter], key: str, option: str) -> tuple[int | None, int]:
+    """The position of the parameter that a key names, None of a byte alone, and its first byte.
 
     Raises:
         ProblemFileError: there is no such parameter, or it is shorter.
     """
-
-    def placed(key: str, option: str) -> str:
-        name, plus, offset = key.partition("+")
-        if not name or not plus:
-            return key
-        parameter = parameters[_position(parameters, name, option)]
-        if not offset.isdecimal() or len(offset) > 5 or int(offset) >= parameter.size:
-            expected = f"expected the byte of a member, 0 to {parameter.size - 1}"
-            raise ProblemFileError(option, f"parameter {shown(name)}: {expected}, got {shown(offset)!r}")
-        return f"+{parameter.offset + int(offset)}"
-
-    return replace(
-        launch,
-        arguments={placed(key, "--arg"): value for key, value in launch.arguments.items()},
-        buffers={placed(key, "--data"): value for key, value in launch.buffers.items()},
-    )
+    name, plus, offset = key.partition("+")
+    if not name and offset.isdecimal() and len(offset) < 6:
+        return None, int(offset)
+    names = [p.name for p in parameters]
+    position = int(name) if name.isdecimal() and len(name) < 6 else names.index(name) if name in names else -1
+    if not name or not 0 <= position < len(parameters):
+        known = f"parameters 0 to {len(parameters) - 1}" if parameters else "no parameters"
+        named = ", ".join(name for name in names if name)
+        told = f"{shown(name or key)!r} is no parameter; there are {known}" + (f" ({named})" if named else "")
+        raise ProblemFileError(option, told)
+    parameter = parameters[position]
+    if not plus:
+        return position, parameter.offset
+    if not offset.isdecimal() or len(offset) > 5 or int(offset) >= parameter.size:
+        expected = f"expected the byte of a member, 0 to {parameter.size - 1}"
+        raise ProblemFileError(option, f"parameter {shown(name)}: {expected}, got {shown(offset)!r}")
+    return None, parameter.offset + int(offset)
 
 
 def _is_wide(value: int | float | str) -> bool:
     """Whether a value takes 8 bytes: a pointer, or what 4 do not hold."""
     return isinstance(value, str) or (isinstance(value, int) and not -(1 << 31) <= value < 1 << 32)
-
-
-def _position(parameters: tuple[Parameter, ...], key: str, option: str) -> int:
-    names = [p.name for p in parameters]
-    place = _place(key)
-    if place is not None:
-        return next(k for k, p in enumerate(parameters) if p.offset == place and p.size <= 8)
-    position = int(key) if key.isdecimal() and len(key) < 6 else names.index(key) if key in names else -1
-    if 0 <= position < len(parameters):
-        return position
-    known = f"parameters 0 to {len(parameters) - 1}" if parameters else "no parameters"
-    named = ", ".join(name for name in names if name)
-    raise ProblemFileError(
-        option, f"{shown(key)!r} is no parameter; there are {known}" + (f" ({named})" if named else "")
-    )
 
 
 def _packed(value: int | float | str, parameter: Parameter, position: int) -> bytes:

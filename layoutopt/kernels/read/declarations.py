@@ -18,6 +18,7 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, names, parse
 from layoutopt.ground import json_data
+from layoutopt.kernels.isa.listing import split
 from layoutopt.kernels.program import Array, Parameter
 from layoutopt.kernels.read.names import demangled
 
@@ -146,14 +147,7 @@ def _parameters(source: str, kernel: str) -> list[str]:
     found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^;{{}}]*)\)\s*\{{", plain)
     if found is None:
         return []
-    listed, depth = [""], 0
-    for letter in found[1]:
-        depth += (letter in "<([") - (letter in ">)]")
-        if letter == "," and depth == 0:
-            listed.append("")
-        else:
-            listed[-1] += letter
-    return listed
+    return split(found[1], "<([)]>")
 
 
 def _extent(text: str, constants: dict[str, int]) -> int | None:

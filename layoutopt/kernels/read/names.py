@@ -7,6 +7,8 @@ import ctypes.util
 from functools import cache
 from typing import Any
 
+from layoutopt.kernels.isa.listing import split
+
 
 @cache
 def _demangler() -> Any:
@@ -63,18 +65,10 @@ def parameter_types(title: str) -> list[str] | None:
     """The types of the parameters in a demangled name; None where it has none."""
     if not title.endswith(")"):
         return None
-    depth, start, parts, end = 0, None, [], len(title) - 1
-    for k in range(end, -1, -1):
-        character = title[k]
-        depth += (character in ")>") - (character in "(<")
-        if depth == 1 and character == ",":
-            parts.append(title[k + 1 : end].strip())
-            end = k
-        elif depth == 0:
-            start = k
-            break
-    if start is None:
-        return None
-    parts.append(title[start + 1 : end].strip())
-    types = parts[::-1]
-    return [] if types in ([""], ["void"]) else types
+    depth = 0
+    for k in range(len(title) - 1, -1, -1):
+        depth += (title[k] in ")>") - (title[k] in "(<")
+        if depth == 0:
+            types = split(title[k + 1 : -1], "(<>)")
+            return [] if types == ["void"] else types
+    return None
