@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import subprocess
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from oracle.conversions import execute, expected
 from oracle.toy import toy_device
 
 import layoutopt
+from layoutopt.codegen.conversion import emit_conversion
 from layoutopt.errors import ProblemFileError
+from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.ownership.spaces import Span
 
@@ -151,6 +154,32 @@ def test_within_a_warp():
     assert not converted().within_warps
     assert converted(MMA, {**ROWS, "lane": [*ROWS["lane"][:3], [1, 0], [2, 0]], "warp": MMA["warp"],
                            "register": [[0, 1], [0, 2], [0, 4], [4, 0], [8, 0]]}).within_warps  # fmt: skip
+
+
+def test_barriers_of_the_emitted_code():
+    """A barrier of the warp does where every warp stores what it reads; not where one stores for all."""
+    inner = {**ROWS, "register": [[0, 1], [0, 2], [0, 4], [4, 0], [8, 0]], "warp": MMA["warp"]}
+    assert "__syncwarp()" in emit_conversion(converted(MMA, inner, minimise="instructions"), "f")
+    every = {**MMA, "register": [*MMA["register"], [16, 0], [32, 0]], "warp": [[0, 0], [0, 0]]}
+    found = converted(every, inner, minimise="instructions")
+    assert found.within_warps
+    assert "__syncwarp()" not in emit_conversion(found, "f")
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("scratch", [None, 1024])
+def test_emitted_code_compiles_to_its_instructions(scratch, tmp_path):
+    found = converted(max_bytes=scratch, minimise="instructions")
+    use = "__global__ void k(const unsigned short* p, unsigned short* q) { __shared__ uint4 s[512];"
+    use += "unsigned short a[32], b[32]; for (int i = 0; i < 32; i++) a[i] = p[i * 128 + threadIdx.x];"
+    use += "f(a, b, s, threadIdx.x); for (int i = 0; i < 32; i++) q[i * 128 + threadIdx.x] = b[i]; }"
+    source = tmp_path / "a.cu"
+    source.write_text(f"#include <cstring>\n{emit_conversion(found, 'f')}{use}\n")
+    nvcc, out = machine.find_tool("nvcc"), tmp_path / "a.cubin"
+    subprocess.run([nvcc, "-arch=sm_90", "-cubin", "-o", out, source], check=True)
+    ran = command("check", out, "--entry", "k", "--block", "128", "--json")
+    totals = json.loads(ran.stdout)["totals"]
+    assert totals["wavefronts_ld"] + totals["wavefronts_st"] == found.wavefronts
 
 
 def every_layout(bits):
