@@ -18,7 +18,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
 from layoutopt.ownership.instructions import Instruction, instructions
-from layoutopt.ownership.linear import Memory, Plan, Side, memory, moves, plans
+from layoutopt.ownership.linear import Memory, Plan, Room, Side, memory, moves, plans
 from layoutopt.ownership.spaces import Span, independent
 from layoutopt.problems.types import SCHEMA as PROBLEM_SCHEMA
 from layoutopt.problems.types import Name, Tile
@@ -145,7 +145,7 @@ def convert(
         threads: of the block.
         target: a GPU.
         max_bytes: of scratch.
-        minimise: what comes after wavefronts: scratch, then instructions; or instructions, then scratch.
+        minimise: what comes after wavefronts: scratch, then instructions; or instructions, then rounds.
 
     Raises:
         ProblemFileError: an argument is wrong; `field` says which.
@@ -211,7 +211,8 @@ def _convert(
     lower = _lower_bound(held, wanted, element_bits, shared)
     bound = Bound(lower, "every layout of scratch and every list of instructions")
     within = _within_warps(held, wanting)
-    room = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
+    most = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
+    room = Room(most, minimise == "instructions")
     found = list(plans(_stored(held), wanted, element_bits, shared, room))
     if not found:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
@@ -234,10 +235,11 @@ def _convert(
     )
 
 
-def _rank(plan: Plan, minimise: Minimise) -> tuple[int, int, int]:
-    """What is compared after the conflict engine's own count: it agrees with `plan.wavefronts`."""
-    later = (plan.offset_bits, plan.instructions)
-    return (plan.wavefronts, *(later if minimise == "bytes" else later[::-1]))
+def _rank(plan: Plan, minimise: Minimise) -> tuple[int, ...]:
+    """What is compared; the conflict engine counts the best one anew."""
+    if minimise == "bytes":
+        return plan.wavefronts, plan.offset_bits, plan.instructions
+    return plan.wavefronts, plan.instructions, plan.rounds, plan.offset_bits
 
 
 def _check_tile(tile: Tile) -> None:

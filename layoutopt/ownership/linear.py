@@ -189,6 +189,18 @@ def _sum(vectors: Sequence[int | None], mask: int) -> int:
     return total
 
 
+class Room(NamedTuple):
+    """Scratch.
+
+    Attributes:
+        max_bits: log2 of the elements that it may have.
+        fills: for fewer rounds it has as many as that, else no more than all warps need at a time.
+    """
+
+    max_bits: int
+    fills: bool
+
+
 @dataclass(frozen=True)
 class Plan:
     """A conversion: a layout of scratch, and how both sides touch it.
@@ -219,7 +231,7 @@ class Plan:
 
 
 def plans(
-    sources: Iterable[Side], destination: Side, element_bits: int, shared: Memory, max_offset_bits: int
+    sources: Iterable[Side], destination: Side, element_bits: int, shared: Memory, room: Room
 ) -> Iterator[Plan]:
     """A plan for every pair of moves that goes together and could have the fewest wavefronts.
 
@@ -228,7 +240,7 @@ def plans(
         destination: who wants them.
         element_bits: log2 of an element's bytes.
         shared: the memory.
-        max_offset_bits: log2 of the elements that scratch may have.
+        room: for scratch.
     """
     starts = [move for side in sources for move in moves(side, element_bits, shared)]
     ends = list(moves(destination, element_bits, shared))
@@ -237,7 +249,7 @@ def plans(
     for a, b in pairs:
         if least is not None and a.wavefronts + b.wavefronts > least:
             return
-        plan = _Pair((a, b), element_bits, shared).plan(max_offset_bits)
+        plan = _Pair((a, b), element_bits, shared).plan(room)
         if plan is not None:
             least = min(plan.wavefronts, least or plan.wavefronts)
             yield plan
@@ -252,7 +264,7 @@ class _Pair:
         self.word = max(0, shared.word_bits - element_bits)
         self.line = max(0, shared.line_bits - element_bits)
 
-    def plan(self, max_offset_bits: int) -> Plan | None:
+    def plan(self, room: Room) -> Plan | None:
         """The layout; None where the moves do not go together, or scratch is too small for them."""
         chain = self._row_vectors() if any(m.row_lanes for m in self.moves) else self._register_vectors()
         pairs = None if chain is None else self._pairs(chain)
@@ -260,7 +272,7 @@ class _Pair:
             return None
         vectors = self._whole_words(chain)
         functionals = self._functionals(vectors, pairs)
-        space = self._space([*vectors, *filter(None, pairs)], max_offset_bits)
+        space = self._space([*vectors, *filter(None, pairs)], room)
         if functionals is None or space is None:
             return None
 
@@ -401,13 +413,14 @@ class _Pair:
                 if bit >= move.own:
                     yield from move.side.registers
 
-    def _space(self, needed: list[int], max_offset_bits: int) -> list[int] | None:
-        """A basis of what is in scratch at a time: all lanes, and as many warps as there is room for."""
+    def _space(self, needed: list[int], room: Room) -> list[int] | None:
+        """A basis of what is in scratch at a time: all lanes, then as many warps as there is room for."""
         a, b = self.sides
         space = independent([*needed, *a.held_lanes, *b.held_lanes])
-        if len(space) > max_offset_bits:
+        if len(space) > room.max_bits:
             return None
-        return independent([*space, *a.held_warps, *b.held_warps])[:max_offset_bits]
+        more = [*a.held_warps, *b.held_warps, *(a.registers if room.fills else ())]
+        return independent([*space, *more])[: room.max_bits]
 
 
 def _apart(space: list[int], a: list[int], b: list[int], bits: int) -> tuple[list[int], list[int]]:
