@@ -35,7 +35,7 @@ __all__ = [
 if TYPE_CHECKING:
     from typing import Any
 
-    from layoutopt.codegen.python import emit
+    from layoutopt.codegen.block import emit
     from layoutopt.files.file import load
     from layoutopt.files.python import load_all, problem
     from layoutopt.layout.layout import Layout
@@ -67,7 +67,7 @@ _HOMES = {
     "check": "layoutopt.study.check",
     "compare": "layoutopt.study.compare",
     "convert": "layoutopt.ownership.conversion",
-    "emit": "layoutopt.codegen.python",
+    "emit": "layoutopt.codegen.block",
     "explain": "layoutopt.study.explain",
     "load": "layoutopt.files.file",
     "load_all": "layoutopt.files.python",

@@ -125,7 +125,7 @@ def _code(
         for own, plan in zip(figures, plans, strict=True):
             own |= _instructions(plan)
         data["instructions"] = sum(plan.instructions for plan in plans)
-    return block.text_of(lang, tiles, plans), data
+    return block.text_of(tiles, plans), data
 
 
 def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -> int:

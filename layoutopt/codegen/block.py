@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,28 +17,64 @@ from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.plan import Part as Only
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.ground.escape import comment, identifier
-from layoutopt.problems.types import Problem, Resources
-from layoutopt.study.block import Part, Placed, Whole
+from layoutopt.ground.escape import comment, described, identifier
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Arrangement, Result
+from layoutopt.problems.target import target_of
+from layoutopt.problems.types import Block, Problem, Resources
+from layoutopt.search.block import solve
+from layoutopt.study.block import Part, Placed, Whole, placed
+from layoutopt.study.known import check_answer
 
-# How a kernel declares the bytes of all tiles, and comes to those of one.
-_DECLARED: Final = {
-    "opencl": "__local uchar smem[{name}_bytes] __attribute__((aligned({alignment})));",
-    "c": "_Alignas({name}_alignment) unsigned char smem[{name}_bytes];",
-    "gluon": "gl.allocate_shared_memory places each tile itself: the bases are those that were counted",
-    "tilelang": "T.alloc_shared places each tile itself: the bases are those that were counted",
-    "numba": "in {name}_bytes of dynamic shared memory: cuda.shared.array(0, dtype)[base // itemsize:]",
-}
-_IN_C_PLUS_PLUS: Final = "__shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes];"
-_PROLOGUES: Final[dict[str, tuple[str, ...]]] = {
-    "c": ("#ifndef {guard}", "#define {guard}", "#include <stdint.h>"),
-    "opencl": (),
-}
+
+def emit(
+    problem: Problem | Block,
+    layout: Result | Arrangement | str | None = None,
+    *,
+    lang: str = "cuda",
+    target: Device | str | None = None,
+    time_limit: float | None = None,
+) -> str:
+    """A layout as code: the offset of an element, and the addresses of each access.
+
+    Args:
+        problem: the tile and its accesses, or several.
+        layout: an answer of `solve`; or, of one tile, element offsets as an expression over x0, x1, ...; None
+            solves.
+        lang: cuda, hip, opencl, c, cute, gluon, tilelang or numba.
+        target: the device or its name, where it is not the one the problem names.
+        time_limit: seconds to solve; None for no limit.
+
+    Raises:
+        LayoutError: there is no layout, or the language cannot express it.
+        ProblemFileError: there is no such language, the result is not one of this problem and device, or the
+            problem contradicts itself.
+    """
+    if not isinstance(lang, str) or lang not in LANGUAGES:
+        raise ProblemFileError("lang", f"expected one of {', '.join(LANGUAGES)}, got {described(lang)}")
+    gpu = target_of(problem, target)
+    if layout is not None and not isinstance(layout, str):
+        check_answer(problem, gpu, layout)
+    if isinstance(layout, str) and isinstance(problem, Block):
+        raise ProblemFileError("layout", "a formula is for one tile; of several, the answer of solve")
+    answer = layout if layout is not None else solve(problem, target=gpu, time_limit=time_limit)
+    if not isinstance(answer, str) and not answer.has_layout:
+        raise LayoutError(f"the result has no layout (status {answer.status}), so there is no code")
+    return code_of(lang, placed(problem, gpu, answer))
 
 
 def code_of(language: str, tiles: Placed, *, only: Only = "all") -> str:
     """One text for all tiles; as for `plans_of` and `text_of`."""
-    return text_of(language, tiles, plans_of(language, tiles, only=only))
+    return text_of(tiles, plans_of(language, tiles, only=only))
+
+
+@contextlib.contextmanager
+def _about(part: Part) -> Iterator[None]:
+    """Errors inside name the tile."""
+    try:
+        yield
+    except LayoutError as error:
+        raise LayoutError(f"tile {part.tile!r}: {error}") from None
 
 
 def plans_of(
@@ -60,10 +97,8 @@ def plans_of(
         return (plan_for(language, part.problem, tiles.device, part.answer, name=name, only=only),)
     plans = []
     for part in tiles.parts:
-        try:
+        with _about(part):
             plans.append(plan_for(language, _beside(tiles, part), tiles.device, part.answer, only=only))
-        except LayoutError as error:
-            raise LayoutError(f"tile {part.tile!r}: {error}") from None
     names = Counter(f"{identifier(tiles.name)}_{field}" for field in ("bytes", "alignment", "cluster"))
     names.update(name for name, _ in _places(tiles))
     for plan in plans:
@@ -80,22 +115,20 @@ def _beside(tiles: Placed, part: Part) -> Problem:
     return msgspec.structs.replace(part.problem, name=f"{tiles.name} {part.tile}", block=Resources())
 
 
-def text_of(language: str, tiles: Placed, plans: Sequence[Plan]) -> str:
-    """The text of plans that were made for this language; of several tiles, after constants of all.
+def text_of(tiles: Placed, plans: Sequence[Plan]) -> str:
+    """The text of plans in their language; of several tiles, after constants of all.
 
     Raises:
         LayoutError: as for `plans_of`.
     """
     if tiles.whole is None:
-        return code(language, plans[0])
-    known = LANGUAGES[language]
+        return code(plans[0])
+    known = LANGUAGES[plans[0].language]
     text = "\n".join(_head(known, tiles, tiles.whole)) + "\n"
     for part, plan in zip(tiles.parts, plans, strict=True):
-        try:
-            text += "\n" + code(language, plan)
-        except LayoutError as error:
-            raise LayoutError(f"tile {part.tile!r}: {error}") from None
-    return text + ("\n#endif\n" if language == "c" else "")
+        with _about(part):
+            text += "\n" + code(plan)
+    return text + "".join(f"{line}\n" for line in known.end)
 
 
 def edits_of(tiles: Placed) -> list[tuple[str, dict[str, Any]]]:
@@ -116,16 +149,13 @@ def self_test(tiles: Placed) -> str:
         return selftest.program(run_plan(part.problem, tiles.device, part.answer))
     name, plans, tests = identifier(tiles.name), [], ""
     for part in tiles.parts:
-        try:
-            plan = run_plan(_beside(tiles, part), tiles.device, part.answer)
-            tests += selftest.placed_tile_test(plan, name, part.tile, part.stages)
-        except LayoutError as error:
-            raise LayoutError(f"tile {part.tile!r}: {error}") from None
-        plans.append(plan)
+        with _about(part):
+            plans.append(run_plan(_beside(tiles, part), tiles.device, part.answer))
+            tests += selftest.placed_tile_test(plans[-1], name, part.tile, part.stages)
     named = {part.tile: plan.name for part, plan in zip(tiles.parts, plans, strict=True)}
     always = [tile for tile in named if not any(tile in time for time in tiles.whole.times)]
     times = [[named[tile] for tile in (*always, *time)] for time in tiles.whole.times or ((),)]
-    return selftest.block_program(name, text_of("cuda", tiles, plans), plans, tests, times)
+    return selftest.block_program(name, text_of(tiles, plans), plans, tests, times)
 
 
 def _functions(access: AccessPlan) -> list[str]:
@@ -137,18 +167,16 @@ def _functions(access: AccessPlan) -> list[str]:
 
 def _head(language: Language, tiles: Placed, whole: Whole) -> list[str]:
     name, mark = identifier(tiles.name), language.comment
-    declared = _DECLARED.get(language.name, _IN_C_PLUS_PLUS)
-    usual = ("#pragma once", "#include <cstdint>") if mark == "//" else ()
     constants = [(f"{name}_bytes", whole.bytes), (f"{name}_alignment", whole.alignment_bytes)]
     if (cluster := tiles.parts[0].problem.block.cluster) is not None:
         constants.append((f"{name}_cluster", cluster))
     lines = [
         f"{mark} {comment(tiles.name)} on {tiles.device.name}: layouts by layoutopt {__version__}",
         f"{mark} {comment(whole.summary)}",
-        *(line.format(guard=f"{name}_H".upper()) for line in _PROLOGUES.get(language.name, usual)),
+        *language.start_of(name),
         "",
         *(language.constant.format(*constant) for constant in constants),
-        f"{mark} {declared.format(name=name, alignment=whole.alignment_bytes)}",
+        f"{mark} {language.declared.format(name=name, alignment=whole.alignment_bytes)}",
         f"{mark} Stage s of a tile begins at base + s * stage_bytes; the code below counts from there.",
     ]
     stages = {f"{name}_{part.tile}_stage_bytes": part.stages for part in tiles.parts}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
+from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
+from layoutopt.hardware.operations import Operation
 from layoutopt.index.address_cost import UNROLLED
 from layoutopt.problems.text import abridged
+from layoutopt.problems.types import VECTOR_TYPES, Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,50 +24,187 @@ class Dialect:
 
     Attributes:
         function: what stands before a function's type.
+        pieces: what one access offers beside its address.
+        types: of an element, by its name in a problem file.
+        vectors: of several elements, by the name of one and the bytes.
+        raw: of so many bytes where an element says nothing; empty where pointers have the element's type,
+            whatever an access touches.
+        atomic: the type that 64-bit atomics take.
         uint: the unsigned 32-bit type.
         wide: the signed 64-bit type.
-        constants: whether constants are `constexpr` (else an `enum`), checked by `static_assert`.
-        prologue: lines before the constants.
-        example: a declaration of the tile, as a comment.
+        space: what qualifies a pointer into the tile.
+        byte: the type of a byte.
+        absent: begins the note that the language has no such instruction.
+        macro: what the GPU's compiler defines; empty for plain C, whose constants are an `enum`. In C++ they
+            are `constexpr` and checked by `static_assert`.
+        headers: includes for the GPU's compiler, by the names of the elements that need them; "" for all.
         table: what declares a table of constants that device code reads.
-        pieces: what one access offers beside its address.
         closing: lines at the end.
     """
 
     function: str
-    uint: str
-    wide: str
-    constants: bool
-    prologue: Callable[[Plan], list[str]]
-    example: Callable[[Plan], list[str]]
+    pieces: Callable[[Plan, AccessPlan, Dialect], list[str]]
+    types: Mapping[str, str]
     table: str
-    pieces: Callable[[Plan, AccessPlan], list[str]]
+    vectors: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    raw: Mapping[int, str] = field(default_factory=dict)
+    atomic: str = ""
+    uint: str = "uint32_t"
+    wide: str = "long long"
+    space: str = ""
+    byte: str = "unsigned char"
+    absent: str = ""
+    macro: str = ""
+    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     closing: Callable[[Plan], list[str]] = lambda _: []
+
+    def pointer_type(self, plan: Plan, operation: Operation) -> str:
+        """The type that one lane of a load, store or atomic touches."""
+        element, width = plan.problem.tile.element, operation.width_bytes
+        whole = width == plan.element_bytes
+        kind = None
+        if isinstance(element, Structure):
+            named = element.type or ""
+            kind = element.type if whole and (self.macro or "::" not in named) else None
+        elif whole or not self.raw:
+            kind = self.types.get(element)
+        if operation.does.adds and width == 8 and (not self.macro or kind is None):
+            kind = self.atomic or kind
+        if kind is None and isinstance(element, str):
+            kind = self.vectors.get((element, width))
+        return kind or self.raw.get(width, "void")
+
+
+def emit(plan: Plan) -> str:
+    """A header of C99, HIP C++ or OpenCL C, by the language of the plan."""
+    return source(plan, DIALECTS[plan.language])
 
 
 def source(plan: Plan, dialect: Dialect) -> str:
     """The text of a header for `plan`."""
-    name = plan.name
-    lines = [*(f"// {line}" for line in plan.header), *dialect.prologue(plan), ""]
+    name, language = plan.name, LANGUAGES[plan.language]
+    lines = [
+        *(f"// {line}" for line in plan.header),
+        *language.start_of(name),
+        *_on_the_host(plan, dialect),
+        "",
+    ]
     sizes = {"bytes": plan.bytes, "alignment": plan.alignment_bytes}
     if plan.problem.block.cluster is not None:
         sizes["cluster"] = plan.problem.block.cluster
-    if dialect.constants:
+    if dialect.macro:
         lines += [f"constexpr {dialect.uint} {name}_{key} = {value};" for key, value in sizes.items()]
     else:
         lines.append(f"enum {{ {', '.join(f'{name}_{key} = {value}' for key, value in sizes.items())} }};")
-    lines += [*dialect.example(plan), "", *_table(plan, dialect)]
+    lines.append(f"// {language.declared.format(name=name, alignment=plan.alignment_bytes)}")
+    if dialect.macro:
+        lines += _declared_by_type(plan)
+    lines += ["", *_table(plan, dialect)]
     body: list[str] = []
     if plan.only != "access":
         body += [*_offset(plan, dialect), *_bit_shift(plan, dialect)]
     for access in plan.accesses:
-        body += ["", *_headline(access), *_addresses(plan, access, dialect), *dialect.pieces(plan, access)]
+        pieces = dialect.pieces(plan, access, dialect)
+        if dialect.macro:
+            pieces = [f"#ifdef {dialect.macro}", *pieces, "#endif"]
+        body += ["", *_headline(access), *_addresses(plan, access, dialect), *pieces]
     called = helpers("\n".join(body), name, dialect.function, dialect.wide)
     lines += [*called, *([""] if called else []), *body]
-    if dialect.constants:
+    if dialect.macro:
         lines += ["", *_assertions(plan)]
-    lines += dialect.closing(plan)
+    lines += [*dialect.closing(plan), *language.end]
     return "\n".join(lines) + "\n"
+
+
+def element_type(plan: Plan) -> str | None:
+    """What a kernel in C++ calls an element; None where the file does not say."""
+    element = plan.problem.tile.element
+    return CPP_TYPES.get(element) if isinstance(element, str) else element.type
+
+
+def raw_type(width_bytes: int) -> str:
+    """An integer type of C++, or a vector of them, of this many bytes; a name for it where there is none."""
+    return _CPP_RAW.get(width_bytes, f"Bytes{width_bytes}")
+
+
+def on_the_host(macro: str, includes: Iterable[str]) -> list[str]:
+    """Includes for the GPU's compiler, `macro` says which, and what lets a host compiler read the rest."""
+    device = [f"#ifdef {macro}", *includes, "#else"] if includes else [f"#ifndef {macro}"]
+    device[-1] += "  // plain C++, for tests on the host"
+    return [*device, "#ifndef __host__", "#define __host__", "#define __device__", "#endif", "#endif"]
+
+
+def _on_the_host(plan: Plan, dialect: Dialect) -> list[str]:
+    element = plan.problem.tile.element
+    needed = ("", element) if isinstance(element, str) else ("",)
+    includes = [line for key in needed for line in dialect.headers.get(key, ())]
+    return on_the_host(dialect.macro, includes) if dialect.macro else []
+
+
+def _declared_by_type(plan: Plan) -> list[str]:
+    """How to declare the tile as elements."""
+    name, kind, lines = plan.name, element_type(plan), []
+    # C++ refuses an alignas below the type's own alignment.
+    if kind is not None and plan.alignment_bytes >= plan.element_bytes:
+        elements = -(-plan.bytes // plan.element_bytes)
+        lines.append(f"// or __shared__ alignas({name}_alignment) {kind} smem[{elements}];")
+    if isinstance(plan.problem.tile.element, Structure) and kind is not None:
+        size = f'static_assert(sizeof({kind}) == {plan.element_bytes}, "{kind}");'
+        note = "  // the kernel's own type, declared before this header"
+        lines += ["#ifdef __CUDACC__", size + note, "#endif"]
+    return lines
+
+
+def _pointer(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
+    """A typed pointer for each lane, in C."""
+    space, kind = dialect.space, dialect.pointer_type(plan, access.lanes.operation)
+    offset = f"{access.name}_bytes({arguments(access)})"
+    return [
+        *_absent(access, dialect),
+        f"static inline {space}{kind} *{access.name}({space}void *smem, {parameters(access)}) {{",
+        f"    return ({space}{kind} *)(({space}{dialect.byte} *)smem + {offset});",
+        "}",
+    ]
+
+
+def pointers(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
+    """A typed pointer for each lane, and all iterations in one call, in C++."""
+    constant = "const " if access.lanes.operation.is_read else ""
+    kind = f"{constant}{dialect.pointer_type(plan, access.lanes.operation)}"
+    void, char = f"{constant}void*", f"{constant}unsigned char*"
+
+    def pointer(offset: str) -> str:
+        return f"reinterpret_cast<{kind}*>(static_cast<{char}>(smem) + {offset})"
+
+    lines = [
+        *_absent(access, dialect),
+        f"__device__ __forceinline__ {kind}* {access.name}({void} smem, {parameters(access)}) {{",
+        f"    return {pointer(f'{access.name}_bytes({arguments(access)})')};",
+        "}",
+    ]
+    if access.form.has_step:
+        offset = f"{access.name}_step(base, {arguments(access, access.access.loops)})"
+        lines += each(access, f"{void} smem", f"{access.name}_base(tid)", pointer(offset))
+    return lines
+
+
+def _absent(access: AccessPlan, dialect: Dialect) -> list[str]:
+    operation = access.lanes.operation
+    if operation.does.by_pointer or not dialect.absent:
+        return []
+    return [f"// {dialect.absent} no {operation.kind}: a pointer to what the lane's address covers"]
+
+
+def each(access: AccessPlan, start_parameter: str, base: str, cell: str) -> list[str]:
+    """A function in C++ that calls another with the address of every iteration, from the thread's base."""
+    loops = arguments(access, access.access.loops)
+    return [
+        f"template <class Body>  // calls body(address, {loops})",
+        f"__device__ __forceinline__ void {access.name}_each({start_parameter}, int tid, Body body) {{",
+        f"    const uint32_t base = {base};",
+        *guarded_loops(access, f"body({cell}, {loops});"),
+        "}",
+    ]
 
 
 def arguments(access: AccessPlan, variables: Iterable[str] | None = None) -> str:
@@ -239,7 +379,7 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
     for d, node in enumerate(access.coordinates):
         lines += function(f"x{d}", uint, node, parameters(access), access.ranges)
     if access.active is not None:
-        kind = "bool" if dialect.constants else "int"
+        kind = "bool" if dialect.macro else "int"
         lines += function(
             "active", kind, Op("!=", (access.active, Const(0))), parameters(access), access.ranges
         )
@@ -305,3 +445,75 @@ _RESERVED: Final = frozenset(
 def parameter(name: str) -> str:
     """`name` as a parameter's name."""
     return f"{name}_" if name in _RESERVED or name.startswith("_") else name
+
+
+_C_TYPES: Final = {
+    "i8": "int8_t", "u8": "uint8_t", "i16": "int16_t", "u16": "uint16_t", "i32": "int32_t",
+    "u32": "uint32_t", "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double",
+}  # fmt: skip
+_OPENCL_TYPES: Final = {
+    "i8": "char", "u8": "uchar", "i16": "short", "u16": "ushort", "i32": "int", "u32": "uint",
+    "i64": "long", "u64": "ulong", "f32": "float", "f64": "double", "f16": "half", "c64": "float2",
+    # Three of OpenCL's components take the place of four.
+    **{name: name for name in VECTOR_TYPES if not name.endswith("3")},
+}  # fmt: skip
+CPP_TYPES: Final = {
+    "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
+    "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double",
+    "f16": "__half", "bf16": "__nv_bfloat16", "f16x2": "__half2", "bf16x2": "__nv_bfloat162",
+    "c64": "float2", "c128": "double2", **{name: name for name in VECTOR_TYPES},
+}  # fmt: skip
+_OPENCL_VECTORS: Final = {
+    ("f32", 8): "float2", ("f32", 16): "float4", ("i32", 8): "int2", ("i32", 16): "int4",
+}  # fmt: skip
+_CPP_VECTORS: Final = _OPENCL_VECTORS | {
+    ("f16", 4): "__half2", ("bf16", 4): "__nv_bfloat162", ("f64", 16): "double2", ("c64", 16): "float4",
+}  # fmt: skip
+_CPP_RAW: Final = {
+    1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "uint2", 12: "uint3", 16: "uint4",
+}  # fmt: skip
+_HIP: Final = {
+    "f16": ("#include <hip/hip_fp16.h>",),
+    "bf16": (
+        "#include <hip/hip_bf16.h>",
+        "typedef __hip_bfloat16 __nv_bfloat16;",
+        "typedef __hip_bfloat162 __nv_bfloat162;",
+    ),
+}
+
+CPP: Final = Dialect(
+    function="__host__ __device__ constexpr",
+    pieces=pointers,
+    types=CPP_TYPES,
+    vectors=_CPP_VECTORS,
+    raw=_CPP_RAW,
+    atomic="unsigned long long",
+    table="",
+)
+DIALECTS: Final = {
+    "c": Dialect("static inline", _pointer, _C_TYPES, "static const"),
+    "opencl": Dialect(
+        function="static inline",
+        pieces=_pointer,
+        types=_OPENCL_TYPES,
+        vectors=_OPENCL_VECTORS,
+        raw={1: "uchar", 2: "ushort", 4: "uint", 8: "uint2", 12: "uint", 16: "uint4"},
+        atomic="ulong",
+        uint="uint",
+        wide="long",
+        space="__local ",
+        byte="uchar",
+        absent="OpenCL has",
+        table="__constant const",
+    ),
+    "hip": replace(
+        CPP,
+        absent="AMD GPUs have",
+        macro="__HIPCC__",
+        headers={
+            "": ("#include <hip/hip_runtime.h>",),
+            **{name + two: lines for name, lines in _HIP.items() for two in ("", "x2")},
+        },
+        table="#ifdef __HIP_DEVICE_COMPILE__\n__device__\n#endif\nconstexpr",
+    ),
+}

@@ -1,139 +1,49 @@
-"""CUDA C++: the address functions and, for each access, the instruction itself or its descriptor."""
+"""CUDA C++: the address functions, each access's instruction, and what the hardware does by itself.
+
+That is tensor maps, matrix descriptors, and the copies. Their constants compile anywhere. The tensor map
+needs `cuda.h` before this header, and takes the driver's `cuTensorMapEncodeTiled` as an argument, so that
+nothing is linked; the copies need nvcc and sm_90.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from layoutopt.codegen import by_hardware
+import numpy as np
+
 from layoutopt.codegen.c_family import (
+    CPP,
     Dialect,
     address_from,
-    arguments,
     base_of,
-    guarded_loops,
+    each,
     parameters,
+    pointers,
     source,
 )
-from layoutopt.codegen.c_text import operands
-from layoutopt.codegen.plan import AccessPlan, Plan
+from layoutopt.codegen.c_text import operands, to_c
+from layoutopt.codegen.plan import AccessPlan, HardwarePlan, Plan
 from layoutopt.codegen.templates import filled
+from layoutopt.expressions.fit import fit
+from layoutopt.ground.escape import comment
 from layoutopt.hardware.operations import Operation
-from layoutopt.problems.types import VECTOR_TYPES, Structure
+from layoutopt.problems.answer import BulkCopy, MatrixDescriptor, TensorMap
 
-TYPES: Final = {
-    "i8": "signed char", "u8": "unsigned char", "i16": "short", "u16": "unsigned short", "i32": "int",
-    "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double",
-    "f16": "__half", "bf16": "__nv_bfloat16", "f16x2": "__half2", "bf16x2": "__nv_bfloat162",
-    "c64": "float2", "c128": "double2",
-    **{name: name for name in VECTOR_TYPES},
-}  # fmt: skip
-_VECTORS: Final = {
-    ("f16", 4): "__half2", ("bf16", 4): "__nv_bfloat162", ("f32", 8): "float2", ("f32", 16): "float4",
-    ("f64", 16): "double2", ("i32", 8): "int2", ("i32", 16): "int4", ("c64", 16): "float4",
-}  # fmt: skip
-_RAW: Final = {
-    1: "unsigned char",
-    2: "unsigned short",
-    4: "unsigned int",
-    8: "uint2",
-    12: "uint3",
-    16: "uint4",
-}
+_CONSTANT: Final = "constexpr uint32_t"
+_FUNCTION: Final = "__host__ __device__ constexpr uint32_t"
 
 
 def emit(plan: Plan) -> str:
     """A header that compiles with nvcc and, but for the device functions, as plain C++14."""
-    return source(plan, DIALECT)
+    return source(plan, _DIALECT)
 
 
-def pointer_type(plan: Plan, operation: Operation) -> str:
-    """The type that one lane of a load, store or atomic touches."""
-    element = plan.problem.tile.element
-    width = operation.width_bytes
-    if width == plan.element_bytes and (kind := element_type(plan)) is not None:
-        return kind
-    if isinstance(element, str) and (element, width) in _VECTORS:
-        return _VECTORS[element, width]
-    if operation.does.adds and width == 8:
-        return "unsigned long long"
-    return _RAW[width]
-
-
-def element_type(plan: Plan) -> str | None:
-    """What the kernel calls an element; None where the file does not say."""
-    element = plan.problem.tile.element
-    return TYPES.get(element) if isinstance(element, str) else element.type
-
-
-def raw_type(width_bytes: int) -> str:
-    """An integer type, or a vector of them, of this many bytes; a name for it where there is none."""
-    return _RAW.get(width_bytes, f"Bytes{width_bytes}")
-
-
-def declaration(plan: Plan) -> list[str]:
-    """How to declare the tile."""
-    name, kind = plan.name, element_type(plan)
-    head = f"// __shared__ alignas({name}_alignment)"
-    lines = [f"{head} unsigned char smem[{name}_bytes];"]
-    # C++ refuses an alignas below the type's own alignment.
-    if kind is not None and plan.alignment_bytes >= plan.element_bytes:
-        lines.append(f"// or {head[3:]} {kind} smem[{-(-plan.bytes // plan.element_bytes)}];")
-    if isinstance(plan.problem.tile.element, Structure) and kind is not None:
-        size = f'static_assert(sizeof({kind}) == {plan.element_bytes}, "{kind}");'
-        lines += [
-            "#ifdef __CUDACC__",
-            f"{size}  // the kernel's own type, declared before this header",
-            "#endif",
-        ]
-    return lines
-
-
-def pointer_pieces(plan: Plan, access: AccessPlan) -> list[str]:
-    """A typed pointer for each lane, and all iterations in one call."""
-    operation = access.lanes.operation
-    constant = "const " if operation.is_read else ""
-    kind = f"{constant}{pointer_type(plan, operation)}"
-    void, char = f"{constant}void*", f"{constant}unsigned char*"
-
-    def pointer(offset: str) -> str:
-        return f"reinterpret_cast<{kind}*>(static_cast<{char}>(smem) + {offset})"
-
-    lines = [
-        f"__device__ __forceinline__ {kind}* {access.name}({void} smem, {parameters(access)}) {{",
-        f"    return {pointer(f'{access.name}_bytes({arguments(access)})')};",
-        "}",
-    ]
-    if access.form.has_step:
-        offset = f"{access.name}_step(base, {arguments(access, access.access.loops)})"
-        start = [f"    const uint32_t base = {access.name}_base(tid);"]
-        lines += _each(access, f"{void} smem", start, pointer(offset))
-    return lines
-
-
-def prologue(macro: str, includes: list[str]) -> list[str]:
-    """Includes for the GPU's compiler, `macro` says which, and what lets a host compiler read the rest."""
-    device = [f"#ifdef {macro}", *includes, "#else"] if includes else [f"#ifndef {macro}"]
-    device[-1] += "  // plain C++, for tests on the host"
-    return ["#pragma once", "#include <cstdint>", *device, "#ifndef __host__", "#define __host__",
-            "#define __device__", "#endif", "#endif"]  # fmt: skip
-
-
-def _each(access: AccessPlan, start_parameter: str, start: list[str], cell: str) -> list[str]:
-    loops = list(access.access.loops)
-    return [
-        f"template <class Body>  // calls body(address, {arguments(access, loops)})",
-        f"__device__ __forceinline__ void {access.name}_each({start_parameter}, int tid, Body body) {{",
-        *start,
-        *guarded_loops(access, f"body({cell}, {arguments(access, loops)});"),
-        "}",
-    ]
-
-
-def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
+def _pieces(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
     operation = access.lanes.operation
     if operation.does.by_pointer:
-        return ["#ifdef __CUDACC__", *pointer_pieces(plan, access), "#endif"]
+        return pointers(plan, access, dialect)
     if operation.matrices:
         moved = f"{'' if operation.does.returns else 'const '}uint32_t (&v)[{operation.matrices}]"
         instruction = matrix_instruction(operation, "address", [f"v[{k}]" for k in range(operation.matrices)])
@@ -147,9 +57,9 @@ def _pieces(plan: Plan, access: AccessPlan) -> list[str]:
         "}",
     ]
     if access.form.has_step:
-        start = [f"    const uint32_t base = {base_of(access, 'smem')};"]
-        body += _each(access, "uint32_t smem", start, address_from(access, "smem", "base"))
-    return ["#ifdef __CUDACC__", *body, "#endif"]
+        cell = address_from(access, "smem", "base")
+        body += each(access, "uint32_t smem", base_of(access, "smem"), cell)
+    return body
 
 
 def inline(ptx: str, outputs: Sequence[str], *inputs: str) -> str:
@@ -173,27 +83,126 @@ def async_instruction(operation: Operation, address: str, source: str) -> str:
     return inline(form, [], f'"r"({address})', f'"l"(__cvta_generic_to_global({source}))')
 
 
+# What the hardware does by itself --------------------------------------------------------------
+
+
 def _closing(plan: Plan) -> list[str]:
+    """All accesses of the hardware by itself, and how copies past the registers are waited for."""
+    lines = []
+    for access in plan.by_hardware:
+        lines += ["", f"// {comment(access.access.name)}: {comment(access.access.op)}"]
+        match access.descriptor:
+            case TensorMap() as found:
+                lines += _tensor_map(plan, access, found)
+            case MatrixDescriptor() as found:
+                lines += _matrix(access, found)
+            case BulkCopy() as found:
+                lines += _bulk(access, found)
     copies = any(access.lanes.operation.does.copies for access in plan.accesses)
-    groups = filled("by_hardware", "groups", NAME=plan.name).splitlines() if copies else []
-    return [*by_hardware.pieces(plan), *groups]
+    return lines + (filled("by_hardware", "groups", NAME=plan.name).splitlines() if copies else [])
 
 
-def _prologue(plan: Plan) -> list[str]:
-    element = plan.problem.tile.element
-    header = {"f16": "cuda_fp16.h", "f16x2": "cuda_fp16.h", "bf16": "cuda_bf16.h", "bf16x2": "cuda_bf16.h"}
-    include = [f"#include <{header[element]}>"] if isinstance(element, str) and element in header else []
-    return prologue("__CUDACC__", include)
+def _offsets(name: str, values: Sequence[int], what: str) -> list[str]:
+    """A function of an index with these values: a formula where one is found, else a table."""
+    formula = fit(np.array(values, np.int64), {"i": len(values)})
+    if formula is not None:
+        body = [f"    return {to_c(formula, {'i': (0, len(values) - 1)})};"]
+    else:
+        body = [f"    const uint32_t at[] = {{{', '.join(map(str, values))}}};", "    return at[i];"]
+    unused = ["    (void)i;"] if "i" not in body[-1].split("return", 1)[1] else []
+    last = f'static_assert({name}({len(values) - 1}) == {values[-1]}, "{name}");'
+    return [f"// {what}", f"{_FUNCTION} {name}(uint32_t i) {{", *unused, *body, "}", last]
 
 
-DIALECT: Final = Dialect(
-    function="__host__ __device__ constexpr",
-    uint="uint32_t",
-    wide="long long",
-    constants=True,
-    prologue=_prologue,
-    example=declaration,
-    table="#ifdef __CUDA_ARCH__\n__device__\n#endif\nconstexpr",
+def _tensor_map(plan: Plan, access: HardwarePlan, found: TensorMap) -> list[str]:
+    name, rank = access.name, len(found.box_dim)
+    box_bytes = int(np.prod(found.box)) * plan.problem.tile.element_bits // 8
+    lines = [
+        f"{_CONSTANT} {name}_boxes = {found.boxes};",
+        f"{_CONSTANT} {name}_box_bytes = {box_bytes};",
+        f"{_CONSTANT} {name}_box_dim[{rank}] = {{{', '.join(map(str, found.box_dim))}}};  // innermost first",
+        f"{_CONSTANT} {name}_swizzle = {found.code};  // {found.swizzle}",
+        *_offsets(f"{name}_box_offset", found.box_offsets, "Byte offset of box i from the base of the tile."),
+    ]
+    starts = _box_starts(plan, found)
+    for d in range(rank):
+        what = f"First element of box i along dimension {d} of the tensor map, in the tile."
+        lines += _offsets(f"{name}_start_{d}", starts[d], what)
+    if found.multicast > 1:
+        lines.append(f"{_CONSTANT} {name}_multicast = {found.multicast};  // blocks that share the tile")
+    return [*lines, *_copies(access, found)]
+
+
+def _box_starts(plan: Plan, found: TensorMap) -> list[list[int]]:
+    """Coordinates of the first element of every box, by dimension of the tensor map, in its elements."""
+    shape = [plan.problem.tile.shape[d] for d in found.order]
+    box = [found.box[d] for d in found.order]
+    grid = [n // b for n, b in zip(shape, box, strict=True)]
+    cells = np.indices(grid).reshape(len(grid), -1)
+    starts = [(cell * b).tolist() for cell, b in zip(cells, box, strict=True)]
+    inner = [n // box[-1] * found.box_dim[0] for n in starts[-1]]  # in elements of the data type
+    return [inner, *reversed(starts[:-1])]
+
+
+def _copies(access: HardwarePlan, found: TensorMap) -> list[str]:
+    """The tensor map; and all boxes, or those of one block of the cluster, copied by one thread."""
+    name, rank = access.name, len(found.box_dim)
+    kind = "store" if access.access.op != "tma.load" else "load" if found.multicast == 1 else "multicast"
+    first = {"store": 2, "load": 3, "multicast": 4}[kind]  # operands before the place of a box
+    encode = filled(
+        "by_hardware", "encode", NAME=name, RANK=rank, OTHERS=rank - 1, ONES=", ".join("1" * rank),
+        TYPE=found.data_type, SWIZZLE=found.swizzle,
+    )  # fmt: skip
+    copies = filled(
+        "by_hardware",
+        kind,
+        NAME=name,
+        RANK=rank,
+        PLACE=", ".join(f"int c{d}" for d in range(rank)),
+        HELD=operands(first, rank),
+        AT=", ".join(f'"r"(c{d} + (int){name}_start_{d}(i))' for d in range(rank)),
+    )
+    return [*encode.splitlines(), *copies.splitlines()]
+
+
+def _matrix(access: HardwarePlan, found: MatrixDescriptor) -> list[str]:
+    name, (rows, depth) = access.name, found.shape
+    side = "N" if access.access.op.endswith("B") else "M"
+    return [
+        f"// {found.major}-major, mode {found.mode}; one instruction reads {side} = {rows}, K = {depth}",
+        f"{_CONSTANT} {name}_instructions = {found.instructions};",
+        f"{_CONSTANT} {name}_leading_byte_offset = {found.leading_byte_offset};",
+        f"{_CONSTANT} {name}_stride_byte_offset = {found.stride_byte_offset};",
+        f"{_CONSTANT} {name}_swizzle = {found.code};",
+        f"constexpr uint64_t {name}_fields = {found.descriptor}ull;  // start address 0",
+        *_offsets(
+            f"{name}_start",
+            found.starts,
+            "Byte offset of what instruction i reads: K is the fastest, then rows.",
+        ),
+        *filled("by_hardware", "descriptor", NAME=name).splitlines(),
+    ]
+
+
+def _bulk(access: HardwarePlan, found: BulkCopy) -> list[str]:
+    name = access.name
+    return [
+        f"{_CONSTANT} {name}_copies = {found.copies};",
+        f"{_CONSTANT} {name}_copy_bytes = {found.bytes};",
+        *_offsets(f"{name}_offset", found.starts, "Byte offset of copy i from the base of the tile."),
+        *filled("by_hardware", "bulk", NAME=name).splitlines(),
+    ]
+
+
+_DIALECT: Final = replace(
+    CPP,
+    macro="__CUDACC__",
+    headers={
+        name + two: (f"#include <cuda_{header}.h>",)
+        for name, header in (("f16", "fp16"), ("bf16", "bf16"))
+        for two in ("", "x2")
+    },
     pieces=_pieces,
+    table="#ifdef __CUDA_ARCH__\n__device__\n#endif\nconstexpr",
     closing=_closing,
 )

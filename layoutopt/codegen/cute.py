@@ -1,22 +1,35 @@
-"""CuTe: a `Layout`, composed with `Swizzle<B, M, S>` where the layout is one, else with a functor."""
+"""CuTe: a `Layout`, composed with `Swizzle<B, M, S>` where the layout is one, else with a functor.
+
+What TMA or a matrix instruction reaches is also an atom of wgmma and tcgen05 (`Layout_K_SW128_Atom`, ...),
+tiled until it is the layout: CuTe's traits know these types, and not a `Swizzle` that is equal everywhere.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from layoutopt.codegen.c_text import to_c
-from layoutopt.codegen.cute_atoms import atom_lines
 from layoutopt.codegen.plan import Plan
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.dictated import ATOM_ROWS, modes
 from layoutopt.layout.formula import stages
 from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import MatrixDescriptor
 
-_SAMPLE = 2048  # elements
+_SAMPLE: Final = 2048  # elements
+_NAMES: Final = {"none": "INTER", "32B": "SW32", "64B": "SW64", "128B": "SW128"}
+_TYPES: Final = {
+    "f16": "cute::half_t", "bf16": "cute::bfloat16_t", "f32": "float", "tf32": "cute::tfloat32_t",
+    "e4m3": "cute::float_e4m3_t", "e5m2": "cute::float_e5m2_t", "i8": "int8_t", "u8": "uint8_t",
+}  # fmt: skip
+_BY_SIZE: Final = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t"}
 
 
 def emit(plan: Plan) -> str:
@@ -41,7 +54,7 @@ def emit(plan: Plan) -> str:
             '"the layout");'
             for point, offset in plan.sample
         ),
-        *atom_lines(plan),
+        *_atom_lines(plan),
     ]
     return "\n".join(lines) + "\n"
 
@@ -55,22 +68,16 @@ def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
     linear, table = linear.ravel(), table.ravel()
     # Most are refuted by the first elements, or by some of all.
     some = np.r_[: min(len(table), _SAMPLE), 0 : len(table) : max(1, len(table) // _SAMPLE) | 1]
-    for bits, base, shift in _candidates(int(linear.max()).bit_length()):
+    width = int(linear.max()).bit_length()
+    for bits, base, shift in itertools.product(range(1, width), range(width), range(1, width)):
+        if not bits <= shift < width - base:
+            continue
         source = ((1 << bits) - 1) << (base + shift)
-        if _swizzles(linear[some], table[some], source, shift) and _swizzles(linear, table, source, shift):
+        if all(
+            ((linear[at] ^ (linear[at] & source) >> shift) == table[at]).all() for at in (some, slice(None))
+        ):
             return bits, base, shift
     return None
-
-
-def _swizzles(linear: IntArray, table: IntArray, source: int, shift: int) -> bool:
-    return bool(((linear ^ (linear & source) >> shift) == table).all())
-
-
-def _candidates(width: int) -> Iterator[tuple[int, int, int]]:
-    for bits in range(1, width):
-        for base in range(width - bits):
-            for shift in range(bits, width - base):
-                yield bits, base, shift
 
 
 def _layout(plan: Plan, layout: Layout) -> list[str]:
@@ -151,4 +158,100 @@ def _formula(plan: Plan) -> list[str]:
         "    }",
         "};",
         "",
+    ]
+
+
+class Tiling(NamedTuple):
+    """An atom that tiles a layout.
+
+    Attributes:
+        atom: its name, such as `Layout_K_SW128_Atom`.
+        step: the order in which it is repeated.
+        dims: the tile's dimensions in the order of CuTe's coordinates: M or N, K, matrices.
+    """
+
+    atom: str
+    step: str
+    dims: tuple[int, ...]
+
+
+def tiling(plan: Plan) -> Tiling | None:
+    """The atom that is the layout of a tile of two dimensions, or of three whose first numbers matrices."""
+    offsets = plan.table // plan.element_bytes
+    if not 2 <= offsets.ndim <= 3 or plan.element_bytes not in _BY_SIZE:
+        return None
+    dims = _dims(plan)
+    turned = offsets.transpose(dims)
+    for name, step, table in _tilings(turned.shape, plan.element_bytes):
+        if (table == turned).all():
+            return Tiling(name, step, dims)
+    return None
+
+
+def _dims(plan: Plan) -> tuple[int, ...]:
+    """M or N, then K, then what numbers matrices; where no matrix is read, as in the tile."""
+    count = plan.table.ndim
+    last = (count - 2, count - 1)
+    found = [a.descriptor for a in plan.by_hardware if isinstance(a.descriptor, MatrixDescriptor)]
+    if found and found[0].k_dim == count - 2:
+        last = (count - 1, count - 2)
+    return (*last, *range(count - 2))
+
+
+def _tilings(shape: tuple[int, ...], size: int) -> Iterator[tuple[str, str, IntArray]]:
+    """Every atom in both orders: its name, the order, and element offsets in this shape.
+
+    An atom is 8 rows of a mode's span; `tile_to_shape` repeats it along the first coordinate first
+    (`Step<_1, _2>`) or along the second (`Step<_2, _1>`).
+    """
+    x0, x1 = np.indices(shape[:2], sparse=True)
+    for mode, major in itertools.product(modes("wgmma"), ("K", "MN")):
+        span = (mode.span_bytes or 0) // size
+        row, column = (x0, x1) if major == "K" else (x1, x0)
+        rows, lines = row.size // ATOM_ROWS, column.size // span
+        if row.size % ATOM_ROWS or column.size % span:
+            continue
+        for step in ((1, 2), (2, 1)):
+            rows_first = (step == (1, 2)) == (major == "K")
+            down, along = row // ATOM_ROWS, column // span
+            number = down + along * rows if rows_first else along + down * lines
+            linear = (number * ATOM_ROWS + row % ATOM_ROWS) * span + column % span
+            table = mode.flipped(linear * size) // size
+            if len(shape) > 2:
+                table = table[..., None] + np.arange(shape[2]) * x0.size * x1.size
+                step = (*step, 3)
+            name = f"Layout_{major}_{_NAMES[mode.short]}_Atom"
+            yield name, ", ".join(f"cute::_{n}" for n in step), table
+
+
+def _atom_lines(plan: Plan) -> list[str]:
+    """The layout as CuTe's TMA and matrix instructions know it, where they reach the tile."""
+    if not plan.dictated:
+        return []
+    found = tiling(plan)
+    if found is None:
+        return [
+            "// For CuTe's TMA and matrix instructions an atom (GMMA::Layout_K_SW128_Atom, ...) would have",
+            "// to tile it, and none does.",
+        ]
+    name, shape = f"{plan.name}_smem", plan.problem.tile.shape
+    element = plan.problem.tile.element
+    kind = _TYPES.get(element if isinstance(element, str) else "", _BY_SIZE[plan.element_bytes])
+    extents = ", ".join(f"cute::Int<{shape[d]}>" for d in found.dims)
+    coordinates = ", ".join(f"x{d}" for d in found.dims)
+    return [
+        "",
+        "// The same for CuTe's TMA and matrix instructions, which know it by its atom; its coordinates are",
+        f"// {coordinates}.",
+        "#include <cute/tensor.hpp>",
+        "#include <cute/atom/mma_traits_sm90_gmma.hpp>",
+        f"using {name} = decltype(cute::tile_to_shape(",
+        f"    cute::GMMA::{found.atom}<{kind}>{{}},",
+        f"    cute::Shape<{extents}>{{}}, cute::Step<{found.step}>{{}}));",
+        f"using {name}_offset = decltype(cute::as_position_independent_swizzle_layout({name}{{}}));",
+        *(
+            f"static_assert({name}_offset{{}}({', '.join(str(point[d]) for d in found.dims)}) == "
+            f'{offset // plan.element_bytes}, "the atom");'
+            for point, offset in plan.sample
+        ),
     ]

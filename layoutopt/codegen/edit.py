@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses.trace import environment, expression_ranges
+from layoutopt.codegen.c_family import element_type, raw_type
 from layoutopt.codegen.c_text import to_c
-from layoutopt.codegen.cuda import element_type, raw_type
 from layoutopt.codegen.languages import plan
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.errors import LayoutError

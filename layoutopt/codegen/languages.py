@@ -79,12 +79,12 @@ def plan_for(
         able = ", ".join(other.name for other in LANGUAGES.values() if other.has_accesses)
         raise LayoutError(f"{language} has no code for accesses, only for the layout; {able} have")
     named = problem if name is None else msgspec.structs.replace(problem, name=name)
-    return replace(plan(named, gpu, answer, unit), only=only)
+    return replace(plan(named, gpu, answer, unit), only=only, language=language)
 
 
-def code(language: str, planned: Plan) -> str:
-    """The text of a plan that was made for this language."""
-    module: Any = importlib.import_module(LANGUAGES[language].module)
+def code(planned: Plan) -> str:
+    """The text of a plan in its language."""
+    module: Any = importlib.import_module(LANGUAGES[planned.language].module)
     printed = replace(planned, accesses=(), by_hardware=()) if planned.only == "offset" else planned
     text: str = module.emit(printed)
     return text

@@ -151,6 +151,7 @@ class Plan:
         alignment_bytes: of its start, as the answer says.
         accesses: in the order of the problem.
         about: lines that say what this is and what is proved.
+        language: in which it is printed, one of `layoutopt.codegen.registry`.
         only: what is printed: the offset, the addresses of the accesses, or all.
         by_hardware: what no lane executes, in the order of the problem.
         dictated: whether TMA or a matrix instruction reaches the tile, as its accesses or `must_be` say.
@@ -167,6 +168,7 @@ class Plan:
     alignment_bytes: int
     accesses: tuple[AccessPlan, ...]
     about: tuple[str, ...]
+    language: str = "cuda"
     only: Part = "all"
     by_hardware: tuple[HardwarePlan, ...] = ()
     dictated: bool = False

@@ -13,42 +13,65 @@ class Language(NamedTuple):
         title: what people call it.
         suffix: of its files.
         summary: what is emitted, in a line.
+        declared: how a kernel declares the bytes of a tile, or comes by them.
         unit: what addresses count.
         has_tables: whether it expresses tables of offsets and elements that share a byte.
         has_accesses: whether it has code for the accesses, and not only for the layout.
         constant: how a constant is written: its name, then its value.
         comment: what begins one.
+        start, end: of a file, as lines.
+        family: the module, where several languages share one.
     """
 
     name: str
     title: str
     suffix: str
     summary: str
+    declared: str = ""
     unit: Literal["byte", "element"] = "byte"
     has_tables: bool = False
     has_accesses: bool = False
     constant: str = "constexpr uint32_t {} = {};"
     comment: str = "//"
+    start: tuple[str, ...] = ("#pragma once", "#include <cstdint>")
+    end: tuple[str, ...] = ()
+    family: str = ""
 
     @property
     def module(self) -> str:
         """Where it is emitted."""
-        return f"layoutopt.codegen.{self.name}"
+        return f"layoutopt.codegen.{self.family or self.name}"
+
+    def start_of(self, name: str) -> list[str]:
+        """The first lines of the file of a tile, or of all tiles, of this name."""
+        return [line.format(guard=f"{name}_H".upper()) for line in self.start]
 
 
+_CPP: Final = "__shared__ alignas({name}_alignment) unsigned char smem[{name}_bytes];"
+_OPENCL: Final = "__local uchar smem[{name}_bytes] __attribute__((aligned({alignment})));"
 _ENUM: Final = "enum {{ {} = {} }};"
-_OBJECT: Final = False, False, "{} = {}", "#"
-_FUNCTIONS: Final = False, True, "{} = {}", "#"
-# After what addresses count: tables, code for accesses, constants and comments.
+_GUARD: Final = ("#ifndef {guard}", "#define {guard}", "#include <stdint.h>")
+_PLACES: Final = "places each tile itself: the bases are those that were counted"
+_NUMBA: Final = "in {name}_bytes of dynamic shared memory: cuda.shared.array(0, dtype)[base // itemsize:]"
+# After what addresses count: tables, code for accesses, constants, comments, and the lines of a file.
+_OBJECT: Final = False, False, "{} = {}", "#", ()
+_FUNCTIONS: Final = False, True, "{} = {}", "#", ()
 _ALL: Final = (
-    Language("cuda", "CUDA C++", ".cuh", "a header: offsets, addresses, inline PTX", "byte", True, True),
-    Language("hip", "HIP C++", ".hip.hpp", "a header: offsets and typed pointers", "byte", True, True),
-    Language("opencl", "OpenCL C", ".cl", "text to put before a kernel", "byte", True, True, _ENUM),
-    Language("c", "C", ".h", "a header of plain functions", "byte", True, True, _ENUM),
-    Language("cute", "CuTe", ".cute.hpp", "a `Layout`, composed with a `Swizzle`"),
-    Language("gluon", "Triton Gluon", ".py", "what `allocate_shared_memory` takes", "byte", *_OBJECT),
-    Language("tilelang", "TileLang", ".py", "a `Layout` for `T.annotate_layout`", "element", *_OBJECT),
-    Language("numba", "Numba CUDA", ".py", "device functions on a shared array", "element", *_FUNCTIONS),
-)
+    Language("cuda", "CUDA C++", ".cuh", "a header: offsets, addresses, inline PTX", _CPP, "byte", True,
+             True),
+    Language("hip", "HIP C++", ".hip.hpp", "a header: offsets and typed pointers", _CPP, "byte", True, True,
+             family="c_family"),
+    Language("opencl", "OpenCL C", ".cl", "text to put before a kernel", _OPENCL, "byte", True, True, _ENUM,
+             start=(), family="c_family"),
+    Language("c", "C", ".h", "a header of plain functions", _CPP.replace("__shared__ alignas", "_Alignas"),
+             "byte", True, True, _ENUM, start=_GUARD, end=("", "#endif"), family="c_family"),
+    Language("cute", "CuTe", ".cute.hpp", "a `Layout`, composed with a `Swizzle`", _CPP),
+    Language("gluon", "Triton Gluon", ".py", "what `allocate_shared_memory` takes",
+             f"gl.allocate_shared_memory {_PLACES}", "byte", *_OBJECT),
+    Language("tilelang", "TileLang", ".py", "a `Layout` for `T.annotate_layout`",
+             f"T.alloc_shared {_PLACES}", "element", *_OBJECT),
+    Language("numba", "Numba CUDA", ".py", "device functions on a shared array", _NUMBA, "element",
+             *_FUNCTIONS),
+)  # fmt: skip
 
 LANGUAGES: Final = {language.name: language for language in _ALL}

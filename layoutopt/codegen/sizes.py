@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from layoutopt import __version__
-from layoutopt.codegen.c_family import parameter
+from layoutopt.codegen.c_family import on_the_host, parameter
 from layoutopt.codegen.c_text import to_c
-from layoutopt.codegen.cuda import prologue
+from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
@@ -74,7 +74,8 @@ def sizes_header(raw: Mapping[str, Any], found: CommonFormula, name: str, lang: 
     ]
     lines = [
         *(f"// {comment(line)}" for line in about),
-        *prologue(MACROS[lang], list(_INCLUDES[lang])),
+        *LANGUAGES[lang].start,
+        *on_the_host(MACROS[lang], list(_INCLUDES[lang])),
         "",
         *_sizes(template),
         "",

@@ -17,12 +17,13 @@ import sys
 import tempfile
 import types
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen import c, cuda, numba
+from layoutopt.codegen import languages, numba
 from layoutopt.codegen.plan import Plan, make_plan
 from layoutopt.errors import LayoutoptError
 from layoutopt.files.file import from_data
@@ -172,12 +173,11 @@ def expected(plan: Plan) -> list[np.ndarray]:
 
 
 def run_c(batch: list[Plan], language: str, folder: Path) -> np.ndarray:
-    module = c if language == "c" else cuda
     compiler, suffix = ("gcc", ".c") if language == "c" else ("g++", ".cpp")
     found = shutil.which(compiler) or shutil.which("cc" if language == "c" else "c++")
     if found is None:
         sys.exit(f"no {compiler} on this machine")
-    text = "\n".join(module.emit(plan) for plan in batch)
+    text = "\n".join(languages.code(replace(plan, language=language)) for plan in batch)
     body = [line for plan in batch for line in c_checker(plan)]
     program = folder / f"fuzz{suffix}"
     program.write_text(

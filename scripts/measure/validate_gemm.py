@@ -42,7 +42,7 @@ def effective(header: str) -> list[str]:
 
 def operand(element: str, letter: str) -> tuple[dict, str, str]:
     """The problem that `new gemm` writes, the offset of its layout and the emitted header."""
-    from layoutopt.codegen.python import emit
+    from layoutopt.codegen.block import emit
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import Options, starter
     from layoutopt.search.solve import solve

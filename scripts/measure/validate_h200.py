@@ -24,7 +24,7 @@ import on_gpu
 from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
 
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.python import emit
+from layoutopt.codegen.block import emit
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device

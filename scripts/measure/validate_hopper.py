@@ -28,8 +28,7 @@ from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
 
 from layoutopt import solve
 from layoutopt.accesses.hardware_access import map_element
-from layoutopt.codegen.block import code_of
-from layoutopt.codegen.python import emit
+from layoutopt.codegen.block import code_of, emit
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import TensorMap

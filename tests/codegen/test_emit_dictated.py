@@ -13,7 +13,7 @@ from emit_programs import GXX, emit
 from test_emit_languages import cute_headers
 from written import access_from, data_of, one_tile, problem_of, reads, writes
 
-from layoutopt.codegen.cute_atoms import tiling
+from layoutopt.codegen.cute import tiling
 from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
