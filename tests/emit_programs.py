@@ -111,4 +111,4 @@ def same(found, wanted):
 
 def emit(language, problem, gpu, answer, **options):
     """Code in a language."""
-    return code_of(language, plan_for(language, problem, gpu, answer, **options))
+    return code_of(plan_for(language, problem, gpu, answer, **options))

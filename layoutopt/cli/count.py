@@ -25,7 +25,8 @@ from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 
 if TYPE_CHECKING:
-    from layoutopt.engine.records import RecordCounts, Totals
+    from layoutopt.engine.conflicts import Counts
+    from layoutopt.engine.records import Totals
     from layoutopt.hardware.devices import Device
 
 COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
@@ -90,14 +91,13 @@ def _count_lines(file: io.BufferedReader, device: Device, as_json: bool) -> None
 
     totals: dict[str, Totals] = {}
     with _decompressed(file) as read, _printed(file) as out:
-        for counts in count_lines(read, device):
+        for ops, counts in count_lines(read, device):
             if as_json:
-                out("".join(_json_lines(counts)))
+                out("".join(_json_lines(ops, counts)))
                 continue
-            for op in dict.fromkeys(counts.ops):
-                rows = [i for i, other in enumerate(counts.ops) if other == op]
-                total = totals.setdefault(op, Totals("layoutopt.count/1", device.name, op))
-                total.add(counts.wavefronts[rows], counts.ideal[rows], counts.bank_conflicts[rows])
+            for op in dict.fromkeys(ops):
+                rows = [i for i, other in enumerate(ops) if other == op]
+                totals.setdefault(op, Totals("layoutopt.count/1", device.name, op)).add(counts, rows)
     if not as_json:
         say(_table(list(totals.values())))
 
@@ -118,10 +118,10 @@ def _printed(file: io.BufferedReader) -> Iterator[Callable[[str], object]]:
         shutil.copyfileobj(kept, sys.stdout)
 
 
-def _json_lines(counts: RecordCounts) -> Iterator[str]:
-    quoted = {op: json.dumps(op) for op in set(counts.ops)}
+def _json_lines(ops: list[str], counts: Counts) -> Iterator[str]:
+    quoted = {op: json.dumps(op) for op in set(ops)}
     columns = (counts.wavefronts.tolist(), counts.ideal.tolist(), counts.bank_conflicts.tolist())
-    for op, wavefronts, ideal, conflicts in zip(counts.ops, *columns, strict=True):
+    for op, wavefronts, ideal, conflicts in zip(ops, *columns, strict=True):
         yield (
             f'{{"op": {quoted[op]}, "wavefronts": {wavefronts}, "ideal": {ideal}, '
             f'"excess": {wavefronts - ideal}, "bank_conflicts": {conflicts}}}\n'

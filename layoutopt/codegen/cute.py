@@ -219,9 +219,8 @@ def _tilings(shape: tuple[int, ...], size: int) -> Iterator[tuple[str, str, IntA
             table = mode.flipped(linear * size) // size
             if len(shape) > 2:
                 table = table[..., None] + np.arange(shape[2]) * x0.size * x1.size
-                step = (*step, 3)
             name = f"Layout_{major}_{_NAMES[mode.short]}_Atom"
-            yield name, ", ".join(f"cute::_{n}" for n in step), table
+            yield name, ", ".join(f"cute::_{n}" for n in (*step, 3)[: len(shape)]), table
 
 
 def _atom_lines(plan: Plan) -> list[str]:

@@ -23,7 +23,7 @@ from layoutopt.accesses.lower import (
 from layoutopt.codegen.plan import Part, Plan, make_plan
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.engine.case import case_of, case_under
-from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import (
     Const,

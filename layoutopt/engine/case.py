@@ -45,8 +45,8 @@ from layoutopt.accesses.lower import (
 from layoutopt.accesses.trace import LaneTrace, Trace, instruction_at, trace
 from layoutopt.engine.by_hardware import check_direct_loads, described, descriptors
 from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.referee import CountedAccess, KnownLanes, check_table
-from layoutopt.engine.run_time_values import ChoiceTrace, choices, rounded_count
+from layoutopt.engine.referee import CountedAccess, check_table, rounded_count
+from layoutopt.engine.run_time_values import choices
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node
@@ -205,7 +205,7 @@ class Case:
     @property
     def chooses(self) -> bool:
         """Whether some lanes choose at run time."""
-        return any(isinstance(access, ChoiceTrace) for access in self.accesses)
+        return any(access.any_is is not None for access in self.accesses)
 
     @property
     def certain(self) -> Trace:
@@ -214,7 +214,7 @@ class Case:
             return self.lanes
         return Trace(
             tuple(
-                replace(lanes, weight=np.zeros_like(lanes.weight)) if isinstance(a, ChoiceTrace) else lanes
+                replace(lanes, weight=np.zeros_like(lanes.weight)) if a.any_is is not None else lanes
                 for lanes, a in zip(self.lanes.accesses, self.accesses, strict=True)
             ),
             self.lanes.weight_unit,
@@ -349,5 +349,5 @@ def able_to_count(
     return lanes, tuple(chosen.get(known.name, known) for known in _known(lanes.accesses, device))
 
 
-def _known(lanes: Sequence[LaneTrace], device: Device) -> tuple[KnownLanes, ...]:
-    return tuple(KnownLanes(access, device) for access in lanes)
+def _known(lanes: Sequence[LaneTrace], device: Device) -> tuple[CountedAccess, ...]:
+    return tuple(CountedAccess(access, device) for access in lanes)

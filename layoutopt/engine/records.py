@@ -15,18 +15,17 @@ tables through a window on the file.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, addressing_lanes, count_wavefronts
+from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, Counts, addressing_lanes, count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.files import array_file
 from layoutopt.ground import json_data
@@ -49,23 +48,6 @@ class Record(Struct, gc=False):
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordCounts:
-    """What consecutive records cost; arrays are int64, one entry a record, in the records' order.
-
-    Attributes:
-        ops: as spelled in the records.
-        wavefronts: passes over the banks.
-        ideal: passes if the words were spread evenly.
-        bank_conflicts: the profiler's counter.
-    """
-
-    ops: list[str]
-    wavefronts: IntArray
-    ideal: IntArray
-    bank_conflicts: IntArray
-
-
 class Totals(Struct, rename={"schema_": "schema"}):
     """Sums over the warp instructions of one op."""
 
@@ -78,17 +60,17 @@ class Totals(Struct, rename={"schema_": "schema"}):
     excess: int = 0
     bank_conflicts: int = 0
 
-    def add(self, wavefronts: IntArray, ideal: IntArray, bank_conflicts: IntArray) -> None:
-        """Add instructions, one entry of each int64 array for each."""
-        self.instructions += len(wavefronts)
-        self.wavefronts += int(wavefronts.sum())
-        self.ideal += int(ideal.sum())
+    def add(self, counts: Counts, rows: slice | list[int] = slice(None)) -> None:
+        """Add instructions, all that were counted or some of them."""
+        self.instructions += len(counts.wavefronts[rows])
+        self.wavefronts += int(counts.wavefronts[rows].sum())
+        self.ideal += int(counts.ideal[rows].sum())
         self.excess = self.wavefronts - self.ideal
-        self.bank_conflicts += int(bank_conflicts.sum())
+        self.bank_conflicts += int(counts.bank_conflicts[rows].sum())
 
 
-def count_lines(read: Callable[[int], bytes], device: Device) -> Iterator[RecordCounts]:
-    """Count JSON lines, a block at a time.
+def count_lines(read: Callable[[int], bytes], device: Device) -> Iterator[tuple[list[str], Counts]]:
+    """Count JSON lines, a block at a time: what they call their ops, and what each costs.
 
     Args:
         read: returns at most so many bytes, none at the end, as a binary file's `read`.
@@ -103,10 +85,10 @@ def count_lines(read: Callable[[int], bytes], device: Device) -> Iterator[Record
     for first_line, block in _blocks(read):
         try:
             records = decoder.decode_lines(block)
-            counts = _count_records(records, device)
-        except (msgspec.MsgspecError, ValueError, RecursionError, _FaultyError):
+            counts = _counted(records, device)
+        except (msgspec.MsgspecError, ValueError, RecursionError, ProblemFileError):
             _raise_first_fault(block, first_line, decoder, device)
-        yield counts
+        yield [record.op for record in records], counts
 
 
 def count_table(path: Path, op: str, width_bytes: int | None, device: Device) -> Totals:
@@ -121,7 +103,7 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
     Raises:
         ProblemFileError: the op, the array's type or shape, or an address is wrong.
     """
-    operation = _operation(op, width_bytes, device, "op")
+    operation = _operation(op, width_bytes, device)
     totals = Totals("layoutopt.count/1", device.name, op)
     instructions = len(_mapped(path, device))
     for start in range(0, instructions, WINDOW_INSTRUCTIONS):
@@ -131,9 +113,11 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
             # Checked, then counted, while still in cache.
             address = np.ascontiguousarray(window[step : step + CHUNK_INSTRUCTIONS])
             active = address >= 0
-            _check_table(address, active, operation, start + step)
-            counts = count_wavefronts(address, active, operation, device)
-            totals.add(counts.wavefronts, counts.ideal, counts.bank_conflicts)
+            if (found := _wrong(address, active | (address < -1), operation)) is not None:
+                row, lane, reason = found
+                hint = "; -1 marks an inactive lane" if address[row, lane] < 0 else ""
+                raise ProblemFileError(f"row {start + step + row}, lane {lane}", reason + hint)
+            totals.add(count_wavefronts(address, active, operation, device))
     return totals
 
 
@@ -152,120 +136,99 @@ def _blocks(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         yield line, rest
 
 
-class _FaultyError(Exception):
-    """Some record of a block is wrong."""
-
-
-def _count_records(records: list[Record], device: Device) -> RecordCounts:
+def _counted(records: list[Record], device: Device) -> Counts:
+    """What each record costs; a fault is that of any record, without its line."""
     groups: dict[tuple[str, int | None], list[int]] = {}
     for i, record in enumerate(records):
         groups.setdefault((record.op, record.bytes), []).append(i)
-    out = RecordCounts([r.op for r in records], *(np.zeros(len(records), np.int64) for _ in range(3)))
+    out = Counts(*(np.zeros(len(records), np.int64) for _ in range(3)))
     for (op, width_bytes), members in groups.items():
-        try:
-            operation = _operation(op, width_bytes, device, "op")
-        except ProblemFileError:
-            raise _FaultyError from None
-        address, active = _arrays([records[i] for i in members], device.lanes)
-        used = addressing_lanes(active, operation)
-        low_bits = np.bitwise_or.reduce(np.where(used, address, 0), axis=None)
-        if low_bits < 0 or low_bits & (alignment_bytes(operation) - 1):
-            raise _FaultyError
+        operation = _operation(op, width_bytes, device)
+        address, active = _arrays([records[i] for i in members], device)
+        if (found := _wrong(address, active, operation)) is not None:
+            raise ProblemFileError(f"byte_address[{found[1]}]", found[2])
         counts = count_wavefronts(address, active, operation, device)
-        out.wavefronts[members] = counts.wavefronts
-        out.ideal[members] = counts.ideal
-        out.bank_conflicts[members] = counts.bank_conflicts
+        out.wavefronts[members], out.ideal[members] = counts.wavefronts, counts.ideal
+        out.phases[members] = counts.phases
     return out
 
 
-def alignment_bytes(operation: Operation) -> int:
-    """What every address must be a multiple of: the width, or the power of two that divides it."""
-    return operation.width_bytes & -operation.width_bytes
-
-
-def _arrays(records: list[Record], lanes: int) -> tuple[IntArray, BoolArray]:
-    if any(len(r.byte_address) != lanes for r in records):
-        raise _FaultyError
-    flat = itertools.chain.from_iterable(r.byte_address for r in records)
-    try:
-        address = np.fromiter(flat, np.int64, len(records) * lanes).reshape(-1, lanes)
-        mask_of = {active: _mask(active, lanes) for active in {r.active for r in records}}
-    except (OverflowError, ValueError):
-        raise _FaultyError from None
+def _arrays(records: list[Record], device: Device) -> tuple[IntArray, BoolArray]:
+    """Addresses and active lanes, shape (records, lanes)."""
+    lanes = device.lanes
+    given = next((len(r.byte_address) for r in records if len(r.byte_address) != lanes), lanes)
+    if given != lanes:
+        raise ProblemFileError(
+            "byte_address", f"must have {lanes} entries, one a lane of {device.name}, not {given}"
+        )
+    mask_of = {active: _mask(active, lanes) for active in {r.active for r in records}}
     bits = np.array([mask_of[r.active] for r in records], "<u8").view(np.uint8).reshape(-1, 8)
+    flat = [address for record in records for address in record.byte_address]
+    try:
+        address = np.array(flat, np.int64).reshape(-1, lanes)
+    except OverflowError:
+        at = next(k for k, address in enumerate(flat) if not -1 << 63 <= address < 1 << 63)
+        raise ProblemFileError(
+            f"byte_address[{at % lanes}]", f"must fit 64 bits, also where inactive; given {flat[at]}"
+        ) from None
     return address, np.unpackbits(bits, axis=1, bitorder="little")[:, :lanes].astype(bool)
 
 
 def _mask(active: str | int | None, lanes: int) -> int:
-    """The mask as a number.
-
-    Raises:
-        ValueError: it is none, or names lanes that the warp does not have.
-    """
-    if active is None:
-        return (1 << lanes) - 1
-    mask = int(active, 0) if isinstance(active, str) else active
+    """The mask as a number."""
+    mask = -1
+    with contextlib.suppress(ValueError):
+        mask = int(active, 0) if isinstance(active, str) else (1 << lanes) - 1 if active is None else active
     if not 0 <= mask < 1 << lanes:
-        raise ValueError("more bits than lanes")
+        raise ProblemFileError(
+            "active",
+            f"must be a mask of {lanes} lanes, such as {'0x' + 'f' * (lanes // 4)!r}, "
+            f"not {shown(json.dumps(active))}",
+        )
     return mask
 
 
-def _operation(op: str, width_bytes: int | None, device: Device, field: str) -> Operation:
+def _operation(op: str, width_bytes: int | None, device: Device) -> Operation:
     try:
         operation = parse_operation(op, width_bytes)
-    except ValueError as error:
-        raise ProblemFileError(field, str(error)) from None
-    try:
         device.rule(operation)
+    except ValueError as error:
+        raise ProblemFileError("op", str(error)) from None
     except ProblemFileError as error:
-        raise ProblemFileError(field, error.reason) from None
+        raise ProblemFileError("op", error.reason) from None
     return operation
 
 
 def _raise_first_fault(
     block: bytes, first_line: int, decoder: msgspec.json.Decoder[Record], device: Device
-) -> None:
+) -> NoReturn:
     """Go through a block that holds a wrong record, line by line, and say what is wrong."""
     for number, line in enumerate(block.split(b"\n"), first_line):
-        if not line.strip():
-            continue
-        place = f"line {number}"
-        _check_record(json_data.line(line, decoder, number), place, device)
+        if line.strip():
+            record = json_data.line(line, decoder, number)
+            try:
+                _counted([record], device)
+            except ProblemFileError as error:
+                raise ProblemFileError(f"line {number}, {error.field}", error.reason) from None
     raise VerificationError(f"lines {first_line} and on were refused, but each of them is accepted")
 
 
-def _check_record(record: Record, place: str, device: Device) -> None:
-    operation = _operation(record.op, record.bytes, device, f"{place}, op")
-    lanes, given = device.lanes, len(record.byte_address)
-    if given != lanes:
-        raise ProblemFileError(
-            f"{place}, byte_address", f"must have {lanes} entries, one a lane of {device.name}, not {given}"
-        )
-    try:
-        mask = _mask(record.active, lanes)
-    except ValueError:
-        raise ProblemFileError(
-            f"{place}, active",
-            f"must be a mask of {lanes} lanes, such as {'0x' + 'f' * (lanes // 4)!r}, "
-            f"not {shown(json.dumps(record.active))}",
-        ) from None
-    for lane, address in enumerate(record.byte_address):
-        if not -1 << 63 <= address < 1 << 63:
-            raise ProblemFileError(
-                f"{place}, byte_address[{lane}]", f"must fit 64 bits, also where inactive; given {address}"
-            )
-    active = np.array([[mask >> lane & 1 for lane in range(lanes)]], bool)
-    multiple = alignment_bytes(operation)
-    for lane in np.flatnonzero(addressing_lanes(active, operation)[0]).tolist():
-        address = record.byte_address[lane]
-        if address < 0 or address % multiple:
-            raise ProblemFileError(f"{place}, byte_address[{lane}]", _requirement(operation, address))
+def _wrong(address: IntArray, active: BoolArray, operation: Operation) -> tuple[int, int, str] | None:
+    """Row, lane and fault of the first address that the operation cannot take; None where there is none.
 
-
-def _requirement(operation: Operation, address: int) -> str:
-    multiple = alignment_bytes(operation)
+    The lanes that a matrix instruction takes addresses from need one, predicated off or not.
+    """
+    # The width, or the power of two that divides it.
+    multiple = operation.width_bytes & -operation.width_bytes
+    used = np.where(addressing_lanes(active, operation), address, 0)
+    low_bits = np.bitwise_or.reduce(used, axis=None)
+    if low_bits >= 0 and not low_bits & (multiple - 1):
+        return None
+    row, lane = np.argwhere((used < 0) | (used % multiple != 0))[0].tolist()
     of = f", a multiple of {multiple}" if multiple > 1 else ""
-    return f"must be at least 0{of}, for {operation.kind} of {operation.width_bytes} bytes, given {address}"
+    kind, width = operation.kind, operation.width_bytes
+    given = address[row, lane]
+    return row, lane, f"must be at least 0{of}, for {kind} of {width} bytes, given {given}"
 
 
 def _mapped(path: Path, device: Device) -> IntArray:
@@ -282,17 +245,3 @@ def _mapped(path: Path, device: Device) -> IntArray:
         return np.zeros(shape, np.int64)
     table: IntArray = np.load(path, mmap_mode="r", allow_pickle=False)
     return table
-
-
-def _check_table(address: IntArray, active: BoolArray, operation: Operation, first_row: int) -> None:
-    multiple = alignment_bytes(operation)
-    if address.min() >= 0 and not np.bitwise_or.reduce(address, axis=None) & (multiple - 1):
-        return
-    # The lanes that a matrix instruction takes addresses from need one, predicated off or not.
-    used = addressing_lanes(active, operation)
-    wrong = np.where(used, (address < 0) | (address % multiple != 0), address < -1)
-    if wrong.any():
-        row, lane = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
-        given = int(address[row, lane])
-        hint = "; -1 marks an inactive lane" if given < 0 else ""
-        raise ProblemFileError(f"row {first_row + row}, lane {lane}", _requirement(operation, given) + hint)

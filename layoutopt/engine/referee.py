@@ -6,12 +6,12 @@ It sees offsets and lanes only. Where a layout came from, and what was promised 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
-from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
@@ -22,11 +22,18 @@ from layoutopt.problems.answer import AccessReport
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLanes:
-    """One access whose elements are known: its lanes, and the device that serves them."""
+class CountedAccess:
+    """One access, able to count a table and to report the counts.
+
+    Attributes:
+        lanes: what it touches.
+        device: whose rules apply.
+        any_is: "worst" or "uniform" where lanes choose; None where its elements are known.
+    """
 
     lanes: LaneTrace
     device: Device
+    any_is: str | None = None
 
     @property
     def name(self) -> str:
@@ -53,9 +60,19 @@ class KnownLanes:
 
     def report(self, counts: Counts) -> AccessReport:
         """The totals of `counts`."""
-        wavefronts, ideal = int(counts.wavefronts.sum()), int(counts.ideal.sum())
-        conflicts = int(counts.bank_conflicts.sum())
-        return AccessReport(self.name, self.lanes.op, wavefronts, ideal, wavefronts - ideal, conflicts)
+        wavefronts, ideal, conflicts = (
+            rounded_count(of.sum()) for of in (counts.wavefronts, counts.ideal, counts.bank_conflicts)
+        )
+        excess = rounded_count(wavefronts - ideal)
+        return AccessReport(self.name, self.lanes.op, wavefronts, ideal, excess, conflicts, self.any_is)
+
+
+def rounded_count(total: float | np.number[Any]) -> int | float:
+    """A sum of counts for people: whole, or an expectation to six decimals."""
+    if isinstance(total, int | np.integer):
+        return int(total)
+    rounded = round(float(total), 6)
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +86,9 @@ class Referee:
         """The weighted excess, in units of `Trace.weight_unit`."""
         table, total = layout.table().ravel(), 0
         for access in self.lanes.accesses:
-            counts = KnownLanes(access, self.device).count(table)
+            counts = CountedAccess(access, self.device).count(table)
             total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
         return total
-
-
-# One access, able to `count` a table and to `report` the counts: its elements are known, or lanes choose.
-CountedAccess = KnownLanes | ChoiceTrace
 
 
 def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: int = 1) -> None:

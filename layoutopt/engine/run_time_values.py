@@ -19,7 +19,7 @@ banks, min(32 lanes, 8)). Where equal addresses are served one by one, all lanes
 choose it.
 
 **The expectation**, for independent uniform values, is exact where all lanes of a phase choose from the
-same words (`layoutopt.engine.busiest_bank`). With words equally likely it is least where they are spread
+same words (`_expected_most`). With words equally likely it is least where they are spread
 evenly, which is then the `ideal`. In all other cases it is the mean over `SAMPLES` samples of a fixed seed,
 or fewer where instructions are many.
 """
@@ -29,21 +29,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.accesses.trace import Trace
-from layoutopt.engine.busiest_bank import expected_most
 from layoutopt.engine.conflicts import Counts, count_wavefronts
+from layoutopt.engine.referee import CountedAccess
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
-from layoutopt.problems.answer import AccessReport
 from layoutopt.problems.types import Problem
 
 # The standard error of an expectation is then below 1 % of a wavefront's standard deviation.
@@ -55,33 +54,23 @@ MAX_DISTINCT: Final = 1 << 14  # instructions of an access
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceTrace:
+class ChoiceTrace(CountedAccess):
     """Every warp instruction of one access whose lanes choose; equal instructions stand once.
 
+    `lanes` holds the weights of these instructions, and an instruction for each value.
+
     Attributes:
-        name: the access.
-        op: as spelled in the file.
-        operation: what the spelling means.
         rows: int64, shape (distinct instructions, lanes, values): row-major index of the first
             element that the lane touches for each value; -1 where it takes no part.
         row: int64, shape (instructions,): row of each instruction.
         least: int64, shape (distinct instructions,): the least worst case of any layout.
-        weight: int64, shape (instructions,), in units of `Trace.weight_unit`.
-        any_is: "worst" or "uniform".
         apart_bytes: bytes by which two of these elements are apart at least.
-        device: whose rules apply.
     """
 
-    name: str
-    op: str
-    operation: Operation
-    rows: IntArray
-    row: IntArray
-    least: IntArray
-    weight: IntArray
-    any_is: str
-    apart_bytes: int
-    device: Device
+    rows: IntArray = field(kw_only=True)
+    row: IntArray = field(kw_only=True)
+    least: IntArray = field(kw_only=True)
+    apart_bytes: int = field(kw_only=True)
 
     def count(self, table: IntArray, budget: Budget | None = None) -> Counts:
         """What every warp instruction costs under a layout; float64 arrays for expectations.
@@ -105,13 +94,6 @@ class ChoiceTrace:
                 each.append((wavefronts, least, phases))
         counts = np.array(each, np.float64 if self.any_is == "uniform" else np.int64).reshape(-1, 3)
         return Counts(*counts[self.row].T)
-
-    def report(self, counts: Counts) -> AccessReport:
-        """The totals of `counts`."""
-        wavefronts, ideal = rounded_count(counts.wavefronts.sum()), rounded_count(counts.ideal.sum())
-        conflicts = rounded_count(counts.bank_conflicts.sum())
-        excess = rounded_count(wavefronts - ideal)
-        return AccessReport(self.name, self.op, wavefronts, ideal, excess, conflicts, self.any_is)
 
 
 def choices(
@@ -160,16 +142,13 @@ def choices(
             for lane_elements in (budget or Budget()).each(rows)
         ]
         found[access.name] = ChoiceTrace(
-            lanes.name,
-            lanes.op,
-            lanes.operation,
-            rows,
-            row,
-            np.array(least, np.int64),
-            weight[:, 0].ravel(),
-            access.any_is,
-            apart_bytes,
+            replace(lanes, weight=weight[:, 0].ravel()),
             device,
+            access.any_is,
+            rows=rows,
+            row=row,
+            least=np.array(least, np.int64),
+            apart_bytes=apart_bytes,
         )
     return found
 
@@ -363,12 +342,12 @@ def _expected(address: IntArray, access: ChoiceTrace, number: int) -> tuple[floa
         absent = 1 - int(times.sum()) / values
         here = 1 - absent ** len(phase)
         at_all = requests * here * rule.extra_wavefronts
-        cost = requests * expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
+        cost = requests * _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
         even = requests * here
         # Elements are words of their own, equally likely, and so for all lanes alike.
         if _elements_per_word(access.apart_bytes, rule) == 1 and len(set(chance.values())) == 1:
             spread = dict(enumerate(chance.values()))
-            even = requests * expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
+            even = requests * _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
         wavefronts += cost + at_all
         ideal += even + at_all
         occupied += requests * here
@@ -386,7 +365,59 @@ def _sampled(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float
     return float(counts.wavefronts.mean()), float(counts.ideal.mean()), float(counts.phases.mean())
 
 
-def rounded_count(total: float | np.number[Any]) -> int | float:
-    """A sum of counts for people: whole, or an expectation to six decimals."""
-    rounded = round(float(total), 6)
-    return int(rounded) if rounded.is_integer() else rounded
+def _expected_most(
+    chance: dict[int, float], absent: float, lanes: int, banks: int, serialises_equal: bool
+) -> float:
+    """The sum over m of P(the busiest bank serves more than m), lanes choosing independently of each other.
+
+    With word w chosen with probability p_w, P(no bank serves more than m distinct words) is k! times the
+    coefficient of z^k, for k lanes, in the product over banks of the sum over j <= m of the elementary
+    symmetric polynomials e_j(exp(p_w z) - 1). Where equal addresses are served one by one, the factor of a
+    bank of probability P is the sum over j <= m of (P z)^j / j!. (Flajolet and Sedgewick, Analytic
+    Combinatorics, II.3.)
+
+    Args:
+        chance: of each word that a lane may choose.
+        absent: chance that a lane takes no part.
+        lanes: how many choose.
+        banks: a word w lies in bank w % banks.
+        serialises_equal: whether lanes that choose one word are served one by one.
+    """
+    by_bank: dict[int, list[float]] = {}
+    for unit, p in chance.items():
+        by_bank.setdefault(unit % banks, []).append(p)
+    alike = Counter(tuple(sorted(ps)) for ps in by_bank.values())
+    factors = {ps: _bank_series(ps, lanes, serialises_equal) for ps in alike}
+    expected = 0.0
+    for m in range(lanes):
+        series = _exponential(absent, lanes)
+        for ps, count in sorted(alike.items()):
+            factor = factors[ps][: m + 1].sum(axis=0)
+            for _ in range(count):
+                series = np.convolve(series, factor)[: lanes + 1]
+        # The series are in z * lanes, so that no coefficient leaves the range of a double.
+        within = float(series[lanes]) * math.exp(math.lgamma(lanes + 1) - lanes * math.log(lanes))
+        expected += max(0.0, 1 - within)
+    return expected
+
+
+def _exponential(p: float, lanes: int) -> npt.NDArray[Any]:
+    """exp(p * lanes * z) up to z^lanes."""
+    return np.cumprod([1.0, *(p * lanes / j for j in range(1, lanes + 1))])
+
+
+def _bank_series(ps: Sequence[float], lanes: int, serialises_equal: bool) -> npt.NDArray[Any]:
+    """Row j: the series of one bank serving exactly j; shape (lanes + 1, lanes + 1)."""
+    if serialises_equal:
+        return np.diag(_exponential(sum(ps), lanes))
+    rows = np.zeros((lanes + 1, lanes + 1))
+    rows[0, 0] = 1
+    for p, times in sorted(Counter(ps).items()):
+        hit = _exponential(p, lanes)
+        hit[0] = 0
+        some, before = rows.copy(), rows
+        for j in range(1, min(times, lanes) + 1):  # j of the words of this chance: the binomial series
+            before = np.array([np.convolve(row, hit)[: lanes + 1] for row in before]) * ((times - j + 1) / j)
+            some[j:] += before[:-j]
+        rows = some
+    return rows

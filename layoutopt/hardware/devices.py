@@ -15,6 +15,7 @@ served in pairs.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import warnings
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -385,20 +386,8 @@ def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEnt
         for where, instruction in instructions:
             rule = _rule(instruction, entry, where)
             rules.update(dict.fromkeys(itertools.product(instruction.ops, instruction.bytes), rule))
-    return Device(
-        name=entry.name,
-        title=entry.title,
-        lanes=entry.lanes,
-        banks=entry.banks,
-        bank_bytes=entry.bank_bytes,
-        rules=rules,
-        aliases=entry.aliases,
-        notes=entry.notes,
-        conflict_counter=entry.conflict_counter.name if entry.conflict_counter is not None else None,
-        limits=entry.limits,
-        timing=entry.timing,
-        language=entry.language,
-    )
+    counter = entry.conflict_counter.name if entry.conflict_counter is not None else None
+    return Device(**_common(entry, Device), rules=rules, conflict_counter=counter)
 
 
 def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> PhaseRule:
@@ -430,20 +419,23 @@ def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> Phas
             f"given with {max(instruction.bytes)} bytes",
         )
     return PhaseRule(
-        phases=phases,
-        banks=banks,
-        bank_bytes=entry.bank_bytes,
-        serialises_equal=instruction.count == "lanes",
-        merges_pairs=instruction.merge == "pairs",
-        split_words=instruction.split_words,
-        # The words of a group of no more than the banks lie in different banks anyway.
-        row_words=instruction.row_words if instruction.row_words > banks else 1,
-        extra_wavefronts=instruction.extra_wavefronts,
-        confidence=instruction.confidence,
-        source=instruction.source,
-        alternative=instruction.alternative,
-        note=instruction.note,
+        **_common(instruction, PhaseRule)
+        | {
+            "phases": phases,
+            "banks": banks,
+            "bank_bytes": entry.bank_bytes,
+            "serialises_equal": instruction.count == "lanes",
+            "merges_pairs": instruction.merge == "pairs",
+            # The words of a group of no more than the banks lie in different banks anyway.
+            "row_words": instruction.row_words if instruction.row_words > banks else 1,
+        }
     )
+
+
+def _common(entry: Struct, kind: type) -> dict[str, Any]:
+    """What a file's entry says in the fields of a kind."""
+    own = {field.name for field in dataclasses.fields(kind)} - {"conflict_counter"}
+    return {name: getattr(entry, name) for name in entry.__struct_fields__ if name in own}
 
 
 def _check_power_of_two(value: int, field: str) -> None:

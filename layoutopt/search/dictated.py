@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from layoutopt.accesses.lower import byte_table
 from layoutopt.engine.by_hardware import descriptor, descriptors
 from layoutopt.engine.case import Case
-from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
 from layoutopt.files.checks import check_dictated

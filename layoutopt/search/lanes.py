@@ -26,7 +26,7 @@ import numpy as np
 from layoutopt.accesses.assignments import Assignment, Twist, Work, coordinates, lanes_under
 from layoutopt.accesses.trace import LaneTrace, expression_ranges
 from layoutopt.engine.conflicts import Counts, count_wavefronts
-from layoutopt.engine.referee import KnownLanes
+from layoutopt.engine.referee import CountedAccess
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -55,7 +55,7 @@ class Given:
 
     def counts(self, lanes: LaneTrace) -> Counts:
         """Of all instructions of the access with other lanes."""
-        return KnownLanes(lanes, self.device).count(self.table)
+        return CountedAccess(lanes, self.device).count(self.table)
 
     def excess(self, lanes: LaneTrace) -> int:
         """Excess wavefronts of all instructions with other lanes."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.index.index_code import MEASURE

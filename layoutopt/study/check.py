@@ -16,8 +16,7 @@ from msgspec import Struct
 from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
 from layoutopt.accesses.lower import byte_table, named_lanes, named_widths, offset_formula, width_choices
 from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.referee import CountedAccess, KnownLanes
-from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.engine.referee import CountedAccess, rounded_count
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.files.checks import fields_of
@@ -195,7 +194,7 @@ def _audit(used: InUse, solver: Solver | None, budget: Budget | None) -> Audit:
     known = [
         (a.lanes, source, c)
         for a, source, c in zip(accesses, used.problem.accesses, counts, strict=True)
-        if isinstance(a, KnownLanes)
+        if a.any_is is None
     ]
     wrong = [finding for kind in _WRONG for finding in kind(used)]
     weighted = rounded_count(
@@ -249,7 +248,7 @@ _WRONG = (
 def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess:
     report = msgspec.structs.replace(access.report(counts), descriptor=used.by_hardware.get(access.name))
     shown: dict[str, int] = {}
-    if isinstance(access, KnownLanes):  # no counter shows a worst case or an expectation
+    if access.any_is is None:  # no counter shows a worst case or an expectation
         wavefronts, conflicts = int(report.wavefronts), int(report.bank_conflicts)
         shown = counters(used.gpu, access.operation, wavefronts, conflicts)
     return AuditedAccess(**msgspec.structs.asdict(report), counters=shown)

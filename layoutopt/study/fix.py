@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.estimate import estimate
-from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.engine.referee import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Layout
