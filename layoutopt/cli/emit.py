@@ -182,9 +182,9 @@ def _instructions(planned: Plan) -> dict[str, Any]:
     accesses = [
         {
             "name": access.access.name,
-            "once": access.code.instructions.once,
-            "looped": access.code.instructions.looped,
-            "iterations": access.code.instructions.iterations,
+            "once": access.instructions.once,
+            "looped": access.instructions.looped,
+            "iterations": access.instructions.iterations,
         }
         for access in planned.accesses
     ]

@@ -237,7 +237,7 @@ def address_from(access: AccessPlan, smem: str, base: str) -> str:
 
 
 def _start_last(access: AccessPlan) -> bool:
-    flipped = access.form.flips != Const(0) and access.code.start != "first"
+    flipped = access.form.flips != Const(0) and access.start != "first"
     return flipped or access.lanes.operation.does.by_pointer
 
 

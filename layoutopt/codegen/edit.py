@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses.trace import environment, expression_ranges
@@ -31,6 +30,7 @@ from layoutopt.expressions.grammar import (
     parse,
     parts,
     substituted,
+    tabulated,
     to_text,
     with_parts,
 )
@@ -134,8 +134,7 @@ def _subscripts(planned: Plan) -> tuple[list[int], list[Node]]:
     if len(shape) > 1 and min(strides) > 0 and nested:
         outer = [Var(f"x{d}") for d in range(len(shape) - 1)]
         inner = weighted_sum(term for term in terms if term[1] not in outer)
-        grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
-        values = evaluate(inner, grids)
+        values = tabulated(inner, shape)
         pitches = [a // b for a, b in pairwise(strides)]
         whole = all(n <= pitch for n, pitch in zip(shape[1:], pitches, strict=False))
         if whole and values.min() >= 0 and values.max() < strides[-1]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from layoutopt import __version__
 from layoutopt.accesses.lower import (
@@ -30,9 +29,10 @@ from layoutopt.expressions.grammar import (
     Lookup,
     Node,
     Op,
-    evaluate,
+    coordinates,
     lookups,
     parse,
+    tabulated,
     to_text,
     with_parts,
 )
@@ -175,14 +175,13 @@ def _over_bytes(report: AccessReport, packed: int) -> AccessReport:
 
 def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:
     tile = problem.tile
-    grids = {f"x{d}": g for d, g in enumerate(np.indices(tile.shape, dtype=np.int64, sparse=True))}
     try:
-        node = parse(text, frozenset(grids))
+        node = parse(text, frozenset(coordinates(tile.shape)))
         elements = byte_table(node, tile).repeat(tile.packed)
         settled = under_layout(problem, gpu, elements)
         case = case_under(settled, gpu, node)
         units = node if tile.packed == 1 else Op("//", (node, Const(tile.packed)))
-        table = np.broadcast_to(evaluate(units, grids), tile.shape) * tile.storage.element_bytes
+        table = tabulated(units, tile.shape) * tile.storage.element_bytes
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, "offset") from None
     except LayoutError as error:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
-import numpy as np
 
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
@@ -16,7 +15,7 @@ from layoutopt.expressions.grammar import (
     Const,
     Lookup,
     Node,
-    evaluate,
+    tabulated,
     to_text,
     with_parts,
 )
@@ -24,9 +23,9 @@ from layoutopt.expressions.simplify import Range
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import Device
-from layoutopt.index.address_cost import Form
 from layoutopt.index.address_forms import over_tid
 from layoutopt.index.index_code import IndexCode, index_code
+from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
 from layoutopt.problems.text import abridged, tables
@@ -39,15 +38,14 @@ BASE: Final = "@base"
 
 
 @dataclass(frozen=True, slots=True)
-class AccessPlan:
-    """One access in code. Addresses are in the plan's unit, relative to the start of the tile.
+class AccessPlan(IndexCode):
+    """One access in code, by its index code, whose addresses are in the plan's unit.
 
     Attributes:
         name: an identifier, the tile's name in front.
         access: as in the problem.
         lanes: its trace.
         report: what it costs.
-        code: how its address is computed.
         tables: that its lanes were chosen by, and their names.
     """
 
@@ -55,7 +53,6 @@ class AccessPlan:
     access: Access
     lanes: LaneTrace
     report: AccessReport
-    code: IndexCode
     tables: Mapping[tuple[int, ...], str]
 
     @property
@@ -66,11 +63,6 @@ class AccessPlan:
             f"{comment(self.access.name)}: {comment(self.access.op)}; {report.wavefronts} wavefronts, "
             f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}"
         )
-
-    @property
-    def form(self) -> Form:
-        """How its address is computed."""
-        return self.code.form
 
     def named(self, node: Node) -> Node:
         """`node` with the tables of its lanes by their names."""
@@ -88,19 +80,9 @@ class AccessPlan:
         return tuple(over_tid(str(text), self.access, warp) for text in self.access.index)
 
     @property
-    def active(self) -> Node | None:
-        """The predicate over `tid` and loop variables, or None."""
-        return self.code.active
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        """Of `tid` and the loop variables."""
-        return self.code.ranges
-
-    @property
     def cost(self) -> str:
         """The index code's instructions, in words."""
-        found = self.code.instructions
+        found = self.instructions
         if not self.access.loops:
             return f"index instructions: {found.once}"
         return f"index instructions: {found.once} once, {found.looped} in {found.iterations} iterations"
@@ -111,13 +93,9 @@ class AccessPlan:
         if not self.access.loops:
             return ""
         if self.form.inside:
-            kept = ", ".join(self.form.inside)
-            return f"computed anew for each {kept}"
-        parts = [
-            "one XOR" if self.form.flips != Const(0) else "",
-            "an immediate" if self.form.steps != Const(0) else "",
-        ]
-        return "an iteration costs " + (" and ".join(p for p in parts if p) or "nothing")
+            return f"computed anew for each {', '.join(self.form.inside)}"
+        costs = ((self.form.flips, "one XOR"), (self.form.steps, "an immediate"))
+        return "an iteration costs " + (" and ".join(t for n, t in costs if n != Const(0)) or "nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +164,12 @@ class Plan:
     @property
     def instructions(self) -> int:
         """Integer instructions of the index code of all accesses, for one pass of a thread."""
-        return sum(access.code.instructions.total for access in self.accesses)
+        return sum(access.instructions.total for access in self.accesses)
 
     @property
     def coordinate_ranges(self) -> dict[str, Range]:
         """The range of x0, x1, ... in the tile."""
-        return {f"x{d}": (0, extent - 1) for d, extent in enumerate(self.problem.tile.shape)}
+        return coordinate_ranges(self.problem.tile.shape)
 
     @property
     def sample(self) -> list[tuple[tuple[int, ...], int]]:
@@ -235,9 +213,7 @@ def make_plan(
         VerificationError: an expression would not equal the table. Our bug.
     """
     shape = problem.tile.shape
-    grids = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
-    values = np.broadcast_to(evaluate(offset, grids), shape)
-    if (values * problem.tile.storage.element_bytes != table).any():
+    if (tabulated(offset, shape) * problem.tile.storage.element_bytes != table).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
     used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
@@ -273,7 +249,8 @@ def _access_plan(
 ) -> AccessPlan:
     found = tables(map(str, (*access.index, access.where or 0)))
     named = {values: f"{name}_lanes{k or ''}" for k, values in enumerate(found)}
-    return AccessPlan(name, access, lanes, report, code, named)
+    own = (getattr(code, field) for field in IndexCode.__slots__)
+    return AccessPlan(*own, name, access, lanes, report, named)
 
 
 def _by_hardware(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, Final
 
@@ -261,6 +261,16 @@ def evaluate(node: Node, env: Mapping[str, IntArray], where: BoolArray | None = 
             a position that counts; `position` is the first such place.
     """
     return np.asarray(_Evaluation(node, env, where).run(node, where)[0], np.int64)
+
+
+def coordinates(shape: Sequence[int]) -> dict[str, IntArray]:
+    """x0, x1, ... of a tile, as arrays that broadcast to its shape."""
+    return {f"x{d}": x for d, x in enumerate(np.indices(tuple(shape), dtype=np.int64, sparse=True))}
+
+
+def tabulated(node: Node, shape: Sequence[int]) -> IntArray:
+    """The values of an expression over x0, x1, ... in the shape of a tile; errors as for `evaluate`."""
+    return np.broadcast_to(evaluate(node, coordinates(shape)), tuple(shape))
 
 
 class _Evaluation:

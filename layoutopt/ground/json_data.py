@@ -12,6 +12,7 @@ import math
 import re
 import threading
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -152,6 +153,12 @@ def prepare(kind: Any) -> None:
         with _one_at_a_time:
             msgspec.json.Decoder(kind)
             _prepared.add(kind)
+
+
+def packaged(room: str, name: str, kind: type[T]) -> T:
+    """A data file of a room of the package."""
+    prepare(kind)
+    return msgspec.json.decode(resources.files(f"layoutopt.{room}").joinpath(name).read_bytes(), type=kind)
 
 
 def convert(raw: Any, kind: type[T], place: str = "") -> T:

@@ -21,7 +21,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -349,8 +348,7 @@ def load_devices(path: str | Path) -> tuple[Device, ...]:
 
 @cache
 def _package_file() -> DeviceFile:
-    data = resources.files("layoutopt.hardware").joinpath("devices.json").read_bytes()
-    return json_data.convert(json_data.parse(data), DeviceFile)
+    return json_data.packaged("hardware", "devices.json", DeviceFile)
 
 
 def _build(file: DeviceFile, sets: dict[str, tuple[InstructionEntry, ...]]) -> tuple[Device, ...]:

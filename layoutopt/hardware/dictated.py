@@ -12,10 +12,8 @@ which. For rows of 64 bf16 and the mode `128B`, eight rows of eight 16-byte chun
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 
 from layoutopt.ground import json_data
@@ -95,9 +93,7 @@ class DictatedFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"sch
 
 @cache
 def _file() -> DictatedFile:
-    data = resources.files("layoutopt.hardware").joinpath("dictated.json").read_bytes()
-    json_data.prepare(DictatedFile)
-    return msgspec.json.decode(data, type=DictatedFile)
+    return json_data.packaged("hardware", "dictated.json", DictatedFile)
 
 
 def modes(engine: str | None = None) -> tuple[Mode, ...]:

@@ -9,10 +9,8 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Annotated, Final, Literal
 
-import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
@@ -154,11 +152,8 @@ def fragment(name: str) -> Fragment:
 @cache
 def fragments() -> dict[str, Fragment]:
     """Every fragment, by name, in the order of the data."""
-    data = resources.files("layoutopt.hardware").joinpath("fragments.json").read_bytes()
-    json_data.prepare(FragmentFile)
-    file = msgspec.json.decode(data, type=FragmentFile)
     found = {}
-    for instruction in file.instructions:
+    for instruction in json_data.packaged("hardware", "fragments.json", FragmentFile).instructions:
         for operand in instruction.operands:
             env = {
                 "lane": np.arange(instruction.lanes)[:, None, None],

@@ -20,9 +20,9 @@ from layoutopt.expressions.grammar import (
     Node,
     Op,
     Var,
-    evaluate,
     parts,
     substituted,
+    tabulated,
     with_parts,
 )
 from layoutopt.expressions.simplify import Range, simplify
@@ -111,11 +111,10 @@ def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node 
     """
     if factor & (factor - 1) or not has_xor(offset):
         return None
-    env = {f"x{d}": g for d, g in enumerate(np.indices(shape, dtype=np.int64, sparse=True))}
     ranges = coordinate_ranges(shape)
     for side in (0, 1):
         plain = _without_xor(offset, side)
-        before, after = (np.broadcast_to(evaluate(node, env), shape).ravel() for node in (plain, offset))
+        before, after = (tabulated(node, shape).ravel() for node in (plain, offset))
         flips = _sources(before, before ^ after)
         if flips:
             return _flipped(flips, simplify(_scaled(plain, factor), ranges), factor.bit_length() - 1)

@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from layoutopt.errors import ExpressionError
-from layoutopt.expressions.fit import fit, grid
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts
+from layoutopt.expressions.fit import fit
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, parts, tabulated
 from layoutopt.expressions.simplify import Range, operations, simplify, weighted_sum
 from layoutopt.ground.arrays import IntArray
 
@@ -30,13 +30,12 @@ def spelled(lookup: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
     """An expression over x0, x1, ... with these values by row-major index; None where none is found."""
     table = np.array(lookup, np.int64).reshape(shape)
     ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(shape)}
-    env = grid({f"x{d}": extent for d, extent in enumerate(shape)})
     for found in (_plain(table, range(len(shape))), _turned(table, ranges), _folded(table)):
         node = None if found is None else simplify(found, ranges)
         if node is None:
             continue
         with contextlib.suppress(ExpressionError):  # offsets that a file gives may be as large as it likes
-            if (evaluate(node, env) == table).all():
+            if (tabulated(node, shape) == table).all():
                 return node
     return None
 

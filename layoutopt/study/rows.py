@@ -20,8 +20,7 @@ from layoutopt.accesses.lower import chosen_widths, offset_formula, over_element
 from layoutopt.engine.case import case_of
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
-from layoutopt.engine.referee import CountedAccess, KnownLanes
-from layoutopt.engine.run_time_values import rounded_count
+from layoutopt.engine.referee import CountedAccess, rounded_count
 from layoutopt.engine.witness import witness, worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
@@ -333,7 +332,7 @@ class TileRows:
     def _access(self, access: CountedAccess, counts: Counts, table: IntArray) -> RowAccess:
         """The totals of an access, and the conflict of its worst instruction."""
         found, ways = access.report(counts), None
-        if isinstance(access, KnownLanes):
+        if access.any_is is None:
             lanes, (_, row) = access.lanes, worst_instruction(counts)
             address = table[lanes.element[row]]
             phases = witness(address.tolist(), lanes.active[row].tolist(), lanes.operation, self.gpu)
