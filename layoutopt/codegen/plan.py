@@ -249,7 +249,7 @@ def _access_plan(
 ) -> AccessPlan:
     found = tables(map(str, (*access.index, access.where or 0)))
     named = {values: f"{name}_lanes{k or ''}" for k, values in enumerate(found)}
-    own = (getattr(code, field) for field in IndexCode.__slots__)
+    own = code.form, code.active, code.ranges, code.start, code.instructions
     return AccessPlan(*own, name, access, lanes, report, named)
 
 
