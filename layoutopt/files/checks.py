@@ -36,77 +36,90 @@ def check(problem: Problem | Block) -> None:
     Raises:
         ProblemFileError: a field contradicts another, or names what there is not.
     """
-    if isinstance(problem, Block):
-        _check_block(problem)
-    else:
+    if isinstance(problem, Problem):
         _check_tile(problem)
+        return
+    _raise_first(_wrong_in_block(problem))
+    for i, tile in enumerate(problem.tiles):
+        if all(access.tile != tile.name for access in problem.accesses):
+            raise ProblemFileError(f"tiles[{i}]", f"no access names the tile {tile.name!r}")
+        with fields_of(problem, tile):
+            own = problem.problem(tile)
+            if own.layout.families == ():
+                here, there = (", ".join(c.families or ()) for c in (tile.layout, problem.layout))
+                wrong = f"{here} are allowed here, of all tiles {there}: none remains"
+                raise ProblemFileError("layout.families", wrong)
+            _check_tile(own)
+    _raise_first(_wrong_in_overlay(problem))
 
 
 def _check_tile(problem: Problem) -> None:
-    tile, dims = problem.tile, len(problem.tile.shape)
-    check_element(tile)
-    if tile.elements > MAX_ELEMENTS:
-        raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
-    if tile.shape[-1] % tile.packed:
-        raise ProblemFileError(
-            f"tile.shape[{dims - 1}]",
-            f"{tile.packed} {tile.element} elements share a byte, so that the last extent is a multiple "
-            f"of {tile.packed}, not {tile.shape[-1]}",
-        )
-    seen: dict[str, int] = {}
+    check_element(problem.tile)
+    _raise_first(_wrong_in_tile(problem))
     for i, access in enumerate(problem.accesses):
-        if access.name in seen:
-            raise ProblemFileError(
-                f"accesses[{i}].name", f"{access.name!r} is already the name of accesses[{seen[access.name]}]"
-            )
-        seen[access.name] = i
-        if len(access.index) != dims:
-            raise ProblemFileError(
-                f"accesses[{i}].index",
-                f"expected one expression for each of {dims} dimensions, got {len(access.index)}",
-            )
-        for place, variables in (("for", access.loops), ("any", access.any)):
-            reserved = {v for v in variables if v in _RESERVED or keyword.iskeyword(v)}
-            if reserved:
-                raise ProblemFileError(
-                    f"accesses[{i}].{place}", f"{min(reserved)!r} is reserved; choose another variable"
-                )
-        if twice := access.loops.keys() & access.any.keys():
-            raise ProblemFileError(f"accesses[{i}].any", f"{min(twice)!r} is a variable of `for`, too")
-        _check_freedom(access, f"accesses[{i}]")
-        check_use(access, f"accesses[{i}]", tile)
+        check_use(access, f"accesses[{i}]", problem.tile)
     check_target(problem)
     check_cluster(problem)
     check_dictated(problem)
-    order = problem.layout.order
-    if order is not None and sorted(order) != list(range(dims)):
-        raise ProblemFileError("layout.order", f"expected each of 0..{dims - 1} once, got {list(order)}")
-    alignment = problem.layout.alignment_bytes
-    if alignment is not None and alignment & (alignment - 1):
-        raise ProblemFileError("layout.alignment_bytes", f"expected a power of two, got {alignment}")
-    pitch = problem.layout.pitch_multiple_bytes
-    if pitch is not None and pitch > MAX_PITCH_MULTIPLE_BYTES:
-        raise ProblemFileError(
-            "layout.pitch_multiple_bytes", f"expected at most {MAX_PITCH_MULTIPLE_BYTES} bytes, got {pitch}"
-        )
+    _raise_first(_wrong_in_layout(problem.layout, len(problem.tile.shape)))
 
 
-def _check_freedom(access: Access, field: str) -> None:
-    """Check that free lanes leave nothing else open, and that nothing is asked of lanes that are not free.
+Wrong = Iterator[tuple[str, str]]
+"""Fields with what is wrong with each; only the first is asked for."""
 
-    Raises:
-        ProblemFileError: it does.
-    """
+
+def _raise_first(wrong: Wrong) -> None:
+    for field, reason in wrong:
+        raise ProblemFileError(field, reason)
+
+
+def _named_twice(place: str, names: Sequence[str]) -> Wrong:
+    for i, name in enumerate(names):
+        if (first := names.index(name)) < i:
+            yield f"{place}[{i}].name", f"{name!r} is already the name of {place}[{first}]"
+
+
+def _wrong_in_tile(problem: Problem) -> Wrong:
+    tile, dims = problem.tile, len(problem.tile.shape)
+    if tile.elements > MAX_ELEMENTS:
+        yield "tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}"
+    if tile.shape[-1] % tile.packed:
+        sharing = f"{tile.packed} {tile.element} elements share a byte, so that the last extent is a multiple"
+        yield f"tile.shape[{dims - 1}]", f"{sharing} of {tile.packed}, not {tile.shape[-1]}"
+    yield from _named_twice("accesses", [access.name for access in problem.accesses])
+    for i, access in enumerate(problem.accesses):
+        field, given = f"accesses[{i}]", len(access.index)
+        if given != dims:
+            yield f"{field}.index", f"expected one expression for each of {dims} dimensions, got {given}"
+        for place, variables in (("for", access.loops), ("any", access.any)):
+            if reserved := {v for v in variables if v in _RESERVED or keyword.iskeyword(v)}:
+                yield f"{field}.{place}", f"{min(reserved)!r} is reserved; choose another variable"
+        if twice := access.loops.keys() & access.any.keys():
+            yield f"{field}.any", f"{min(twice)!r} is a variable of `for`, too"
+        yield from _wrong_in_freedom(access, field)
+
+
+def _wrong_in_freedom(access: Access, field: str) -> Wrong:
+    """Free lanes leave nothing else open, and nothing is asked of lanes that are not free."""
     for name, given in (("global", access.global_), ("order", access.order)):
         if given is not None and access.lanes is None:
-            raise ProblemFileError(f"{field}.{name}", 'is for accesses with "lanes": "free"')
-    if not access.is_free:
-        return
+            yield f"{field}.{name}", 'is for accesses with "lanes": "free"'
     freedom = "lanes" if access.lanes is not None else "values"
-    if isinstance(access.bytes, tuple):
-        raise ProblemFileError(f"{field}.bytes", f"one width is expected where {freedom} are free")
-    if access.any:
-        raise ProblemFileError(f"{field}.any", f"no value is left to run time where {freedom} are free")
+    if access.is_free and isinstance(access.bytes, tuple):
+        yield f"{field}.bytes", f"one width is expected where {freedom} are free"
+    if access.is_free and access.any:
+        yield f"{field}.any", f"no value is left to run time where {freedom} are free"
+
+
+def _wrong_in_layout(layout: Constraints, dims: int) -> Wrong:
+    order, alignment, pitch = layout.order, layout.alignment_bytes, layout.pitch_multiple_bytes
+    if order is not None and sorted(order) != list(range(dims)):
+        yield "layout.order", f"expected each of 0..{dims - 1} once, got {list(order)}"
+    if alignment is not None and alignment & (alignment - 1):
+        yield "layout.alignment_bytes", f"expected a power of two, got {alignment}"
+    if pitch is not None and pitch > MAX_PITCH_MULTIPLE_BYTES:
+        most = f"expected at most {MAX_PITCH_MULTIPLE_BYTES} bytes"
+        yield "layout.pitch_multiple_bytes", f"{most}, got {pitch}"
 
 
 def check_dictated(problem: Problem) -> None:
@@ -142,127 +155,85 @@ def check_element(tile: Tile) -> None:
         )
 
 
-def _check_block(block: Block) -> None:
+def _wrong_in_block(block: Block) -> Wrong:
     names = [tile.name for tile in block.tiles]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise ProblemFileError(
-                f"tiles[{i}].name", f"{name!r} is already the name of tiles[{names.index(name)}]"
-            )
-    named = [access.name for access in block.accesses]
+    yield from _named_twice("tiles", names)
     for i, access in enumerate(block.accesses):
         if access.tile not in names:
-            raise ProblemFileError(
-                f"accesses[{i}].tile", f"no tile is called {access.tile!r}; there are {', '.join(names)}"
-            )
-        if access.name in named[:i]:
-            raise ProblemFileError(
-                f"accesses[{i}].name",
-                f"{access.name!r} is already the name of accesses[{named.index(access.name)}]",
-            )
+            there = f"there are {', '.join(names)}"
+            yield f"accesses[{i}].tile", f"no tile is called {access.tile!r}; {there}"
+    yield from _named_twice("accesses", [access.name for access in block.accesses])
     for i, tile in enumerate(block.tiles):
         if not tile.layout.objective.excess_first:
-            raise ProblemFileError(
-                f"tiles[{i}].layout.minimise", "is asked of all tiles together; expected as layout.minimise"
-            )
+            expected = "is asked of all tiles together; expected as layout.minimise"
+            yield f"tiles[{i}].layout.minimise", expected
     for field, value in msgspec.structs.asdict(block.layout).items():
         if field not in _OF_ALL and value != getattr(Constraints(), field):
-            raise ProblemFileError(
-                f"layout.{field}", f"belongs to one tile; expected as tiles[i].layout.{field}"
-            )
-    for i, tile in enumerate(block.tiles):
-        if all(access.tile != tile.name for access in block.accesses):
-            raise ProblemFileError(f"tiles[{i}]", f"no access names the tile {tile.name!r}")
-        with fields_of(block, tile):
-            problem = block.problem(tile)
-            if problem.layout.families == ():
-                raise ProblemFileError(
-                    "layout.families",
-                    f"{', '.join(tile.layout.families or ())} are allowed here, of all tiles "
-                    f"{', '.join(block.layout.families or ())}: none remains",
-                )
-            _check_tile(problem)
-    _check_overlay(block)
+            yield f"layout.{field}", f"belongs to one tile; expected as tiles[i].layout.{field}"
 
 
-def _check_overlay(block: Block) -> None:
+def _wrong_in_overlay(block: Block) -> Wrong:
+    """What is wrong with tiles that lie in the same bytes, or share a layout."""
     tiles = {tile.name: tile for tile in block.tiles}
-    seen: dict[str, str] = {}
-    for t, time in enumerate(block.overlay):
-        for k, name in enumerate(time):
-            place = f"overlay[{t}][{k}]"
-            _check_named_once(name, place, tiles, seen)
-    _check_shared(block, tiles)
-
-
-def _check_named_once(name: str, place: str, tiles: Mapping[str, NamedTile], seen: dict[str, str]) -> None:
-    """Check that a name is a tile's and stands nowhere else; `seen` says where each stands."""
-    if name not in tiles:
-        raise ProblemFileError(place, f"no tile is called {name!r}; there are {', '.join(tiles)}")
-    if name in seen:
-        raise ProblemFileError(place, f"{name!r} already stands in {seen[name]}")
-    seen[name] = place
-
-
-def _check_shared(block: Block, tiles: Mapping[str, NamedTile]) -> None:
-    """Check what tiles that share a layout have in common."""
+    yield from _not_named_once("overlay", block.overlay, tiles)
     shared = block.same_layout
-    if not shared:
-        return
-    if not isinstance(shared, tuple):
+    if isinstance(shared, tuple):
+        yield from _not_named_once("same_layout", shared, tiles)
+        for g, names in enumerate(shared):
+            times = {next((t for t, at in enumerate(block.overlay) if name in at), None) for name in names}
+            if len(times) > 1:
+                apart = "lists tiles side by side, and the overlay has them at several times"
+                yield f"same_layout[{g}]", apart
+            yield from _unlike(block, [tiles[name] for name in names], ())
+    elif shared:
         if len(block.overlay) < 2 or any(len(time) > 1 for time in block.overlay):
-            raise ProblemFileError("same_layout", "needs an overlay of two or more times, one tile at each")
-        _check_alike(block, [tiles[time[0]] for time in block.overlay], ("stages",))
-        return
+            yield "same_layout", "needs an overlay of two or more times, one tile at each"
+        yield from _unlike(block, [tiles[time[0]] for time in block.overlay], ("stages",))
+
+
+def _not_named_once(field: str, lists: Sequence[Sequence[str]], tiles: Mapping[str, NamedTile]) -> Wrong:
+    """Names in lists that are no tile's, or stand in another place already."""
     seen: dict[str, str] = {}
-    for g, names in enumerate(shared):
+    for g, names in enumerate(lists):
         for k, name in enumerate(names):
-            place = f"same_layout[{g}][{k}]"
-            _check_named_once(name, place, tiles, seen)
-        times = {next((t for t, time in enumerate(block.overlay) if name in time), None) for name in names}
-        if len(times) > 1:
-            raise ProblemFileError(
-                f"same_layout[{g}]", "lists tiles side by side, and the overlay has them at several times"
-            )
-        _check_alike(block, [tiles[name] for name in names], ())
+            place = f"{field}[{g}][{k}]"
+            if name not in tiles:
+                yield place, f"no tile is called {name!r}; there are {', '.join(tiles)}"
+            if name in seen:
+                yield place, f"{name!r} already stands in {seen[name]}"
+            seen[name] = place
 
 
-def _check_alike(block: Block, shared: Sequence[NamedTile], fields: tuple[str, ...]) -> None:
+def _unlike(block: Block, shared: Sequence[NamedTile], fields: tuple[str, ...]) -> Wrong:
+    """What tiles that share a layout do not have in common with the first of them."""
     first, *others = shared
     for tile in others:
         place = f"tiles[{block.tiles.index(tile)}]"
-
-        def asked(what: str, given: object = None, place: str = place) -> ProblemFileError:
-            but = "" if given is None else f", not {given}"
-            return ProblemFileError(place, f"same_layout asks for {what}, as {first.name!r} has{but}")
-
+        asked, has = "same_layout asks for", f"as {first.name!r} has"
         for field in fields:
-            if getattr(tile, field) != getattr(first, field):
-                raise asked(f"{getattr(first, field)} {field}", getattr(tile, field))
+            wanted, given = getattr(first, field), getattr(tile, field)
+            if given != wanted:
+                yield place, f"{asked} {wanted} {field}, {has}, not {given}"
         if tile.layout != first.layout:
-            raise asked("the same layout constraints")
+            yield place, f"{asked} the same layout constraints, {has}"
         mixed = tile.element_bits != first.element_bits
         for member in (tile, first) if mixed else ():
             bits = member.element_bits
             if bits & (bits - 1) or bits < 8 or member.element_alignment * 8 != bits:
-                raise ProblemFileError(
-                    f"tiles[{block.tiles.index(member)}].element",
-                    "elements of several sizes share a layout where each is a power of two of bytes",
-                )
-        if mixed or tile.shape != first.shape:
-            for i, access in enumerate(block.accesses):
-                if access.hardware is not None and access.tile in (tile.name, first.name):
-                    raise ProblemFileError(
-                        f"accesses[{i}]",
-                        f"{access.op} needs tiles of one shape and element for same_layout; "
-                        "with several, give such accesses one mode",
-                    )
-                if access.is_free and access.tile in (tile.name, first.name):
-                    freedom = "lanes" if access.lanes is not None else "values"
-                    raise ProblemFileError(
-                        f"accesses[{i}].{freedom}",
-                        "free ones need tiles of one shape and element for same_layout",
-                    )
+                each = "elements of several sizes share a layout where each is a power of two of bytes"
+                yield f"tiles[{block.tiles.index(member)}].element", each
+        if not mixed and tile.shape == first.shape:
+            continue
+        for i, access in enumerate(block.accesses):
+            if access.tile not in (tile.name, first.name):
+                continue
+            if access.hardware is not None:
+                needs = f"{access.op} needs tiles of one shape and element for same_layout"
+                yield f"accesses[{i}]", f"{needs}; with several, give such accesses one mode"
+            if access.is_free:
+                freedom = "lanes" if access.lanes is not None else "values"
+                needs = "free ones need tiles of one shape and element for same_layout"
+                yield f"accesses[{i}].{freedom}", needs
 
 
 @contextlib.contextmanager
