@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 from typing import Annotated, Any, Final, Literal, get_args
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from layoutopt.errors import LayoutError
+from layoutopt.ground.json_data import Versioned
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.types import Name
 
@@ -268,7 +268,7 @@ class ModelGrowth(Struct, frozen=True):
     proposed: tuple[str, ...] = ()
 
 
-class Result(Struct, frozen=True, rename={"schema_": "schema"}):
+class Result(Versioned, frozen=True):
     """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null.
 
     Attributes:
@@ -307,11 +307,6 @@ class Result(Struct, frozen=True, rename={"schema_": "schema"}):
     def has_layout(self) -> bool:
         """Whether there is one."""
         return self.layout is not None
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
 
     def table(self) -> npt.NDArray[np.int64]:
         """Byte offset of every element, int64, in the shape of the tile.
@@ -408,7 +403,7 @@ class PlacedTile(Struct, frozen=True):
     places: tuple[Place, ...]
 
 
-class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
+class Arrangement(Versioned, frozen=True):
     """The answer to a problem of several tiles. Without layouts, `bytes` and what follows from them are null.
 
     Attributes:
@@ -437,8 +432,3 @@ class Arrangement(Struct, frozen=True, rename={"schema_": "schema"}):
     def has_layout(self) -> bool:
         """Whether every tile has one."""
         return bool(self.tiles)
-
-    def to_json(self) -> dict[str, Any]:
-        """The arrangement as JSON-ready data, the schema first."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return {"schema": data.pop("schema"), **data}
