@@ -1,16 +1,14 @@
 """How fast a sweep is: problems a second with one process, two, and a local Dask cluster of two workers.
 
-    python scripts/benchmarks/bench_sweep.py [--problems 10000] [--ways 1,2,dask] [--times sweep_times.json]
+    python scripts/benchmarks/bench_sweep.py [--problems 10000] [--ways 1,2,dask]
 
 On a machine that does other things too, seconds of the clock say little: CPU seconds are printed beside
-them, of the driver and of the workers, and what two quiet cores would do with them. `--times` records how
-long problems took, for simulate_cluster.py.
+them, of the driver and of the workers, and what two quiet cores would do with them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import resource
@@ -79,21 +77,17 @@ def swept(template: dict, way: str, store: Path) -> dict:
             ) as done,
         ):
             found = done
-            # What follows reads the store once more.
-            seconds = [one.seconds for one in done.answered()]
     else:
         with layoutopt.sweep(
             template, store=store, workers=int(way), time_limit=LIMIT, progress=look
         ) as done:
             found = done
-            seconds = [one.seconds for one in done.answered()]
     return {
         "seconds": found.seconds,
         "solved": found.solved.total(),
         "driver_cpu": cpu(resource.RUSAGE_SELF) - before[0],
         "workers_cpu": cpu(resource.RUSAGE_CHILDREN) - before[1],
         "memory": (memory[len(memory) // 10], memory[-1]),
-        "times": seconds,
     }
 
 
@@ -101,7 +95,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--problems", type=int, default=10_000)
     parser.add_argument("--ways", default="1,2,dask")
-    parser.add_argument("--times", type=Path)
     arguments = parser.parse_args()
     side = math.isqrt(arguments.problems)
     # Even and odd ones: tiles of two even sides take several times as long as others.
@@ -130,9 +123,6 @@ def main() -> None:
                 f"  MiB: driver {early:.0f} after a tenth, {late:.0f} at the end; worker {largest:.0f}",
                 flush=True,
             )
-            if arguments.times is not None:
-                some = sorted(found["times"])[:: max(1, count // 1000)]
-                arguments.times.write_text(json.dumps([round(s, 5) for s in some]) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """What the commands find for every problem of the catalogue, one line a problem.
 
-    python scripts/benchmarks/catalogue.py solve [--time-limit S] [NAME ...]
-    python scripts/benchmarks/catalogue.py check [--time-limit S] [NAME ...]
-    python scripts/benchmarks/catalogue.py compare [--time-limit S] [NAME ...]
+    python scripts/benchmarks/catalogue.py solve|check|compare|methods [--time-limit S] [NAME ...]
 
 solve: what is published beside what is found. Excess is in wavefronts over all warp instructions (weights
 decide what is best, and are not in it); bytes run to the last element used. The published layout is counted
@@ -12,25 +10,37 @@ where the file does not allow them.
 check: what is wrong with each published layout, and the cheapest fix.
 
 compare: excess and bytes of some families, what is recommended, and the warm time of the whole table. A row
-that the time limit cut short carries a question mark.
+that the time limit cut short carries a question mark. Then how many published layouts are kept, edited or
+replaced; `--write-docs` puts that sentence into docs/compare_and_show.md.
 
-NAME keeps the problems whose name holds it.
+methods: `auto` and `model`: excess, bytes, status, who decided, warm seconds and rounds. Exits with 1 where
+both prove an answer and differ in excess or bytes.
+
+NAME keeps the problems whose name holds it. Left out by `compare`: lanes that choose at run time.
 """
 
 import argparse
+import collections
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import msgspec
 
 from layoutopt import check, load, solve
 from layoutopt.files.catalogue import of_one_tile
+from layoutopt.problems.answer import METHODS, Status
 from layoutopt.study.compare import compare
 
 SOLVED = "{:<50} {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:<9} {:>6}  {:<14} {:<12} {}"
 CHECKED = "{:<48} {:>7} {:>7}  {:<62} {}"
 FAMILIES = ("none", "order/split", "pad", "interval", "cute", "xor", "all", "published")
 COMPARED = "{:<46} " + "{:>14} " * len(FAMILIES) + "{:<12} {:>8}"
+BY_METHOD = "{:<50} " + "{:>7} {:>8} {:<10} {:<14} {:>8} {:>6}  " * len(METHODS) + "{}"
+PROVED = (Status.OPTIMAL, Status.INFEASIBLE)
+PAGE = Path(__file__).parents[2] / "docs/compare_and_show.md"
+MARK = "<!-- advice: scripts/benchmarks/catalogue.py compare --write-docs -->"
 
 
 def timed(function, *args, **options):
@@ -65,7 +75,7 @@ def scope(lower, found):
     return "all" if lower.scope == "every layout" else "families"
 
 
-def solve_all(problems, limit):
+def solve_all(problems, limit, _):
     two = ("excess", "bytes")
     print(SOLVED.format("problem", "publ.", "", "pad", "", "xor", "", "best", "", "", "", "proof", "", ""))
     print(SOLVED.format("", *two * 4, "status", "time", "excess; bytes", "family", "formula"))
@@ -103,7 +113,7 @@ def brief(audit):
                 yield other
 
 
-def check_all(problems, limit):
+def check_all(problems, limit, _):
     print(CHECKED.format("published layout", "excess", "bytes", "findings", "cheapest fix"))
     for name, problem in problems.items():
         if problem.published is None:
@@ -122,36 +132,79 @@ def figures(row):
     return f"{row.excess}/{row.bytes}{'?' if row.status == 'feasible' else ''}"
 
 
-def compare_all(problems, limit):
+def compare_all(problems, limit, write_docs):
     print(COMPARED.format("problem (excess/bytes)", *FAMILIES, "recommended", "ms"))
-    times = []
+    times, advice = [], collections.Counter()
     for name, problem in problems.items():
         if any(access.any for access in problem.accesses):
-            continue  # `compare` takes no values known only at run time
+            continue
         compare(problem, time_limit=limit)
         result, seconds = timed(compare, problem, time_limit=limit)
         times.append(seconds)
-        rows = {row.family: row for row in result.rows}
-        taken = result.recommendation.family if result.recommendation else "-"
+        rows, taken = {row.family: row for row in result.rows}, result.recommendation
         cells = (figures(rows.get(family)) for family in FAMILIES)
-        print(COMPARED.format(name, *cells, taken, f"{1e3 * seconds:.0f}"), flush=True)
+        told = taken.family if taken else "-"
+        print(COMPARED.format(name, *cells, told, f"{1e3 * seconds:.0f}"), flush=True)
+        if taken and problem.published is not None:
+            kind = "kept" if taken.keep else "edited" if taken.family == "edit" else "replaced"
+            advice[kind] += 1
+            if not taken.keep:
+                print(f"    {kind}: {taken.text}")
     print(f"{len(times)} problems, warm table: median {1e3 * statistics.median(times):.0f} ms")
+    parts = ", ".join(f"{n} {kind}" for kind, n in advice.most_common())
+    sentence = f"Of the {advice.total()} published layouts of the catalogue: {parts}."
+    print(sentence)
+    if write_docs:
+        before, _, after = PAGE.read_text().split(MARK)
+        PAGE.write_text(f"{before}{MARK}\n{sentence}\n{MARK}{after}")
+
+
+def methods_all(problems, limit, _):
+    columns = ("excess", "bytes", "status", "decided by", "seconds", "rounds")
+    print(BY_METHOD.format("problem", *columns * len(METHODS), ""))
+    wrong, times = 0, {method: [] for method in METHODS}
+    for name, problem in problems.items():
+        if problem.layout.minimise == "instructions":
+            continue
+        solve(problem, time_limit=min(1, limit))  # to be warm
+        cells, answers, proved = [], set(), set()
+        for method in METHODS:
+            result, seconds = timed(solve, problem, time_limit=limit, method=method)
+            times[method].append(seconds)
+            answers.add((result.excess, result.bytes))
+            if result.status in PROVED:
+                proved.add((result.excess, result.bytes))
+            rounds = result.model.rounds if result.model else 0
+            who = result.decided_by or "nobody"
+            cells += [result.excess, result.bytes, result.status, who, f"{seconds:.3f}", rounds]
+        note = "" if len(answers) == 1 else "DIFFERENT" if len(proved) > 1 else "different, not proved"
+        wrong += len(proved) > 1
+        print(BY_METHOD.format(name, *map(str, cells), note), flush=True)
+    for method, some in times.items():
+        some.sort()
+        p95 = some[min(len(some) - 1, int(0.95 * len(some)))]
+        print(f"{method}: median {statistics.median(some):.3f} s, 95 % {p95:.3f} s, worst {some[-1]:.2f} s")
+    return wrong > 0
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    tools = {"solve": (solve_all, 60.0), "check": (check_all, 5.0), "compare": (compare_all, 10.0)}
+    tools = {
+        "solve": (solve_all, 60.0), "check": (check_all, 5.0), "compare": (compare_all, 10.0),
+        "methods": (methods_all, 10.0),
+    }  # fmt: skip
     parser.add_argument("what", choices=tools)
     parser.add_argument("--time-limit", type=float, metavar="S", help="of each problem")
+    parser.add_argument("--write-docs", action="store_true", help="of `compare`")
     parser.add_argument("names", nargs="*", metavar="NAME")
     args = parser.parse_args()
     known = of_one_tile().items()
     kept = {n: load(p) for n, p in known if not args.names or any(part in n for part in args.names)}
     tool, limit = tools[args.what]
-    tool(kept, limit if args.time_limit is None else args.time_limit)
+    return tool(kept, limit if args.time_limit is None else args.time_limit, args.write_docs)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
