@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import layoutopt.search.block
-from layoutopt.files.file import load
+from layoutopt import load, solve
 from layoutopt.hardware.machine import find_tool
-from layoutopt.search.solve import solve
 
 ROOT = Path(__file__).parent.parent
 TILE_SETS = sorted((ROOT / "problems" / "tile_sets").glob("*.json"))

@@ -6,13 +6,12 @@ import shutil
 from conftest import PROBLEMS, answer_of
 from written import problem_of
 
+from layoutopt import load, solve
 from layoutopt.accesses.lower import assigned, chosen_widths, with_loops, with_widths
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.languages import code as code_of
 from layoutopt.codegen.languages import plan, plan_for
-from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
-from layoutopt.search.solve import solve
 
 GXX = shutil.which("g++") or shutil.which("c++")
 GCC = shutil.which("gcc") or shutil.which("cc")

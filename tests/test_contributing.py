@@ -13,13 +13,12 @@ from command import python
 from conftest import ROOT
 from written import access_from, data_of, problem_of, saved
 
-from layoutopt import check, solve
+from layoutopt import Status, check, solve
 from layoutopt.cli import commands, import_
 from layoutopt.codegen import registry
 from layoutopt.files.file import from_data
 from layoutopt.hardware import operations
 from layoutopt.hardware.devices import load_devices
-from layoutopt.problems.answer import Status
 from layoutopt.proof import reasons
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()

@@ -32,11 +32,31 @@ def test_a_load_by_itself_is_a_tile():
     assert (result.accesses[0].wavefronts, result.accesses[0].ideal) == (0, 0)
 
 
-@pytest.mark.parametrize(("mode", "alignment", "boxes"), [("none", 128, 8), ("32B", 256, 4), ("64B", 512, 2)])
-def test_a_mode_is_pinned_and_says_its_alignment(mode, alignment, boxes):
-    _, result = solved({**FILL, "mode": mode}, OWN_ROW)
-    got = result.alignment_bytes, of(result, "fill").mode, of(result, "fill").boxes
-    assert got == (alignment, mode, boxes)
+@pytest.mark.parametrize(
+    ("fill", "tile", "boxes", "box", "alignment"),
+    [
+        ({"mode": "none"}, {}, 1, (128, 64), 128),
+        ({"mode": "32B"}, {}, 4, (128, 16), 256),
+        ({"mode": "64B"}, {}, 2, (128, 32), 512),
+        ({}, {"shape": (512, 64)}, 2, (256, 64), 128),  # of at most 256 rows
+        ({"mode": "64B", "box": [128, 128]}, {"shape": (128, 128), "element": "e2m1"}, 1, (128, 128), 512),
+        # 192 bytes are one and a half spans of 128: two boxes of 48, each row in a span of its own.
+        ({"mode": "128B"}, {"shape": (64, 96)}, 2, (64, 48), 1024),
+    ],
+)
+def test_boxes_of_a_load(fill, tile, boxes, box, alignment):
+    _, result = solved({**FILL, **fill}, **tile)
+    found = of(result, "fill")
+    assert (found.boxes, found.box, result.alignment_bytes) == (boxes, box, alignment)
+    assert found.mode == fill.get("mode", "none")
+    assert found.data_type == (
+        "CU_TENSOR_MAP_DATA_TYPE_UINT8" if "element" in tile else "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
+    )
+
+
+def test_rows_of_no_whole_chunks_are_in_no_box():
+    _, result = solved({**FILL, "mode": "128B"}, shape=(64, 100))
+    assert result.status == "infeasible", "200 bytes are no whole number of rows of 16-byte chunks"
 
 
 def test_fewest_boxes_before_the_cheapest_swizzle():
@@ -247,11 +267,6 @@ def test_other_gpus_have_none():
         from_data(data(FILL, layout={"families": ["pad"]}))
 
 
-def test_boxes_of_at_most_256():
-    _, result = solved(FILL, shape=(512, 64))
-    assert (of(result, "fill").boxes, of(result, "fill").box) == (2, (256, 64))
-
-
 def test_blocks_of_a_cluster_share_a_tile():
     shared = {**FILL, "multicast": 4}
     problem, result = solved(shared, access_from("A: wgmma.A"), ROWS, block={"cluster": 8})
@@ -284,27 +299,10 @@ def test_rows_shorter_than_the_span_leave_it_unfilled():
     assert (result.bytes, of(result, "fill").boxes) == (2048, 1)
 
 
-def test_rows_that_divide_an_extent_of_no_whole_spans():
-    """96 elements are 192 bytes, one and a half spans of 128: two boxes of 48, each row in a span of its own."""
-    _, result = solved({**FILL, "mode": "128B"}, shape=(64, 96))
-    found = of(result, "fill")
-    assert (str(result.status), found.boxes, found.box, result.bytes) == ("optimal", 2, (64, 48), 16384)
-    _, result = solved({**FILL, "mode": "128B"}, shape=(64, 100))
-    assert result.status == "infeasible", "200 bytes are no whole number of rows of 16-byte chunks"
-
-
 def test_the_published_layout_breaks_ties():
     published = {"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": 16384}
     assert of(solved(FILL, ROWS)[1], "fill").mode == "none"
     assert of(solved(FILL, ROWS, published=published)[1], "fill").mode == "128B"
-
-
-def test_packed_elements():
-    _, result = solved({**FILL, "box": [128, 128], "mode": "64B"}, shape=(128, 128), element="e2m1")
-    found = of(result, "fill")
-    assert (found.box, found.box_dim, found.data_type) == (
-        (128, 128), (64, 128), "CU_TENSOR_MAP_DATA_TYPE_UINT8",
-    )  # fmt: skip
 
 
 def test_a_problem_survives_its_data():

@@ -1,3 +1,5 @@
+"""Counts of conflicts against the profiler and plain loops; a case says what its parts say."""
+
 from __future__ import annotations
 
 import gzip
@@ -8,8 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from oracle.banks import instruction
+from written import one_tile, reads, writes
 
+from layoutopt.engine.case import case_of, cases
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
+from layoutopt.errors import LayoutError
+from layoutopt.expressions.grammar import parse
+from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import (
     BANK_CONFLICTS,
     WAVEFRONTS,
@@ -20,6 +27,8 @@ from layoutopt.hardware.devices import (
     devices,
 )
 from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.layout.layout import Digit, Layout
+from layoutopt.problems.types import Constraints
 
 pytestmark = pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
 
@@ -101,7 +110,7 @@ def counter_splits():
         yield record, *sums.values()
 
 
-def test_sub_counters_of_each_op():
+def test_counters_and_their_parts_of_each_op():
     for record, wavefronts, conflicts in counter_splits():
         op, _, constant = record["op"].partition(" of ")
         operation = Operation("atomic", 4) if constant or ".cas." in op else parse_operation(op, None)
@@ -116,82 +125,11 @@ def test_sub_counters_of_each_op():
                 name: value for name, value in predicted.items() if name.startswith(f"{base}_") and value
             }
             assert parts == {f"{base}_{part}": value for part, value in measured.items() if part}, record
-
-
-def test_equals_the_profiler_where_counters_are_split():
-    for record, wavefronts, conflicts in counter_splits():
-        op, _, constant = record["op"].partition(" of ")
-        if ".cas." in op or ".cg." in op:
-            continue
-        operation = Operation("atomic", 4) if constant else parse_operation(op, None)
-        address = np.array([record["byte_address"]])
-        active = np.array([[int(record["active"], 16) >> lane & 1 for lane in range(32)]], bool)
-        counts = count_wavefronts(address, active, operation, SM_90)
-        assert counts.wavefronts[0] == wavefronts[""] - wavefronts["op_misc"], record
-        assert counts.bank_conflicts[0] == conflicts.get("", 0), record
-
-
-@pytest.mark.parametrize(
-    ("word", "wavefronts", "conflicts"),
-    [
-        (LANES, 1, 0),
-        (2 * LANES, 2, 1),
-        (32 * LANES, 32, 31),
-        (0 * LANES + 7, 1, 0),
-        *((stride * LANES, 1, 0) for stride in (3, 5, 17, 31, 33, 127)),
-    ],
-)
-def test_strides_of_4_byte_loads(word, wavefronts, conflicts):
-    assert count(word, LOAD_4) == (wavefronts, conflicts)
-
-
-def test_column_of_int():
-    a100 = device("sm_80")
-    assert count(32 * LANES, LOAD_4, a100) == (32, 31)
-    assert count(16 * LANES, LOAD_8, a100) == (32, 30)  # two columns fused: not 62
-
-
-def test_8_byte_loads():
-    assert count(LANES, LOAD_8) == (2, 0)
-    assert count(LANES // 2, LOAD_8) == (1, 0)
-
-
-def test_16_byte_loads():
-    one_quarter_of_each_half = (LANES < 8) | ((LANES >= 16) & (LANES < 24))
-    assert count(LANES, LOAD_16, active=one_quarter_of_each_half) == (2, 0)
-    partners_inactive = (LANES < 16) & (LANES % 2 == 0)
-    assert count(LANES // 2, LOAD_16, active=partners_inactive) == (1, 0)
-    assert count(LANES // 2, LOAD_16) == (2, 0)
-    halves_differ = np.where(LANES < 16, LANES // 2, 8 + LANES // 4 * 2 + LANES % 2)
-    assert count(halves_differ, LOAD_16) == (4, 0)
-    two_way = np.tile(np.repeat([0, 8, 1, 9], 4), 2)
-    assert count(two_way, LOAD_16) == (4, 2)
-
-
-def test_stores_never_merge():
-    assert count(LANES // 2, Operation("store", 8)) == (2, 0)
-    assert count(LANES // 2, Operation("store", 16)) == (4, 0)
-
-
-def test_columns_of_tiles():
-    assert count(33 * LANES, LOAD_4) == (1, 0)
-    sm_10 = device("sm_10")
-    assert count(np.tile(16 * np.arange(16), 2), LOAD_4, sm_10) == (32, 30)
-    assert count(np.tile(17 * np.arange(16), 2), LOAD_4, sm_10) == (2, 0)
-    for pitch, ways in ((32, 16), (33, 2), (34, 1)):
-        assert count(pitch * (LANES % 16) + LANES // 16, LOAD_4) == (ways, ways - 1)
-
-
-def test_atomics_and_async_copies_serialise_equal_addresses():
-    assert count(0 * LANES, Operation("atomic", 4)) == (32, 31)
-    assert count(0 * LANES, Operation("reduce", 4)) == (1, 0)
-    assert count(0 * LANES, Operation("cp.async.ca", 16)) == (32, 28)
-
-
-def test_matrix_rows_count_whether_their_lanes_are_predicated_off_or_not():
-    one_lane = LANES == 31
-    assert count(8 * LANES, Operation("ldmatrix", 16, 1), active=one_lane) == (8, 7)
-    assert count(8 * LANES, Operation("ldmatrix", 16, 4), active=LANES < 0) == (0, 0)
+        if ".cas." not in op:
+            address = np.array([record["byte_address"]])
+            active = np.array([[int(record["active"], 16) >> lane & 1 for lane in range(32)]], bool)
+            counts = count_wavefronts(address, active, operation, SM_90)
+            assert (counts.wavefronts[0], counts.bank_conflicts[0]) == (own, conflicts.get("", 0)), record
 
 
 def test_worst_cases_of_cdna3():
@@ -277,3 +215,78 @@ def test_nothing_to_count():
 def test_wrong_number_of_lanes():
     with pytest.raises(ValueError, match=r"expected shape \(instructions, 32\), got \(1, 31\)"):
         count_wavefronts(np.zeros((1, 31), np.int64), np.ones((1, 31), bool), LOAD_4, SM_90)
+
+
+ROWS = writes("rows", 4, ["i", "tid"], i=32)
+COLUMNS = reads("columns", 4, ["tid", "i"], i=32)
+ANY = reads("columns", 4, ["tid", "v"], any={"v": 32})
+NAMES = frozenset(("x0", "x1"))
+
+
+def problem(*accesses, element="f32", shape=(32, 32)):
+    return from_data(one_tile("case", list(shape), element, 32, list(accesses)))
+
+
+def test_a_formula_and_a_layout_are_one_table():
+    case = case_of(problem(ROWS, COLUMNS), device("sm_90"))
+    layout = Layout((32, 32), 4, (Digit(0, 1, 32, 33), Digit(1, 1, 32, 1)))
+    table = case.table(layout)
+    assert (table == case.table(parse("x0*33 + x1", NAMES))).all()
+    case.check(table)
+    assert case.size(table) == 4 * (31 * 33 + 32)
+    assert [r.excess for r in case.measure(layout)] == [0, 0]
+    assert [r.excess for r in case.measure(parse("x0*32 + x1", NAMES))] == [0, 32 * 31]
+
+
+def test_lanes_that_choose_are_counted_like_lanes_that_do_not():
+    case = case_of(problem(ROWS, ANY), device("sm_90"))
+    plain, padded = (case.table(parse(f"x0*{pitch} + x1", NAMES)) for pitch in (32, 33))
+    known, choosing = case.count(padded)
+    assert known.wavefronts.sum() == 32
+    assert choosing.wavefronts.tolist() == [32]  # some choice puts all lanes into one bank
+    assert case.chooses
+    assert [a.weight.any() for a in case.certain.accesses] == [True, False]
+    assert case.weighted_excess(case.count(plain)) == sum(r.excess for r in case.measure(_plain()))
+
+
+def _plain():
+    return Layout((32, 32), 4, (Digit(0, 1, 32, 32), Digit(1, 1, 32, 1)))
+
+
+def test_one_case_for_each_choice_of_widths():
+    rows = writes("rows", [8, 16], ["4*i + tid//8", "4*(tid % 8)"], i=8)
+    asked = problem(rows, COLUMNS)
+    found = list(cases(asked, device("sm_90")))
+    assert [case.widths for case in found] == [{"rows": 16}, {"rows": 8}]
+    again = case_of(asked, device("sm_90"), {"rows": 8})
+    assert again.problem == found[1].problem
+    assert [(r.name, r.bytes) for r in again.measure(_plain())] == [("rows", 8), ("columns", None)]
+    assert again.place(0, 5) == (0, {"i": 2, "part": 1})
+
+
+def test_packed_elements_are_counted_as_bytes():
+    rows = reads("rows", 4, ["tid", "8*i"], i=4)
+    case = case_of(problem(rows, element="i4"), device("sm_90"))
+    assert case.lowered.tile.shape == (32, 16)
+    padded = Layout((32, 16), 1, (Digit(0, 1, 32, 20), Digit(1, 1, 16, 1)))
+    shown = case.as_elements(padded)
+    assert shown.shape == (32, 32)
+    assert case.as_bytes(shown) == padded
+    tables = case.table(padded), case.table(shown), case.table(parse("x0*40 + x1", NAMES))
+    assert all((table == tables[0]).all() for table in tables)
+    assert [r.excess for r in case.measure(shown)] == [0]
+
+
+def test_what_does_not_serve_is_refused():
+    case = case_of(problem(ROWS, COLUMNS), device("sm_90"))
+    with pytest.raises(LayoutError, match="overlap"):
+        case.check(np.zeros(1024, np.int64))
+    with pytest.raises(LayoutError, match="made for a tile of shape"):
+        case.table(Layout((16, 32), 4, (Digit(0, 1, 16, 32), Digit(1, 1, 32, 1))))
+
+
+def test_constraints_are_put_in_place_of_the_file_s():
+    case = case_of(problem(ROWS, COLUMNS), device("sm_90"))
+    other = case.constrained(Constraints(max_bytes=4096))
+    assert other.lowered.layout.max_bytes == other.asked.layout.max_bytes == 4096
+    assert other.lanes is case.lanes

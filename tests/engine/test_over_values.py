@@ -10,6 +10,7 @@ from oracle import toy
 from oracle.banks import instruction
 from written import access_from, data_of, problem_of, reads
 
+from layoutopt import Status, check, solve
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.run_time_values import choices, matching
@@ -17,9 +18,6 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import PhaseRule, device
-from layoutopt.problems.answer import Status
-from layoutopt.search.solve import solve
-from layoutopt.study.check import check
 
 
 def toy_device(lanes, banks):

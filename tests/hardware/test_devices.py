@@ -129,6 +129,21 @@ def test_a_file_may_use_the_package_sets_and_override_one_rule(tmp_path):
         (("instructions", 0, "confidence"), "sure", r"instructions\[0\]\.confidence: invalid enum value"),
         (("instructions", 0, "banks"), 24, r"instructions\[0\]\.banks: must be a power of two, given 24"),
         (("instructions", 0), {"ops": ["load"]}, r"instructions\[0\]: object missing required field"),
+        (
+            ("limits",),
+            [
+                {
+                    "targets": ["other"],
+                    "shared_bytes": 1,
+                    "shared_bytes_per_block": 1,
+                    "allocation_bytes": 1,
+                    "threads": 1,
+                    "blocks": 1,
+                    "source": "none",
+                }
+            ],
+            r"limits\[0\]\.targets.*'other' is no name of xpu_1",
+        ),
     ],
 )
 def test_errors_name_the_field(tmp_path, path, value, message):

@@ -6,11 +6,10 @@ import pytest
 from command import layoutopt
 from written import access_from
 
+from layoutopt import check, solve
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.imports.triton_ir import problems
-from layoutopt.search.solve import solve
-from layoutopt.study.check import check
 
 HEAD = """
 #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>

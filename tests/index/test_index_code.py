@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from written import data_of, one_tile, problem_of, reads
 
+from layoutopt import compare, solve
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
 from layoutopt.errors import VerificationError
@@ -16,8 +17,6 @@ from layoutopt.index import index_code
 from layoutopt.index.address_forms import FormSearch
 from layoutopt.index.folding import folded, unrolled
 from layoutopt.layout.formula import flipped_spelling
-from layoutopt.search.solve import solve
-from layoutopt.study.compare import compare
 
 
 def transpose(element="f32"):

@@ -1,10 +1,15 @@
-"""Machine code of the collection against the counters that an H200 gave (scripts/measure/record_kernels.py)."""
+"""Kernels of the collection and public ones against the counters that an H200 gave.
+
+`scripts/measure/record_kernels.py` and `record_public.py` recorded them.
+"""
 
 import dataclasses
 import json
+import re
 import sys
 from functools import cache
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
@@ -17,6 +22,7 @@ from layoutopt.kernels.read import sass
 
 sys.path.insert(0, str(ROOT / "scripts/measure"))
 import kernel_launches
+import record_public
 
 KERNELS = ROOT / "tests/data/kernels"
 LAUNCHES = {launch.name: launch for launch in kernel_launches.launches(KERNELS)}
@@ -78,6 +84,7 @@ def test_totals_are_the_profilers(name):
 
 
 def test_most_kernels_are_certain():
+    assert len(LAUNCHES) >= 40
     assert sum(report(name).certain for name in RECORDS) >= 40
 
 
@@ -99,3 +106,62 @@ def test_other_architectures_cost_the_same(name, target):
     assert found.certain
     for part in ("ld", "st"):
         assert found.totals[f"wavefronts_{part}"] == expected.totals[f"wavefronts_{part}"]
+
+
+@pytest.mark.parametrize("kernel", LAUNCHES.values(), ids=lambda kernel: kernel.name)
+def test_a_launch_fits_its_source(kernel):
+    text = kernel.source.read_text()
+    assert re.search(rf"__global__ void {re.escape(kernel.entry.split('<')[0])}\(", text)
+    assert np.prod(kernel.block) <= 1024
+    assert ("extern __shared__" in text) == (kernel.shared > 0)
+    sass = (kernel.source.parent / f"{kernel.name}.sm_90.sass").read_text()
+    assert re.match(r"// code [0-9a-f]{16}\n", sass)
+    assert f"Function : {kernel.symbol}\n" in sass
+
+
+def test_structures_are_packed_as_c_does():
+    packed = kernel_launches.pack(
+        [["struct", [["u8", 3], ["i64", 36], ["u16", 24], ["f32*", 2]]], ["i32", 5]]
+    )
+    assert [len(argument.data) for argument in packed] == [32, 4]
+    assert packed[0].data[8] == 36
+    assert packed[0].buffers[0][0] == 24
+
+
+def test_counters_are_of_the_texts_kept():
+    for row in json.loads((KERNELS / "counters.json").read_text())["kernels"]:
+        assert row["code"] == (KERNELS / f"{row['name']}.sm_90.sass").read_text()[8:24], row["name"]
+
+
+ROWS = json.loads(record_public.RECORD.read_text())["kernels"]
+MEASURED = [row for row in ROWS if "counters" in row and "predicted" in row]
+
+
+def test_what_is_certain_is_exact():
+    for row in MEASURED:
+        for found in (row["predicted"], row["with_data"]):
+            if found.get("certain"):
+                assert record_public.exact(row, found), row["name"]
+
+
+def test_enough_was_tried():
+    assert len(MEASURED) >= 190
+    certain = [row for row in MEASURED if row["predicted"].get("certain")]
+    conflicts = [
+        r for r in certain if any(r["counters"][f"bank_conflicts_{part}"] for part in ("ld", "st", "atom"))
+    ]
+    assert len(certain) >= 160
+    assert len(conflicts) >= 35
+
+
+def test_what_depends_on_no_data_is_certain():
+    """The table says which addresses, lanes or branches come from data."""
+    launches = {k["name"]: k for source in record_public.table()["sources"] for k in source["kernels"]}
+    for row in MEASURED:
+        if not launches[row["name"]].get("data_dependent"):
+            assert row["predicted"].get("certain"), row["name"]
+
+
+def test_the_page_shows_the_record():
+    text = record_public.DOCS.read_text().split(record_public.MARK)[1]
+    assert text.strip().splitlines() == record_public.summary_lines(ROWS)

@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 from conftest import PROBLEMS, answer_of, problem_id
 
-from layoutopt import check
+from layoutopt import Status, check, load, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.grammar import evaluate, parse
-from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
-from layoutopt.problems.answer import Status
-from layoutopt.search.solve import solve
 
 KNOWN = [path for path in PROBLEMS if load(path).known_optimum is not None]
 
@@ -27,50 +24,28 @@ FORMULAS = {
     "cutlass/sm80_tf32_m_major_32x128": "x0*128 + (x1 ^ x0 % 4 * 8)",
 }
 
-# Excess and bytes used of published layouts, derived from the sources; the notes of the files say how
-# and quote what the authors claim.
+# Excess and bytes used of published layouts that have some excess, and of a few without, derived from the
+# sources; the notes of the files say how and quote what the authors claim.
 PUBLISHED = {
     "awq/a_128x32_f16": (64, 10224),
     "ggml/flash_attention_tile_k_d112": (3272, 8176),
-    "awq/w4a16_packed_b_32x64_b16": (0, 4096),
     "convolution/arrayfire_convolve_2d_5x5_f32": (212, 2304),
     "convolution/depthwise_3x3_7x7_f32": (490, 8064),
     "convolution/depthwise_5x5_7x7_f32": (294, 9856),
     "cuda_samples/bf16_gemm_256x128": (1536, 73696),
-    "cuda_samples/dmma_gemm_f64": (0, 69600),
     "cuda_samples/imma_gemm_u8": (1536, 73696),
     "cutlass/sm75_s4_crosswise_128x128": (0, 8192),
-    "cutlass/sm80_s8_k_major_128x64": (0, 8192),
-    "dct/cuda_samples_dct8x8_32x16_f32": (0, 2108),
-    "dct/cuda_samples_dct8x8_short_32x32_i16": (0, 2172),
-    "exllama/q4_matmul_x_128_f16": (0, 256),
-    "fft/shoc_fft512_second_transpose_f32": (0, 2272),
     "fft/shoc_fft512_second_transpose_f64": (0, 4544),
-    "flash_attention/backward_dk_d128_128x128": (0, 32768),
-    "flash_attention/backward_k_d128_128x128": (0, 32768),
-    "histogram/cuda_samples_histogram256_6x256_u32": (0, 6144),
     "histogram/cuda_samples_histogram64_u8": (128, 4096),
     "linear_algebra/cudpp_cyclic_reduction_512_f32": (40, 2048),
     "linear_algebra/magma_dgemm_batched_10_trans_f64": (152, 8792),
     "linear_algebra/magma_dgeqrf_batched_10_f64": (140, 10560),
-    "linear_algebra/magma_dgesv_batched_40_f64": (0, 13112),
-    "linear_algebra/magma_sgemm_batched_31_trans_f32": (0, 3844),
-    "linear_algebra/magma_sgeqrf_batched_31_f32": (0, 16364),
     "linear_algebra/rodinia_lud_diagonal_16_f32": (301, 1024),
     "marlin/c_64x256_f16": (0, 33776),
     "reduction/cuda_samples_reduce1_256_f32": (105, 1024),
     "histogram/any_bin_8x256_u32": (0, 8192),
-    "sort/any_digit_radix_rank_128x16_u8": (0, 2048),
-    "sage_attention/k_64x128_i8": (0, 8192),
-    "sage_attention/v_128x64_e4m3": (0, 8192),
-    "sort/cub_radix_rank_128_17_u32": (0, 8704),
-    "sort/moderngpu_mergesort_128x15_i32": (0, 7680),
-    "sparse/flash_llm_a_256x64_f16": (0, 32768),
-    "sparse/flash_llm_c_16x256_f32": (0, 16624),
     "sparse/tc_gnn_sddmm_x_16x8_tf32": (32, 512),
-    "spectral_elements/mfem_mass_3d_5_6_f64": (0, 1728),
     "stencils/arrayfire_morph_3x3_f32": (81, 1368),
-    "stencils/cuda_samples_optical_flow_8x34_f32": (0, 1088),
     "stencils/cuda_samples_sobel_6x328_u8": (252, 2248),
     "stencils/unified_cache_27_point_f32": (216, 2400),
     "stencils/unified_cache_7_point_f32": (56, 2400),

@@ -11,7 +11,7 @@ from emit_programs import emit
 from oracle import toy
 from written import data_of, one_tile, problem_of, reads, saved
 
-from layoutopt import load
+from layoutopt import Status, check, compare, explain, load, solve
 from layoutopt.accesses.lower import byte_table, over_elements, stored
 from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -21,13 +21,8 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problems.answer import Status
 from layoutopt.problems.types import Published, Tile
 from layoutopt.report.banks_text import report
-from layoutopt.search.solve import solve
-from layoutopt.study.check import check
-from layoutopt.study.compare import compare
-from layoutopt.study.explain import explain
 from layoutopt.study.show import views
 
 BITS = {"s4": 4, "u2": 2, "b1": 1, "u8": 8, "f16": 16}

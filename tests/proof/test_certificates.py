@@ -12,12 +12,11 @@ from oracle import toy
 from test_cnf import satisfiable
 from written import access_from, data_of, planes, reads, writes
 
+from layoutopt import Status, solve
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.problems.answer import Status
 from layoutopt.proof.certificates import certificate
 from layoutopt.proof.reasons import PACKING, SOLVER
-from layoutopt.search.solve import solve
 
 # Cliques, parities, counting, nothing to prove; merged pairs of phases; weights; atomics.
 SOLVED = [

@@ -11,6 +11,7 @@ from oracle.toy import rules, toy_device
 from written import data_of, one_tile, problem_of, reads, writes
 
 import layoutopt
+from layoutopt import check, compare, explain, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -19,10 +20,6 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import EVERY_LAYOUT, Status
 from layoutopt.proof.reasons import every_layout
-from layoutopt.search.solve import solve
-from layoutopt.study.check import check
-from layoutopt.study.compare import compare
-from layoutopt.study.explain import explain
 
 LANES, WIDTHS = 4, (1, 2, 4, 8, 16)
 
@@ -135,7 +132,7 @@ def agrees(seed):
     return "bounded" if result.excess else "free"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_nothing_said_of_every_layout_is_beaten(seed):
     agrees(seed)
 
@@ -174,19 +171,6 @@ def test_elements_are_as_aligned_as_the_file_says(size, width, excess):
 def test_an_alignment_is_a_power_of_two_that_divides_the_size(element, said):
     with pytest.raises(ProblemFileError, match=said):
         loads_of(element, [8], 4)
-
-
-@pytest.mark.parametrize(("size", "width", "stride"), [(12, 8, 2), (15, 4, 4), (10, 8, 4), (15, 8, 8)])
-def test_elements_lie_as_far_apart_as_accesses_need(size, width, stride):
-    result = solve(loads_of({"bytes": size}, [8], width, threads=8))
-    assert (result.offset, result.bytes) == (f"x0*{stride}", 7 * stride * size + size)
-
-
-def test_only_what_is_accessed_must_be_aligned():
-    result = solve(loads_of({"bytes": 12}, [16], 8, "2*tid", threads=8))
-    assert (result.offset, result.bytes) == ("x0", 192)
-    nothing = solve(loads_of({"bytes": 12}, [8], 8, threads=8, layout={"families": ["none"]}))
-    assert str(nothing.status) == "infeasible"
 
 
 def test_a_table_is_refused_where_an_access_is_misaligned():
@@ -242,17 +226,6 @@ def test_the_stride_of_one_value_binds_nothing(width, index, layout):
     assert (str(result.status), result.bytes, result.excess) == ("optimal", 128, 0)
 
 
-def test_rows_may_be_aligned_in_sum_only():
-    index = ["16*tid // 9", "16*tid % 9", "0"]
-    result = solve(loads_of("f32", [2, 9, 7], 16, index, threads=2, layout={"families": ["none"]}))
-    assert (str(result.status), result.bytes) == ("optimal", 504)
-
-
-def test_an_access_may_be_wider_than_a_row_of_banks():
-    result = solve(loads_of("f32", [8], 16, "4*(tid % 2)", threads=LANES), target=toy(2))
-    assert (result.accesses[0].wavefronts, result.excess) == (8, 0)
-
-
 def test_no_swizzle_tears_what_is_wider_than_a_row_of_banks():
     """Column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words."""
     problem = problem_of("""4x4x6 f32, 8 threads
@@ -301,16 +274,6 @@ def test_an_explanation_names_alignment_where_no_vector_is_wide():
     assert "Counting: elements start at multiples of 8 bytes" in words
 
 
-def test_public_functions_stay_functions():
-    """The module of that name is loaded by the first call."""
-    tile = {"name": "t", "shape": [8], "element": "f32"}
-    access = reads("a", 4, ["tid"], tile="t")
-    tile_set = from_data({"name": "s", "tiles": [tile], "threads": 8, "accesses": [access]})
-    assert layoutopt.solve(tile_set).bytes == layoutopt.solve(tile_set).bytes == 32
-    assert callable(layoutopt.solve)
-    assert callable(layoutopt.check)
-
-
 def test_the_fewest_bytes_may_be_aligned_in_sum_only():
     """80 elements of 11 bytes and one pad of 11: its place keeps every access aligned, no stride does."""
     proof = solve(problem_of("16x1x5 11B@1, 1 threads", "a: load 4 [15 - tid, 0, 0]")).proof
@@ -325,35 +288,6 @@ def test_a_table_keeps_the_elements_of_a_byte_together():
     table[1, 2] = 66
     with pytest.raises(ProblemFileError, match="do not stay together"):
         check(from_data(data), table)
-
-
-@pytest.mark.parametrize(
-    ("size", "shape", "index", "layout", "offset"),
-    [
-        (10, [9, 7], ["tid % 7", "0"], {"families": ["none", "rotate"]}, "x0*7 + (x1 + x0) % 7"),
-        (6, [8, 6], ["tid % 8", "tid % 2"], {"families": ["none", "pad"], "max_bytes": 335}, "x0*7 + x1"),
-    ],
-)
-def test_layouts_that_are_aligned_in_sum_only_are_found(size, shape, index, layout, offset):
-    """There is no other layout."""
-    data = one_tile("n", shape, {"bytes": size}, 8, [writes("a", 4, index)], layout=layout)
-    found = solve(from_data(data))
-    assert (found.status, found.offset) == (Status.OPTIMAL, offset)
-
-
-@pytest.mark.parametrize(
-    ("families", "offset"),
-    [
-        ("interval", "x0*33 + x1 + (x0*33 + x1) // 32"),
-        ("pad", "x0*34 + x1"),
-        ("rotate", "x0*33 + (x1 + x0) % 33"),
-    ],
-)
-def test_every_family_may_align_accesses_that_strides_do_not(families, offset):
-    data = data_of(f"24x33 f32, 2 threads; families {families}", "a: load 8 [lane % 24, 0]")
-    found = solve(from_data(data))
-    assert (found.status, found.excess) == (Status.OPTIMAL, 0)
-    assert check(from_data(data), offset).bytes >= found.bytes
 
 
 def test_an_access_that_no_lane_makes_binds_nothing():

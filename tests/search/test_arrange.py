@@ -1,4 +1,4 @@
-"""Several tiles: the best combination, against every combination of every layout of tiny tiles."""
+"""Several tiles: the best combination, against every combination of every layout of tiny tiles; the clock."""
 
 import itertools
 import json
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 from command import layoutopt
@@ -15,15 +16,16 @@ from oracle import toy
 from oracle.random_tiles import random_case
 from written import access_from, reads, saved, writes
 
+from layoutopt import Status, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import code_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema, load
 from layoutopt.files.result_file import arrangement_from_data
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
-from layoutopt.problems.answer import Status
-from layoutopt.search.block import solve
+from layoutopt.search.fronts import explore, plan_of, units_of
 from layoutopt.search.packing import Plan, least, pack
 from layoutopt.search.same_layout import groups
 from layoutopt.study.block import placed
@@ -229,33 +231,6 @@ def passes(**changes):
         "layout": {"families": ["none", "pad"]},
     }  # fmt: skip
     return {**data, **changes}
-
-
-def test_an_overlay_takes_the_larger_of_its_tiles():
-    apart = solve(from_data(passes(overlay=[])))
-    over = solve(from_data(passes()))
-    sizes = [p.result.bytes for p in over.tiles]
-    assert [p.result.offset for p in over.tiles] == [p.result.offset for p in apart.tiles]
-    assert over.bytes == max(sizes)
-    assert apart.bytes >= sum(sizes)
-    assert [p.base_bytes for p in over.tiles] == [0, 0]
-
-
-def test_one_layout_for_two_shapes():
-    """The second tile is the first in another shape: its accesses cost what they cost by its own table."""
-    tile_set = from_data(passes(same_layout=True, layout={}))
-    result = solve(tile_set)
-    assert result.status is Status.OPTIMAL
-    (part,) = result.tiles
-    assert part.tiles == ("first", "second")
-    table = part.result.layout.table()
-    gpu = device(tile_set.target)
-    for tile in tile_set.tiles:
-        flat = table.reshape(tile.shape).ravel()
-        for access in trace(tile_set.problem(tile), gpu).accesses:
-            counts = count_wavefronts(flat[access.element], access.active, access.operation, gpu)
-            (report,) = (r for r in part.result.accesses if r.name == access.name)
-            assert int(counts.wavefronts.sum()) == report.wavefronts
 
 
 def test_conflict_free_within_a_budget():
@@ -483,21 +458,6 @@ def test_stages_of_bytes_begin_where_their_counts_hold():
     assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])
 
 
-@pytest.mark.parametrize("limit", [11, 12, 13])
-def test_tiles_of_bytes_fit_where_their_elements_do(limit):
-    """At whole bank words they would take 13 bytes."""
-    data = {
-        "name": "bytes",
-        "target": "sm_90",
-        "threads": 32,
-        "layout": {"max_bytes": limit},
-        "tiles": [{"name": "a", "shape": [6], "element": "u8"}, {"name": "b", "shape": [5], "element": "u8"}],
-        "accesses": [reads(name, 1, [f"tid % {extent}"], tile=name) for name, extent in (("a", 6), ("b", 5))],
-    }
-    found = solve(from_data(data))
-    assert (found.status, found.bytes) == (Status.OPTIMAL, 11)
-
-
 def test_a_scope_names_no_tables():
     """The bounds of tiles too large for a table are of formulas: a table of one of them might be smaller."""
     tiles = [{"name": name, "shape": [576, 9], "element": "f32"} for name in ("A", "B")]
@@ -526,3 +486,50 @@ def test_an_answer_has_tiles_where_it_says_so(change, field):
     with pytest.raises(ProblemFileError) as wrong:
         arrangement_from_data({**raw, **change})
     assert wrong.value.field == field
+
+
+def transposes(*columns):
+    """Tiles of 32 rows, each read by rows and by columns."""
+    accesses = [
+        reads(f"{tile}_{way}", 4, index, tile=tile)
+        for tile in (f"T{k}" for k in range(len(columns)))
+        for way, index in (("rows", ["0", "tid % 32"]), ("columns", ["tid", "0"]))
+    ]
+    tiles = [{"name": f"T{k}", "shape": [32, n], "element": "f32"} for k, n in enumerate(columns)]
+    return from_data({"name": "set", "tiles": tiles, "threads": 32, "accesses": accesses})
+
+
+def explored(tile_set, clock, cut_short):
+    """The excess of each tile, and who was solved: `cut_short` gives nothing but row-major at first."""
+    gpu = device("sm_90")
+    units = units_of(tile_set, gpu)
+    asked = []
+
+    def solver(unit, share, problem):
+        name = unit.tiles[0].name
+        asked.append(name)
+        if name not in cut_short or asked.count(name) > 1:
+            return solve(problem)
+        clock.cut_short()
+        plain = msgspec.structs.replace(problem.layout, families=("none",))
+        found = solve(msgspec.structs.replace(problem, layout=plain))
+        return msgspec.structs.replace(found, status=Status.FEASIBLE)
+
+    choice = explore(units, plan_of(tile_set, units), None, solver, clock)
+    return [int(point.value) for point in choice.points], asked
+
+
+def test_what_was_cut_short_has_the_time_that_others_leave():
+    assert explored(transposes(64, 32), Budget(1000.0), {"T1"}) == ([0, 0], ["T1", "T0", "T1"])
+
+
+def test_the_last_had_all_of_the_time():
+    excess, asked = explored(transposes(32, 64), Budget(1000.0), {"T1"})
+    assert excess[1] > 0
+    assert asked == ["T0", "T1"]
+
+
+def test_without_a_limit_nothing_is_asked_again():
+    excess, asked = explored(transposes(64, 32), Budget(), {"T1"})
+    assert excess[1] > 0
+    assert asked == ["T1", "T0"]

@@ -1,4 +1,3 @@
-import json
 import signal
 import sys
 import threading
@@ -6,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 from conftest import SOLVE_LIMIT
-from written import access_from, one_tile, problem_of, reads, writes
+from written import data_of, problem_of, saved
 
 import layoutopt
 import layoutopt.ground.budget
@@ -17,8 +16,6 @@ from layoutopt.accesses.trace import Trace, trace
 from layoutopt.cli.process import call
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
-from layoutopt.files.file import from_data
-from layoutopt.files.file import from_data as problem
 from layoutopt.ground.budget import DEFAULT_SECONDS, Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
@@ -39,7 +36,7 @@ from layoutopt.sweeps.sweep import sweep
 
 def test_without_a_limit_there_is_always_time():
     budget = Budget()
-    assert budget.seconds is None
+    assert (budget.seconds, budget.part(0.5).seconds) == (None, None)
     assert budget.affords(1e9)
     assert list(budget.while_left(range(3))) == [0, 1, 2]
     budget.check()
@@ -82,50 +79,30 @@ def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
     assert cut.reason == ("" if proved else "the time limit ended the search for a cheaper index")
 
 
-def test_a_part_of_nothing_has_nothing_left():
-    """What comes after the time is over ends at once, whatever share of it is asked for."""
-    nothing = Budget(0).part(0.5)
-    assert nothing.spent
-
-
 def test_any_limit_can_be_waited_for():
-    """Longer than a thread can wait is as long as it can."""
+    """Longer than a thread can wait is as long as it can; of nothing, any share is nothing."""
     assert 1e6 < Budget(1e20).seconds + 1 < threading.TIMEOUT_MAX
     assert Budget(float("inf")).part(0.5).seconds < threading.TIMEOUT_MAX
+    assert Budget(0).part(0.5).spent
 
 
 def test_a_part_ends_before_the_whole_and_stops_with_it():
-    whole = Budget(1000.0)
+    whole, told = Budget(1000.0), threading.Event()
     part = whole.part(0.25)
     assert part.seconds < 251
     assert not part.affords(300)
     assert whole.affords(300)
-    whole.stop()
+    seen = []
+    for item in part.while_left(range(10)):
+        seen.append(item)
+        if item == 2:
+            whole.stop()
+    assert seen == [0, 1, 2]
     assert part.spent
     assert part.stopped
     with pytest.raises(OutOfTime):
         part.part(0.5).check()
-
-
-def test_a_part_of_no_limit_has_none():
-    assert Budget().part(0.5).seconds is None
-
-
-def test_items_end_with_the_time():
-    budget = Budget(1000.0)
-    seen = []
-    for item in budget.while_left(range(10)):
-        seen.append(item)
-        if item == 2:
-            budget.stop()
-    assert seen == [0, 1, 2]
-
-
-def test_who_comes_late_is_told_at_once():
-    budget = Budget()
-    budget.stop()
-    told = threading.Event()
-    with budget.telling(told.set):
+    with whole.telling(told.set):  # who comes late is told at once
         assert told.is_set()
 
 
@@ -165,15 +142,14 @@ def test_a_stopped_budget_solves_nothing():
 def test_a_trace_ends_with_its_time():
     budget = Budget()
     budget.stop()
-    access = reads("a", 4, ["i", "tid"], i=32)
-    rows = problem_of("32x32 f32, 32 threads", access)
+    rows = problem_of("32x32 f32, 32 threads", "a: load 4 [i, tid]; i<32")
     with pytest.raises(OutOfTime):
         trace(rows, device("sm_90"), budget)
 
 
 def test_a_trace_in_pieces_is_the_trace():
-    access = reads("a", 4, ["i", "(tid*5 + 3*j) % 1024"], i=64, j=3, where="tid % 3 != j", weight="i + j")
-    rows = problem_of("64x1024 f32, 1000 threads", access)
+    rows = problem_of("""64x1024 f32, 1000 threads
+        a: load 4 [i, (tid*5 + 3*j) % 1024]; i<64, j<3; where tid % 3 != j; weight i + j""")
     (lanes,) = trace(rows, device("sm_90")).accesses
     i, j = np.divmod(np.arange(64 * 3), 3)
     tid = np.arange(1024)
@@ -186,23 +162,10 @@ def test_a_trace_in_pieces_is_the_trace():
 
 
 def test_many_loops_take_the_memory_of_few():
-    tile = {"shape": [32], "element": "f32"}
-    loops = {f"v{k}": 2 for k in range(19)}
-    access = {"name": "a", "op": "load", "bytes": 4, "index": ["tid"], "for": loops}
-    (lanes,) = trace(
-        problem(
-            {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
-        ),
-        device("sm_90"),
-    ).accesses
+    asked = problem_of("32 f32, 32 threads", "a: load 4 [tid]; " + ", ".join(f"v{k}<2" for k in range(19)))
+    (lanes,) = trace(asked, device("sm_90")).accesses
     assert lanes.element.shape == (1 << 19, 32)
-    (phases,) = phase_sets(
-        Trace((lanes,), 1),
-        problem(
-            {"schema": "layoutopt.problem/1", "name": "p", "tile": tile, "threads": 32, "accesses": [access]}
-        ).tile,
-        device("sm_90"),
-    )
+    (phases,) = phase_sets(Trace((lanes,), 1), asked.tile, device("sm_90"))
     assert phases.elements.shape == (1, 32)
     assert phases.repeats.tolist() == phases.weight.tolist() == [1 << 19]
 
@@ -220,20 +183,17 @@ class Ticks:
 
 def test_a_short_limit_is_used_for_pads_that_are_not_the_smallest(monkeypatch):
     element = "(lane + 5*warp + 8*i) % 24"
-    access = access_from("a: store 1; i<5")
-    access["index"] = [f"{element} // 6", f"{element} // 3 % 2", f"{element} % 3"]
-    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
-    data["tile"] = {"shape": [4, 2, 3], "element": {"bytes": 13}}
+    asked = problem_of(
+        "4x2x3 13B, 32 threads", f"a: store 1 [{element} // 6, {element} // 3 % 2, {element} % 3]; i<5"
+    )
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-4))
-    assert layoutopt.solve(problem(data), time_limit=0.3).excess == 0
+    assert layoutopt.solve(asked, time_limit=0.3).excess == 0
 
 
 def test_a_comparison_without_time_names_what_it_did_not_finish(monkeypatch):
-    access = reads("a", 4, ["tid", "i"], i=8)
-    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
-    data["tile"] = {"shape": [32, 32], "element": "f32"}
+    asked = problem_of("32x32 f32, 32 threads", "a: load 4 [tid, i]; i<8")
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-2))
-    rows = {row.family: row for row in compare(problem(data), time_limit=0.1).rows}
+    rows = {row.family: row for row in compare(asked, time_limit=0.1).rows}
     assert rows["pad"].status == "feasible"
     assert rows["pad"].reason == "out of time"
     assert rows["pad"].bytes is not None
@@ -251,21 +211,18 @@ def usual_signals():
 @pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("command", ["solve", "show", "compare", "explain"])
 def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, capsys, tmp_path, command):
-    access = reads("a", 4, ["tid"], i=1 << 16)
-    data = {"schema": "layoutopt.problem/1", "name": "p", "threads": 32, "accesses": [access]}
-    data["tile"] = {"shape": [32], "element": "f32"}
-    (tmp_path / "p.json").write_text(json.dumps(data))
+    path = saved(tmp_path, "p.json", data_of("32 f32, 32 threads", "a: load 4 [tid]; i<65536"))
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1.0))
-    monkeypatch.setattr(sys, "argv", ["layoutopt", command, str(tmp_path / "p.json"), "--time-limit", "1"])
+    monkeypatch.setattr(sys, "argv", ["layoutopt", command, str(path), "--time-limit", "1"])
     assert call() == 3
     printed = capsys.readouterr()
     assert "out of time" in printed.out + printed.err
     assert "Traceback" not in printed.err
 
 
-def nothing_is_asked_of(shape, **layout):
-    access = writes("a", 1, ["0"] * len(shape))
-    return problem(one_tile("n", shape, {"bytes": 3}, 1, [access], layout=layout))
+def nothing_is_asked_of(shape, more=""):
+    origin = ", ".join("0" for _ in shape.split("x"))
+    return problem_of(f"{shape} 3B, 1 threads{more}", f"a: store 1 [{origin}]")
 
 
 def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
@@ -279,7 +236,7 @@ def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
             yield candidate
 
     monkeypatch.setattr(layoutopt.search.scene, "padded", counted)
-    assert solve(nothing_is_asked_of([6, 2, 4, 6], max_bytes=864)).bytes == 864
+    assert solve(nothing_is_asked_of("6x2x4x6", "; max_bytes 864")).bytes == 864
 
 
 def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
@@ -290,7 +247,7 @@ def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
         "offset_expression",
         lambda layout: made.append(layout) or offset_expression(layout),
     )
-    found = nothing_is_asked_of([4, 8])
+    found = nothing_is_asked_of("4x8")
     case = layouts_of(found)
     best = layoutopt.study.counted.best(*case, 0, None, Budget())
     assert best.table().max() == 93
@@ -308,7 +265,7 @@ def layouts_of(found):
 
 def test_listing_asks_the_clock_and_leaves_the_first():
     """Eight dimensions have 40,320 orders; where the time is over, the first of them is there."""
-    found = nothing_is_asked_of([2, 2, 3, 2, 2, 3, 2, 2])
+    found = nothing_is_asked_of("2x2x3x2x2x3x2x2")
     lanes = trace(found, device("sm_90"))
     late = space_of(found, lanes, 128, ("none", "order", "pad", "rotate"), Budget(0))
     for listed in (unpadded(late, 0), by_span(late, 10**6)):
@@ -326,28 +283,25 @@ def found_without_time(asked):
     return search(asked, gpu, lanes, Ask(Budget(0)))
 
 
-@pytest.mark.parametrize("element", ["f32", {"bytes": 6}])
+@pytest.mark.parametrize("element", ["f32", "6B"])
 @pytest.mark.parametrize("minimise", ["excess", "bytes", "instructions"])
 def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
-    access = reads("a", 4, [f"tid // {2**d} % 2" for d in range(8)])
-    layout = {"minimise": minimise, "max_bytes": 4096}
-    found = problem(one_tile("n", [2] * 8, element, 32, [access], layout=layout))
+    bits = ", ".join(f"tid // {2**d} % 2" for d in range(8))
+    found = problem_of(
+        f"2x2x2x2x2x2x2x2 {element}, 32 threads; max_bytes 4096; minimise {minimise}", f"a: load 4 [{bits}]"
+    )
     answer = found_without_time(found)
     assert answer.layout is not None
     # Complete only where nothing of any kind can be better.
     assert not answer.complete or (answer.weighted_excess, answer.bytes) == (0, found.tile.bytes)
 
 
-@pytest.mark.parametrize("element", ["f32", {"bytes": 12}])
+@pytest.mark.parametrize("element", ["f32", "12B"])
 def test_without_time_to_count_two_layouts_it_is_the_padded_one(monkeypatch, element):
     """The first of some phases are looked at in any case, so that row-major is not the answer to a transpose."""
-    accesses = [
-        writes("rows", 4, ["i", "tid"], i=96),
-        reads("columns", 4, ["tid", "i"], i=96),
-    ]
-    data = {"name": "n", "threads": 96, "accesses": accesses}
-    data["tile"] = {"shape": [96, 96], "element": element}
-    found = problem(data)
+    found = problem_of(f"""96x96 {element}, 96 threads
+        rows: store 4 [i, tid]; i<96
+        columns: load 4 [tid, i]; i<96""")
     row_major = layoutopt.check(found, "x0*96 + x1").excess
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(1e-4))
     assert found_without_time(found).weighted_excess < row_major
@@ -355,14 +309,11 @@ def test_without_time_to_count_two_layouts_it_is_the_padded_one(monkeypatch, ele
 
 @pytest.mark.parametrize("tick", [1e-3, 1e-2, 3e-2])
 def test_bytes_of_several_tiles_without_time_are_no_error(monkeypatch, tick):
-    tile = {"element": "f64", "stages": 3}
-    access = {"op": "load", "bytes": 8, "index": ["0", "0"]}
-    data = {
-        "name": "p", "threads": 1, "layout": {"max_bytes": 8400},
-        "tiles": [{**tile, "name": "T0", "shape": [33, 8]}, {**tile, "name": "T1", "shape": [2, 32]}],
-        "accesses": [{**access, "name": "a", "tile": "T0"}, {**access, "name": "b", "tile": "T1"}],
-    }  # fmt: skip
-    tiles = from_data(data)
+    tiles = problem_of("""1 threads; max_bytes 8400
+        tile T0: 33x8 f64; stages 3
+        tile T1: 2x32 f64; stages 3
+        a: load 8 [0, 0]; tile T0
+        b: load 8 [0, 0]; tile T1""")
     monkeypatch.setattr(layoutopt.ground.budget, "time", Ticks(tick))
     assert layoutopt.solve(tiles, time_limit=0.1).status is not None
 
@@ -378,30 +329,20 @@ def test_what_is_no_time_is_refused(seconds):
 @pytest.mark.parametrize(("threads", "asked"), [(32, True), (64, False)])
 def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, asked):
     """Gathering words and cliques takes as long as a search; of few lanes it takes no time."""
-    accesses = [
-        reads(f"a{k}", 4, index, i=64)
-        for k, index in enumerate([["i", "tid"], ["tid", "i"], ["tid", "(tid + i) % 64"]])
-    ]
-    asking = problem_of(f"64x64 f32, {threads} threads", *accesses)
+    asking = problem_of(f"""64x64 f32, {threads} threads
+        a0: load 4 [i, tid]; i<64
+        a1: load 4 [tid, i]; i<64
+        a2: load 4 [tid, (tid + i) % 64]; i<64""")
     gpu, told = device("sm_90"), []
-    every_layout(
-        asking.tile,
-        gpu,
-        trace(asking, gpu),
-        enough=None,
-        budget=Budget(0),
-        progress=lambda *line: told.append(line),
-    )
+    how = {"enough": None, "budget": Budget(0), "progress": lambda *line: told.append(line)}
+    every_layout(asking.tile, gpu, trace(asking, gpu), **how)
     assert bool(told) is asked
 
 
 def minimised(objective):
-    accesses = [
-        writes("rows", 4, ["i", "tid"], i=24),
-        reads("columns", 4, ["tid", "i"], i=24),
-    ]
-    data = {"name": "n", "threads": 24, "accesses": accesses, "layout": {"minimise": objective}}
-    return problem({**data, "tile": {"shape": [24, 24], "element": "f32"}})
+    return problem_of(f"""24x24 f32, 24 threads; minimise {objective}
+        rows: store 4 [i, tid]; i<24
+        columns: load 4 [tid, i]; i<24""")
 
 
 def test_where_time_comes_first_pads_are_there_before_everything_is_searched(monkeypatch):

@@ -6,23 +6,21 @@ import numpy as np
 import pytest
 from written import data_of, one_tile, problem_of, reads, writes
 
+from layoutopt import Layout, Status, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression
-from layoutopt.layout.layout import Layout
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.pitches import in_order, pitches_of, span_of
-from layoutopt.problems.answer import Status
 from layoutopt.search import sample
 from layoutopt.search.fall_back import counted_together, fall_back
 from layoutopt.search.mask_tree import Searched
 from layoutopt.search.proposal import Ask
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
-from layoutopt.search.solve import solve
 
 SHAPE = (2, 3, 4, 5, 3)
 

@@ -12,12 +12,11 @@ import pytest
 from click.testing import CliRunner
 from written import data_of, reads
 
+from layoutopt import Status, solve
 from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError
 from layoutopt.files.file import from_data
-from layoutopt.problems.answer import Status
 from layoutopt.report.text import report
-from layoutopt.search.solve import solve
 
 
 def layout(**constraints):

@@ -9,11 +9,10 @@ from oracle import toy
 from oracle.random_tiles import random_case
 from written import access_from, problem_of
 
-from layoutopt import load, solve
+from layoutopt import Status, load, solve
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Device, PhaseRule
-from layoutopt.problems.answer import Status
 from layoutopt.search.reach_floor import ReachFloor, Verdict
 
 FAMILIES = [

@@ -10,18 +10,14 @@ import pytest
 from emit_programs import emit
 from written import access_from, data_of, one_tile, problem_of, reads
 
-from layoutopt import check
+from layoutopt import Status, check, compare, explain, solve
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
-from layoutopt.problems.answer import Status
 from layoutopt.report import comparison_text
 from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search.solve import cases as solve_module_cases
-from layoutopt.search.solve import solve
-from layoutopt.study.compare import compare
-from layoutopt.study.explain import explain
 from layoutopt.study.show import views
 
 ROWS = access_from("rows: store [4*i + tid // 8, 4*(tid % 8)]; i<8")

@@ -1,181 +1,521 @@
-"""Several tiles as code in every language, as an edit, and read back from what `solve` printed."""
+"""Several tiles in `compare`, `check`, `explain` and `show`."""
 
 import copy
+import csv
+import io
 import json
-import shutil
-import subprocess
 
-import numpy as np
+import msgspec
 import pytest
 from command import layoutopt, refused
-from written import access_from, reads, saved
+from written import access_from, reads, saved, writes
 
-from layoutopt.codegen.block import code_of
-from layoutopt.codegen.registry import LANGUAGES
-from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.files.file import from_data
-from layoutopt.files.result_file import answer_from_data
+from layoutopt import Status, check, compare, explain, solve
+from layoutopt.errors import ProblemFileError
+from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
-from layoutopt.search.block import solve
-from layoutopt.study.block import placed, placed_in_use
-from layoutopt.study.known import check_answer
+from layoutopt.study.show import views
 
-TILE = {"element": "f32", "shape": [32, 8]}
-TOUCH = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
-# B and C, of other shapes, share a layout; A is staged and lives beside them.
+ROWS = {"op": "store", "bytes": 4, "index": ["lane // 8 + 4*i", "lane % 8"], "for": {"i": 8}}
+COLUMNS = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
+TILE = {"shape": [32, 8], "element": "f32"}
+PADDED = {"offset": "x0*9 + x1", "bytes": 1152}
 SET = {
-    "name": "set", "target": "sm_90", "threads": 32,
-    "tiles": [
-        {**TILE, "name": "A", "stages": 2, "published": {"offset": "x0*9 + x1", "bytes": 1152}},
-        {**TILE, "name": "B", "published": {"offset": "x0*9 + x1", "bytes": 1152}},
-        {"name": "C", "shape": [8, 32], "element": "f32", "published": {"offset": "x0*32 + x1", "bytes": 1024}},
-    ],
+    "name": "block", "target": "sm_90", "threads": 32,
+    "tiles": [{**TILE, "name": "A", "stages": 2, "published": PADDED}, {**TILE, "name": "B", "published": PADDED}],
     "accesses": [
-        {**TOUCH, "name": "a", "tile": "A"},
-        {**TOUCH, "name": "b", "tile": "B"},
-        access_from("c: store 4 [i, lane]; i<8; tile C"),
+        {**access, "name": f"{what} {tile}", "tile": tile}
+        for tile in "AB" for what, access in (("rows", ROWS), ("columns", COLUMNS))
     ],
-    "overlay": [["B"], ["C"]], "same_layout": True,
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def solved():
-    tile_set = from_data(SET)
-    return tile_set, solve(tile_set)
+def compared(**changes):
+    data = {**copy.deepcopy(SET), **changes}
+    tile_set = from_data(data)
+    return tile_set, {row.family: row for row in compare(tile_set, time_limit=2).rows}
 
 
-def tables(tile_set, arrangement):
-    """Byte offsets of every element from the start of everything, by tile."""
-    shapes = {tile.name: tile.shape for tile in tile_set.tiles}
-    return {
-        name: part.result.table().ravel().reshape(shapes[name]) + part.base_bytes
-        for part in arrangement.tiles
-        for name in part.tiles
-    }
+@pytest.mark.parametrize("name", ["pad", "xor"])
+def test_rows_without_a_budget_are_those_of_arranging_each_family(name):
+    tile_set, rows = compared()
+    layout = msgspec.structs.replace(tile_set.layout, families=("none", name))
+    alone = solve(msgspec.structs.replace(tile_set, layout=layout))
+    assert (rows[name].excess, rows[name].bytes) == (alone.excess, alone.bytes)
+    assert (rows["all"].excess, rows["all"].bytes) == (0, 3 * 1024)
+    assert sorted(part.base_bytes for part in rows["all"].tiles) in ([0, 1024], [0, 2 * 1024])
+    assert rows["published"].bytes == 3 * 1152
+    assert [part.base_bytes for part in rows["published"].tiles] == [0, 2 * 1152]
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
-def test_c_has_every_tile_where_it_lies_in_its_own_coordinates(solved, tmp_path):
-    tile_set, arrangement = solved
-    text = code_of("c", placed(tile_set, device("sm_90"), arrangement))
-    (tmp_path / "set.h").write_text(text)
-    (tmp_path / "set.c").write_text(
-        '#include <stdio.h>\n#include "set.h"\n#include "set.h"\nint main(void) {\n'
-        + "".join(
-            f"for (unsigned i = 0; i < {t.shape[0]}; ++i) for (unsigned j = 0; j < {t.shape[1]}; ++j)"
-            f' printf("%u ", set_{t.name}_base + set_{t.name}_offset_bytes(i, j));\nputs("");\n'
-            for t in tile_set.tiles
-        )
-        + "return 0; }\n"
-    )
-    program = tmp_path / "set"
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, str(tmp_path / "set.c"), "-o", str(program)], check=True)
-    lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
-    expected = tables(tile_set, arrangement)
-    for tile, line in zip(tile_set.tiles, lines, strict=True):
-        assert (np.array(line.split(), int).reshape(tile.shape) == expected[tile.name]).all()
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_every_language_has_every_tile_and_its_place(solved, language):
-    tile_set, arrangement = solved
-    text = code_of(language, placed(tile_set, device("sm_90"), arrangement))
-    parts = {name: part for part in arrangement.tiles for name in part.tiles}
-    for name, part in parts.items():
-        for constant, value in (("base", part.base_bytes), ("stage_bytes", part.stage_bytes)):
-            assert LANGUAGES[language].constant.format(f"set_{name}_{constant}", value) in text
-        assert f"set_{name}_{'layout' if language in ('cute', 'gluon', 'tilelang') else 'offset'}" in text
-    if LANGUAGES[language].comment == "#":
-        compile(text, "set.py", "exec")
-
-
-def test_python_offsets_of_tilelang(solved):
-    tile_set, arrangement = solved
-    space = {}
-    exec(code_of("tilelang", placed(tile_set, device("sm_90"), arrangement)), space)
-    for name, table in tables(tile_set, arrangement).items():
-        offsets = space[f"set_{name}_offset"](*np.indices(table.shape))
-        assert (4 * offsets + space[f"set_{name}_base"] == table).all()
-
-
-def test_a_block_in_use_is_emitted_as_the_file_has_it():
-    block = placed_in_use(from_data({**SET, "same_layout": False}), device("sm_90"))
-    assert [(part.tile, part.base_bytes, part.answer) for part in block.parts] == [
-        ("A", 0, "x0*9 + x1"),
-        ("B", 2304, "x0*9 + x1"),
-        ("C", 2304, "x0*32 + x1"),
+def test_elements_wider_than_their_accesses_are_aligned_where_the_tile_lies():
+    """Structures of 12 bytes end at 108, where no element of 8 bytes begins."""
+    tiles = [
+        {"name": "A", "shape": [9], "element": {"bytes": 12}},
+        {"name": "B", "shape": [5], "element": {"bytes": 8}},
     ]
-    assert "set_B_base = 2304" in code_of("cuda", block)
-    wrong = copy.deepcopy(SET)
-    wrong["tiles"][1]["base_bytes"] = 4
-    with pytest.raises(
-        ProblemFileError, match="tiles: the block cannot hold its tiles so: tiles A and B share"
-    ):
-        placed_in_use(from_data(wrong), device("sm_90"))
+    reads = {"op": "load", "bytes": 4, "index": ["lane % 5"]}
+    _, rows = compared(tiles=tiles, accesses=[{**reads, "name": n, "tile": n} for n in "AB"])
+    for row in rows.values():
+        assert [tile.base_bytes % 8 for tile in row.tiles if "B" in tile.tiles] == [0] * bool(row.tiles)
+        assert row.alignment_bytes in (None, 8)
 
 
-def test_an_answer_is_read_back_with_its_problem(solved):
-    tile_set, arrangement = solved
-    raw = json.loads(json.dumps(arrangement.to_json()))
-    assert answer_from_data(raw) == arrangement
-    check_answer(tile_set, device("sm_90"), arrangement)
+def test_what_the_hardware_dictates_keeps_to_the_budget():
+    """Without a limit the bulk copies have pads between them; the row is what fits, in figures and layout."""
+    copied = access_from("fill: cp.async.bulk 32; tile A")
+    accesses = [copied, {**COLUMNS, "name": "columns", "tile": "A"}]
+    for limit, size in ((None, 32 * 32 + 31 * 16), (1200, 1024)):
+        more = {} if limit is None else {"layout": {"max_bytes": limit}}
+        tile_set, rows = compared(tiles=[{**TILE, "name": "A"}], accesses=accesses, **more)
+        (found,) = solve(tile_set).tiles
+        row = rows["all"]
+        (part,) = row.tiles
+        assert (row.bytes, row.excess) == (size, found.result.excess)
+        assert (part.bytes, part.offset) == (size, found.result.offset)
+
+
+def test_a_row_beyond_the_budget_is_the_best_that_fits():
+    """A's stages stay row-major and conflict, B is padded."""
+    tile_set, rows = compared(layout={"max_bytes": 3300})
+    pad = rows["pad"]
+    limited = msgspec.structs.replace(tile_set.layout, families=("none", "pad"))
+    alone = solve(msgspec.structs.replace(tile_set, layout=limited))
+    assert (pad.excess, pad.bytes) == (alone.excess, alone.bytes) == (64, 3196)
+    assert pad.reason.startswith("without the limit 3,444 bytes with 16 excess wavefronts")
+    assert pad.pipeline_stages == 2
+    assert rows["published"].wavefronts is None
+    assert rows["published"].reason.startswith("3,456 bytes with 16 excess wavefronts, and 3,300 are there")
+    assert rows["xor"].excess == 0
+
+
+def test_stages_are_those_that_fit_and_blocks_those_of_all_bytes():
+    _, rows = compared(block={"other_shared_bytes": 200_000})
+    room = 227 * 1024 - 200_000
+    assert rows["all"].pipeline_stages == min(64, (room - 1024) // 1024)
+    assert rows["all"].blocks_per_sm == 1  # its limit is the bytes of all
+
+
+def test_a_tile_that_may_not_be_of_a_family_takes_its_best():
+    tiles = copy.deepcopy(SET["tiles"])
+    tiles[1]["layout"] = {"families": ["none", "pad"]}
+    _, rows = compared(tiles=tiles)
+    assert [part.offset for part in rows["xor"].tiles] == [rows["all"].tiles[0].offset, "x0*9 + x1"]
+    _, none = compared(layout={"families": ["none", "pad"]})
+    assert none["xor"].reason == "not allowed by the problem's layout constraints"
+
+
+def test_a_tile_that_the_hardware_dictates_is_in_every_row():
+    tiles = [
+        SET["tiles"][0],
+        {
+            "name": "B", "shape": [32, 64], "element": "f16", "layout": {"must_be": "tma.128B"},
+            "published": {"offset": "x0*64 + x1", "bytes": 4096},
+        },
+    ]  # fmt: skip
+    load = access_from("fragments: ldmatrix.x4 [lane, 8*i]; i<8; tile B")
+    _, rows = compared(tiles=tiles, accesses=[*SET["accesses"][:2], load])
+    used = {
+        row.tiles[1].offset
+        for row in rows.values()
+        if row.wavefronts is not None and row.family != "published"
+    }
+    assert used == {"x0*64 + (x1 ^ x0 % 8 * 8)"}
+    assert (rows["all"].excess, rows["all"].alignment_bytes) == (0, 1024)
+    # The published layout is not what must_be asks for, and no other stands in its place.
+    got = str(rows["published"].status), rows["published"].reason
+    assert got == ("infeasible", "B: no layout of tma.128B")
+
+
+def test_layouts_that_are_shared_are_one_column():
+    _, rows = compared(
+        overlay=[["A"], ["B"]], same_layout=True, tiles=[{**t, "stages": 1} for t in SET["tiles"]]
+    )
+    assert [part.tiles for part in rows["all"].tiles] == [("A", "B")]
+    assert rows["all"].bytes == 1024
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_forms_of_the_answer(form, tmp_path):
+    path = saved(tmp_path, "block.json", SET)
+    answer = layoutopt("compare", str(path), form)
+    assert answer.returncode == 1, answer.stderr  # as it is, with conflicts, it is as fast as the others
+    if form == "--json":
+        data = json.loads(answer.stdout)
+        rows = {row["family"]: row for row in data["rows"]}
+        assert rows["published"]["tiles"][1] == {
+            "tiles": ["B"], "offset": "x0*9 + x1", "bytes": 1148, "base_bytes": 2304, "stages": 1,
+            "stage_bytes": 1152, "wavefronts": 24, "excess": 8,
+        }  # fmt: skip
+        assert data["recommendation"]["family"] != "none"
+    else:
+        rows = list(csv.DictReader(io.StringIO(answer.stdout)))
+        assert rows[0]["wavefronts: columns B"] == "64"
+
+
+def test_tiles_lie_as_closely_as_where_they_are_solved():
+    """Bytes that begin within a word."""
+    accesses = [reads(name, 1, ["tid"], tile=name) for name in ("A", "B")]
+    tiles = [{"name": "A", "shape": [6], "element": "u8"}, {"name": "B", "shape": [5], "element": "u8"}]
+    tile_set = from_data({"name": "p", "tiles": tiles, "threads": 4, "accesses": accesses})
+    rows = {row.family: row for row in compare(tile_set).rows}
+    assert (rows["all"].bytes, rows["all"].status) == (solve(tile_set).bytes, "optimal") == (11, "optimal")
+
+
+def test_a_row_that_loses_bytes_to_alignment_is_not_called_the_best():
+    """Two stages of 1,440 bytes; the swizzled one wants a base at a multiple of 128."""
+    index = {"rows": ["0", "tid % 40"], "columns": ["tid % 9", "tid // 9"]}
+    accesses = [reads(k, 4, index[k], tile="A") for k in index]
+    tiles = [{"name": "A", "shape": [9, 40], "element": "f32", "stages": 2}]
+    data = {"name": "p", "tiles": tiles, "threads": 32, "accesses": accesses}
+    tile_set = from_data(data | {"layout": {"families": ["none", "xor"]}})
+    rows = {row.family: row for row in compare(tile_set).rows}
+    assert (rows["all"].status, rows["all"].bytes) == ("feasible", 1536 + 1440)
+    assert "alignment" in rows["all"].reason
+    assert rows["none"].status == "optimal"  # the only one
+
+
+BLOCK = {
+    "name": "block", "target": "sm_90", "threads": 32,
+    "tiles": [
+        {"name": "A", "shape": [32, 32], "element": "f32", "stages": 2,
+         "published": {"offset": "x0*33 + x1", "bytes": 4224}},
+        {"name": "B", "shape": [32, 32], "element": "f32", "published": {"offset": "x0*32 + x1", "bytes": 4096}},
+    ],
+    "accesses": [
+        access_from("a: load 4 [tid, i]; i<32; tile A"),
+        access_from("b: load 4 [tid, i]; i<32; tile B"),
+    ],
+}  # fmt: skip
+
+
+def audited(**changes):
+    data = copy.deepcopy(BLOCK)
+    for name, fields in changes.items():
+        if name in "AB":
+            data["tiles"]["AB".index(name)].update(fields)
+        else:
+            data[name] = fields
+    return check(from_data(data))
+
+
+def kinds(audit):
+    return [finding.kind for finding in audit.findings]
+
+
+def test_each_tile_is_counted_and_they_lie_one_behind_the_other():
+    audit = audited()
+    assert [(part.base_bytes, part.stage_bytes) for part in audit.tiles] == [(0, 4224), (8448, 4096)]
+    assert (audit.bytes, audit.excess, kinds(audit)) == (8448 + 4096, 31 * 32, [])
+    assert [part.audit.excess for part in audit.tiles] == [0, 31 * 32]
+
+
+def test_tiles_that_share_bytes_while_both_live():
+    audit = audited(B={"base_bytes": 4224})
+    assert (kinds(audit), audit.status) == (["overlap"], Status.INFEASIBLE)
+    assert audit.findings[0].details == {"tiles": ["A", "B"], "bytes": [4224, 8320]}
+    apart = audited(B={"base_bytes": 0}, overlay=[["A"], ["B"]])
+    assert (kinds(apart), apart.bytes) == ([], 2 * 4224)
+
+
+def test_stages_that_share_bytes_or_begin_where_no_element_may():
+    assert kinds(audited(A={"stage_bytes": 4096})) == ["overlap"]
+    misplaced = audited(A={"base_bytes": 2})
+    assert kinds(misplaced) == ["misplaced"]
+    assert "a stage begins at byte 2" in misplaced.findings[0].message
+
+
+def test_where_the_file_does_not_say_a_tile_begins_where_its_elements_may():
+    """The elements of 12 bytes end at 108; accesses of 4 bytes would let those of 8 begin there."""
+    tiles = [
+        {
+            "name": name,
+            "shape": [9],
+            "element": {"bytes": size},
+            "published": {"offset": "x0", "bytes": 9 * size},
+        }
+        for name, size in (("A", 12), ("B", 8))
+    ]
+    reads = {"op": "load", "bytes": 4, "index": ["lane % 5"]}
+    accesses = [{**reads, "name": name, "tile": name} for name in "AB"]
+    data = {"name": "t", "target": "sm_90", "threads": 32, "tiles": tiles, "accesses": accesses}
+    bases = [part.base_bytes for part in check(from_data(data)).tiles]
+    assert bases == [0, 112]
+    given = check(from_data({**data, "layout": {"alignment_bytes": 4}}))
+    assert [part.base_bytes for part in given.tiles] == [0, 108]
+
+
+def test_the_block_has_a_budget():
+    assert kinds(audited(layout={"max_bytes": 12544})) == []
+    assert kinds(audited(layout={"max_bytes": 12543})) == ["budget"]
+    assert kinds(audited(A={"stages": 60})) == ["budget"]  # what a block of this GPU may take
+
+
+def test_a_tile_without_a_layout_is_named():
+    data = copy.deepcopy(BLOCK)
+    del data["tiles"][1]["published"]
+    with pytest.raises(ProblemFileError, match=r"tiles\[1\]: no layout to check"):
+        check(from_data(data))
+
+
+def test_the_command_prints_the_block(tmp_path):
+    path = saved(tmp_path, "block.json", BLOCK)
+    done = layoutopt("check", path)
+    assert done.returncode == 1
+    assert "992 excess wavefronts" in done.stdout
+    assert "B: fix:" in done.stdout
+    data = json.loads(layoutopt("check", path, "--json", "--no-fix").stdout)
+    assert (data["schema"], data["excess"]) == ("layoutopt.tile_set_audit/1", 992)
+    assert [tile["tile"] for tile in data["tiles"]] == ["A", "B"]
+    refused = layoutopt("check", path, "--offset", "x0*32 + x1")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "tiles[i].published.offset" in refused.stderr
+
+
+# Blocks of public kernels: bytes to the end of the last tile, and conflicts, as their authors have them.
+PUBLIC = {
+    "flash_attention_3_forward_hdim128_bf16": (212_992, 0),
+    "deep_gemm_fp8_1d2d_128x128": (199_168, 0),
+    "thunderkittens_matmul_128x256_bf16": (196_608, 0),
+    "flash_mla_decode_bf16": (229_376, 0),
+    "composable_kernel_gemm_xdl_256x128_f16": (24_704, 64),
+    "composable_kernel_gemm_xor_128x128_f16": (32_768, 0),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_blocks_of_public_kernels(name):
+    tile_set = load(name)
+    audit = check(tile_set)
+    assert (audit.bytes, audit.excess, kinds(audit)) == (*PUBLIC[name], [])
+    if PUBLIC[name][1]:
+        return
+    solved = {part.tiles[0]: part.result for part in solve(tile_set).tiles}
+    for tile in tile_set.tiles:  # the modes, boxes and pages of the authors are those of the answer
+        assert solved[tile.name].offset == tile.published.offset
+
+
+EXPLAINED = {
+    "name": "block", "target": "sm_90", "threads": 32,
+    "tiles": [{**TILE, "name": "A", "stages": 2, "published": PADDED}, {**TILE, "name": "B"}],
+    "accesses": [
+        access_from("a: load 4 [lane, i]; i<8; tile A"),
+        access_from("rows: store 4 [i + lane // 8, lane % 8]; i<2; tile B"),
+        access_from("b: load 4 [lane, i]; i<8; tile B"),
+    ],
+}  # fmt: skip
+
+
+FILL = access_from("fill: tma.load; tile A")
+
+
+def block(**changes):
+    return from_data({**EXPLAINED, **changes})
+
+
+def test_the_budget_is_what_costs():
+    """A pad for every row of all stages takes 3,452 bytes; in one stage, it fits."""
+    columns = [a for a in EXPLAINED["accesses"] if a["name"] != "rows"]
+    found = explain(block(accesses=columns, layout={"families": ["none", "pad"], "max_bytes": 3300}))
+    assert (found.conflict_free, found.excess > 0, found.bytes <= 3300) == (False, True, True)
+    assert [r.kind for r in found.relaxations] == ["families", "max_bytes", "stages"]
+    assert found.relaxations[2].message == "with 1 in place of 2 stages there are no conflicts"
+    assert any("the budget costs" in reason for reason in found.reasons)
+    assert [(part.tiles, part.explanation.conflict_free) for part in found.tiles] == [
+        (("A",), True),
+        (("B",), True),
+    ]
+
+
+def test_more_than_the_gpu_has_is_no_advice():
+    found = explain(block(target="sm_75", tiles=[{**tile, "stages": 40} for tile in EXPLAINED["tiles"]]))
+    assert (found.conflict_free, found.bytes) == (False, None)
+    assert "a block of sm_75 has 65,536" in found.reasons[-1]
+    assert [r.kind for r in found.relaxations] == ["stages"]
+
+
+def test_fewer_stages_help_where_they_fit_as_aligned_as_they_are():
+    """Two stages of A fill what the swizzled B leaves of a row of banks: without one of them C begins there still."""
+    wide, rows = {"shape": [5, 16], "element": "f32"}, "2*i + lane // 16"
+    accesses = [reads("a", 4, ["lane % 8"], tile="A")]
+    for name in ("B", "C"):
+        use = {"tile": name, "bytes": 4}
+        accesses += [
+            {**use, "name": f"{name} rows", "op": "store", "index": [rows, "lane % 16"], "for": {"i": 2}},
+            {**use, "name": name, "op": "load", "index": ["lane % 5", "lane // 5 % 2"], "where": "lane < 10"},
+        ]
+    tiles = [
+        {"name": "A", "shape": [8], "element": "f32", "stages": 2},
+        {**wide, "name": "B"},
+        {**wide, "name": "C"},
+    ]
+    layout = {"families": ["none", "xor"], "max_bytes": 680}
+    assert [r.kind for r in explain(block(tiles=tiles, accesses=accesses, layout=layout)).relaxations] == [
+        "max_bytes"
+    ]
+    tiles[0]["stages"], layout["max_bytes"] = 4, 710
+    found = explain(block(tiles=tiles, accesses=accesses, layout=layout))
+    assert found.relaxations[-1].message == "with 2 in place of 4 stages there are no conflicts"
+
+
+def test_a_tile_that_always_conflicts_is_named():
+    """A store of 16 bytes a lane and a load of 4 down the columns: 4-way at best."""
+    vectors = writes("rows", 16, ["lane", "4*i"], i=2, tile="B")
+    columns = reads("b", 4, ["lane", "i"], i=8, tile="B")
+    found = explain(block(accesses=[EXPLAINED["accesses"][0], vectors, columns]))
+    assert found.conflict_free is False
+    assert found.scope == "every layout"
+    assert 0 < found.lower_bound <= found.excess
+    assert "tile B has conflicts in every layout, whatever the others take" in found.reasons
+    assert found.clashing_accesses == ("rows", "b")
+
+
+def test_what_fits_is_free():
+    found = explain(block(layout={"max_bytes": 3072}))
+    assert (found.conflict_free, found.lower_bound, found.relaxations) == (True, 0, ())
+    assert found.reasons == ("all tiles together: no bank conflicts in 3,072 bytes of 3,072",)
+
+
+def drawn(access=None, before="none", **where):
+    given = {"warp": None, "iteration": {}, **where}
+    return views(block(), device("sm_90"), before=before, access=access, time_limit=None, **given)
+
+
+def test_the_worst_conflict_of_all_tiles_is_drawn():
+    views = drawn()
+    assert views.tile[0] == "A"
+    first, solved = views.pictures()
+    assert (first.wavefronts, solved.wavefronts) == (8, 1)
+
+
+def test_an_access_draws_its_tile_under_the_layout_that_it_gets():
+    views = drawn("b", iteration={"i": 3})
+    assert views.tile == ("B", 2048)
+    assert views.chosen.iteration == {"i": 3}
+    assert views.note.startswith("tile B of 2; its first stage begins at byte 2,048")
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "error"),
+    ("given", "error"),
     [
-        (("tiles", 0, "base_bytes"), 1 << 20, "tiles[0].base_bytes: expected 0, as `places`"),
-        (("bytes",), 7, "bytes: the tiles end at byte"),
-        (("tiles", 0, "stage_bytes"), 4, "tiles[0].stage_bytes: expected 1024, as `places`"),
-        (("tiles", 0, "places", 0, "stage_bytes"), 4, "tiles[0].places[0].stage_bytes: one stage takes 1024"),
-        (("tiles", 0, "places", 0, "stages"), 0, "tiles[0].places[0].stages: expected 1 to"),
-        (("tiles", 0, "places", 0, "stages"), 1, "tiles[0].places[0].stages: expected 2, as the file"),
-        (("tiles", 0, "places", 0, "bytes"), 1, "tiles[0].places[0].bytes: A takes 1024, not 1"),
-        (("tiles", 0, "result", "excess"), 7, "tiles[0].result.excess: the layout gives 0, not 7"),
-        (
-            ("tiles", 1, "result", "accesses", 0, "op"),
-            "store",
-            "tiles[1].result.accesses[0]: the layout gives",
-        ),
-        (("alignment_bytes",), 3, "alignment_bytes: expected a multiple"),
-        (("problem",), "other", "problem: the result is of 'other'"),
-        (("tiles", 0, "tiles"), ["B"], "tiles[0].places: expected one of each of B"),
-        (("tiles", 1, "bases_bytes"), [9], "tiles[1].bases_bytes: expected (2048, 2048)"),
-        (("tiles", 0, "bases_bytes"), [4], "tiles[0].bases_bytes: expected (0,)"),
+        ({"access": "c"}, "--access: no access 'c'; there are a, rows, b"),
+        ({"warp": 0}, "--access: --warp and --iteration need it"),
+        ({"access": "b", "warp": 1}, "--warp: lies in 0..0, not 1"),
+        ({"access": "b", "before": "published"}, "tiles[1].published: the problem names no published layout"),
+        ({"before": "layout.npy"}, "--layout: a file holds the layout of one tile"),
     ],
 )
-def test_an_answer_that_does_not_hold_is_refused(solved, path, value, error):
-    tile_set, arrangement = solved
-    raw = json.loads(json.dumps(arrangement.to_json()))
-    inside = raw
-    for key in path[:-1]:
-        inside = inside[key]
-    inside[path[-1]] = value
+def test_what_is_not_there_is_not_drawn(given, error):
     with pytest.raises(ProblemFileError) as caught:
-        check_answer(tile_set, device("sm_90"), answer_from_data(raw))
+        drawn(**given)
     assert str(caught.value).startswith(error)
 
 
-def test_emit_of_several_tiles_on_the_command_line(tmp_path):
-    path = saved(tmp_path, "set.json", SET)
-    answer = tmp_path / "answer.json"
-    answer.write_text(layoutopt("solve", str(path), "--json").stdout)
-    given = layoutopt("emit", str(answer), "--problem", str(path), "--lang", "c", "--name", "blk", "--json")
-    data = json.loads(given.stdout)
-    assert [tile["tile"] for tile in data["tiles"]] == ["A", "B", "C"]
-    assert "blk_A_base" in data["code"]
-    edit = layoutopt("emit", str(path), "--edit").stdout
-    assert "float A[32]" in edit
-    refused("--offset published takes those", "emit", str(path), "--offset", "x0")
+def test_families_are_not_for_what_the_hardware_dictates(tmp_path):
+    (tmp_path / "all.json").write_text(
+        json.dumps({**EXPLAINED, "tiles": EXPLAINED["tiles"][:1], "accesses": [FILL]})
+    )
+    none_left = layoutopt("solve", str(tmp_path / "all.json"), "--families", "pad")
+    assert "the hardware dictates the layout of every tile" in none_left.stderr
+    (tmp_path / "one.json").write_text(
+        json.dumps({**EXPLAINED, "accesses": [FILL, *EXPLAINED["accesses"][1:]]})
+    )
+    done = layoutopt("solve", str(tmp_path / "one.json"), "--families", "none", "--json")
+    assert "--families is not for A, whose layouts the hardware dictates" in done.stderr
+    assert json.loads(done.stdout)["tiles"][1]["result"]["family"] == "none"
 
 
-def test_a_language_that_cannot_express_a_tile_names_it():
-    odd = {"name": "odd", "shape": [24, 9], "element": "f32"}
-    rows = reads("r", 4, ["lane % 24", "i"], i=9, tile="odd")
-    data = {**SET, "tiles": [SET["tiles"][0], odd], "accesses": [SET["accesses"][0], rows]}
-    tile_set = from_data({**data, "overlay": [], "same_layout": False})
-    block = placed(tile_set, device("sm_90"), solve(tile_set))
-    with pytest.raises(LayoutError, match="tile 'odd': Gluon's shared layouts need extents"):
-        code_of("gluon", block)
+def test_accesses_of_several_tiles_are_written_out(tmp_path):
+    text = layoutopt("problems", "hopper_gemm_128x128x64_f16", "--expanded").stdout
+    (tmp_path / "expanded.json").write_text(text)
+    assert "wgmma.m64n8k16" not in text
+    answers = [
+        layoutopt("solve", file, "--json").stdout
+        for file in ("hopper_gemm_128x128x64_f16", str(tmp_path / "expanded.json"))
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_what_is_for_one_tile_says_so():
+    refused("the file says each", "compare", "hopper_gemm_128x128x64_f16", "--offset=published")
+
+
+def test_on_the_command_line(tmp_path):
+    path = saved(tmp_path, "block.json", EXPLAINED)
+    told = layoutopt("explain", str(path))
+    assert told.returncode == 0
+    assert "all tiles together: no bank conflicts in 3,072 bytes" in told.stdout
+    shown = json.loads(layoutopt("show", str(path), "--access", "b", "--json").stdout)
+    assert (shown["tile"], shown["base_bytes"], len(shown["pictures"])) == ("B", 2048, 2)
+
+
+TMA = {"name": "A", "shape": [64, 64], "element": "bf16", "stages": 2}
+FILL = access_from("fill: tma.load; tile A")
+
+
+def test_what_only_the_hardware_touches_is_explained_and_not_drawn():
+    alone = block(tiles=[TMA], accesses=[FILL, access_from("mma: wgmma.A; tile A")])
+    found = explain(alone)
+    assert found.conflict_free
+    assert (
+        "Row-major, with no pad and no swizzle, cannot hold this tile"
+        in found.tiles[0].explanation.reasons[0]
+    )
+    where = {"access": None, "warp": None, "iteration": {}, "time_limit": None}
+    with pytest.raises(ProblemFileError, match="nothing to draw: no lane takes part"):
+        views(alone, device("sm_90"), before="none", **where)
+    both = block(tiles=[TMA, EXPLAINED["tiles"][1]], accesses=[FILL, *EXPLAINED["accesses"][1:]])
+    assert views(both, device("sm_90"), before="none", **where).tile[0] == "B"
+
+
+def test_a_tile_that_the_constraints_rule_out_has_no_conflicts_to_speak_of():
+    load = {"op": "load", "bytes": 4, "index": ["tid"]}
+    data = {
+        "name": "torn", "target": "sm_90", "threads": 4, "layout": {"families": ["none", "order"]},
+        "tiles": [{"name": "A", "shape": [4], "element": {"bytes": 6}}, {"name": "B", "shape": [4], "element": "f32"}],
+        "accesses": [{"name": "a", "tile": "A", **load}, {"name": "b", "tile": "B", **load}],
+    }  # fmt: skip
+    explanation = explain(from_data(data))
+    assert (explanation.conflict_free, explanation.scope) == (False, "the layouts that the constraints allow")
+    assert not any("has conflicts" in reason for reason in explanation.reasons)
+
+
+OPEN = {
+    "name": "open", "target": "sm_90", "threads": 32,
+    "tiles": [{**TILE, "name": "A", "published": {"offset": "x0*8 + x1", "bytes": 1024}},
+              {"name": "B", "shape": [32, 16], "element": "f16", "published": {"offset": "x0*16 + x1", "bytes": 1024}}],
+    "accesses": [
+        access_from("fill: store 4 [lane // 8 + 4*i, lane % 8]; i<8; tile A; lanes free"),
+        access_from("read: load 4 [lane, i]; i<8; tile A"),
+        access_from("rows: store 4|8 [lane // 4 + 8*i, 4*(lane % 4)]; i<4; tile B"),
+        access_from("down: load 2 [lane, i]; i<16; tile B"),
+    ],
+}  # fmt: skip
+
+
+def test_lanes_and_widths_that_the_file_leaves_open_are_those_of_each_tile():
+    tiles = from_data(OPEN)
+    best = solve(tiles)
+    wide = {access.name: access.bytes for part in best.tiles for access in part.result.accesses}["rows"]
+    audits = {part.tile: part.audit for part in check(tiles).tiles}
+    assert [a.index is not None for a in audits["A"].accesses] == [True, False]
+    assert [a.bytes in (4, 8) for a in audits["B"].accesses] == [True, False]
+    compared = compare(tiles)
+    rows = {row.family: row for row in compared.rows}
+    assert compared.widths.keys() == {"rows"}
+    assert (rows["all"].excess, rows["all"].bytes) == (best.excess, best.bytes)
+    assert rows["edit"].excess <= rows["published"].excess
+    told = explain(tiles)
+    assert told.excess == best.excess
+    assert told.tiles[0].explanation.reasons[0].startswith("The lanes are chosen: `fill` at [")
+    assert told.tiles[1].explanation.widths.keys() == {"rows"}
+    where = {"before": "none", "warp": None, "iteration": {}, "time_limit": None}
+    assert views(tiles, device("sm_90"), access="rows", **where).widths == {"rows": wide}
+    assert "drawn with `fill` at [" in views(tiles, device("sm_90"), access="read", **where).note
+
+
+def test_a_row_within_the_budget_has_the_lanes_and_widths_of_the_others():
+    rows = {row.family: row for row in compare(from_data({**OPEN, "layout": {"max_bytes": 2100}})).rows}
+    assert rows["pad"].reason.startswith("without the limit")
+    assert (rows["pad"].bytes <= 2100, rows["pad"].status) == (True, "optimal")
+    assert rows["pad"].excess > rows["all"].excess
