@@ -69,11 +69,7 @@ def swept(template: dict, way: str, store: Path) -> dict:
                 n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
             ) as cluster,
             layoutopt.sweep(
-                template,
-                store=store,
-                scheduler=cluster.scheduler_address,
-                time_limit=LIMIT,
-                progress=look,
+                template, store=store, scheduler=cluster.scheduler_address, time_limit=LIMIT, progress=look
             ) as done,
         ):
             found = done

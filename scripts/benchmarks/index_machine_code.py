@@ -1,15 +1,23 @@
-"""The cost of index code against machine code: what nvcc makes of the emitted pieces of many layouts.
+"""Index instructions in machine code: what nvcc makes of emitted pieces, formulas and CuTe's Swizzle.
 
     python scripts/benchmarks/index_machine_code.py [--arch sm_90] [--json FILE] [--only NAME]... [--show N]
+    python scripts/benchmarks/index_machine_code.py --against-published [--json FILE] [--only NAME]...
 
-For each access of the catalogue, and each of several layouts of its tile (the one that was found when the
-catalogue last ran on a GPU, the published one, row-major, a vector of padding, column ^ row), a kernel makes
-one pass over the access's loops with the emitted base and step. Counted are the integer instructions that
-the addresses of its shared-memory instructions depend on, followed back through the machine code; in a loop
-that the compiler kept, times its iterations. In no count are moves, constants, what decides whether an
-instruction is executed, reading `threadIdx` and finding where shared memory starts. Printed is how often
-the predicted number (`layoutopt.index.index_code`) is within one of that, and how often it orders two
-layouts of an access right that differ by two or more. Needs nvcc and cuobjdump.
+The first compares the cost of index code with machine code. For each access of the catalogue, and each of
+several layouts of its tile (the one that was found when the catalogue last ran on a GPU, the published one,
+row-major, a vector of padding, column ^ row), a kernel makes one pass over the access's loops with the emitted
+base and step. Printed is how often the predicted number (`layoutopt.index.index_code`) is within one of what is
+counted, and how often it orders two layouts of an access right that differ by two or more.
+
+The second compares ways to write it. For each access of each problem whose optimum is known kernels make one pass
+over its iterations, all of them unrolled: with the emitted pieces of our layout and of the published one, with the
+published formula at the access's coordinates, and, where our layout is a `Swizzle<B, M, S>`, with CuTe's composed
+layout at the same coordinates. It needs CUTLASS's headers (nvidia-cutlass), too.
+
+Counted are the integer instructions that the addresses of the shared-memory instructions depend on, followed back
+through the machine code; in a loop that the compiler kept, times its iterations. In no count are moves, constants,
+what decides whether an instruction is executed, reading `threadIdx` and finding where shared memory starts. Needs
+nvcc and cuobjdump.
 """
 
 from __future__ import annotations
@@ -18,111 +26,66 @@ import argparse
 import itertools
 import json
 import math
+import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from machine_code import REGISTER, functions
 
-from layoutopt.codegen import cuda
-from layoutopt.codegen.c_family import address_from, base_of, guarded_loops
+from layoutopt.codegen import cuda, cute
+from layoutopt.codegen.c_family import address_from, arguments, base_of, guarded_loops, parameter
+from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.languages import run_plan
-from layoutopt.codegen.plan import AccessPlan
+from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.selftest import access_instruction
 from layoutopt.errors import LayoutoptError
-from layoutopt.expressions.grammar import names, to_text
+from layoutopt.expressions.grammar import Const, Op, Var, names, substituted, to_text
 from layoutopt.files.catalogue import of_one_tile
 from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
+from layoutopt.hardware.machine import find_tool
+from layoutopt.index.address_forms import over_tid
 from layoutopt.problems.types import Problem
+from layoutopt.search.solve import solve
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/h200_runs.json"
+MAX_ITERATIONS = 64
+Rows = list[dict[str, Any]]
+# Ours, CuTe's, the published layout as emitted, and as its kernel writes it.
+WAYS = ("ours", "cute", "reduced", "published")
+
+# Machine code -------------------------------------------------------------------------------------
+
+REGISTER = re.compile(r"\b(UR\d+|R\d+|UP\d+|P\d+)\b")
 
 
-def layouts(name: str, problem: Problem, record: dict[tuple[str, str], str]) -> dict[str, str]:
-    """Element offsets over x0, x1, ... by what they are called; equal ones once."""
-    shape = problem.tile.shape
-    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    terms = [f"x{d}*{s}" for d, s in enumerate(strides)]
-    found = {"ours": record.get((f"{name}.json", "ours")), "row-major": " + ".join(terms)}
-    if problem.published is not None:
-        found["published"] = problem.published.offset
-    if len(shape) > 1:
-        bits = problem.tile.element_bits
-        widths = [
-            w for a in problem.accesses for w in (a.bytes if isinstance(a.bytes, tuple) else (a.bytes,))
-        ]
-        vector = max(1, 8 * max((w for w in widths if w), default=16) // bits)
-        pitch = shape[-1] + vector
-        rows = [f"x{d}*{s // shape[-1]}" for d, s in enumerate(strides[:-1])]
-        found["pad"] = f"({' + '.join(rows)})*{pitch} + x{len(shape) - 1}"
-        slots = shape[-1] // vector
-        if slots > 1:
-            turns = 1 << (slots.bit_length() - 1)
-            flip = f"(x{len(shape) - 1} ^ x{len(shape) - 2} % {turns} * {vector})"
-            found["xor"] = " + ".join([*terms[:-1], flip])
-    once: dict[str, str] = {}
-    for kind, text in found.items():
-        if text is not None and text not in once.values():
-            once[kind] = text
-    return once
-
-
-def kernel(name: str, access: AccessPlan) -> str:
-    """A kernel whose only shared-memory instructions are those of the access, by its emitted pieces."""
-    operation = access.lanes.operation
-    base, address = base_of(access, "smem"), address_from(access, "smem", "base")
-    start = f"const uint32_t base = {base};" if base else ""
-    # What is loaded must be used, or the assembler leaves the load out.
-    use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
-    body = f"{{ const uint32_t address = {address}; {access_instruction(access, 'address')}{use} }}"
-    return "\n".join(
-        [
-            f'extern "C" __global__ void {name}(uint32_t* cell) {{',
-            "    extern __shared__ __align__(1024) unsigned char tile[];",
-            "    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
-            f"    const int tid = threadIdx.x; uint32_t v[4] = {{1, 2, 3, 4}}, sum = 0; {start}",
-            *guarded_loops(access, body),
-            "    *cell = sum;",
-            "}\n",
-        ]
-    )
-
-
-def sources(name: str, path: Path, record: dict[tuple[str, str], str]) -> tuple[list[dict[str, Any]], str]:
-    """What is predicted for each access and layout of a problem, and a source of all their kernels."""
-    problem, gpu = load(path), device("sm_90")
-    rows, text = [], "#include <cstdint>\n"
-    for number, (kind, offset) in enumerate(layouts(name, problem, record).items()):
-        named = msgspec.structs.replace(problem, name=f"layout {number}")
-        try:
-            planned = run_plan(named, gpu, offset)
-        except LayoutoptError:
-            continue
-        text += cuda.emit(planned).replace("#pragma once", "")
-        for k, access in enumerate(planned.accesses):
-            if access.lanes.operation.width_bytes == 12:
-                continue
-            symbol = f"k_{number}_{k}"
-            text += kernel(symbol, access)
-            cost = access.code.instructions
-            rows.append({"problem": name, "access": access.access.name, "number": k, "layout": kind,
-                         "offset": offset, "kernel": symbol, "iterations": cost.iterations, "once": cost.once,
-                         "predicted": cost.total, "predicated": _predicated(access),
-                         "address": to_text(access.form.address)})  # fmt: skip
-    return rows, text
-
-
-def _predicated(access: AccessPlan) -> bool:
-    """Whether threads part anew in each iteration."""
-    return access.active is not None and bool(names(access.active) & set(access.access.loops))
+def functions(title: str, text: str, cubin: Path, arch: str, *flags: str | Path) -> dict[str, list[str]]:
+    """The lines that cuobjdump prints of each kernel of a source; none where nvcc refuses it."""
+    nvcc, dump = find_tool("nvcc"), find_tool("cuobjdump")
+    if nvcc is None or dump is None:
+        sys.exit("needs nvcc and cuobjdump")
+    source = cubin.with_suffix(".cu")
+    source.write_text(text)
+    command = [nvcc, "-std=c++17", "-O3", "-w", f"-arch={arch}", *flags, "-cubin", "-o", cubin, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    source.unlink()
+    if done.returncode:
+        print(title, done.stderr[:500], file=sys.stderr)
+        return {}
+    path = f"{Path(dump).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # cuobjdump calls nvdisasm
+    sass = subprocess.run(
+        [dump, "-sass", cubin], capture_output=True, text=True, check=True, env={**os.environ, "PATH": path}
+    ).stdout
+    return {part.split("\n")[0].strip(): part.split("\n") for part in sass.split("Function :")[1:]}
 
 
 LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[T\d]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
@@ -234,17 +197,89 @@ def _times(k: int, code: list[Instruction], back: list[tuple[int, int]], iterati
     return max(1.0, (iterations - outside) / inside) if inside else 1.0
 
 
-def count(
-    rows: list[dict[str, Any]], text: str, folder: Path, number: int, arch: str
-) -> list[dict[str, Any]]:
-    """The rows with what machine code takes."""
-    found = functions(rows[0]["problem"], text, folder / f"{number}.cubin", arch)
-    for row in rows if found else ():
-        row["machine"] = index_instructions(found[row["kernel"]], row["iterations"])
-    return rows if found else []
+# The cost against machine code --------------------------------------------------------------------
 
 
-def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
+def layouts(name: str, problem: Problem, record: dict[tuple[str, str], str]) -> dict[str, str]:
+    """Element offsets over x0, x1, ... by what they are called; equal ones once."""
+    shape = problem.tile.shape
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    terms = [f"x{d}*{s}" for d, s in enumerate(strides)]
+    found = {"ours": record.get((f"{name}.json", "ours")), "row-major": " + ".join(terms)}
+    if problem.published is not None:
+        found["published"] = problem.published.offset
+    if len(shape) > 1:
+        bits = problem.tile.element_bits
+        widths = [
+            w for a in problem.accesses for w in (a.bytes if isinstance(a.bytes, tuple) else (a.bytes,))
+        ]
+        vector = max(1, 8 * max((w for w in widths if w), default=16) // bits)
+        pitch = shape[-1] + vector
+        rows = [f"x{d}*{s // shape[-1]}" for d, s in enumerate(strides[:-1])]
+        found["pad"] = f"({' + '.join(rows)})*{pitch} + x{len(shape) - 1}"
+        slots = shape[-1] // vector
+        if slots > 1:
+            turns = 1 << (slots.bit_length() - 1)
+            flip = f"(x{len(shape) - 1} ^ x{len(shape) - 2} % {turns} * {vector})"
+            found["xor"] = " + ".join([*terms[:-1], flip])
+    once: dict[str, str] = {}
+    for kind, text in found.items():
+        if text is not None and text not in once.values():
+            once[kind] = text
+    return once
+
+
+def kernel(name: str, access: AccessPlan) -> str:
+    """A kernel whose only shared-memory instructions are those of the access, by its emitted pieces."""
+    operation = access.lanes.operation
+    base, address = base_of(access, "smem"), address_from(access, "smem", "base")
+    start = f"const uint32_t base = {base};" if base else ""
+    # What is loaded must be used, or the assembler leaves the load out.
+    use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
+    body = f"{{ const uint32_t address = {address}; {access_instruction(access, 'address')}{use} }}"
+    return "\n".join(
+        [
+            f'extern "C" __global__ void {name}(uint32_t* cell) {{',
+            "    extern __shared__ __align__(1024) unsigned char tile[];",
+            "    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
+            f"    const int tid = threadIdx.x; uint32_t v[4] = {{1, 2, 3, 4}}, sum = 0; {start}",
+            *guarded_loops(access, body),
+            "    *cell = sum;",
+            "}\n",
+        ]
+    )
+
+
+def predicted(record: dict[tuple[str, str], str], name: str, path: Path) -> tuple[Rows, str]:
+    """What is predicted for each access and layout of a problem, and a source of all their kernels."""
+    problem, gpu = load(path), device("sm_90")
+    rows, text = [], ""
+    for number, (kind, offset) in enumerate(layouts(name, problem, record).items()):
+        named = msgspec.structs.replace(problem, name=f"layout {number}")
+        try:
+            planned = run_plan(named, gpu, offset)
+        except LayoutoptError:
+            continue
+        text += cuda.emit(planned).replace("#pragma once", "")
+        for k, access in enumerate(planned.accesses):
+            if access.lanes.operation.width_bytes == 12:
+                continue
+            symbol = f"k_{number}_{k}"
+            text += kernel(symbol, access)
+            cost = access.code.instructions
+            rows.append({"problem": name, "access": access.access.name, "number": k, "layout": kind,
+                         "offset": offset, "kernel": symbol, "iterations": cost.iterations, "once": cost.once,
+                         "predicted": cost.total, "predicated": _predicated(access),
+                         "address": to_text(access.form.address)})  # fmt: skip
+    return rows, text
+
+
+def _predicated(access: AccessPlan) -> bool:
+    """Whether threads part anew in each iteration."""
+    return access.active is not None and bool(names(access.active) & set(access.access.loops))
+
+
+def summary(rows: Rows) -> Iterator[str]:
     """How often the prediction is near, and orders two layouts right."""
     for title, chosen in (
         ("all accesses", rows),
@@ -259,7 +294,7 @@ def summary(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "predicted less counted: " + ", ".join(f"{k:+}: {n}" for k, n in sorted(errors.items()))
 
 
-def _ordered(rows: list[dict[str, Any]]) -> Iterator[bool]:
+def _ordered(rows: Rows) -> Iterator[bool]:
     """Whether the prediction orders each two layouts of an access that differ by two or more."""
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
@@ -275,36 +310,186 @@ def _share(flags: list[bool]) -> str:
     return f"{sum(flags)} of {len(flags)} ({100 * sum(flags) / max(1, len(flags)):.1f} %)"
 
 
+# Ways to write it ---------------------------------------------------------------------------------
+
+
+def coordinates(plan_: Plan, access: AccessPlan) -> list[str]:
+    ranges = {parameter(v): r for v, r in access.ranges.items()}
+    texts = []
+    for text in access.access.index:
+        node = over_tid(str(text), access.access, plan_.device.lanes)
+        texts.append(to_c(substituted(node, {v: Var(parameter(v)) for v in access.ranges}), ranges))
+    return texts
+
+
+def emitted(name: str, plan_: Plan, access: AccessPlan) -> str:
+    """A kernel that takes the addresses of the emitted pieces."""
+    start = f"const uint32_t base = smem + {access.name}_base(tid);" if access.form.has_step else ""
+    loops = ", ".join(map(parameter, access.access.loops))
+    stepped = f"{access.name}_step(base, {loops})"
+    whole = f"smem + {access.name}_bytes({arguments(access)})"
+    return unrolled(name, plan_, access, start, stepped if access.form.has_step else whole)
+
+
+def unrolled(name: str, plan_: Plan, access: AccessPlan, start: str, address: str) -> str:
+    """A kernel whose only shared-memory accesses are those of the access."""
+    nest = "".join(
+        f'_Pragma("unroll") for (int {parameter(v)} = 0; {parameter(v)} < {n}; ++{parameter(v)}) '
+        for v, n in access.access.loops.items()
+    )
+    guard = f"if ({access.name}_active({arguments(access)})) " if access.active is not None else ""
+    width = access.lanes.operation.width_bytes
+    kind = {1: "u8", 2: "u16", 4: "b32", 8: "v2.b32", 16: "v4.b32"}[width]
+    words = max(1, width // 4)
+    held = ", ".join(f"%{k}" for k in range(words))
+    held = held if words == 1 else f"{{{held}}}"
+    outputs = ", ".join(f'"=r"(v[{k}])' for k in range(words))
+    load = f'asm volatile("ld.volatile.shared.{kind} {held}, [%{words}];" : {outputs} : "r"(address));'
+    if width == 2:
+        load = 'asm volatile("{ .reg .u16 h; ld.volatile.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }" : "=r"(v[0]) : "r"(address));'
+    return (
+        # The tile's start is an argument, so that finding it is in no count.
+        f'extern "C" __global__ void {name}(float* out, uint32_t smem) {{\n'
+        f"    const int tid = threadIdx.x; uint32_t v[4] = {{}}; float sum = 0;\n    {start}\n"
+        f"    {nest}{guard}{{ const uint32_t address = {address}; {load}\n"
+        # A float sum: its instructions are no integer ones.
+        "        sum += __uint_as_float(v[0]) + __uint_as_float(v[1]) + __uint_as_float(v[2]) + __uint_as_float(v[3]); }\n"
+        "    *out = sum;\n}\n"
+    )
+
+
+def ways(name: str, path: Path) -> tuple[Rows, str]:
+    """Each access of a problem, and a source of all ways to write its addresses."""
+    problem = load(path)
+    gpu = device("sm_90")
+    try:
+        result = solve(problem, time_limit=10)
+        ours = run_plan(problem, gpu, result)
+    except Exception as error:
+        print(path.stem, error, file=sys.stderr)
+        return [], ""
+    theirs = (
+        run_plan(msgspec.structs.replace(problem, name=problem.name + " pub"), gpu, problem.published.offset)
+        if problem.published
+        else None
+    )
+    swizzled = ours.layout is not None and cute.swizzle_of(ours.layout) is not None
+    text = "#define Y __device__\n" + cuda.emit(ours).replace("#pragma once", "")
+    if theirs is not None:
+        body = to_c(Op("*", (theirs.offset, Const(theirs.element_bytes))), theirs.coordinate_ranges)
+        declared = ", ".join(f"int {x}" for x in theirs.coordinate_ranges)
+        text += f"__device__ __forceinline__ uint32_t published({declared}) {{ return {body}; }}\n"
+        text += cuda.emit(theirs).replace("#pragma once", "")
+    if swizzled:
+        text += cute.emit(ours).replace("#pragma once", "").replace("constexpr int", "// constexpr int")
+    rows = []
+    for k, access in enumerate(ours.accesses):
+        count = 1
+        for n in access.access.loops.values():
+            count *= n
+        if count > MAX_ITERATIONS or access.lanes.operation.width_bytes == 12:
+            continue
+        where = ", ".join(coordinates(ours, access))
+        text += emitted(f"ours_{k}", ours, access)
+        if theirs is not None:
+            text += unrolled(f"published_{k}", ours, access, "", f"smem + published({where})")
+            text += emitted(f"reduced_{k}", theirs, theirs.accesses[k])
+        if swizzled:
+            call = f"smem + {ours.element_bytes} * {ours.name}_layout{{}}({where})"
+            text += unrolled(f"cute_{k}", ours, access, "", call)
+        waves = [sum(a.report.wavefronts for a in p.accesses) for p in (ours, theirs) if p is not None]
+        rows.append({"conflicts": len(waves) > 1 and waves[1] > waves[0], "problem": name,
+                     "access": access.access.name, "number": k, "iterations": count})  # fmt: skip
+    return rows, text
+
+
+def comparison(rows: Rows) -> Iterator[str]:
+    """A table of all counts, and what is no more than what."""
+    yield "| problem and access | iterations | ours | CuTe | published, emitted | published, as written |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row in rows:
+        cells = ["-" if row[kind] is None else str(row[kind]) for kind in WAYS]
+        if row["conflicts"]:
+            cells[-1] += " (conflicts)"
+        yield f"| {row['problem']} {row['access']} | {row['iterations']} | {' | '.join(cells)} |"
+    free = [row for row in rows if not row["conflicts"]]
+    for what, among, a, b in (
+        ("ours has no more than CuTe's, the same layout", rows, "ours", "cute"),
+        ("the published layout, emitted, has no more than as written", rows, "reduced", "published"),
+        ("ours has no more than the published formula, where that costs no more wavefronts", free, "ours", "published"),
+        ("ours has no more than the published formula, all", rows, "ours", "published"),
+    ):  # fmt: skip
+        both = [(row[a], row[b]) for row in among if row[a] is not None and row[b] is not None]
+        yield f"{what}: {sum(x <= y for x, y in both)} of {len(both)}"
+
+
+# Both ---------------------------------------------------------------------------------------------
+
+
+def count_predicted(row: dict[str, Any], found: dict[str, list[str]]) -> None:
+    row["machine"] = index_instructions(found[row["kernel"]], row["iterations"])
+
+
+def count_ways(row: dict[str, Any], found: dict[str, list[str]]) -> None:
+    for kind in WAYS:
+        lines = found.get(f"{kind}_{row['number']}")
+        row[kind] = int(index_instructions(lines, row["iterations"])) if lines else None
+
+
+def compiled(
+    chosen: dict[str, Path], make: Callable[[str, Path], tuple[Rows, str]],
+    fill: Callable[[dict[str, Any], dict[str, list[str]]], None], folder: Path, *flags: str,
+) -> Rows:  # fmt: skip
+    """The rows of all problems, with what is counted of their kernels."""
+
+    def work(job: tuple[int, tuple[str, Path]]) -> Rows:
+        number, (name, path) = job
+        mine, text = make(name, path)
+        cubin = folder / f"{number}.cubin"
+        found = functions(name, "#include <cstdint>\n" + text, cubin, *flags) if mine else {}
+        for row in mine if found else ():
+            fill(row, found)
+        return mine if found else []
+
+    rows: Rows = []
+    folder.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        for mine in pool.map(work, enumerate(chosen.items())):
+            rows += mine
+            print(f"\r{len(rows)} accesses", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--against-published", action="store_true")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--show", type=int, default=0, help="The so many largest errors.")
     parser.add_argument("--keep", type=Path, help="Keep the machine code in this folder.")
     args = parser.parse_args()
-    runs = json.loads(RECORD.read_text())["runs"]
-    record = {(run["problem"], run["layout"]): run["offset"] for run in runs}
-    chosen = [(n, p) for n, p in of_one_tile().items() if not args.only or any(o in n for o in args.only)]
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
+    chosen = {n: p for n, p in of_one_tile().items() if not args.only or any(o in n for o in args.only)}
+    with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
-        folder.mkdir(exist_ok=True)
+        if args.against_published:
+            import cutlass_library
 
-        def work(job: tuple[int, tuple[str, Path]]) -> list[dict[str, Any]]:
-            mine, text = sources(*job[1], record)
-            return count(mine, text, folder, job[0], args.arch) if mine else []
-
-        for mine in pool.map(work, enumerate(chosen)):
-            rows += mine
-            print(f"\r{len(rows)} accesses", end="", file=sys.stderr)
-    print(file=sys.stderr)
-    print("\n".join(summary(rows)))
-    for row in sorted(rows, key=lambda r: -abs(r["predicted"] - r["machine"]))[: args.show]:
-        print(f"{row['predicted']:>5} {row['machine']:>7.1f} {row['iterations']:>4}  "
-              f"{row['problem']} {row['access']} [{row['layout']}] {row['address'][:150]}")  # fmt: skip
+            include = Path(cutlass_library.__file__).parent / "source" / "include"
+            chosen = {name: path for name, path in chosen.items() if load(path).known_optimum is not None}
+            rows = compiled(chosen, ways, count_ways, folder, args.arch, f"-I{include}")
+            print("\n".join(comparison(rows)))
+        else:
+            runs = json.loads(RECORD.read_text())["runs"]
+            record = {(run["problem"], run["layout"]): run["offset"] for run in runs}
+            rows = compiled(chosen, partial(predicted, record), count_predicted, folder, args.arch)
+            print("\n".join(summary(rows)))
+            for row in sorted(rows, key=lambda r: -abs(r["predicted"] - r["machine"]))[: args.show]:
+                print(f"{row['predicted']:>5} {row['machine']:>7.1f} {row['iterations']:>4}  "
+                      f"{row['problem']} {row['access']} [{row['layout']}] {row['address'][:150]}")  # fmt: skip
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
 

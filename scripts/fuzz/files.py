@@ -98,11 +98,7 @@ def judge(verb: str, done: Done, script: bool, allowed_s: float, *, many: bool) 
         folder = bool({".", "..", "./"} & set(done.command))  # a line for each file in it
         require("\n" not in error or folder or many, f"{verb}: exit 2 with more than a line", about)
         require(not done.out or many, f"{verb}: exit 2 with output", done.out[:300])
-    require(
-        max(map(len, [*error.splitlines(), ""])) <= 1000,
-        "a long line on stderr",
-        error[:300],
-    )
+    require(max(map(len, [*error.splitlines(), ""])) <= 1000, "a long line on stderr", error[:300])
     for text, stream in ((done.out, "stdout"), (done.err, "stderr")):
         bad = sorted({c for c in text if not c.isprintable() and c not in "\n\t"})
         require(not bad, f"{verb}: control characters on {stream}", (bad[:5], about))

@@ -8,22 +8,13 @@ import random
 from oracle.problem_file import NAMED, PACKED, Hardware, Tile, hardware
 
 FAMILIES = ["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
-TARGETS = (
-    ["sm_90"] * 8
-    + ["sm_80", "a100", "sm_75", "sm_100", "sm_50", "sm_10", "sm_20", "sm_30", "sm_30_8byte"]
-    + ["gfx9", "gfx942", "gfx950", "gfx1100", "gfx1201"]
-)
+TARGETS = ["sm_90"] * 8 + [
+    "sm_80", "a100", "sm_75", "sm_100", "sm_50", "sm_10", "sm_20", "sm_30", "sm_30_8byte",
+    "gfx9", "gfx942", "gfx950", "gfx1100", "gfx1201",
+]  # fmt: skip
 DICTATED = [
-    "tma",
-    "tma.none",
-    "tma.32B",
-    "tma.64B",
-    "tma.128B",
-    "wgmma",
-    "wgmma.none",
-    "wgmma.32B",
-    "wgmma.128B",
-]
+    "tma", "tma.none", "tma.32B", "tma.64B", "tma.128B", "wgmma", "wgmma.none", "wgmma.32B", "wgmma.128B",
+]  # fmt: skip
 WITHOUT_LANES = ("tma", "wgmma", "tcgen05", "cp.async.bulk")
 MAX_LANE_ACCESSES = 6000
 
@@ -50,9 +41,8 @@ def toy_devices(rng: random.Random) -> dict:
         if rng.random() < 0.15:
             order = rng.sample(range(lanes), lanes)
             half = lanes // 2
-            rows.append(
-                {"ops": ["load"], "bytes": [4], "phase": [sorted(order[:half]), sorted(order[half:])]}
-            )
+            halves = [sorted(order[:half]), sorted(order[half:])]
+            rows.append({"ops": ["load"], "bytes": [4], "phase": halves})
         if rng.random() < 0.1:
             rows.append({"ops": ["store"], "bytes": [4], "phase": lanes, "banks": 2 * banks})
         if rng.random() < 0.05:
@@ -60,17 +50,8 @@ def toy_devices(rng: random.Random) -> dict:
         if rng.random() < 0.05:
             rows[0] |= {"row_words": 2 * banks}
         about = {"confidence": "inferred", "source": "made up"}
-        devices.append(
-            {
-                "name": f"toy{k}",
-                "title": "toy",
-                "aliases": [],
-                "lanes": lanes,
-                "banks": banks,
-                "bank_bytes": 4,
-                "instructions": [row | about for row in rows],
-            }
-        )
+        head = {"name": f"toy{k}", "title": "toy", "aliases": [], "lanes": lanes, "banks": banks}
+        devices.append({**head, "bank_bytes": 4, "instructions": [row | about for row in rows]})
     return {"schema": "layoutopt.devices/1", "devices": devices}
 
 
@@ -102,6 +83,11 @@ def random_tile(rng: random.Random, most: int, toy: bool) -> tuple[list[int], ob
     return shape, element
 
 
+def named(rng: random.Random) -> dict:
+    """The start of a problem."""
+    return {"schema": "layoutopt.problem/1", "name": f"fuzz{rng.randrange(10**6)}"}
+
+
 class Maker:
     """One random problem, field by field."""
 
@@ -110,12 +96,8 @@ class Maker:
 
     def problem(self) -> dict:
         rng = self.rng
-        most = (
-            rng.choice([6, 8, 16, 24, 32, 64, 128])
-            if self.toy
-            else rng.choice([16, 64, 128, 256, 512, 1024, 1024, 2048, 4096])
-        )
-        shape, element = random_tile(rng, most, self.toy)
+        sizes = [6, 8, 16, 24, 32, 64, 128] if self.toy else [16, 64, 128, 256, 512, 1024, 1024, 2048, 4096]
+        shape, element = random_tile(rng, rng.choice(sizes), self.toy)
         # A tile written one way and read another: what the project is for, and where the proofs are.
         self.transpose = rng.random() < 0.4
         if self.transpose:
@@ -130,16 +112,10 @@ class Maker:
         lanes = self.device.lanes
         self.threads = rng.choice([lanes, 2 * lanes, 4 * lanes])
         if not self.transpose:
-            self.threads = rng.choice(
-                [lanes, lanes, lanes, 2 * lanes, 4 * lanes, lanes // 2 or 1, lanes + 3, 1]
-            )
-        problem: dict = {
-            "schema": "layoutopt.problem/1",
-            "name": f"fuzz{rng.randrange(10**6)}",
-            "target": self.target,
-            "tile": {"shape": shape, "element": element},
-            "threads": self.threads,
-        }
+            few = lanes // 2 or 1
+            self.threads = rng.choice([lanes, lanes, lanes, 2 * lanes, 4 * lanes, few, lanes + 3, 1])
+        problem = named(rng) | {"target": self.target, "tile": {"shape": shape, "element": element}}
+        problem["threads"] = self.threads
         self.has_any = not self.tile.packed > 1 and rng.random() < 0.06
         problem["accesses"] = [self.access(k) for k in range(rng.choice([1, 2, 2, 2, 3, 3, 4]))]
         if dictated:
@@ -165,16 +141,13 @@ class Maker:
         entry: dict = {"name": f"a{number}", "op": op}
         if "matrix" not in op:
             entry["bytes"] = width
-            narrower = [
-                w for o, w in ops if o == op and w < width and width % w == 0 and w % self.tile.size == 0
-            ]
+            size = self.tile.size
+            narrower = [w for o, w in ops if o == op and w < width and not width % w and not w % size]
             if narrower and not self.has_any and rng.random() < 0.15:
-                entry["bytes"] = sorted(
-                    {width, *rng.sample(narrower, rng.randint(1, len(narrower)))}, reverse=True
-                )
-        loops = {
-            v: rng.choice([1, 2, 3, 4]) for v in rng.sample(["i", "j", "kk"], rng.choice([0, 0, 1, 1, 2]))
-        }
+                some = rng.sample(narrower, rng.randint(1, len(narrower)))
+                entry["bytes"] = sorted({width, *some}, reverse=True)
+        names = rng.sample(["i", "j", "kk"], rng.choice([0, 0, 1, 1, 2]))
+        loops = {v: rng.choice([1, 2, 3, 4]) for v in names}
         free = {}
         if self.has_any and number == 0 and width <= 4:
             free = {"b": rng.choice([2, 3, 4, 8, 16])}
@@ -191,17 +164,11 @@ class Maker:
         if free:
             entry |= {"any": free, "any_is": rng.choice(["worst", "worst", "uniform"])}
         if "matrix" not in op and rng.random() < (0.05 if self.transpose else 0.2):
-            entry["where"] = rng.choice(
-                [
-                    "tid % 3 != 1",
-                    f"lane < {rng.randint(1, self.device.lanes)}",
-                    "(tid ^ 5) & 3 and tid % 2 == 0 or tid == 0",
-                    "not (lane % 4 == 1)",
-                    "0 <= tid - 1 < 7",
-                    "warp == 0",
-                    "tid < 1",
-                ]
-            )
+            entry["where"] = rng.choice([
+                "tid % 3 != 1", f"lane < {rng.randint(1, self.device.lanes)}",
+                "(tid ^ 5) & 3 and tid % 2 == 0 or tid == 0", "not (lane % 4 == 1)", "0 <= tid - 1 < 7",
+                "warp == 0", "tid < 1",
+            ])  # fmt: skip
         if rng.random() < 0.25:
             entry["weight"] = rng.choice([2, 3, 0, 0.5, 7, "2.5", 1e3] + [f"1 + {v}" for v in loops])
             if entry["weight"] == "2.5":
@@ -219,9 +186,8 @@ class Maker:
                 continue
             if kind in ("ldmatrix", "stmatrix"):
                 if self.threads % self.device.lanes == 0:
-                    found.append(
-                        (f"{kind}.x{self.rng.choice([1, 2, 4])}{self.rng.choice(['', '.trans'])}", 16)
-                    )
+                    count, turned = self.rng.choice([1, 2, 4]), self.rng.choice(["", ".trans"])
+                    found.append((f"{kind}.x{count}{turned}", 16))
             else:
                 either = kind.startswith("cp.async") and self.rng.random() < 0.5  # the width decides which
                 found.append(("cp.async" if either else kind, width))
@@ -291,9 +257,8 @@ class Maker:
             found["families"] = sorted(rng.sample(FAMILIES, rng.randint(1, 5)), key=FAMILIES.index)
         if rng.random() < 0.3:
             tight = tile.tight_bytes
-            found["max_bytes"] = max(
-                1, rng.choice([tight - 1, tight, tight + tile.size, tight * 5 // 4, 2 * tight])
-            )
+            some = [tight - 1, tight, tight + tile.size, tight * 5 // 4, 2 * tight]
+            found["max_bytes"] = max(1, rng.choice(some))
         if rng.random() < 0.15:
             found["pitch_multiple_bytes"] = rng.choice([4, 8, 16, 3 * tile.size, tile.size])
         if rng.random() < 0.15:
@@ -327,31 +292,18 @@ def random_tile_set(rng: random.Random) -> dict:
     for k in range(rng.choice([2, 2, 3])):
         maker = Maker(rng, target, hardware(target))
         single = maker.problem()
-        while "any" in str(single["accesses"]) or any(
-            isinstance(a.get("bytes"), list) for a in single["accesses"]
-        ):
+        while any("any" in str(a) or isinstance(a.get("bytes"), list) for a in single["accesses"]):
             single = maker.problem()
         threads = threads or single["threads"]
         makers.append(maker)
-        tiles.append(
-            {
-                "name": f"T{k}",
-                **single["tile"],
-                **({"stages": rng.randint(2, 3)} if rng.random() < 0.4 else {}),
-            }
-        )
+        tiles.append({"name": f"T{k}", **single["tile"]})
+        if rng.random() < 0.4:
+            tiles[-1]["stages"] = rng.randint(2, 3)
         for access in single["accesses"]:
             if "matrix" in access["op"] and threads % maker.device.lanes:
                 continue
             entries.append({**access, "name": f"T{k}{access['name']}", "tile": f"T{k}"})
-    problem = {
-        "schema": "layoutopt.problem/1",
-        "name": f"fuzz{rng.randrange(10**6)}",
-        "target": target,
-        "tiles": tiles,
-        "threads": threads,
-        "accesses": entries,
-    }
+    problem = named(rng) | {"target": target, "tiles": tiles, "threads": threads, "accesses": entries}
     if rng.random() < 0.4:
         names = [t["name"] for t in tiles]
         problem["overlay"] = [names[:1], names[1:2]] if rng.random() < 0.5 else [names[:1], names[1:]]

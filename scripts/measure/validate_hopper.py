@@ -50,19 +50,15 @@ EPILOGUES: dict[str, tuple[dict[str, Any], str]] = {
         "        }});",
     ),
     "st.shared.v4": (
-        {
-            "op": "store",
-            "bytes": 16,
-            "index": ["16*warp + lane // 4 + 8*h", "8*(lane % 4) + 32*n"],
-            "for": {"h": 2, "n": 4},
-        },
+        {"op": "store", "bytes": 16, "index": ["16*warp + lane // 4 + 8*h", "8*(lane % 4) + 32*n"],
+         "for": {"h": 2, "n": 4}},
         "by_rows(acc, [&](int h, int n, const uint32_t (&v)[4]) {{\n"
         "            const uint32_t at = {base} + {name}_d_accumulators_bytes(tid, h, n);\n"
         '            asm volatile("st.shared.v4.b32 [%0], {{%1, %2, %3, %4}};"\n'
         '                ::"r"(at), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");\n'
         "        }});",
     ),
-}
+}  # fmt: skip
 # Inline PTX of the products: types of the operands, flags behind the descriptors.
 TYPES = {
     "f16": ("f16.f16", "f32.f16.f16", 16),
@@ -81,40 +77,29 @@ BITS = {
 
 def copies() -> list[dict[str, Any]]:
     """Tiles that TMA loads and stores: rows, elements, modes; and shapes of more dimensions and boxes."""
-    cases = []
-    for element in ("f16", "bf16", "e4m3", "f32"):
-        for mode in MODES:
-            for rows in (64, 128, 192, 256):
-                cases.append(
-                    {
-                        "shape": [rows, 128 // max(1, ELEMENT_BYTES[element] // 2)],
-                        "element": element,
-                        "mode": mode,
-                    }
-                )
-    more: list[dict[str, Any]] = [
-        {"shape": [128, 64], "element": "f16", "mode": mode, "order": [1, 0]} for mode in MODES
+    plain = [
+        ([rows, 128 // max(1, ELEMENT_BYTES[element] // 2)], element, {"mode": mode})
+        for element in ("f16", "bf16", "e4m3", "f32")
+        for mode in MODES
+        for rows in (64, 128, 192, 256)
     ]
-    more += [{"shape": [128, 128], "element": "f16", "mode": "128B", "box": [64, 64]}]
-    more += [
-        {"shape": [16, 128], "element": "f16", "mode": mode, "box": [4, 64 // s]}
-        for mode, s in (("128B", 1), ("64B", 2))
+    more = [
+        *(([128, 64], "f16", {"mode": mode, "order": [1, 0]}) for mode in MODES),
+        ([128, 128], "f16", {"mode": "128B", "box": [64, 64]}),
+        ([16, 128], "f16", {"mode": "128B", "box": [4, 64]}),
+        ([16, 128], "f16", {"mode": "64B", "box": [4, 32]}),
+        *(([3, 32, 128], "f16", {"mode": mode}) for mode in ("none", "64B", "128B")),
+        # rows shorter than the span
+        ([64, 16], "f16", {"mode": "128B", "box": [64, 16]}),
+        ([64, 16], "f16", {"mode": "64B", "box": [64, 16]}),
+        ([64, 64], "f16", {"mode": "128B", "box": [64, 16]}),
+        ([2, 3, 4, 8, 64], "bf16", {"mode": "128B"}),
+        ([96, 64], "f64", {"mode": "128B"}),
+        ([512, 32], "f32", {"mode": "128B"}),
+        ([96, 24], {"bytes": 4}, {"mode": "none"}),
+        ([64, 64], "f16", {"mode": "128B", "map": "u32"}),
     ]
-    more += [{"shape": [3, 32, 128], "element": "f16", "mode": mode} for mode in ("none", "64B", "128B")]
-    more += [
-        {"shape": [64, width], "element": "f16", "mode": mode, "box": [64, 16]}
-        for width, mode in ((16, "128B"), (16, "64B"), (64, "128B"))
-    ]  # rows shorter than the span
-    more += [{"shape": [2, 3, 4, 8, 64], "element": "bf16", "mode": "128B"}]
-    more += [
-        {"shape": [96, 64], "element": "f64", "mode": "128B"},
-        {"shape": [512, 32], "element": "f32", "mode": "128B"},
-    ]
-    more += [
-        {"shape": [96, 24], "element": {"bytes": 4}, "mode": "none"},
-        {"shape": [64, 64], "element": "f16", "mode": "128B", "map": "u32"},
-    ]
-    return cases + more
+    return [{"shape": shape, "element": element, **how} for shape, element, how in [*plain, *more]]
 
 
 def products() -> list[dict[str, Any]]:
@@ -130,10 +115,7 @@ def products() -> list[dict[str, Any]]:
     cases += [{"element": "f16", "k": 32, "a": "K", "b": "K", "mode": "128B"}]  # half a span
     # Epilogues with conflicts: boxes of whole rows, and spans of 32 and 64 bytes.
     plain = {"element": "f16", "k": 64, "a": "K", "b": "K", "mode": "128B"}
-    stores = [
-        {"mode": "none", "box": [128, 64]},
-        *({"mode": mode} for mode in ("none", "32B", "64B", "128B")),
-    ]
+    stores = [{"mode": "none", "box": [128, 64]}, *({"mode": mode} for mode in MODES)]
     return [*cases, *({**plain, "d": store, "by": by} for by in EPILOGUES for store in stores)]
 
 
@@ -143,18 +125,8 @@ def copy_case(number: int, case: dict[str, Any]) -> tuple[str, str]:
     fill = {key: case[key] for key in ("mode", "order", "box") if key in case}
     if "map" in case:
         fill["element"] = case["map"]
-    problem = from_data(
-        {
-            "name": name,
-            "target": TARGET,
-            "threads": 128,
-            "tile": {"shape": case["shape"], "element": case["element"]},
-            "accesses": [
-                {"name": "fill", "op": "tma.load", **fill},
-                {"name": "back", "op": "tma.store", **fill},
-            ],
-        }
-    )
+    accesses = [{"name": "fill", "op": "tma.load", **fill}, {"name": "back", "op": "tma.store", **fill}]
+    problem = from_data(one_tile(name, case, accesses))
     result = solve(problem)
     found = result.accesses[0].descriptor
     assert isinstance(found, TensorMap), result.reason
@@ -195,34 +167,28 @@ def product_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
     """A Hopper block: two operands by TMA, wgmma, an epilogue by lanes and TMA."""
     element = "f32" if case["element"] == "tf32" else case["element"]
     shapes = {side: [128, case["k"]] if case[side] == "K" else [case["k"], 128] for side in ("a", "b")}
-    accesses = []
+    accesses: list[dict[str, Any]] = []
     for side in ("a", "b"):
-        accesses.append({"tile": side, "name": "fill", "op": "tma.load"})
-        accesses.append(
-            {
-                "tile": side,
-                "name": "operand",
-                "op": f"wgmma.{side.upper()}",
-                "major": case[side],
-                "mode": case["mode"],
-            }
-        )
-    for access in accesses:
-        access["name"] = f"{access['name']} {access['tile']}"
-    return {
-        "name": name,
-        "target": TARGET,
-        "threads": 256,
-        "tiles": [
-            *({"name": side, "shape": shape, "element": element} for side, shape in shapes.items()),
-            {"name": "d", "shape": [128, 128], "element": "f16"},
-        ],
-        "accesses": [
-            *accesses,
-            {"tile": "d", "name": "accumulators", **EPILOGUES[case.get("by", "stmatrix.x4")][0]},
-            {"tile": "d", "name": "store", "op": "tma.store", **case.get("d", {})},
-        ],
-    }  # fmt: skip
+        operand = {"op": f"wgmma.{side.upper()}", "major": case[side], "mode": case["mode"]}
+        accesses += [
+            {"tile": side, "name": f"fill {side}", "op": "tma.load"},
+            {"tile": side, "name": f"operand {side}", **operand},
+        ]
+    accesses += [
+        {"tile": "d", "name": "accumulators", **EPILOGUES[case.get("by", "stmatrix.x4")][0]},
+        {"tile": "d", "name": "store", "op": "tma.store", **case.get("d", {})},
+    ]
+    tiles = [
+        *({"name": side, "shape": shape, "element": element} for side, shape in shapes.items()),
+        {"name": "d", "shape": [128, 128], "element": "f16"},
+    ]
+    return {"name": name, "target": TARGET, "threads": 256, "tiles": tiles, "accesses": accesses}
+
+
+def one_tile(name: str, case: dict[str, Any], accesses: list[dict[str, Any]]) -> dict[str, Any]:
+    """The problem of a case's tile."""
+    tile = {"shape": case["shape"], "element": case["element"]}
+    return {"name": name, "target": TARGET, "threads": 128, "tile": tile, "accesses": accesses}
 
 
 def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
@@ -278,9 +244,6 @@ struct Case_{name} {{
 
 # Bulk copies and multicast ------------------------------------------------------------------------
 
-# Columns of 4 bytes ask for a pad between the copies.
-COLUMNS = {"name": "columns", "op": "load", "index": ["tid % M", "i"], "for": {"i": 4}}
-
 
 def bulk_cases() -> list[dict[str, Any]]:
     """Rows, parts of rows and several rows at a time, with pads and without."""
@@ -299,25 +262,19 @@ def bulk_cases() -> list[dict[str, Any]]:
 def multicast_cases() -> list[dict[str, Any]]:
     """Clusters, the blocks of them that share a tile, and modes."""
     sizes = [(2, 2), (4, 2), (4, 4), (8, 8), (3, 3), (6, 2), (16, 16)]
-    cases = [
-        {
-            "kind": "multicast",
-            "shape": [192, 64],
-            "element": "f16",
-            "cluster": cluster,
-            "shared": shared,
-            "mode": mode,
-        }
+    plain = [
+        ([192, 64], "f16", cluster, shared, mode)
         for cluster, shared in sizes
-        for mode in ("none", "32B", "64B", "128B")
+        for mode in MODES
         if 192 * 64 // shared * shared == 192 * 64
     ]
-    more = [([8, 64], "f16", 2, "128B"), ([64, 128], "e4m3", 4, "128B"), ([64, 256], "f16", 4, "128B")]
-    cases += [
-        {"kind": "multicast", "shape": shape, "element": element, "cluster": n, "shared": n, "mode": mode}
-        for shape, element, n, mode in more
+    more = [
+        ([8, 64], "f16", 2, 2, "128B"),
+        ([64, 128], "e4m3", 4, 4, "128B"),
+        ([64, 256], "f16", 4, 4, "128B"),
     ]
-    return cases
+    fields = ("shape", "element", "cluster", "shared", "mode")
+    return [{"kind": "multicast", **dict(zip(fields, case, strict=True))} for case in [*plain, *more]]
 
 
 def moved_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
@@ -326,12 +283,13 @@ def moved_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
     if case["kind"] == "bulk":
         accesses = [{"name": "fill", "op": "cp.async.bulk", "bytes": case["bytes"]}]
         if case["columns"]:
+            # Columns of 4 bytes ask for a pad between the copies.
             rows, size = case["shape"][0], ELEMENT_BYTES[case["element"]]
-            accesses.append({**COLUMNS, "bytes": size, "index": [f"tid % {rows}", "i"]})
+            index = [f"tid % {rows}", "i"]
+            accesses.append({"name": "columns", "op": "load", "index": index, "for": {"i": 4}, "bytes": size})
     else:
         accesses = [{"name": "fill", "op": "tma.load", "mode": case["mode"], "multicast": case["shared"]}]
-    tile = {"shape": case["shape"], "element": case["element"]}
-    whole = {"name": name, "target": TARGET, "threads": 128, "tile": tile, "accesses": accesses}
+    whole = one_tile(name, case, accesses)
     return whole if case["kind"] == "bulk" else {**whole, "block": {"cluster": case["cluster"]}}
 
 

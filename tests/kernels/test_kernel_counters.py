@@ -32,10 +32,7 @@ RECORDS = {
     if "launches" in record
 }
 # Known only from what the text does not hold (constant tables), or from contents of buffers.
-NOT_CERTAIN = {
-    "constant_table",
-    *(name for name, launch in LAUNCHES.items() if launch.data_dependent),
-}
+NOT_CERTAIN = {"constant_table", *(name for name, launch in LAUNCHES.items() if launch.data_dependent)}
 COUNTERS = {
     f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}"
     for part in ("ld", "st", "atom")

@@ -66,11 +66,7 @@ count = partial(evaluate, gpu=device("sm_90"))
 
 
 def test_a_column_is_32_way():
-    p = program(
-        (shifted(7), ("$tid.x",), ("a",)),
-        (STORE, ("a", values.ZERO), ()),
-        (Exit(), (), ()),
-    )
+    p = program((shifted(7), ("$tid.x",), ("a",)), (STORE, ("a", values.ZERO), ()), (Exit(), (), ()))
     found = count(p, Launch(block=(64, 1, 1), grid=(3, 5, 1)))
     tally = found.tallies[1]
     assert found.certain

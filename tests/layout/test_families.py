@@ -67,10 +67,7 @@ assert "cute::Stride<cute::Int<9>, cute::Int<1>>" in emitted, emitted
 helped = CliRunner().invoke(main, ["solve", "--help"]).output
 assert "odd" in helped
 """
-SQUARE = [
-    writes("rows", 4, ["i", "tid"], i=8),
-    reads("columns", 4, ["tid", "i"], i=8),
-]
+SQUARE = [writes("rows", 4, ["i", "tid"], i=8), reads("columns", 4, ["tid", "i"], i=8)]
 
 
 def test_a_new_family_is_a_record_and_its_candidates(problem_file):
@@ -93,10 +90,7 @@ def test_every_family_with_pads_is_in_the_list():
 
 def test_interval_pads_are_a_row_of_their_own(problem_file):
     """Whatever other families the problem allows."""
-    accesses = [
-        writes("r", 4, ["i", "tid"], i=32),
-        reads("c", 4, ["tid", "i"], i=32),
-    ]
+    accesses = [writes("r", 4, ["i", "tid"], i=32), reads("c", 4, ["tid", "i"], i=32)]
     problem = load(
         problem_file(
             tile={"shape": [32, 32], "element": "f32"},

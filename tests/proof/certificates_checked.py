@@ -36,9 +36,6 @@ def certified(data, gpu, tmp_path, **options):
 
 
 def plain_transpose(**layout):
-    accesses = [
-        writes("rows", 4, ["i", "tid"], i=8),
-        reads("columns", 4, ["tid", "i"], i=8),
-    ]
+    accesses = [writes("rows", 4, ["i", "tid"], i=8), reads("columns", 4, ["tid", "i"], i=8)]
     tile = {"shape": [8, 8], "element": "f32"}
     return {"name": "t", "tile": tile, "threads": 8, "accesses": accesses, "layout": layout}

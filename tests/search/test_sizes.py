@@ -107,10 +107,7 @@ def test_dimensions_in_another_order():
 
 def test_a_pad_after_every_so_many_elements():
     """Strides on one dimension: no row to pad."""
-    accesses = [
-        reads("strided", 4, ["tid * (M // 128)"]),
-        writes("neighbours", 4, ["tid"]),
-    ]
+    accesses = [reads("strided", 4, ["tid * (M // 128)"]), writes("neighbours", 4, ["tid"])]
     raw = file([{"M": 1024}, {"M": 2048}], accesses=accesses, threads=128)
     raw["tile"] = {"shape": ["M"], "element": "f32"}
     common = found(raw)

@@ -397,10 +397,7 @@ def test_what_is_no_layout_is_mended():
 )
 def test_constraints_are_kept(problem_file, layout, kind):
     tile = {"shape": [32, 32], "element": "f32"}
-    accesses = [
-        writes("rows", 4, ["i", "tid"], i=32),
-        reads("columns", 4, ["tid", "i"], i=32),
-    ]
+    accesses = [writes("rows", 4, ["i", "tid"], i=32), reads("columns", 4, ["tid", "i"], i=32)]
     problem = load(problem_file(tile=tile, threads=32, accesses=accesses, layout=layout))
     found = nearest(problem, "x0*32 + x1")
     assert (found.edit.kind, found.excess) == (kind, 0)
