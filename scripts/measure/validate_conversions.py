@@ -20,6 +20,7 @@ import on_gpu
 from layoutopt.codegen.templates import filled_text, parts_of
 
 COUNT = 66
+THREADS = 128
 TYPES = {"f16": "unsigned short", "f32": "unsigned", "e4m3": "unsigned char"}
 COUNTERS = {kind: f"{on_gpu.WAVEFRONTS}_op_{short}.sum" for kind, short in (("load", "ld"), ("store", "st"))}
 
@@ -27,29 +28,16 @@ COUNTERS = {kind: f"{on_gpu.WAVEFRONTS}_op_{short}.sum" for kind, short in (("lo
 def write(folder: Path) -> None:
     """The program and what its kernels are expected to count."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "checkers"))
-    from triton_conversions import WARPS, question
+    from triton_conversions import question
 
-    import layoutopt
     from layoutopt.codegen.conversion import emit_conversion
 
     parts = parts_of(Path(__file__).with_suffix(".cu").read_text())
-    text = parts["start"] + filled_text(parts["check"], THREADS=32 * WARPS)
+    text = parts["start"] + filled_text(parts["check"], THREADS=THREADS)
     rows, calls = [], ""
     for seed in range(1, COUNT + 1):
         shape, element, source, destination = question(seed)
-        asked = {
-            "shape": shape,
-            "element": element,
-            "source": source,
-            "destination": destination,
-            "threads": 32 * WARPS,
-        }
-        found = layoutopt.convert(**asked)
-        if seed % 3 == 1:
-            less = layoutopt.convert(**asked, max_bytes=max(1, found.bytes // 2))
-            found = less if less.status != "infeasible" else found
-        elif seed % 3 == 2:
-            found = layoutopt.convert(**asked, minimise="instructions")
+        found = validated(seed, shape, element, source, destination)
         name = f"conversion_{seed}"
 
         def numbers(bases: dict) -> str:
@@ -67,6 +55,18 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "conversions.cu").write_text(text + filled_text(parts["end"], CALLS=calls))
     (folder / "expected.json").write_text(json.dumps(rows))
+
+
+def validated(seed: int, shape: list, element: str, source: dict, destination: dict):
+    """The conversion of a question, in turn with less scratch and with few instructions."""
+    import layoutopt
+
+    asked = {"shape": shape, "element": element, "source": source, "destination": destination}
+    found = layoutopt.convert(**asked, threads=THREADS)
+    if seed % 3 == 1:
+        less = layoutopt.convert(**asked, threads=THREADS, max_bytes=max(1, found.bytes // 2))
+        return less if less.status != "infeasible" else found
+    return layoutopt.convert(**asked, threads=THREADS, minimise="instructions") if seed % 3 == 2 else found
 
 
 def split(found, kind: str) -> int:
