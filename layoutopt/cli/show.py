@@ -144,5 +144,7 @@ def _json(found: Views) -> dict[str, object]:
         "note": found.note,
         "widths": found.widths,
         **({"tile": found.tile[0], "base_bytes": found.tile[1]} if found.tile is not None else {}),
-        "pictures": [to_json(p) for p in found.pictures()],
+        "pictures": [
+            to_json(*each) for each in zip(found.pictures(), found.costs(chosen.access), strict=True)
+        ],
     }

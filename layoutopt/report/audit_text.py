@@ -6,7 +6,7 @@ from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 from layoutopt.problems.answer import Status
 from layoutopt.problems.text import shape_text, tile_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.report.text import columns, notes, operation_text
+from layoutopt.report.text import access_lines, columns
 from layoutopt.study.check import Audit, AuditedAccess, BlockAudit
 
 
@@ -28,20 +28,7 @@ def _tile_report(problem: Problem, audit: Audit) -> str:
         f"  alignment  {audit.alignment_bytes} bytes",
         "",
     ]
-    rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts", "profiler")]
-    rows += [
-        (
-            a.name,
-            operation_text(a, problem),
-            str(a.wavefronts),
-            str(a.ideal),
-            str(a.bank_conflicts),
-            _counted(a),
-        )
-        for a in audit.accesses
-    ]
-    lines += [*columns(rows, {0, 1}), *notes(audit.accesses)]
-    lines += ["", *_profiler(audit), ""]
+    lines += [*access_lines(problem, audit.accesses, _counted), "", *_profiler(audit), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"
     if audit.status is not Status.INFEASIBLE and audit.excess:
@@ -67,24 +54,10 @@ def _block_report(block: Block, audit: BlockAudit) -> str:
         )
         for part in audit.tiles
     ]
-    accesses = [("access", "tile", "op", "wavefronts", "ideal", "bank_conflicts")]
-    accesses += [
-        (
-            a.name,
-            part.tile,
-            operation_text(a, block),
-            str(a.wavefronts),
-            str(a.ideal),
-            str(a.bank_conflicts),
-        )
-        for part in audit.tiles
-        for a in part.audit.accesses
-    ]
     limit = f" of {audit.max_bytes:,}" if audit.max_bytes is not None else ""
     lines = [f"{block.name}  {len(tiles)} tile{'s' * (len(tiles) > 1)}  on {audit.target}", ""]
     lines += [*columns(placed, {0, 1, 2}), "", f"  bytes      {audit.bytes:,}{limit}", ""]
-    lines += columns(accesses, {0, 1, 2})
-    lines += [*notes([a for part in audit.tiles for a in part.audit.accesses]), ""]
+    lines += [*access_lines(block, [a for part in audit.tiles for a in part.audit.accesses]), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     lines += [f"  {part.tile}: {f.kind}: {f.message}" for part in audit.tiles for f in part.audit.findings]
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"

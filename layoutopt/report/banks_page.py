@@ -23,9 +23,9 @@ from layoutopt.ground.escape import script, xml, xml_text
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
-from layoutopt.report.banks_text import LayoutCost, default_colouring, summary
-from layoutopt.study.picture import instruction
-from layoutopt.study.show import Shown, Views
+from layoutopt.report.banks_text import default_colouring, summary
+from layoutopt.study.picture import Shown, instruction
+from layoutopt.study.show import Views
 
 # Lane accesses that a page holds, 4 bytes each before base64; an access beyond its share is cut short.
 MAX_LANE_ACCESSES: Final = 1 << 18
@@ -111,25 +111,8 @@ def _access(found: Views, number: int, access: LaneTrace, iterations: range, war
         "left_out": len(access.element) // warps - len(iterations),
         "rule": _rule(found.gpu.rule(access.operation)),
         "element": _packed(element),
-        "cost": _cost(found, access),
+        "cost": summary(access.name, found.costs(number), found.note),
     }
-
-
-def _cost(found: Views, access: LaneTrace) -> list[str]:
-    """What the whole access costs under each layout, and what to do."""
-    costs = []
-    for shown in found.layouts:
-        counts = count_wavefronts(shown.table[access.element], access.active, access.operation, found.gpu)
-        costs.append(
-            LayoutCost(
-                shown.name,
-                shown.offset,
-                int(shown.table.max()) + found.problem.tile.storage.element_bytes,
-                int(counts.wavefronts.sum()),
-                int(counts.ideal.sum()),
-            )
-        )
-    return summary(access.name, costs, found.note)
 
 
 def _rule(rule: PhaseRule) -> dict[str, Any]:

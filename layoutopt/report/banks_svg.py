@@ -5,7 +5,7 @@ from __future__ import annotations
 from layoutopt.ground.escape import xml as escape
 from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
-from layoutopt.report.banks_text import default_colouring, meeting_text, picture_costs, summary
+from layoutopt.report.banks_text import default_colouring, meeting_text, summary
 from layoutopt.study.picture import Cell, Line, Picture, instruction_text
 from layoutopt.study.show import Views
 
@@ -40,7 +40,7 @@ def document(found: Views, colour_by: str | None) -> str:
     blocks = [_picture(p, by, found.gpu.lanes) for p in shown]
     width = max(_LEFT * 2 + sum(w for _, w, _ in blocks) + _GAP * (len(blocks) - 1), 640)
     access = found.problem.accesses[found.chosen.access]
-    notes = [*summary(access.name, picture_costs(shown), found.note), _legend(by)]
+    notes = [*summary(access.name, found.costs(found.chosen.access), found.note), _legend(by)]
     height = _TOP + max(h for _, _, h in blocks) + 22 + 16 * len(notes)
     title = (
         f"{found.problem.name}, {tile_text(found.problem)} on {found.gpu.name}: {access.op} "

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from layoutopt.ground.escape import terminal
 from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
-from layoutopt.study.picture import Cell, Line, Meeting, Picture, instruction_text
+from layoutopt.study.picture import Cell, Cost, Line, Meeting, Picture, instruction_text
 from layoutopt.study.show import Views
 
 MIN_WIDTH = 80
@@ -40,7 +39,7 @@ def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str
     lines = [*_wrapped(head, width), ""]
     lines += pictures(shown, width, by, lanes, colour)
     lines += ["", *legend(shown, width, by, lanes, colour)]
-    notes = summary(access.name, picture_costs(shown), found.note)
+    notes = summary(access.name, found.costs(found.chosen.access), found.note)
     lines += [""] + [piece for text in notes for piece in _wrapped("  " + text, width)]
     return "\n".join(lines)
 
@@ -50,22 +49,7 @@ def default_colouring(shown: Sequence[Picture]) -> str:
     return "phase" if any(len(p.phases) > 1 for p in shown) else "lane"
 
 
-class LayoutCost(NamedTuple):
-    """What a whole access costs under a layout."""
-
-    name: str
-    offset: str
-    bytes: int
-    wavefronts: int
-    ideal: int
-
-
-def picture_costs(shown: Sequence[Picture]) -> list[LayoutCost]:
-    """The costs that the pictures state."""
-    return [LayoutCost(p.layout, p.offset, p.bytes, p.access_wavefronts, p.access_ideal) for p in shown]
-
-
-def summary(access: str, costs: Sequence[LayoutCost], note: str) -> list[str]:
+def summary(access: str, costs: Sequence[Cost], note: str) -> list[str]:
     """What the access costs in all, under each layout (the last is the best), and what to do."""
     lines = [
         f"{c.name}: all of {access!r} takes {_plural(c.wavefronts, 'wavefront')}, "

@@ -26,7 +26,9 @@ def explanation_report(problem: Problem | Block, explanation: Explanation | Bloc
 
 def _tile_report(problem: Problem, explanation: Explanation) -> str:
     if explanation.conflict_free:
-        verdict = f"free of conflicts: {explanation.offset}"
+        chosen = any(access.any for access in problem.accesses)
+        free = "no more wavefronts than the values need" if chosen else "free of conflicts"
+        verdict = f"{free}: {explanation.offset}"
     elif explanation.conflict_free is False and not explanation.lower_bound:
         verdict = "no layout keeps to the constraints"
     elif explanation.conflict_free is False:

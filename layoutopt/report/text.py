@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 from layoutopt.expressions.grammar import lookups
 from layoutopt.layout.formula import offset_expression
@@ -39,13 +40,7 @@ def _tile_report(problem: Problem, result: Result, seconds: float | None) -> str
         *cluster_lines(problem.block),
         "",
     ]
-    rows = [("access", "op", "wavefronts", "ideal", "bank_conflicts")]
-    rows += [
-        (a.name, operation_text(a, problem), str(a.wavefronts), str(a.ideal), str(a.bank_conflicts))
-        for a in result.accesses
-    ]
-    lines += columns(rows, {0, 1})
-    lines += notes(result.accesses)
+    lines += access_lines(problem, result.accesses)
     lines += ["", f"  {_verdict(result, seconds)}", *_proved(result.weighted_excess, result.proof)]
     if result.estimate is not None:
         lines += [f"  {_estimated(result.estimate)}"]
@@ -65,19 +60,6 @@ def _block_report(block: Block, found: Arrangement) -> str:
     if not found.tiles:
         return "\n".join([*lines, f"{found.status}: {found.reason}"]) + "\n"
     owner = {access.name: access.tile for access in block.accesses}
-    reports = [a for part in found.tiles for a in part.result.accesses]
-    rows = [("access", "tile", "op", "wavefronts", "ideal", "bank_conflicts")]
-    rows += [
-        (
-            a.name,
-            owner[a.name],
-            operation_text(a, block),
-            str(a.wavefronts),
-            str(a.ideal),
-            str(a.bank_conflicts),
-        )
-        for a in reports
-    ]
     limit = f" of {found.max_bytes:,}" if found.max_bytes is not None else ""
     lines += [
         *columns(_tile_rows(block, found, owner), {0, 1, 2}),
@@ -86,8 +68,7 @@ def _block_report(block: Block, found: Arrangement) -> str:
         f"  alignment  {found.alignment_bytes} bytes",
         *cluster_lines(block.block),
         "",
-        *columns(rows, {0, 1, 2}),
-        *notes(reports),
+        *access_lines(block, [a for part in found.tiles for a in part.result.accesses]),
         "",
         f"  {_block_verdict(found)}",
         *_proved(found.weighted_excess, found.proof),
@@ -96,9 +77,28 @@ def _block_report(block: Block, found: Arrangement) -> str:
     return "\n".join(lines) + "\n"
 
 
-def notes(accesses: Sequence[AccessReport]) -> list[str]:
-    """What stands below the table of accesses."""
-    return [*_over_values(accesses), *descriptor_lines(accesses), *_chosen_lanes(accesses)]
+def access_lines(
+    problem: Problem | Block,
+    accesses: Sequence[AccessReport],
+    profiler: Callable[[Any], str] | None = None,
+) -> list[str]:
+    """What each access costs: its tile where there are several, its op, the counts; what was chosen, below.
+
+    Args:
+        problem: whose accesses they are.
+        accesses: the totals of each.
+        profiler: what stands in a last column of that name, access by access.
+    """
+    owner = {a.name: (a.tile,) for a in problem.accesses} if isinstance(problem, Block) else {}
+    named = ("access", *["tile"][: len(owner)], "op")
+    more = ("profiler",) if profiler is not None else ()
+    rows = [(*named, "wavefronts", "ideal", "bank_conflicts", *more)]
+    for a in accesses:
+        counts = str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)
+        own = (profiler(a),) if profiler is not None else ()
+        rows.append((a.name, *owner.get(a.name, ()), operation_text(a, problem), *counts, *own))
+    table = columns(rows, set(range(len(named))))
+    return [*table, *_over_values(accesses), *descriptor_lines(accesses), *_chosen_lanes(accesses)]
 
 
 def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:

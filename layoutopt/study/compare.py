@@ -261,7 +261,7 @@ class _BlockRows:
             wavefronts=_sum(rows, "wavefronts"),
             ideal=_sum(rows, "ideal"),
             excess=_sum(rows, "excess"),
-            ways=max((row.ways for row in rows if row.ways is not None), default=None),
+            ways=None if any(row.ways is None for row in rows) else max(row.ways or 0 for row in rows),
             weighted_wavefronts=_sum(rows, "weighted_wavefronts"),
             index_ops=cost,
             blocks_per_sm=fits.blocks if fits else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -119,25 +118,6 @@ def with_known_lanes(
     return assigned(problem, known)
 
 
-def known_case(
-    problem: Problem, gpu: Device, widths: Mapping[str, int] | None = None, budget: Budget | None = None
-) -> Case:
-    """The problem with widths by access name, the widest where left out; traced within the budget.
-
-    Raises:
-        OutOfTime: the time was over before the end.
-        ProblemFileError: some values are known only at run time, or as for `case_of`.
-    """
-    for i, access in enumerate(problem.accesses):
-        if access.any:
-            raise ProblemFileError(
-                f"accesses[{i}].any",
-                "values known only at run time are not supported here; "
-                "`layoutopt solve` and `check` count them",
-            )
-    return case_of(problem, gpu, widths, budget)
-
-
 @dataclass(frozen=True, slots=True)
 class Solved:
     """A problem of one tile and its best layout.
@@ -176,16 +156,16 @@ def solved(
 
     Raises:
         OutOfTime: the time was over before the first layout.
-        ProblemFileError: as for `known_case`, before the search.
+        ProblemFileError: the problem contradicts itself.
     """
     chosen = with_known_lanes(problem, gpu, budget)
     free = msgspec.structs.replace(chosen, layout=msgspec.structs.replace(chosen.layout, offset=None))
-    case = known_case(free, gpu, budget=budget)
+    case = case_of(free, gpu, budget=budget)
     part = budget.part(share) if share < 1 else budget
     if case.widths:
         result = solve(free, target=gpu, budget=part, progress=progress)
     else:
         result = solve_cases([case], Ask(part, progress=progress))
     widths = chosen_widths(free, result)
-    case = known_case(free, gpu, widths) if widths else case
+    case = case_of(free, gpu, widths) if widths else case
     return Solved(case, chosen.layout, result, lanes_text(problem, chosen), widths)

@@ -10,6 +10,7 @@ from typing import Final
 
 from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.case import Case
+from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.engine.witness import PhaseWitness, witness
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, to_text
@@ -86,9 +87,16 @@ class PhaseWords:
                 yield from self._phase(layout, k, row, f"Left over with {found}")
 
     def _phase(self, layout: Layout | Node, k: int, row: int, title: str) -> Iterator[str]:
-        """The worst phase of one instruction, in a sentence and a drawing."""
-        access = self.case.lanes.accesses[k]
-        address = self.case.table(layout)[access.element[row]]
+        """The worst phase of one instruction, in a sentence and a drawing; a sentence where lanes choose."""
+        access, table = self.case.lanes.accesses[k], self.case.table(layout)
+        if isinstance(chosen := self.case.accesses[k], ChoiceTrace):
+            counts = chosen.count(table)
+            over = "at worst over all values" if chosen.any_is == "worst" else "expected over uniform values"
+            took, least = counts.wavefronts[row], counts.ideal[row]
+            text = f"{over}, one takes {took:g} wavefronts, where {least:g} could do."
+            yield f"{title}: `{access.name}`: {text}"
+            return
+        address = table[access.element[row]]
         served = witness(address.tolist(), access.active[row].tolist(), access.operation, self.case.device)
         worst = max(served, key=lambda p: p.wavefronts)
         warp, iteration = self.case.place(k, row)

@@ -8,6 +8,7 @@ the wavefront that serves it.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,34 @@ MAX_BYTES = 1 << 24
 MAX_LINES = 1 << 18
 MOST_WHOLE_LINES = 1 << 10
 """Of a picture; beyond, only lines that are touched say what stands in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A layout to draw: its name, its formula in elements (may be empty), and byte offsets.
+
+    The offsets are those of elements by row-major index, of packed elements those of their bytes.
+    """
+
+    name: str
+    offset: str
+    table: IntArray
+
+    def cost(self, problem: Problem, gpu: Device, access: LaneTrace) -> Cost:
+        """What a whole access costs under it."""
+        counts = count_wavefronts(self.table[access.element], access.active, access.operation, gpu)
+        size = int(self.table.max()) + problem.tile.storage.element_bytes
+        return Cost(self.name, self.offset, size, int(counts.wavefronts.sum()), int(counts.ideal.sum()))
+
+
+class Cost(Struct, frozen=True):
+    """What a whole access costs under a layout, and the bytes of the layout."""
+
+    name: str
+    offset: str
+    bytes: int
+    wavefronts: int
+    ideal: int
 
 
 class Instruction(Struct, frozen=True):
@@ -99,7 +128,6 @@ class Picture(Struct, frozen=True):
         lines: every line of the tile.
         phases: what serves what.
         wavefronts, ideal: of this instruction.
-        access_wavefronts, access_ideal: of the whole access.
         bank_bytes: of a word.
         meeting: the worst conflict; None without conflicts.
     """
@@ -111,10 +139,13 @@ class Picture(Struct, frozen=True):
     phases: tuple[Served, ...]
     wavefronts: int
     ideal: int
-    access_wavefronts: int
-    access_ideal: int
     bank_bytes: int
     meeting: Meeting | None
+
+    @property
+    def excess(self) -> int:
+        """Wavefronts that an even spread over the banks would save."""
+        return self.wavefronts - self.ideal
 
     @property
     def banks(self) -> int:
@@ -134,22 +165,14 @@ def instruction_text(problem: Problem, chosen: Instruction) -> str:
     return f"{problem.accesses[chosen.access].name}, warp {chosen.warp}{loops}"
 
 
-def picture(
-    problem: Problem,
-    gpu: Device,
-    access: LaneTrace,
-    row: int,
-    table: IntArray,
-    *,
-    layout: str,
-    offset: str,
-) -> Picture:
-    """Draw instruction `row` of `access` under byte offsets as `layoutopt.study.show.Shown` has them.
+def picture(problem: Problem, gpu: Device, access: LaneTrace, row: int, shown: Shown) -> Picture:
+    """Draw instruction `row` of `access` under a layout.
 
     Raises:
         LayoutError: the layout takes more than MAX_BYTES, or MAX_LINES rows of banks.
         VerificationError: this module and the conflict engine count differently.
     """
+    table = shown.table
     size = int(table.max()) + problem.tile.storage.element_bytes
     if size > MAX_BYTES:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {MAX_BYTES:,} at most")
@@ -158,29 +181,18 @@ def picture(
         raise LayoutError(
             f"the layout takes more than {MAX_LINES:,} rows of banks, the most that a picture shows"
         )
-    address = table[access.element[row]].tolist()
-    active = access.active[row].tolist()
-    phases = serve(address, active, access.operation, gpu)
-    counts = count_wavefronts(table[access.element], access.active, access.operation, gpu)
+    address, active = table[access.element[row : row + 1]], access.active[row : row + 1]
+    phases = serve(address[0].tolist(), active[0].tolist(), access.operation, gpu)
+    counts = count_wavefronts(address, active, access.operation, gpu)
+    wavefronts, ideal = int(counts.wavefronts[0]), int(counts.ideal[0])
     mine = sum(len(p.passes) + p.idle_passes for p in phases)
-    if mine != int(counts.wavefronts[row]):
+    if mine != wavefronts:
         raise VerificationError(
-            f"{access.name}: the picture serves {mine} wavefronts, "
-            f"the engine counts {int(counts.wavefronts[row])}"
+            f"{access.name}: the picture serves {mine} wavefronts, the engine counts {wavefronts}"
         )
-    return Picture(
-        layout=layout,
-        offset=offset,
-        bytes=size,
-        lines=_lines(problem, table, size, phases, rule.banks, rule.bank_bytes),
-        phases=phases,
-        wavefronts=mine,
-        ideal=int(counts.ideal[row]),
-        access_wavefronts=int(counts.wavefronts.sum()),
-        access_ideal=int(counts.ideal.sum()),
-        bank_bytes=rule.bank_bytes,
-        meeting=_meeting(problem, access.element[row], phases) if mine > int(counts.ideal[row]) else None,
-    )
+    lines = _lines(problem, table, size, phases, rule.banks, rule.bank_bytes)
+    meeting = _meeting(problem, access.element[row], phases) if mine > ideal else None
+    return Picture(shown.name, shown.offset, size, lines, phases, mine, ideal, rule.bank_bytes, meeting)
 
 
 def _lines(
@@ -242,8 +254,8 @@ def _meeting(problem: Problem, element: IntArray, phases: tuple[Served, ...]) ->
     )
 
 
-def to_json(drawn: Picture) -> dict[str, Any]:
-    """A picture as JSON-ready data: the phases, and the cells that are touched."""
+def to_json(drawn: Picture, cost: Cost) -> dict[str, Any]:
+    """A picture as JSON-ready data: the phases, and the cells that are touched; the cost of the access."""
     touched = [
         {
             "byte_offset": line.byte_offset + bank * drawn.bank_bytes,
@@ -265,8 +277,8 @@ def to_json(drawn: Picture) -> dict[str, Any]:
         "bank_bytes": drawn.bank_bytes,
         "wavefronts": drawn.wavefronts,
         "ideal": drawn.ideal,
-        "access_wavefronts": drawn.access_wavefronts,
-        "access_ideal": drawn.access_ideal,
+        "access_wavefronts": cost.wavefronts,
+        "access_ideal": cost.ideal,
         "phases": [{"lanes": p.lanes, "wavefronts": len(p.passes) + p.idle_passes} for p in drawn.phases],
         "touched": touched,
     }

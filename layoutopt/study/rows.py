@@ -319,7 +319,7 @@ class TileRows:
             wavefronts=rounded_count(sum(a.wavefronts for a in accesses)),
             ideal=rounded_count(sum(a.ideal for a in accesses)),
             excess=rounded_count(sum(a.excess for a in accesses)),
-            ways=max(ways, default=None),
+            ways=max(ways) if len(ways) == len(accesses) else None,
             weighted_wavefronts=case.weighted_wavefronts(counts) / case.lanes.weight_unit,
             blocks_per_sm=fits.blocks if fits else None,
             blocks_by_shared_memory=fits.by_shared_memory if fits else None,

@@ -10,7 +10,7 @@ import numpy as np
 
 from layoutopt.accesses.lower import assigned, byte_table, chosen_widths, offset_formula
 from layoutopt.accesses.trace import Trace
-from layoutopt.engine.case import Case
+from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import to_text
@@ -28,24 +28,12 @@ from layoutopt.problems.text import lanes_text, widths_text
 from layoutopt.problems.types import Block, Constraints, Problem
 from layoutopt.search.block import solve
 from layoutopt.study.block import Part, placed
-from layoutopt.study.known import known_case, solved
-from layoutopt.study.picture import Instruction, Picture, instruction, picture
+from layoutopt.study.known import solved
+from layoutopt.study.picture import Cost, Instruction, Picture, Shown, instruction, picture
 
 MAX_FILE_BYTES = 1 << 26
 SOLVED = "solved"
 NONE, PUBLISHED = "none", "published"
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A layout to draw: its name, its formula in elements (may be empty), and byte offsets.
-
-    The offsets are those of elements by row-major index, of packed elements those of their bytes.
-    """
-
-    name: str
-    offset: str
-    table: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +62,13 @@ class Views:
 
     def pictures(self) -> tuple[Picture, ...]:
         """The chosen instruction under every layout."""
-        access = self.lanes.accesses[self.chosen.access]
-        return tuple(
-            picture(self.problem, self.gpu, access, self.chosen.row, s.table, layout=s.name, offset=s.offset)
-            for s in self.layouts
-        )
+        access, row = self.lanes.accesses[self.chosen.access], self.chosen.row
+        return tuple(picture(self.problem, self.gpu, access, row, shown) for shown in self.layouts)
+
+    def costs(self, access: int) -> list[Cost]:
+        """What the whole of an access costs under every layout."""
+        lanes = self.lanes.accesses[access]
+        return [shown.cost(self.problem, self.gpu, lanes) for shown in self.layouts]
 
 
 def views(
@@ -108,52 +98,65 @@ def views(
     """
     budget, asked = Budget.of_limit(time_limit), _Asked(before, access, warp, iteration)
     if isinstance(problem, Block):
-        return _block_views(problem, gpu, asked, budget)
+        return _of_block(problem, gpu, asked, budget)
+    _check_drawable(problem)
     best = solved(problem, gpu, budget)
-    notes = _chosen(best.lanes, best.widths)
     shown = _as_solved(best.case, best.result) if best.result.layout is not None else None
+    notes = _chosen(best.lanes, best.widths)
     found = asked.views(best.case, best.layout, shown, best.result.reason, notes)
     return replace(found, widths=best.widths)
 
 
-def _block_views(tile_set: Block, gpu: Device, asked: _Asked, budget: Budget) -> Views:
+def _of_block(block: Block, gpu: Device, asked: _Asked, budget: Budget) -> Views:
     """The views of one tile of several, under the layout that it gets beside the others."""
-    owners = {a.name: a.tile for a in tile_set.accesses}
+    owners = {a.name: a.tile for a in block.accesses}
     if asked.access is not None and asked.access not in owners:
         raise ProblemFileError("--access", f"no access {asked.access!r}; there are {', '.join(owners)}")
     if asked.access is None and (asked.warp is not None or asked.iteration):
         raise ProblemFileError("--access", "--warp and --iteration need it where there are several tiles")
     if asked.before not in (NONE, PUBLISHED, SOLVED):
         raise ProblemFileError("--layout", "a file holds the layout of one tile, and here are several")
-    tiles = {t.name: t for t in tile_set.tiles if asked.access is None or owners[asked.access] == t.name}
     cases = {}
-    for name, tile in tiles.items():
-        with fields_of(tile_set, tile):
-            cases[name] = known_case(tile_set.problem(tile), gpu)
-    found = solve(tile_set, target=gpu, budget=budget)
-    # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
-    busy = [name for name, case in cases.items() if any(a.active.any() for a in case.lanes.accesses)]
+    for tile in block.tiles:
+        if asked.access is None or owners[asked.access] == tile.name:
+            with fields_of(block, tile):
+                _check_drawable(own := block.problem(tile))
+                cases[tile] = case_of(own, gpu)
+    found = solve(block, target=gpu, budget=budget)
     results = {name: part.result for part in found.tiles for name in part.tiles}
-    parts = {p.tile: p for p in placed(tile_set, gpu, found).parts} if found.tiles else {}
+    parts = {p.tile: p for p in placed(block, gpu, found).parts} if found.tiles else {}
     drawn = []
-    for name in busy or cases:
-        with fields_of(tile_set, tiles[name]):
-            if name in parts:
-                drawn.append(_part_views(parts[name], results[name], gpu, asked, len(tile_set.tiles)))
+    # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
+    for tile in [tile for tile, case in cases.items() if case.lanes.taking_part] or cases:
+        with fields_of(block, tile):
+            if tile.name in parts:
+                views = _of_part(parts[tile.name], results[tile.name], gpu, asked, len(block.tiles))
             else:
-                first = asked.views(cases[name], tile_set.problem(tiles[name]).layout, None, found.reason, [])
-                drawn.append(replace(first, tile=(name, 0)))
-    return max(drawn, key=_worst)
+                views = asked.views(cases[tile], block.problem(tile).layout, None, found.reason, [])
+                views = replace(views, tile=(tile.name, 0))
+        drawn.append(views)
+    return max(drawn, key=lambda views: views.pictures()[0].excess)
 
 
-def _part_views(part: Part, result: Result, gpu: Device, asked: _Asked, count: int) -> Views:
+def _of_part(part: Part, result: Result, gpu: Device, asked: _Asked, count: int) -> Views:
     """The views of one tile of so many, with the lanes and widths of its layout beside the others."""
     chosen, widths = assigned(part.problem, result), chosen_widths(part.problem, result)
-    case = known_case(chosen, gpu, widths)
+    case = case_of(chosen, gpu, widths)
     place = f"tile {part.tile} of {count}; its first stage begins at byte {part.base_bytes:,}"
     notes = [place, *_chosen(lanes_text(part.problem, chosen), widths)]
     drawn = asked.views(case, part.problem.layout, _as_solved(case, part.answer), "", notes)
     return replace(drawn, tile=(part.tile, part.base_bytes), widths=widths)
+
+
+def _check_drawable(problem: Problem) -> None:
+    """Refuse lanes that choose at run time: nobody knows which words they touch."""
+    for i, access in enumerate(problem.accesses):
+        if access.any:
+            raise ProblemFileError(
+                f"accesses[{i}].any",
+                "values known only at run time are not supported here; "
+                "solve, check, compare and explain count them",
+            )
 
 
 def _chosen(lanes: str, widths: dict[str, int]) -> list[str]:
@@ -167,11 +170,6 @@ def _as_solved(case: Case, answer: Result | str) -> Shown:
         assert answer.layout is not None
         return Shown("solved", answer.offset or "", case.table(answer.layout))
     return Shown("solved", answer, case.table(offset_formula(answer, case.problem.tile)))
-
-
-def _worst(views: Views) -> int:
-    first = views.pictures()[0]
-    return first.wavefronts - first.ideal
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,92 +187,79 @@ class _Asked:
         """What to draw of a tile, once the best layout is known.
 
         Args:
-            case: the accesses.
-            layout: the constraints of the file, with the layout in use.
-            solved: the best layout; None where there is none, for `reason`.
-            reason: see there.
+            case: with the lanes and widths of the best layout.
+            layout: constraints, with the layout in use.
+            solved: the best layout.
+            reason: why there is none.
             notes: what to say first.
 
         Raises:
             ProblemFileError: as for `views`.
         """
         problem = msgspec.structs.replace(case.problem, layout=layout)
-        layouts: list[Shown] = []
+        layouts = [solved] if solved is not None else []
         if self.before != SOLVED:
             first = _before(problem, self.before)
             try:
                 case.check(first.table)
+                layouts.insert(0, first)
             except LayoutError as error:
                 notes = [*notes, f"{first.name} cannot serve the accesses ({error}), so it is not drawn"]
-            else:
-                layouts.append(first)
-        if solved is not None:
-            layouts.append(solved)
-        elif not layouts:
+        if not layouts:
             raise ProblemFileError("layout", f"no layout to draw: {reason}")
-        else:
+        if solved is None:
             notes = [*notes, f"no layout was found: {reason}"]
         chosen = self._instruction(case, problem, layouts[0].table)
         return Views(problem, case.device, case.lanes, tuple(layouts), chosen, "; ".join(notes), {})
 
     def _instruction(self, case: Case, problem: Problem, table: IntArray) -> Instruction:
         """The instruction asked for; what is left open is that of the worst conflict under a table."""
-        gpu = case.device
         names = [a.name for a in problem.accesses]
         if self.access is not None and self.access not in names:
             raise ProblemFileError("--access", f"no access {self.access!r}; there are {', '.join(names)}")
-        busy = [k for k, a in enumerate(case.lanes.accesses) if a.active.any()]
-        candidates = [names.index(self.access)] if self.access is not None else busy
-        if not {*candidates} & {*busy}:
+        asked = [k for k, name in enumerate(names) if self.access in (None, name)]
+        busy = [k for k in asked if case.lanes.accesses[k].active.any()]
+        if not busy:
             field = "--access" if self.access is not None else "accesses"
             raise ProblemFileError(
                 field, "nothing to draw: no lane takes part, the hardware moves it by itself"
             )
-        worst = [(*worst_instruction(case.accesses[k].count(table)), k) for k in candidates]
+        worst = [(*worst_instruction(case.accesses[k].count(table)), k) for k in busy]
         _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
-        start = instruction(problem, number, row, gpu.lanes)
-        loops = problem.accesses[number].loops
-        values = dict(start.iteration)
+        start = instruction(problem, number, row, case.device.lanes)
+        loops, values = problem.accesses[number].loops, dict(start.iteration)
         for name, value in self.iteration.items():
             if name not in loops:
                 known = ", ".join(loops) or "none"
-                raise ProblemFileError(
-                    "--iteration", f"{names[number]!r} has no loop {name!r}; its loops: {known}"
-                )
+                reason = f"{names[number]!r} has no loop {name!r}; its loops: {known}"
+                raise ProblemFileError("--iteration", reason)
             if not 0 <= value < loops[name]:
                 raise ProblemFileError("--iteration", f"{name} lies in 0..{loops[name] - 1}, not {value}")
             values[name] = value
-        warps = -(-problem.threads // gpu.lanes)
-        own_warp = start.warp if self.warp is None else self.warp
-        if not 0 <= own_warp < warps:
-            raise ProblemFileError("--warp", f"lies in 0..{warps - 1}, not {own_warp}")
+        warps = -(-problem.threads // case.device.lanes)
+        warp = start.warp if self.warp is None else self.warp
+        if not 0 <= warp < warps:
+            raise ProblemFileError("--warp", f"lies in 0..{warps - 1}, not {warp}")
         step = 0
         for name, trips in loops.items():
             step = step * trips + values[name]
-        return Instruction(number, step * warps + own_warp, own_warp, values)
+        return Instruction(number, step * warps + warp, warp, values)
 
 
 def _before(problem: Problem, name: str) -> Shown:
     if name == NONE:
         storage = problem.tile.storage
-        table = np.arange(storage.elements) * storage.element_bytes
-        return Shown(
-            "row-major",
-            to_text(offset_expression(row_major(problem.tile.shape, storage.element_bytes))),
-            table,
-        )
-    if name == PUBLISHED:
-        if problem.layout.offset is not None:
-            return _formula(problem, "in use", "layout.offset", problem.layout.offset)
+        plain = offset_expression(row_major(problem.tile.shape, storage.element_bytes))
+        return Shown("row-major", to_text(plain), np.arange(storage.elements) * storage.element_bytes)
+    if name != PUBLISHED:
+        return _from_file(problem, Path(name))
+    title, field, text = "in use", "layout.offset", problem.layout.offset
+    if text is None:
         if problem.published is None:
             raise ProblemFileError("published", "the problem names no published layout")
-        return _formula(problem, "published", "published.offset", problem.published.offset)
-    return _from_file(problem, Path(name))
-
-
-def _formula(problem: Problem, name: str, field: str, text: str) -> Shown:
+        title, field, text = "published", "published.offset", problem.published.offset
     try:
-        return Shown(name, text, byte_table(offset_formula(text, problem.tile), problem.tile))
+        return Shown(title, text, byte_table(offset_formula(text, problem.tile), problem.tile))
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, field) from None
     except LayoutError as error:
@@ -294,8 +279,7 @@ def _from_file(problem: Problem, path: Path) -> Shown:
         raise ProblemFileError(field, f"{str(path)!r} holds no layout: {error}") from None
     made_for = layout.shape, layout.element_bytes, layout.packed
     if made_for != (problem.tile.shape, problem.tile.storage.element_bytes, problem.tile.packed):
-        raise ProblemFileError(
-            field, f"{str(path)!r} is made for shape {layout.shape}, not {problem.tile.shape}"
-        )
+        reason = f"{str(path)!r} is made for shape {layout.shape}, not {problem.tile.shape}"
+        raise ProblemFileError(field, reason)
     table = layout.table()[..., :: layout.packed].ravel()
     return Shown(path.name, to_text(element_expression(layout)), table)
