@@ -148,6 +148,7 @@ class Asked:
     def answer(self, problem: Problem | Block, gpu: Device) -> int:
         """Solve, write what is asked for, print the answer; the exit code."""
         from layoutopt.study.faster import timed
+        from layoutopt.study.hints import with_hints
 
         if self.certificate is not None:
             from layoutopt.search.certify import check_certifiable
@@ -160,6 +161,7 @@ class Asked:
         seconds = time.monotonic() - start
         if not self.stopped.is_set():
             found = timed(problem, found, gpu, self.time_limit, seconds)
+            found = with_hints(problem, found, gpu, self.time_limit - seconds)
         self._write(problem, found, gpu, seconds)
         return 1 if found.excess else CODES[found.status]
 

@@ -168,8 +168,9 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         name="split",
         heading="pages, blocks and interval pads",
-        adds="one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any order, "
-        "and (with pad) one pad on a single cut",
+        adds="one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any order "
+        "but those that keep the pieces of a cut together, which are as if not cut, and (with pad) one pad "
+        "on a single cut",
         bytes="none",
         index="a division, a remainder, a multiplication and an addition for each cut",
         picture="x1 // 2 * 8 + x0*2 + x1 % 2",

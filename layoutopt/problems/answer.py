@@ -280,6 +280,7 @@ class Result(Versioned, frozen=True):
         estimate: of the time that the layout takes, where that was asked for.
         faster: a layout that is estimated faster on as many blocks, where one was found.
         model: what `method` "model" took, where that was asked.
+        hints: what is not estimated, and what to write into the file for fewer wavefronts, in sentences.
     """
 
     problem: Name
@@ -301,6 +302,7 @@ class Result(Versioned, frozen=True):
     model: ModelGrowth | None = None
     estimate: Estimate | None = None
     faster: FasterLayout | None = None
+    hints: tuple[str, ...] = ()
     schema_: str = RESULT_SCHEMA
 
     @property

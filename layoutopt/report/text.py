@@ -46,6 +46,7 @@ def _tile_report(problem: Problem, result: Result, seconds: float | None) -> str
         lines += [f"  {_estimated(result.estimate)}"]
     if result.faster is not None:
         lines += [f"  {result.faster.text}"]
+    lines += [f"  {hint}" for hint in result.hints]
     if result.model is not None and result.method == "model":
         lines += [f"  one model: {rounds_text(result.model)}"]
     if result.reason:

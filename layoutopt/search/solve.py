@@ -13,7 +13,7 @@ import msgspec
 from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned, chosen_widths, width_choices
 from layoutopt.engine.case import Case, case_of, cases
-from layoutopt.engine.estimate import estimate
+from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
@@ -250,8 +250,10 @@ def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
 
 
 def estimated(case: Case, result: Result) -> Result:
-    """The same for a result of one case that has a layout."""
+    """The same for a result of one case that has a layout, where its time can be estimated."""
     assert result.layout is not None
+    if why_no_estimate(case) is not None:
+        return result
     took = estimate(case, result.layout, case.count(case.table(result.layout)))
     return msgspec.structs.replace(result, estimate=took)
 

@@ -51,12 +51,15 @@ def timed(
 def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -> Result:
     """The result with its estimate, and with a padded layout where that is estimated faster.
 
-    Without time, and where nothing is estimated, the result stays as it is.
+    Without time the result stays as it is; where nothing is estimated, it says so.
     """
-    if result.layout is None or budget.spent or problem.layout.objective.time_first:
+    if result.layout is None or budget.spent:
         return result
     case = case_of(assigned(problem, result), gpu, chosen_widths(problem, result))
-    if why_no_estimate(case) is not None:
+    if (why := why_no_estimate(case)) is not None:
+        said = () if case.chooses else (f"no time is estimated, as {why}",)
+        return msgspec.structs.replace(result, hints=said)
+    if problem.layout.objective.time_first:
         return result
     result = estimated(case, result)
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.engine.estimate import estimate
+from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.budget import Budget
@@ -46,9 +46,9 @@ class EditedLayout(Struct, frozen=True):
 
 
 def estimate_of(used: InUse, layout: Layout | Node, budget: Budget) -> Estimate | None:
-    """The estimate of a layout of the tile; None where lanes choose at run time, or no time is left."""
+    """The estimate of a layout of the tile; None where there is none, or no time is left."""
     case = used.case
-    if case.chooses or (budget.spent and is_large(case, used.node)):
+    if why_no_estimate(case) is not None or (budget.spent and is_large(case, used.node)):
         return None
     return estimate(case, layout, case.count(case.table(layout)))
 
