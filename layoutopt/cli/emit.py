@@ -106,11 +106,11 @@ def _code(
     """The text, and its figures: of one tile, or of all with those of each under `tiles`."""
     from layoutopt.codegen import block
 
-    if name is not None and tiles.whole is not None:
+    if name is not None and not tiles.alone:
         tiles = replace(tiles, name=name)
     data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": tiles.name, "lang": lang}
     figures = [data]
-    if tiles.whole is not None:
+    if not tiles.alone:
         fields = "tile", "base_bytes", "stages", "stage_bytes"
         data["tiles"] = figures = [{f: getattr(part, f) for f in fields} for part in tiles.parts]
     if as_edit:

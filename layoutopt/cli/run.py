@@ -42,7 +42,7 @@ def command(file: Path, as_json: bool, **how: Any) -> int:
     tiles = solved()
     found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]
     agrees = all(one["agrees"] for one in found)
-    if as_json and tiles.whole is None:
+    if as_json and tiles.alone:
         say_json(found[0])
     elif as_json:
         each = [{"tile": part.tile, **one} for part, one in zip(tiles.parts, found, strict=True)]

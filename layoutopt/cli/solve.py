@@ -147,8 +147,7 @@ class Asked:
 
     def answer(self, problem: Problem | Block, gpu: Device) -> int:
         """Solve, write what is asked for, print the answer; the exit code."""
-        from layoutopt.study.faster import timed
-        from layoutopt.study.hints import with_hints
+        from layoutopt.study.hints import timed, with_hints
 
         if self.certificate is not None:
             from layoutopt.search.certify import check_certifiable

@@ -23,7 +23,7 @@ from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem, Resources
 from layoutopt.search.block import solve
-from layoutopt.study.block import Part, Placed, Whole, placed
+from layoutopt.study.block import Part, Placed, placed
 from layoutopt.study.known import check_answer
 
 
@@ -92,7 +92,7 @@ def plans_of(
         ProblemFileError: two names become the same identifier.
         LayoutError: the language cannot express the layout of a tile, which the text names.
     """
-    if tiles.whole is None:
+    if tiles.alone:
         (part,) = tiles.parts
         return (plan_for(language, part.problem, tiles.device, part.answer, name=name, only=only),)
     plans = []
@@ -121,10 +121,10 @@ def text_of(tiles: Placed, plans: Sequence[Plan]) -> str:
     Raises:
         LayoutError: as for `plans_of`.
     """
-    if tiles.whole is None:
+    if tiles.alone:
         return code(plans[0])
     known = LANGUAGES[plans[0].language]
-    text = "\n".join(_head(known, tiles, tiles.whole)) + "\n"
+    text = "\n".join(_head(known, tiles)) + "\n"
     for part, plan in zip(tiles.parts, plans, strict=True):
         with _about(part):
             text += "\n" + code(plan)
@@ -144,7 +144,7 @@ def self_test(tiles: Placed) -> str:
         LayoutError: no NVIDIA GPU has a tile's size or an access's instruction, or what an access costs is
             known at run time only.
     """
-    if tiles.whole is None:
+    if tiles.alone:
         (part,) = tiles.parts
         return selftest.program(run_plan(part.problem, tiles.device, part.answer))
     name, plans, tests = identifier(tiles.name), [], ""
@@ -153,8 +153,8 @@ def self_test(tiles: Placed) -> str:
             plans.append(run_plan(_beside(tiles, part), tiles.device, part.answer))
             tests += selftest.placed_tile_test(plans[-1], name, part.tile, part.stages)
     named = {part.tile: plan.name for part, plan in zip(tiles.parts, plans, strict=True)}
-    always = [tile for tile in named if not any(tile in time for time in tiles.whole.times)]
-    times = [[named[tile] for tile in (*always, *time)] for time in tiles.whole.times or ((),)]
+    always = [tile for tile in named if not any(tile in time for time in tiles.times)]
+    times = [[named[tile] for tile in (*always, *time)] for time in tiles.times or ((),)]
     return selftest.block_program(name, text_of(tiles, plans), plans, tests, times)
 
 
@@ -165,18 +165,18 @@ def _functions(access: AccessPlan) -> list[str]:
     return [access.name, *(f"{access.name}_{part}" for part in ("bytes", *steps, *active))]
 
 
-def _head(language: Language, tiles: Placed, whole: Whole) -> list[str]:
+def _head(language: Language, tiles: Placed) -> list[str]:
     name, mark = identifier(tiles.name), language.comment
-    constants = [(f"{name}_bytes", whole.bytes), (f"{name}_alignment", whole.alignment_bytes)]
+    constants = [(f"{name}_bytes", tiles.bytes), (f"{name}_alignment", tiles.alignment_bytes)]
     if (cluster := tiles.parts[0].problem.block.cluster) is not None:
         constants.append((f"{name}_cluster", cluster))
     lines = [
         f"{mark} {comment(tiles.name)} on {tiles.device.name}: layouts by layoutopt {__version__}",
-        f"{mark} {comment(whole.summary)}",
+        f"{mark} {comment(tiles.summary)}",
         *language.start_of(name),
         "",
         *(language.constant.format(*constant) for constant in constants),
-        f"{mark} {language.declared.format(name=name, alignment=whole.alignment_bytes)}",
+        f"{mark} {language.declared.format(name=name, alignment=tiles.alignment_bytes)}",
         f"{mark} Stage s of a tile begins at base + s * stage_bytes; the code below counts from there.",
     ]
     stages = {f"{name}_{part.tile}_stage_bytes": part.stages for part in tiles.parts}

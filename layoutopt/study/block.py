@@ -41,37 +41,31 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """The bytes in which several tiles lie.
+class Placed:
+    """Tiles with a layout each; of one tile by itself, its part alone.
 
     Attributes:
+        name: of the problem.
+        device: the target.
+        parts: in the order of the file.
         bytes: to the end of the last tile.
         alignment_bytes: of the start of everything.
         summary: what is known of it, in a line.
         times: the tiles that lie in the same bytes at different times, time by time.
     """
 
-    bytes: int
-    alignment_bytes: int
-    summary: str
-    times: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Tiles with a layout each.
-
-    Attributes:
-        name: of the problem.
-        device: the target.
-        parts: in the order of the file.
-        whole: where they lie; None of one tile by itself.
-    """
-
     name: str
     device: Device
     parts: tuple[Part, ...]
-    whole: Whole | None = None
+    bytes: int = 0
+    alignment_bytes: int = 1
+    summary: str = ""
+    times: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one tile by itself, and no block."""
+        return not self.parts[0].tile
 
 
 def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement | str) -> Placed:
@@ -90,8 +84,8 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
         layout = own_answer(part.result, own, shared[tile.name])
         parts.append(Part(tile.name, own, place.base_bytes, place.stages, place.stage_bytes, layout))
     summary = f"{answer.bytes} bytes, {answer.excess} excess wavefronts; {answer.status}"
-    whole = Whole(answer.bytes, answer.alignment_bytes, summary, problem.overlay)
-    return Placed(problem.name, gpu, tuple(parts), whole)
+    size, alignment = answer.bytes, answer.alignment_bytes
+    return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
 
 
 def tables_of(block: Block, found: Arrangement) -> dict[str, IntArray]:
@@ -158,4 +152,4 @@ def placed_in_use(block: Block, gpu: Device) -> Placed:
         parts.append(Part(part.tile, own, part.base_bytes, part.stages, part.stage_bytes, part.audit.offset))
     alignment = max(part.audit.alignment_bytes for part in audit.tiles)
     summary = f"{audit.bytes} bytes, {audit.excess} excess wavefronts; as the file has it"
-    return Placed(block.name, gpu, tuple(parts), Whole(audit.bytes, alignment, summary, block.overlay))
+    return Placed(block.name, gpu, tuple(parts), audit.bytes, alignment, summary, block.overlay)

@@ -32,7 +32,6 @@ from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimate_of, fix
-from layoutopt.study.idle_xor import alignment_note, idle_xor
 from layoutopt.study.in_use import AnyLayout, InUse
 
 BLOCK_SCHEMA: Final = "layoutopt.tile_set_audit/1"
@@ -205,8 +204,8 @@ def _audit(used: InUse, solver: Solver | None, budget: Budget | None) -> Audit:
         *(f for lanes, _, c in known for f in findings.worst(used, lanes, c)),
         *findings.unused(used),
         *findings.too_large(used),
-        *idle_xor(used, counts, budget),
-        *alignment_note(used, budget),
+        *findings.idle_xor(used, counts, budget),
+        *findings.alignment_note(used, budget),
         *(f for lanes, source, c in known for f in findings.fusion(used, lanes, source, c)),
     ]
     excess = rounded_count(sum(r.excess for r in reports))

@@ -1,7 +1,11 @@
-"""What would do better than an answer that leaves conflicts, in a line that says what to write into the file.
+"""What `solve` prints beside its answer: its estimate, what is faster, and what would leave fewer conflicts.
+
+An XOR in no more bytes costs instructions that a pad does not. Where bytes buy nothing, blocks on a
+multiprocessor the same, the answer of `solve` is not what a kernel wants, and it says so.
 
 A file fixes more than a kernel needs: the width of an access, which thread moves what, the order of lanes.
-Where conflicts remain, each is asked about in turn, until one leaves fewer wavefronts.
+Where conflicts remain, each is asked about in turn, until one leaves fewer wavefronts; the line says what to
+write into the file.
 """
 
 from __future__ import annotations
@@ -14,20 +18,96 @@ from typing import Final
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
-from layoutopt.accesses.lower import MAX_WIDTH_CHOICES, chosen_widths
+from layoutopt.accesses.lower import MAX_WIDTH_CHOICES, assigned, chosen_widths
 from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import Arrangement, Result
-from layoutopt.problems.types import Access, Block, Problem
-from layoutopt.search.solve import solve
+from layoutopt.problems.answer import Arrangement, FasterLayout, Result
+from layoutopt.problems.types import FAMILIES, Access, Block, Problem
+from layoutopt.search.proposal import Ask
+from layoutopt.search.solve import Under, estimated, solve
+from layoutopt.study.advice import difference
 from layoutopt.study.relaxations import Relaxations
 
-_MOST_SECONDS: Final = 2.0
-_SHARE: Final = 0.5  # of the time, for other widths
+_SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
+_PADS: Final = ("none", "order", "pad")
+# Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
+_FASTER: Final = 1.005
+_MOST_SECONDS: Final = 2.0  # for what would leave fewer conflicts
+_WIDTHS_SHARE: Final = 0.5  # of these, for other widths
+
+
+def timed(
+    problem: Problem | Block,
+    result: Result | Arrangement,
+    gpu: Device,
+    time_limit: float,
+    seconds: float,
+) -> Result | Arrangement:
+    """What `solve` prints, in a share of what a search of so many seconds left of its limit.
+
+    Args:
+        problem: what was solved.
+        result: its answer; one that has an estimate, or is of several tiles, stays as it is.
+        gpu: the device.
+        time_limit: of the search, in seconds.
+        seconds: that it took.
+    """
+    if isinstance(problem, Block) or isinstance(result, Arrangement) or result.estimate is not None:
+        return result
+    return with_faster(problem, result, gpu, Budget(_SHARE * (time_limit - seconds)))
+
+
+def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -> Result:
+    """The result with its estimate, and with a padded layout where that is estimated faster.
+
+    Without time the result stays as it is; where nothing is estimated, it says so.
+    """
+    if result.layout is None or budget.spent:
+        return result
+    case = case_of(assigned(problem, result), gpu, chosen_widths(problem, result))
+    if (why := why_no_estimate(case)) is not None:
+        said = () if case.chooses else (f"no time is estimated, as {why}",)
+        return msgspec.structs.replace(result, hints=said)
+    if problem.layout.objective.time_first:
+        return result
+    result = estimated(case, result)
+    allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
+    # Of a layout with pads, the search among pads would find the same again.
+    if problem.is_dictated or "pad" not in allowed or result.family in _PADS or budget.spent:
+        return result
+    try:
+        under = Under(case.asked, gpu, budget)
+        constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
+        padded = under.solve(constraints, Ask(budget, every_layout=False))
+    except OutOfTime:
+        return result
+    if padded.layout is None or padded.offset == result.offset or budget.spent:
+        return result
+    return msgspec.structs.replace(result, faster=_faster(result, under.estimated(padded)))
+
+
+def _faster(result: Result, other: Result) -> FasterLayout | None:
+    now, then = result.estimate, other.estimate
+    if now is None or then is None or (then.blocks_per_sm or 0) < (now.blocks_per_sm or 0):
+        return None
+    if then.cycles * _FASTER > now.cycles or then.time * _FASTER > now.time:
+        return None
+    differences = (
+        f"{1 - then.cycles / now.cycles:.1%} faster",
+        difference((other.bytes or 0) - (result.bytes or 0), "byte"),
+        difference(then.instructions - now.instructions, "index instruction"),
+        difference((other.excess or 0) - (result.excess or 0), "wavefront"),
+    )
+    text = f"{other.offset}: {', '.join(filter(None, differences))}; --minimise time is as fast"
+    return FasterLayout(other.offset or "", other.bytes or 0, then.cycles, text)
+
+
+# What would leave fewer conflicts --------------------------------------------------------------
 
 
 def with_hints(
@@ -78,7 +158,7 @@ def _other_widths(case: Case, layout: Layout, budget: Budget) -> Iterator[str]:
     accesses = (msgspec.structs.replace(a, bytes=choices.get(a.name, a.bytes)) for a in case.asked.accesses)
     asked = msgspec.structs.replace(case.asked, accesses=tuple(accesses))
     try:
-        other = solve(asked, target=case.device, budget=budget.part(_SHARE))
+        other = solve(asked, target=case.device, budget=budget.part(_WIDTHS_SHARE))
     except ProblemFileError:
         return  # a constraint contradicts what an access becomes
     if other.layout is None:

@@ -27,7 +27,7 @@ from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.search.block import solve
-from layoutopt.study.faster import timed
+from layoutopt.study.hints import timed
 
 ERROR: Final = "error"
 LOST: Final = "lost"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import layoutopt
 from layoutopt.hardware.devices import device
-from layoutopt.study.faster import timed
+from layoutopt.study.hints import timed
 
 LIMIT = 60.0  # seconds for each problem
 TEMPLATE = {

@@ -126,7 +126,7 @@ def test_idle_xor_bits_and_the_alignment_of_addresses():
 
 def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):
     """Each bit of an XOR, the address form of each, and each kind of edit, take as long as the count."""
-    monkeypatch.setattr("layoutopt.study.idle_xor._QUICK", 0)
+    monkeypatch.setattr("layoutopt.study.findings._QUICK", 0)
     monkeypatch.setattr("layoutopt.study.edits._QUICK_LANES", 0)
     problem = load(ROOT / "problems" / "basics" / "gemm_a_128x64_f16.json")
     layout = "x0*64 + (x1 ^ x0 % 16 * 8)"

@@ -22,7 +22,7 @@ from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import device
-from layoutopt.study.faster import timed
+from layoutopt.study.hints import timed
 from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.export import rows as export_rows
 from layoutopt.sweeps.export import write_parquet
