@@ -55,6 +55,9 @@ class Conversion:
         proof: of the wavefronts.
         within_warps: no element leaves its warp, so that barriers of the warp do, or shuffles.
         target: the GPU.
+        layout: coordinate vectors, one for each bit of an element's offset in scratch, the lowest first, then
+            one for each bit of the number of its round; coordinates are the XOR of those of the bits set.
+            In one round it is Triton's `shared_linear`.
         registers: elements that a thread of the source holds, and of the destination.
         element_bytes: of an element.
         reason: why there is none, where the status says so.
@@ -69,6 +72,7 @@ class Conversion:
     proof: Bound
     within_warps: bool
     target: str
+    layout: tuple[tuple[int, ...], ...]
     registers: tuple[int, int]
     element_bytes: int
     reason: str | None = None
@@ -93,6 +97,7 @@ class Conversion:
             "bytes": self.bytes,
             "wavefronts": self.wavefronts,
             "rounds": self.rounds,
+            "layout": [list(vector) for vector in self.layout],
             "instructions": listed,
             "register_copies": [list(pair) for pair in self.register_copies],
             "within_warps": self.within_warps,
@@ -202,10 +207,10 @@ def _convert(
     )
     _check_held(held, wanting, places[1])
     registers = 1 << len(held["register"]), 1 << len(wanting["register"])
-    about = gpu.name, registers, tile.element_bytes
+    about = registers, tile.element_bytes
     if copies := _copies_within_threads(held, wanting):
         bound = Bound(0, "nothing moves between threads")
-        return Conversion("optimal", 0, 0, 0, (), copies, bound, True, *about)
+        return Conversion("optimal", 0, 0, 0, (), copies, bound, True, gpu.name, (), *about)
     shared = memory(gpu)
     wanted = _wanted(wanting)
     lower = _lower_bound(held, wanted, element_bits, shared)
@@ -216,7 +221,7 @@ def _convert(
     found = list(plans(_stored(held), wanted, element_bits, shared, room))
     if not found:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
-        return Conversion("infeasible", 0, 0, 0, (), (), bound, within, *about, why)
+        return Conversion("infeasible", 0, 0, 0, (), (), bound, within, gpu.name, (), *about, why)
     best = min(found, key=lambda plan: _rank(plan, minimise))
     listed = tuple(instructions(best, (held["register"], wanting["register"]), element_bits))
     wavefronts = _count(listed, gpu)
@@ -231,6 +236,8 @@ def _convert(
         _repeats(wanting["register"]),
         bound,
         within,
+        gpu.name,
+        tuple(_coordinates(vector, tile.shape) for vector in best.offset),
         *about,
     )
 
@@ -282,6 +289,14 @@ def _vectors(
                 f"{1 << len(found['warp'])} of {1 << len(found['lane'])}",
             )
     return found
+
+
+def _coordinates(vector: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    found = []
+    for extent in reversed(shape):
+        found.append(vector % extent)
+        vector //= extent
+    return tuple(reversed(found))
 
 
 def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]], place: str) -> None:

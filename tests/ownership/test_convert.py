@@ -11,7 +11,7 @@ import pytest
 from command import layoutopt as command
 from conftest import ROOT
 from oracle import banks
-from oracle.conversions import execute, expected
+from oracle.conversions import element, execute, expected, moved
 from oracle.toy import toy_device
 
 import layoutopt
@@ -77,10 +77,23 @@ def general(rng, shape, covers):
             return bases
 
 
-def verify(found, source, destination, element, gpu="sm_90"):
+def lies_where_the_layout_says(found, bases, kind, size):
+    """Coordinates by the layout's vectors, at the addresses of every instruction of vectors."""
+    bits = (found.bytes // size).bit_length() - 1
+    for instruction in found.to_json()["instructions"]:
+        if instruction["kind"] == kind:
+            for warp, lane, register, address in moved(instruction, size):
+                number = address // size | instruction["round"] << bits
+                at = element({"register": found.layout, "lane": [], "warp": []}, number, 0, 0)
+                assert at == element(bases, register, lane, warp)
+
+
+def verify(found, source, destination, element_type, gpu="sm_90"):
     """Every element arrives, and the wavefronts are those that plain loops count."""
     data = found.to_json()
-    assert execute(data, source, destination, BYTES[element]) == expected(destination)
+    assert execute(data, source, destination, BYTES[element_type]) == expected(destination)
+    if found.instructions:
+        lies_where_the_layout_says(found, source, "store", BYTES[element_type])
     wavefronts = 0
     for instruction in found.instructions:
         for address in instruction.byte_address.tolist():
