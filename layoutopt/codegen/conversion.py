@@ -64,7 +64,7 @@ class _Body:
         # What one warp stores for others, and scratch that is used again, need a barrier of the block.
         stored = [i.byte_address.max(axis=1) for i in conversion.instructions if i.kind == "store"]
         every_warp = all((np.max(stored, axis=0) >= 0).tolist()) if stored else True
-        alone = conversion.within_warps and every_warp and conversion.rounds == 1
+        alone = conversion.shuffles is not None and every_warp and conversion.rounds == 1
         self.barrier = "    __syncwarp();" if alone else "    __syncthreads();"
 
     def of(self, instruction: Instruction) -> list[str]:

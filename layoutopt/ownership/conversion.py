@@ -19,7 +19,7 @@ from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
 from layoutopt.ownership.instructions import Instruction, instructions
 from layoutopt.ownership.linear import Memory, Plan, Room, Side, memory, moves, plans
-from layoutopt.ownership.spaces import Span, independent
+from layoutopt.ownership.spaces import Span, independent, intersection
 from layoutopt.problems.types import SCHEMA as PROBLEM_SCHEMA
 from layoutopt.problems.types import Name, Tile
 
@@ -53,7 +53,8 @@ class Conversion:
         register_copies: (to, from): registers of the destination that hold what another one does; where
             there are no instructions, `from` is the source's.
         proof: of the wavefronts.
-        within_warps: no element leaves its warp, so that barriers of the warp do, or shuffles.
+        shuffles: where no element leaves its warp: how many of all warps, at least, would move them without
+            scratch or barriers, each as long as a wavefront; else None.
         target: the GPU.
         layout: coordinate vectors, one for each bit of an element's offset in scratch, the lowest first, then
             one for each bit of the number of its round; coordinates are the XOR of those of the bits set.
@@ -70,7 +71,7 @@ class Conversion:
     instructions: tuple[Instruction, ...]
     register_copies: tuple[tuple[int, int], ...]
     proof: Bound
-    within_warps: bool
+    shuffles: int | None
     target: str
     layout: tuple[tuple[int, ...], ...]
     registers: tuple[int, int]
@@ -100,7 +101,7 @@ class Conversion:
             "layout": [list(vector) for vector in self.layout],
             "instructions": listed,
             "register_copies": [list(pair) for pair in self.register_copies],
-            "within_warps": self.within_warps,
+            "shuffles": self.shuffles,
             "proof": {
                 "wavefronts": {"lower_bound": self.proof.lower_bound, "scope": self.proof.scope},
             },
@@ -210,18 +211,18 @@ def _convert(
     about = registers, tile.element_bytes
     if copies := _copies_within_threads(held, wanting):
         bound = Bound(0, "nothing moves between threads")
-        return Conversion("optimal", 0, 0, 0, (), copies, bound, True, gpu.name, (), *about)
+        return Conversion("optimal", 0, 0, 0, (), copies, bound, 0, gpu.name, (), *about)
     shared = memory(gpu)
     wanted = _wanted(wanting)
     lower = _lower_bound(held, wanted, element_bits, shared)
     bound = Bound(lower, "every layout of scratch and every list of instructions")
-    within = _within_warps(held, wanting)
+    shuffles = _shuffles(held, wanting, tile.element_bytes)
     most = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
     room = Room(most, minimise == "instructions")
     found = list(plans(_stored(held), wanted, element_bits, shared, room))
     if not found:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
-        return Conversion("infeasible", 0, 0, 0, (), (), bound, within, gpu.name, (), *about, why)
+        return Conversion("infeasible", 0, 0, 0, (), (), bound, shuffles, gpu.name, (), *about, why)
     best = min(found, key=lambda plan: _rank(plan, minimise))
     listed = tuple(instructions(best, (held["register"], wanting["register"]), element_bits))
     wavefronts = _count(listed, gpu)
@@ -235,7 +236,7 @@ def _convert(
         listed,
         _repeats(wanting["register"]),
         bound,
-        within,
+        shuffles,
         gpu.name,
         tuple(_coordinates(vector, tile.shape) for vector in best.offset),
         *about,
@@ -384,11 +385,26 @@ def _copies_within_threads(
     return tuple((i, places[p]) for i, p in enumerate(wanted))
 
 
-def _within_warps(source: dict[str, list[int]], destination: dict[str, list[int]]) -> bool:
-    """Whether every warp holds all that it wants."""
+def _shuffles(
+    source: dict[str, list[int]], destination: dict[str, list[int]], element_bytes: int
+) -> int | None:
+    """Shuffles of 32 bits that at least move what is wanted; None where a warp wants what others hold.
+
+    Registers that every lane holds itself need none, and a shuffle fills one register of all lanes.
+    """
+
+    def apart(part: str) -> list[int]:
+        return [a ^ b for a, b in zip(source[part], destination[part], strict=True)]
+
+    own = Span(source["register"])
     held = Span([*source["register"], *source["lane"]])
-    apart = (a ^ b for a, b in zip(source["warp"], destination["warp"], strict=True))
-    return all(v in held for v in (*destination["register"], *destination["lane"], *apart))
+    if any(v not in held for v in (*destination["register"], *destination["lane"], *apart("warp"))):
+        return None
+    registers = independent(destination["register"])
+    moved = 1 << len(registers)
+    if all(v in own for v in (*apart("lane"), *apart("warp"))):
+        moved -= 1 << len(intersection(registers, independent(source["register"])))
+    return -(-moved * element_bytes // 4) << len(destination["warp"])
 
 
 def _count(listed: Sequence[Instruction], gpu: Device) -> int:

@@ -29,6 +29,9 @@ def conversion_report(name: str, found: Conversion) -> str:
         lines.append(f"  optimal: {claim}, the fewest in {found.proof.scope}; counted at every lane")
     else:
         lines.append(f"  feasible: {claim}, at least {found.proof.lower_bound:,} in {found.proof.scope}")
-    if found.within_warps:
-        lines.append("  nothing leaves its warp: shuffles would do without scratch")
+    if found.shuffles is not None:
+        fewer = ", which is cheaper" if found.shuffles < found.wavefronts else ""
+        lines.append(
+            f"  nothing leaves its warp: shuffles do without scratch, {found.shuffles:,} at least{fewer}"
+        )
     return "\n".join([*lines, ""])

@@ -170,10 +170,15 @@ def test_elements_that_several_hold_are_stored_once():
     assert found.wavefronts == 16 + 16
 
 
-def test_within_a_warp():
-    assert not converted().within_warps
-    assert converted(MMA, {**ROWS, "lane": [*ROWS["lane"][:3], [1, 0], [2, 0]], "warp": MMA["warp"],
-                           "register": [[0, 1], [0, 2], [0, 4], [4, 0], [8, 0]]}).within_warps  # fmt: skip
+def test_shuffles_within_a_warp():
+    """32 registers of 16 bits of 4 warps are 64 shuffles at least, fewer where lanes hold what they want."""
+    inner = {**ROWS, "register": [[0, 1], [0, 2], [0, 4], [4, 0], [8, 0]], "warp": MMA["warp"]}
+    assert converted().shuffles is None
+    assert converted(MMA, inner).shuffles == 64
+    half = {**MMA, "register": [*MMA["register"][:4], MMA["lane"][0]], "lane": [[0, 32], *MMA["lane"][1:]]}
+    assert converted(MMA, half).shuffles == 64
+    held = {**MMA, "register": [*MMA["register"], *MMA["lane"][:1]], "lane": [[0, 0], *MMA["lane"][1:]]}
+    assert converted(MMA, held).shuffles == 128
 
 
 def test_barriers_of_the_emitted_code():
@@ -182,7 +187,7 @@ def test_barriers_of_the_emitted_code():
     assert "__syncwarp()" in emit_conversion(converted(MMA, inner, minimise="instructions"), "f")
     every = {**MMA, "register": [*MMA["register"], [16, 0], [32, 0]], "warp": [[0, 0], [0, 0]]}
     found = converted(every, inner, minimise="instructions")
-    assert found.within_warps
+    assert found.shuffles is not None
     assert "__syncwarp()" not in emit_conversion(found, "f")
 
 
