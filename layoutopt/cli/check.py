@@ -96,7 +96,7 @@ def _audited(
     from layoutopt.ground.budget import Budget
     from layoutopt.problems.answer import Result, Status
     from layoutopt.problems.types import Block
-    from layoutopt.report.audit_text import audit_report
+    from layoutopt.report.text import audit_report
     from layoutopt.study.check import check
 
     # What is known only at run time is counted in any case, or there is no answer.

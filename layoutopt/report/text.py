@@ -1,18 +1,36 @@
-"""Answers as text for people."""
+"""Answers of `solve` and audits of `check` as text for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from layoutopt.expressions.grammar import lookups
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
+from layoutopt.hardware.dictated import engine
+from layoutopt.hardware.operations import BY_ITSELF
 from layoutopt.layout.formula import offset_expression
-from layoutopt.problems.answer import AccessReport, Arrangement, Estimate, ModelGrowth, Proof, Result, Status
+from layoutopt.problems.answer import (
+    AccessReport,
+    Arrangement,
+    BulkCopy,
+    Estimate,
+    MatrixDescriptor,
+    ModelGrowth,
+    Place,
+    Proof,
+    Result,
+    Status,
+    TensorMap,
+)
 from layoutopt.problems.text import abridged, shape_text, tables, tile_text
-from layoutopt.problems.types import Block, Problem
-from layoutopt.report.descriptor_text import cluster_lines, descriptor_lines
+from layoutopt.problems.types import Block, Problem, Resources
 from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
+from layoutopt.study.check import Audit, AuditedAccess, BlockAudit, PlacedAudit
+
+# A tile, its offset, where it lies, the bytes that it uses and its excess.
+_Row = tuple[str, str, Place | PlacedAudit, int, float]
 
 
 def report(problem: Problem | Block, found: Result | Arrangement, seconds: float | None = None) -> str:
@@ -25,7 +43,7 @@ def report(problem: Problem | Block, found: Result | Arrangement, seconds: float
 
 
 def _tile_report(problem: Problem, result: Result, seconds: float | None) -> str:
-    lines = [f"{problem.name}  {tile_text(problem)}  on {result.target}", ""]
+    lines = _head(problem, result.target)
     if result.layout is None:
         lines += [f"{result.status}: {result.reason}"]
         return "\n".join(lines) + "\n"
@@ -37,7 +55,7 @@ def _tile_report(problem: Problem, result: Result, seconds: float | None) -> str
         f"  bytes      {result.bytes:,} used, {result.declared_bytes:,} declared"
         + (f" ({overhead:,} more than the elements)" if overhead else " (the elements alone)"),
         f"  alignment  {result.alignment_bytes} bytes",
-        *cluster_lines(problem.block),
+        *_cluster_lines(problem.block),
         "",
     ]
     lines += access_lines(problem, result.accesses)
@@ -56,18 +74,16 @@ def _tile_report(problem: Problem, result: Result, seconds: float | None) -> str
 
 def _block_report(block: Block, found: Arrangement) -> str:
     """The same of several tiles."""
-    count = len(block.tiles)
-    lines = [f"{block.name}  {count} tile{'s' * (count > 1)}  on {found.target}", ""]
+    lines = _head(block, found.target)
     if not found.tiles:
         return "\n".join([*lines, f"{found.status}: {found.reason}"]) + "\n"
-    owner = {access.name: access.tile for access in block.accesses}
     limit = f" of {found.max_bytes:,}" if found.max_bytes is not None else ""
     lines += [
-        *columns(_tile_rows(block, found, owner), {0, 1, 2}),
+        *_placed_lines(block, _solved_rows(block, found)),
         "",
         f"  bytes      {found.bytes:,}{limit}",
         f"  alignment  {found.alignment_bytes} bytes",
-        *cluster_lines(block.block),
+        *_cluster_lines(block.block),
         "",
         *access_lines(block, [a for part in found.tiles for a in part.result.accesses]),
         "",
@@ -99,7 +115,7 @@ def access_lines(
         own = (profiler(a),) if profiler is not None else ()
         rows.append((a.name, *owner.get(a.name, ()), operation_text(a, problem), *counts, *own))
     table = columns(rows, set(range(len(named))))
-    return [*table, *_over_values(accesses), *descriptor_lines(accesses), *_chosen_lanes(accesses)]
+    return [*table, *_over_values(accesses), *_descriptor_lines(accesses), *_chosen_lanes(accesses)]
 
 
 def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:
@@ -122,12 +138,17 @@ def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:
     return lines
 
 
-def _tile_rows(block: Block, arrangement: Arrangement, owner: Mapping[str, str]) -> list[tuple[str, ...]]:
-    tiles = {tile.name: tile for tile in block.tiles}
-    rows: list[tuple[str, ...]] = [
-        ("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")
-    ]
-    for (_, problem), part in zip(groups(block), arrangement.tiles, strict=True):
+def _head(problem: Problem | Block, target: str) -> list[str]:
+    """What was asked, and an empty line."""
+    what = tile_text(problem)
+    if isinstance(problem, Block):
+        what = f"{len(problem.tiles)} tile{'s' * (len(problem.tiles) > 1)}"
+    return [f"{problem.name}  {what}  on {target}", ""]
+
+
+def _solved_rows(block: Block, found: Arrangement) -> Iterator[_Row]:
+    owner, tiles = {a.name: a.tile for a in block.accesses}, {tile.name: tile for tile in block.tiles}
+    for (_, problem), part in zip(groups(block), found.tiles, strict=True):
         result = part.result
         for k, place in enumerate(part.places):
             tile = tiles[place.tile]
@@ -135,19 +156,18 @@ def _tile_rows(block: Block, arrangement: Arrangement, owner: Mapping[str, str])
             if not alike(tile, problem.tile):
                 own = own_answer(result, block.problem(tile), problem.tile)
                 offset = own if isinstance(own, str) else str(own.offset)
-            rows.append(
-                (
-                    place.tile,
-                    shape_text(tile),
-                    offset,
-                    f"{place.base_bytes:,}",
-                    str(place.stages),
-                    f"{place.stage_bytes:,}",
-                    f"{place.bytes:,}",
-                    str(sum(a.excess for a in result.accesses if owner[a.name] == place.tile)),
-                )
-            )
-    return rows
+            excess = sum(a.excess for a in result.accesses if owner[a.name] == place.tile)
+            yield place.tile, offset, place, place.bytes, excess
+
+
+def _placed_lines(block: Block, rows: Iterable[_Row]) -> list[str]:
+    """Where each tile lies: its name and offset, its place, the bytes it uses and its excess."""
+    tiles = {tile.name: tile for tile in block.tiles}
+    lines = [("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")]
+    for name, offset, place, used, excess in rows:
+        where = f"{place.base_bytes:,}", str(place.stages), f"{place.stage_bytes:,}"
+        lines.append((name, shape_text(tiles[name]), offset, *where, f"{used:,}", str(excess)))
+    return columns(lines, {0, 1, 2})
 
 
 def _table(result: Result) -> list[str]:
@@ -238,6 +258,124 @@ def best_as(excess: float | None, proof: Proof) -> str:
     least = proof.objective
     everywhere = (least.everywhere or not least.lower_bound) and proof.bytes.everywhere
     return "proved best" + " as weighted" * weighs + " of the layouts searched" * (not everywhere)
+
+
+# An audit ----------------------------------------------------------------------------------------
+
+
+def audit_report(problem: Problem | Block, audit: Audit | BlockAudit) -> str:
+    """The human report of a check."""
+    if isinstance(problem, Problem):
+        assert isinstance(audit, Audit)
+        return _audited_tile(problem, audit)
+    assert isinstance(audit, BlockAudit)
+    return _audited_block(problem, audit)
+
+
+def _audited_tile(problem: Problem, audit: Audit) -> str:
+    lines = [
+        *_head(problem, audit.target),
+        f"  offset     {audit.offset or 'a table'}  (elements)",
+        f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
+        f"  alignment  {audit.alignment_bytes} bytes",
+        "",
+    ]
+    lines += [*access_lines(problem, audit.accesses, _counted), "", *_profiler(audit), ""]
+    lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
+    verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"
+    if audit.status is not Status.INFEASIBLE and audit.excess:
+        verdict = f"{audit.excess:,} excess wavefronts"
+    lines += ["", f"  {verdict}"] if audit.findings else [f"  {verdict}"]
+    return "\n".join(lines) + "\n"
+
+
+def _audited_block(block: Block, audit: BlockAudit) -> str:
+    """The same of several tiles."""
+    rows = [(p.tile, str(p.audit.offset), p, p.audit.bytes, p.audit.excess) for p in audit.tiles]
+    limit = f" of {audit.max_bytes:,}" if audit.max_bytes is not None else ""
+    lines = [*_head(block, audit.target), *_placed_lines(block, rows), ""]
+    lines += [f"  bytes      {audit.bytes:,}{limit}", ""]
+    lines += [*access_lines(block, [a for part in audit.tiles for a in part.audit.accesses]), ""]
+    lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
+    lines += [f"  {part.tile}: {f.kind}: {f.message}" for part in audit.tiles for f in part.audit.findings]
+    verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
+    if audit.status is Status.INFEASIBLE:
+        verdict = "the block cannot hold its tiles so"
+    return "\n".join([*lines, "", f"  {verdict}"]) + "\n"
+
+
+def _profiler(audit: Audit) -> list[str]:
+    """What the column of the profiler stands for."""
+    if any(BANK_CONFLICTS in access.counters for access in audit.accesses) or not any(
+        access.counters for access in audit.accesses
+    ):
+        return [
+            f"  profiler: {BANK_CONFLICTS}*.sum and",
+            f"            {WAVEFRONTS}*.sum; * is the suffix above, or nothing for the total",
+        ]
+    return ["  profiler: the counter of cycles lost to conflicts, which bank_conflicts predicts (inferred)"]
+
+
+def _counted(access: AuditedAccess) -> str:
+    if access.counters and WAVEFRONTS not in access.counters:
+        return ", ".join(access.counters)
+    moved = [name for name in access.counters if name.startswith(WAVEFRONTS + "_") and access.counters[name]]
+    if moved:
+        return moved[0].removeprefix(WAVEFRONTS)
+    return "total only" if access.counters else "not counted"
+
+
+# What the hardware does by itself ----------------------------------------------------------------
+
+
+def _descriptor_lines(accesses: Sequence[AccessReport]) -> list[str]:
+    """A line for each access that no lane executes, an empty one first; nothing where there is none."""
+    lines = [
+        f"  {access.name}: {_descriptor_text(access)}" for access in accesses if access.descriptor is not None
+    ]
+    return ["", *lines] if lines else []
+
+
+def _cluster_lines(block: Resources) -> list[str]:
+    """A line about the cluster that the block belongs to, where it does."""
+    if block.cluster is None:
+        return []
+    portable = engine("tma").portable_cluster
+    beyond = f"; more than {portable} are not portable" if block.cluster > portable else ""
+    return [f"  cluster    {block.cluster} blocks, at once on one GPC{beyond}"]
+
+
+def _descriptor_text(access: AccessReport) -> str:
+    match access.descriptor:
+        case TensorMap() as found:
+            box = "x".join(map(str, found.box))
+            dims = ", ".join(map(str, found.box_dim))
+            said = f"{_number_of(found.boxes, 'box', 'boxes')} of {box}, boxDim {{{dims}}}, {found.swizzle}"
+            if found.multicast > 1:
+                each = _number_of(found.boxes // found.multicast, "box", "boxes")
+                said += f", {each} by each of {found.multicast} blocks of the cluster to all of them"
+        case MatrixDescriptor() as found:
+            rows, depth = found.shape
+            side = "n" if access.op.endswith("B") else "m"
+            said = (
+                f"{found.major}-major, mode {found.mode} (code {found.code}), offsets: leading "
+                f"{found.leading_byte_offset:,}, stride {found.stride_byte_offset:,}; "
+                f"{_number_of(found.instructions, 'instruction', 'instructions')} of {side}{rows} k{depth}"
+            )
+        case BulkCopy() as found:
+            said = f"{_number_of(found.copies, 'copy', 'copies')} of {found.bytes:,} bytes"
+        case None:
+            return ""
+    rules = engine(BY_ITSELF[access.op])
+    unproven = "" if rules.confidence == "measured" else f"; {rules.name} by {rules.confidence}, not run"
+    return f"{said}; base: a multiple of {found.alignment_bytes:,} bytes{unproven}"
+
+
+def _number_of(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"
+
+
+# Tables ------------------------------------------------------------------------------------------
 
 
 def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:

@@ -28,6 +28,7 @@ from layoutopt.problems.answer import RESULT_SCHEMA, AccessReport, Estimate, Sta
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.free_lanes import under_layout
+from layoutopt.search.packing import rounded_up
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
@@ -167,53 +168,45 @@ def _tile_audit(
     counting: Budget | None,
 ) -> Audit:
     """The audit under the lanes and widths that cost least, where the file leaves them open."""
-    asked = problem
+    chosen = problem
     if is_free(problem):
         natural = naturally(problem, free_accesses(problem, gpu))
         table = InUse(width_choices(natural)[0], layout, gpu).table
-        problem = under_layout(problem, gpu, table, budget)
-    options = [InUse(option, layout, gpu, counting) for option in width_choices(problem)]
+        chosen = under_layout(problem, gpu, table, budget)
+    options = [InUse(option, layout, gpu, counting) for option in width_choices(chosen)]
     used = min(options, key=_cost) if len(options) > 1 else options[0]
-    audit = _audit(used, solver, budget)
-    accesses = named_widths(audit.accesses, problem, used.problem)
-    return msgspec.structs.replace(audit, accesses=named_lanes(accesses, asked, problem))
+    audit = _audit(used, solver, budget or Budget())
+    accesses = named_widths(audit.accesses, chosen, used.problem)
+    return msgspec.structs.replace(audit, accesses=named_lanes(accesses, problem, chosen))
 
 
 def _cost(used: InUse) -> tuple[bool, float]:
     """Whether the layout cannot hold the tile with these widths, and its wavefronts."""
-    reports = (access.report(counts) for access, counts in zip(used.accesses, used.counts, strict=True))
-    return any(any(kind(used)) for kind in _WRONG), sum(report.wavefronts for report in reports)
+    wavefronts = sum(a.report(c).wavefronts for a, c in zip(used.accesses, used.counts, strict=True))
+    return any(any(kind(used)) for kind in _WRONG), wavefronts
 
 
-def _audit(used: InUse, solver: Solver | None, budget: Budget | None) -> Audit:
+def _audit(used: InUse, solver: Solver | None, budget: Budget) -> Audit:
     """Everything about a layout with one width for each access."""
-    accesses, budget = used.accesses, budget or Budget()
-    counts = used.counts
-    reports = tuple(_report(used, a, c) for a, c in zip(accesses, counts, strict=True))
-    known = [
-        (a.lanes, source, c)
-        for a, source, c in zip(accesses, used.problem.accesses, counts, strict=True)
-        if a.any_is is None
-    ]
+    counted = list(zip(used.accesses, used.problem.accesses, used.counts, strict=True))
+    reports = tuple(_report(used, access, counts) for access, _, counts in counted)
+    known = [(a.lanes, source, counts) for a, source, counts in counted if a.any_is is None]
     wrong = [finding for kind in _WRONG for finding in kind(used)]
-    weighted = rounded_count(
-        sum(float(((c.wavefronts - c.ideal) * a.weight).sum()) for a, c in zip(accesses, counts, strict=True))
-    )
+    over = (float(((c.wavefronts - c.ideal) * a.weight).sum()) for a, _, c in counted)
+    weighted_excess = rounded_count(sum(over)) / used.lanes.weight_unit
+    excess = rounded_count(sum(report.excess for report in reports))
     found = [
         *wrong,
-        *(f for lanes, _, c in known for f in findings.worst(used, lanes, c)),
+        *(f for lanes, _, counts in known for f in findings.worst(used, lanes, counts)),
         *findings.unused(used),
         *findings.too_large(used),
-        *findings.idle_xor(used, counts, budget),
+        *findings.idle_xor(used, used.counts, budget),
         *findings.alignment_note(used, budget),
-        *(f for lanes, source, c in known for f in findings.fusion(used, lanes, source, c)),
+        *(f for lanes, source, counts in known for f in findings.fusion(used, lanes, source, counts)),
     ]
-    excess = rounded_count(sum(r.excess for r in reports))
-    weighted_excess = weighted / used.lanes.weight_unit
     own = estimate_of(used, used.node, budget) if used.node is not None and not wrong else None
-    edit = None
+    edit = edited(used, excess, budget) if solver is not None else None
     if solver is not None:
-        edit = edited(used, excess, budget)
         found += [edit_finding(used, edit)] if edit is not None else []
         found += fix(used, excess, weighted_excess, bool(wrong), solver, own, budget)
     return Audit(
@@ -257,25 +250,24 @@ def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess
 
 
 def _block_audit(
-    tile_set: Block, gpu: Device, solver: Solver | None, budget: Budget | None, counting: Budget | None
+    block: Block, gpu: Device, solver: Solver | None, budget: Budget | None, counting: Budget | None
 ) -> BlockAudit:
     """Every tile's layout in the file, and how the tiles lie."""
     audits = {}
-    for tile in tile_set.tiles:
-        with fields_of(tile_set, tile):
-            audits[tile.name] = _tile_audit(tile_set.problem(tile), None, gpu, solver, budget, counting)
-    placed = tuple(_placed(tile_set, audits))
+    for tile in block.tiles:
+        with fields_of(block, tile):
+            audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, solver, budget, counting)
+    placed = tuple(_placed(block, audits))
     size = max(part.ranges[-1][0] + part.audit.declared_bytes for part in placed)
-    limit = within_room(tile_set, gpu).layout.max_bytes
-    wrong = [
-        *_misplaced(placed),
-        *_overlaps(tile_set, placed),
-        *_too_large(size, limit),
-        *_different(tile_set, audits),
-    ]
+    limit = within_room(block, gpu).layout.max_bytes
+    wrong = [*_misplaced(placed), *_overlaps(block, placed)]
+    if limit is not None and size > limit:
+        text = f"the block takes {size:,} bytes of shared memory; {limit:,} are allowed"
+        wrong.append(Finding("budget", text, details={"bytes": size, "max_bytes": limit}))
+    wrong += _different(block, audits)
     sound = not wrong and all(part.audit.status is not Status.INFEASIBLE for part in placed)
     return BlockAudit(
-        tile_set.name,
+        block.name,
         gpu.name,
         Status.FEASIBLE if sound else Status.INFEASIBLE,
         size,
@@ -286,23 +278,25 @@ def _block_audit(
     )
 
 
-def _placed(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
+def _placed(block: Block, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
     """Where each tile lies: as the file says, else behind those before it that live at the same time."""
     ends: dict[str, int] = {}
-    for tile in tile_set.tiles:
-        audit = audits[tile.name]
-        given = tile_set.problem(tile).layout.alignment_bytes
-        unit = max(audit.alignment_bytes, min(tile.element_alignment, given or tile.element_alignment))
-        stage = tile.stage_bytes or -(-audit.declared_bytes // unit) * unit
-        before = [end for name, end in ends.items() if _together(tile_set, name, tile.name)]
-        base = tile.base_bytes if tile.base_bytes is not None else -(-max(before, default=0) // unit) * unit
+    for tile in block.tiles:
+        audit, least = audits[tile.name], tile.element_alignment
+        given = block.problem(tile).layout.alignment_bytes
+        unit = max(audit.alignment_bytes, min(least, given or least))
+        stage = tile.stage_bytes or rounded_up(audit.declared_bytes, unit)
+        base = tile.base_bytes
+        if base is None:
+            before = (end for name, end in ends.items() if _together(block, name, tile.name))
+            base = rounded_up(max(before, default=0), unit)
         ends[tile.name] = base + (tile.stages - 1) * stage + audit.declared_bytes
         yield PlacedAudit(tile.name, base, tile.stages, stage, audit)
 
 
-def _together(tile_set: Block, one: str, other: str) -> bool:
+def _together(block: Block, one: str, other: str) -> bool:
     """Whether two tiles live at the same time."""
-    times = [next((t for t, time in enumerate(tile_set.overlay) if n in time), None) for n in (one, other)]
+    times = [next((t for t, time in enumerate(block.overlay) if n in time), None) for n in (one, other)]
     return None in times or times[0] == times[1]
 
 
@@ -310,35 +304,30 @@ def _misplaced(placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
     """Stages that do not begin at a multiple of what the layout needs."""
     for part in placed:
         unit = part.audit.alignment_bytes
-        starts = [start for start, _ in part.ranges if start % unit]
-        if starts:
-            yield Finding(
-                "misplaced",
-                f"tile {part.tile}: a stage begins at byte {starts[0]:,}; counts hold at multiples of {unit}",
-                details={"tile": part.tile, "byte_offset": starts[0], "alignment_bytes": unit},
-            )
+        start = next((start for start, _ in part.ranges if start % unit), None)
+        if start is not None:
+            text = f"tile {part.tile}: a stage begins at byte {start:,}; counts hold at multiples of {unit}"
+            details = {"tile": part.tile, "byte_offset": start, "alignment_bytes": unit}
+            yield Finding("misplaced", text, details=details)
 
 
-def _overlaps(tile_set: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
+def _overlaps(block: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
     """Stages that share bytes while both live."""
     for one, other in itertools.combinations_with_replacement(placed, 2):
-        if one is not other and not _together(tile_set, one.tile, other.tile):
+        if one is not other and not _together(block, one.tile, other.tile):
             continue
-        mine, theirs = one.ranges, other.ranges
-        pairs = itertools.combinations(mine, 2) if one is other else itertools.product(mine, theirs)
+        same = one is other
+        pairs = itertools.combinations(one.ranges, 2) if same else itertools.product(one.ranges, other.ranges)
         shared = next(((max(a, c), min(b, d)) for (a, b), (c, d) in pairs if max(a, c) < min(b, d)), None)
         if shared is not None:
-            whose = f"two stages of tile {one.tile}" if one is other else f"tiles {one.tile} and {other.tile}"
-            yield Finding(
-                "overlap",
-                f"{whose} share bytes {shared[0]:,} to {shared[1] - 1:,}",
-                details={"tiles": [one.tile, other.tile], "bytes": list(shared)},
-            )
+            whose = f"two stages of tile {one.tile}" if same else f"tiles {one.tile} and {other.tile}"
+            text = f"{whose} share bytes {shared[0]:,} to {shared[1] - 1:,}"
+            yield Finding("overlap", text, details={"tiles": [one.tile, other.tile], "bytes": list(shared)})
 
 
-def _different(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[Finding]:
+def _different(block: Block, audits: Mapping[str, Audit]) -> Iterator[Finding]:
     """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
-    for tiles, _ in groups(tile_set):
+    for tiles, _ in groups(block):
         if len(tiles) < 2 or any(audits[tile.name].status is Status.INFEASIBLE for tile in tiles):
             continue
         first, *others = (_byte_offsets(tile, audits[tile.name]) for tile in tiles)
@@ -357,16 +346,6 @@ def _different(tile_set: Block, audits: Mapping[str, Audit]) -> Iterator[Finding
 
 def _byte_offsets(tile: NamedTile, audit: Audit) -> IntArray:
     """Where each byte of the elements lies, row-major."""
-    node = offset_formula(audit.offset or "0", tile)
-    size = tile.storage.element_bytes
-    offsets: IntArray = (byte_table(node, tile)[:, None] + np.arange(size)).ravel()
+    start = byte_table(offset_formula(audit.offset or "0", tile), tile)
+    offsets: IntArray = (start[:, None] + np.arange(tile.storage.element_bytes)).ravel()
     return offsets
-
-
-def _too_large(size: int, limit: int | None) -> Iterator[Finding]:
-    if limit is not None and size > limit:
-        yield Finding(
-            "budget",
-            f"the block takes {size:,} bytes of shared memory; {limit:,} are allowed",
-            details={"bytes": size, "max_bytes": limit},
-        )

@@ -19,7 +19,7 @@ from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
-from layoutopt.report.audit_text import audit_report
+from layoutopt.report.text import audit_report
 from layoutopt.study import edits as edits_module
 from layoutopt.study.edits import edits, nearest_edit
 
