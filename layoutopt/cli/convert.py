@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from layoutopt.cli.files import InputPath, OutputPath, write_all
 from layoutopt.cli.options import device_file_option, more_devices
 from layoutopt.cli.output import say, say_json
+from layoutopt.errors import ProblemFileError
+
+MAX_TEXT_BYTES: Final = 64 << 20
 
 
 @click.command("convert")
@@ -27,30 +32,46 @@ def command(problem: Path, as_json: bool, code: Path | None, minimise: str, devi
     """Find the instructions that move a tile from one register layout to another.
 
     PROBLEM is a file with tile, threads, target and convert: {"from": BASES, "to": BASES}, where BASES has a
-    coordinate vector for each bit of a register, lane and warp, as Triton prints linear layouts.
+    coordinate vector for each bit of a register, lane and warp, as Triton prints linear layouts. Or it is a
+    kernel in Triton's GPU IR (.ttgir), of which every convert_layout is answered; with --json a line each.
 
     Exit code 1: not within max_bytes.
 
     \b
-    Example:
+    Examples:
       layoutopt convert conversion.json --code conversion.cuh
+      layoutopt convert kernel.ttgir
     """
-    from layoutopt.files.file import MAX_FILE_BYTES
     from layoutopt.ground import json_data
-    from layoutopt.ownership.conversion import convert_file
+    from layoutopt.ground.escape import identifier
+    from layoutopt.ownership.conversion import convert_data
     from layoutopt.report.conversion_text import conversion_report
 
-    data = json_data.read(problem, MAX_FILE_BYTES)
-    asked, found = convert_file(
-        data, more_devices(device_file), "bytes" if minimise == "bytes" else "instructions"
-    )
-    if code is not None and found.status != "infeasible":
-        from layoutopt.codegen.conversion import emit_conversion
-        from layoutopt.ground.escape import identifier
+    devices = more_devices(device_file)
+    text = json_data.read(problem, MAX_TEXT_BYTES)
+    questions: Iterable[Any] = [json_data.parse(text)] if problem.suffix != ".ttgir" else _of_triton(text)
+    functions, texts, worst = [], [], 0
+    for data in questions:
+        asked, found = convert_data(data, devices, "bytes" if minimise == "bytes" else "instructions")
+        worst = max(worst, int(found.status == "infeasible"))
+        if as_json:
+            say_json({"problem": asked.name} | found.to_json())
+        else:
+            texts.append(conversion_report(asked.name, found))
+        if code is not None and found.status != "infeasible":
+            from layoutopt.codegen.conversion import emit_conversion
 
-        write_all({code: emit_conversion(found, identifier(asked.name)).encode()})
-    if as_json:
-        say_json({"problem": asked.name} | found.to_json())
-    else:
-        say(conversion_report(asked.name, found))
-    return 1 if found.status == "infeasible" else 0
+            functions.append(emit_conversion(found, identifier(asked.name)))
+    if code is not None:
+        write_all({code: "\n".join(["#include <cstring>\n", *functions]).encode()})
+    say("\n".join(texts))
+    return worst
+
+
+def _of_triton(text: bytes) -> list[Any]:
+    from layoutopt.imports.triton_ir import conversions
+
+    found = list(conversions(text.decode("utf-8", "replace")))
+    if not found:
+        raise ProblemFileError("", "no convert_layout in it")
+    return found

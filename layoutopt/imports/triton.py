@@ -51,6 +51,23 @@ def thread_values(text: str, tile: Sequence[int], lanes: int = 32) -> IntArray:
     Raises:
         ProblemFileError: the text is no layout that is read here, or does not go with the tile.
     """
+    bases = linear_bases(text, tile, lanes)
+    registers, within, warps = (combinations(bases[part], len(tile)) for part in PARTS)
+    threads = (warps[:, None] ^ within[None, :]).reshape(-1, len(tile))
+    return threads[:, None] ^ registers[None, :]
+
+
+def linear_bases(text: str, tile: Sequence[int], lanes: int = 32) -> Bases:
+    """What each bit of a register, lane and warp adds to the coordinates, by XOR.
+
+    Args:
+        text: the layout, and the aliases that it uses.
+        tile: extents of the tensor, powers of two.
+        lanes: threads of a warp of the GPU.
+
+    Raises:
+        ProblemFileError: as for `thread_values`.
+    """
     check_tile(tile)
     layout = parse(text)
     if math.prod(tile) > MAX_VALUES:
@@ -60,9 +77,7 @@ def thread_values(text: str, tile: Sequence[int], lanes: int = 32) -> IntArray:
         raise wrong(f"its warps have {1 << len(bases['lane'])} threads, those of the target {lanes}")
     if sum(map(len, bases.values())) > MAX_BASES:
         raise wrong(f"it has more than 2**{MAX_BASES} values")
-    registers, within, warps = (combinations(bases[part], len(tile)) for part in PARTS)
-    threads = (warps[:, None] ^ within[None, :]).reshape(-1, len(tile))
-    return threads[:, None] ^ registers[None, :]
+    return bases
 
 
 def combinations(vectors: Sequence[Vector], rank: int) -> IntArray:

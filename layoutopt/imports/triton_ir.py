@@ -5,8 +5,8 @@ Every `local_alloc` is a tile, with all its stages, and so is a buffer that a fu
 accesses, each once, whatever loop it stands in, and so are TMA, wgmma and tcgen05, which reach it by
 themselves. Which buffer a value is: `layoutopt.imports.triton_views`. The layout that Triton chose is the
 published one. Which instructions move a tensor: `layoutopt.imports.triton_moves`. A buffer that an operation
-of another kind reaches, such as `local_gather`, is left out by name. Not read: the scratch memory of
-`convert_layout` and of reductions.
+of another kind reaches, such as `local_gather`, is left out by name. Every `convert_layout` is a conversion.
+Not read: the scratch memory of reductions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
-from layoutopt.imports.triton import thread_values
+from layoutopt.imports.triton import linear_bases, thread_values
 from layoutopt.imports.triton_moves import PACKED, Launch, Moved, access, addressed_pairs
 from layoutopt.imports.triton_shared import offsets
 from layoutopt.imports.triton_text import parse
@@ -142,10 +142,7 @@ def problems(text: str, leave_out: Callable[[str], None] | None = None) -> Itera
         ProblemFileError: the text is no such file, or holds a layout or an element that is not read here.
     """
     launch = _header(text)
-    named = [line for line in text.splitlines() if re.match(r"#\w+\s*=\s*#ttg\.\w+<", line)]
-    if len(named) > MAX_LAYOUTS:
-        raise ProblemFileError("", f"at most {MAX_LAYOUTS} layouts with a name, given {len(named)}")
-    aliases = "\n".join(named)
+    aliases = _aliases(text)
     for kernel in _kernels(text, aliases):
         for tile in kernel.tiles:
             try:
@@ -155,6 +152,46 @@ def problems(text: str, leave_out: Callable[[str], None] | None = None) -> Itera
                 if leave_out is None:
                     raise
                 leave_out(f"{kernel.name} {tile.name}: {error}")
+
+
+def conversions(text: str) -> Iterator[dict[str, Any]]:
+    """Data of a conversion for each `convert_layout`, in the order of the file; `name` has its line.
+
+    Args:
+        text: of the file.
+
+    Raises:
+        ProblemFileError: the text is no such file, or holds a layout or an element that is not read here.
+    """
+    launch = _header(text)
+    aliases = _aliases(text)
+    for number, line in enumerate(text.splitlines(), 1):
+        if not re.search(r"\bttg\.convert_layout\b", line):
+            continue
+        try:
+            source, destination = (_laid_out(inner) for kind, inner in _types(line) if kind == "tensor")
+            shape, element = _shaped(source[0])
+            sides = [
+                linear_bases(f"{aliases}\n{layout}", shape, launch.lanes)
+                for layout in (source[1], destination[1])
+            ]
+        except (ProblemFileError, ValueError) as error:
+            raise ProblemFileError(f"line {number}", str(error)) from None
+        yield {
+            "name": f"line {number}",
+            "target": launch.target,
+            "tile": {"shape": list(shape), "element": element},
+            "threads": launch.warps * launch.lanes,
+            "convert": dict(zip(("from", "to"), sides, strict=True)),
+        }
+
+
+def _aliases(text: str) -> str:
+    """The lines that give layouts names."""
+    named = [line for line in text.splitlines() if re.match(r"#\w+\s*=\s*#ttg\.\w+<", line)]
+    if len(named) > MAX_LAYOUTS:
+        raise ProblemFileError("", f"at most {MAX_LAYOUTS} layouts with a name, given {len(named)}")
+    return "\n".join(named)
 
 
 def _header(text: str) -> Launch:

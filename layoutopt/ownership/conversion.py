@@ -170,20 +170,20 @@ def convert(
     return _convert(tile, layouts, ("source", "destination"), threads, gpu, max_bytes, minimise)
 
 
-def convert_file(
-    data: bytes, more: Sequence[Device] = (), minimise: Minimise = "bytes"
+def convert_data(
+    data: Any, more: Sequence[Device] = (), minimise: Minimise = "bytes"
 ) -> tuple[ConversionProblem, Conversion]:
-    """The same of the text of a file.
+    """The same of the data of a file.
 
     Args:
-        data: JSON, a `ConversionProblem`.
+        data: of a `ConversionProblem`.
         more: devices beside the package's.
         minimise: as for `convert`.
 
     Raises:
         ProblemFileError: a field is wrong.
     """
-    asked = json_data.convert(json_data.parse(data), ConversionProblem)
+    asked = json_data.convert(data, ConversionProblem)
     layouts = [asked.convert.from_, asked.convert.to]
     places = "convert.from", "convert.to"
     gpu = device(asked.target, more)

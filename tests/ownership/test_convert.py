@@ -354,6 +354,36 @@ def test_errors_name_the_argument(change, field):
     assert caught.value.field.startswith(field)
 
 
+TTGIR = """
+#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [4, 1], instrShape = [16, 8]}>
+module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90",
+                   "ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @kernel(%0: tensor<64x64xf16, #mma>) {
+    %1 = ttg.convert_layout %0 : tensor<64x64xf16, #mma> -> tensor<64x64xf16, #blocked>
+    %2 = ttg.convert_layout %1 : tensor<64x64xf16, #blocked> -> tensor<64x64xf16, #blocked> loc(#loc)
+    tt.return
+  }
+}
+"""
+
+
+def test_conversions_of_triton(tmp_path):
+    path = tmp_path / "kernel.ttgir"
+    path.write_text(TTGIR)
+    ran = command("convert", path, "--json", "--code", tmp_path / "out.cuh")
+    first, second = map(json.loads, ran.stdout.splitlines())
+    assert (first["problem"], first["status"], first["wavefronts"]) == ("line 7", "optimal", 128)
+    assert (second["wavefronts"], second["instructions"]) == (0, [])
+    assert (tmp_path / "out.cuh").read_text().count("__forceinline__") == 2
+    path.write_text(TTGIR.replace("64x64xf16, #blocked> loc", "64x64xf16, #other> loc"))
+    ran = command("convert", path)
+    assert ran.returncode == 2
+    assert "line 8" in ran.stderr
+    path.write_text(TTGIR.replace("convert_layout", "other"))
+    assert command("convert", path).returncode == 2
+
+
 def conversion_file(folder, **more):
     convert = {"from": MMA, "to": ROWS, **more}
     data = {"name": "mma to rows", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 128}
