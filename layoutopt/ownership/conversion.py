@@ -214,6 +214,12 @@ def _convert(
         return Conversion("optimal", 0, 0, 0, (), copies, bound, 0, gpu.name, (), *about)
     shared = memory(gpu)
     wanted = _wanted(wanting)
+    for side in (*_stored(held), wanted):
+        if not any(moves(side, element_bits, shared)):
+            kind = "store" if side.stores else "load"
+            raise ProblemFileError(
+                "tile.element", f"no {kind} of {gpu.name} that a rule is published for moves such elements"
+            )
     lower = _lower_bound(held, wanted, element_bits, shared)
     bound = Bound(lower, "every layout of scratch and every list of instructions")
     shuffles = _shuffles(held, wanting, tile.element_bytes)
@@ -345,9 +351,9 @@ def _lower_bound(source: dict[str, list[int]], wanted: Side, element_bits: int, 
     for (stores, bits), phase in shared.phases.items():
         if stores and bits >= element_bits:
             distinct = independent(_sum_of(lanes, mask) for mask in phase.lanes)
-            most = max(most, min(shared.line_bits, bits + len(distinct)))
+            most = max(most, min(shared.wavefront_bits, bits + len(distinct)))
     if True in shared.matrices and element_bits <= 2:
-        most = max(most, min(shared.line_bits, shared.word_bits + len(independent(lanes))))
+        most = max(most, min(shared.wavefront_bits, shared.word_bits + len(independent(lanes))))
     stored = max(1, 1 << max(0, held + element_bits - most))
     return stored + min(move.wavefronts for move in moves(wanted, element_bits, shared))
 

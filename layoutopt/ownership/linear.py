@@ -81,12 +81,14 @@ class Memory(NamedTuple):
 
     Attributes:
         line_bits: log2 of the bytes of all banks' words: 7 for 32 banks of 4 bytes.
+        wavefront_bits: log2 of the most bytes that a wavefront serves.
         word_bits: log2 of a word's bytes.
         phases: by direction (stores or not) and log2 of the width.
         matrices: directions in which there are matrix instructions.
     """
 
     line_bits: int
+    wavefront_bits: int
     word_bits: int
     phases: dict[tuple[bool, int], Phase]
     matrices: frozenset[bool]
@@ -109,7 +111,8 @@ def memory(gpu: Device) -> Memory:
             phases[stores, bits] = Phase(tuple(basis), rule.merges_pairs and other != 0, other)
     has = frozenset(s for s, kind in ((False, "ldmatrix"), (True, "stmatrix")) if gpu.has(kind))
     line = (gpu.banks * gpu.bank_bytes).bit_length() - 1
-    return Memory(line, gpu.bank_bytes.bit_length() - 1, phases, has)
+    most = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule in gpu.rules.values())
+    return Memory(line, most.bit_length() - 1, gpu.bank_bytes.bit_length() - 1, phases, has)
 
 
 @dataclass(frozen=True)
