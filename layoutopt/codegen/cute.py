@@ -59,33 +59,12 @@ def emit(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def swizzle_of(layout: Layout) -> tuple[int, int, int] | None:
-    """B, M, S such that `Swizzle<B, M, S>` of the linear offset is the layout at every element, or None."""
-    if layout.packed > 1 or not layout.swizzle or len(stages(layout)) > 1:
-        return None
-    linear = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
-    table = layout.table() // layout.element_bytes
-    linear, table = linear.ravel(), table.ravel()
-    # Most are refuted by the first elements, or by some of all.
-    some = np.r_[: min(len(table), _SAMPLE), 0 : len(table) : max(1, len(table) // _SAMPLE) | 1]
-    width = int(linear.max()).bit_length()
-    for bits, base, shift in itertools.product(range(1, width), range(width), range(1, width)):
-        if not bits <= shift < width - base:
-            continue
-        source = ((1 << bits) - 1) << (base + shift)
-        if all(
-            ((linear[at] ^ (linear[at] & source) >> shift) == table[at]).all() for at in (some, slice(None))
-        ):
-            return bits, base, shift
-    return None
-
-
 def _layout(plan: Plan, layout: Layout) -> list[str]:
     name = plan.name
     linear, note = _linear_type(layout)
     if not stages(layout):
         return [*note, f"using {name}_layout = {linear};", ""]
-    swizzle = swizzle_of(layout)
+    swizzle = layout.swizzle_triple()
     if swizzle is not None:
         outer = f"cute::Swizzle<{', '.join(map(str, swizzle))}>"
         lines = []

@@ -20,6 +20,7 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton_shared import offsets as shared_offsets
 from layoutopt.imports.triton_shared import swizzled
+from layoutopt.layout.forms import interval_padding, offset_bases
 
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
@@ -58,13 +59,12 @@ def expression(plan: Plan) -> str:
         )
     if plan.dictated:
         return _of_matrices(offsets, 8 * plan.element_bytes)
-    order = np.argsort(offsets.ravel())  # the element at each place, in order of offset
-    bases = _linear_bases(order, shape)
+    bases = offset_bases(offsets)
     dense = bool((np.sort(offsets.ravel()) == np.arange(offsets.size)).all())
     if bases is not None and dense:
         return _swizzled(bases, shape) or f"SharedLinearLayout({bases}, [], {plan.alignment_bytes})"
     if bases is not None:
-        padding = _padding(np.sort(offsets.ravel()))
+        padding = interval_padding(offsets)
         if padding:
             return f"PaddedSharedLayout({padding}, {bases}, [], {list(shape)})"
     raise LayoutError(
@@ -90,19 +90,6 @@ def _of_matrices(offsets: IntArray, bits: int) -> str:
     )
 
 
-def _linear_bases(order: IntArray, shape: tuple[int, ...]) -> list[list[int]] | None:
-    """The coordinates at places 1, 2, 4, ... if they decide all others by XOR."""
-    coordinates = np.stack(np.unravel_index(order, shape))
-    bases = []
-    for bit in range(order.size.bit_length() - 1):
-        basis = coordinates[:, 1 << bit]
-        below, above = coordinates[:, : 1 << bit], coordinates[:, 1 << bit : 2 << bit]
-        if (below ^ basis[:, None] != above).any():
-            return None
-        bases.append([int(c) for c in basis])
-    return bases or None
-
-
 def _swizzled(bases: list[list[int]], shape: tuple[int, ...]) -> str | None:
     """`SwizzledSharedLayout(vec, per_phase, max_phase, order)` of these bases, if there is one."""
     for order in permutations(range(len(shape))) if len(shape) > 1 else ():
@@ -120,21 +107,3 @@ def _swizzled(bases: list[list[int]], shape: tuple[int, ...]) -> str | None:
 
 def _powers(limit: int) -> list[int]:
     return [1 << k for k in range(limit.bit_length())]
-
-
-def _padding(offsets: IntArray) -> list[list[int]] | None:
-    """Pairs of interval and padding, both powers of two, that give these sorted offsets."""
-    places = np.arange(offsets.size)
-    extra = offsets - places
-    pairs = []
-    made = np.zeros_like(extra)
-    interval = 1
-    while interval < offsets.size:
-        pad = int(extra[interval] - made[interval])
-        if pad < 0 or pad & (pad - 1):
-            return None
-        if pad:
-            pairs.append([interval, pad])
-            made += places // interval * pad
-        interval *= 2
-    return pairs if (made == extra).all() else None

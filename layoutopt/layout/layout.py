@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -51,6 +51,13 @@ from msgspec import Meta, Struct
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import described
+from layoutopt.layout.forms import (
+    Form,
+    interval_padding,
+    linear_columns,
+    offset_bases,
+    swizzle_between,
+)
 
 # What a file may say: far beyond shared memory, and far from where integers of 64 bits wrap.
 MAX_BITS: Final = 40
@@ -204,6 +211,52 @@ class Layout(Struct, frozen=True):
     def table(self) -> IntArray:
         """Byte offset of every element, int64, in the shape of the tile."""
         return self.byte_offset(*np.indices(self.shape, sparse=True))
+
+    def linear_bases(self) -> Form:
+        """What each bit of each coordinate adds to the offset in elements, by XOR: a list a dimension."""
+        columns = linear_columns(self._elements())
+        return Form(columns) if columns is not None else Form(None, "the offset is not linear over F2")
+
+    def cute(self) -> Form:
+        """CuTe's `shape` and `stride`, nested where a coordinate is cut, and `swizzle`, (B, M, S) or None.
+
+        The first digit of a mode is its fastest, as in CuTe.
+        """
+        if not self.digits or self.turn or self.interval[0] or self.packed > 1:
+            what = "bytes of packed elements" if self.packed > 1 else "tables, turned lines and interval pads"
+            return Form(None, f"{what} are no shape and stride")
+        shape: list[Any] = []
+        stride: list[Any] = []
+        for d in range(len(self.shape)):
+            digits = sorted((g for g in self.digits if g.dim == d), key=lambda g: g.divide)
+            digits = [g for g in digits if g.size > 1] or digits[:1]
+            shape.append(digits[0].size if len(digits) == 1 else [g.size for g in digits])
+            stride.append(digits[0].stride if len(digits) == 1 else [g.stride for g in digits])
+        swizzle = self.swizzle_triple()
+        if self.swizzle and swizzle is None:
+            return Form(None, "no Swizzle<B, M, S> flips these bits")
+        return Form({"shape": shape, "stride": stride, "swizzle": swizzle})
+
+    def swizzle_triple(self) -> tuple[int, int, int] | None:
+        """B, M, S such that CuTe's `Swizzle<B, M, S>` of the linearisation is the layout, or None."""
+        if self.packed > 1 or not self.swizzle or self.turn or self.interval[0]:
+            return None
+        linear = Layout(self.shape, self.element_bytes, self.digits)
+        return swizzle_between(linear._elements(), self._elements())
+
+    def padded(self) -> Form:
+        """Triton's padded layout: `interval_padding_pairs`, and `offset_bases`, the place's bits."""
+        if any(extent & (extent - 1) for extent in self.shape):
+            return Form(None, "padded layouts have extents that are powers of two")
+        bases, pairs = offset_bases(self._elements()), interval_padding(self._elements())
+        if bases is None:
+            return Form(None, "the order of the elements is not linear over F2")
+        if pairs is None:
+            return Form(None, "the pads are no powers of two after intervals that are")
+        return Form({"interval_padding_pairs": pairs, "offset_bases": bases})
+
+    def _elements(self) -> IntArray:
+        return self.element_offset(*np.indices(self.shape, sparse=True))
 
     @property
     def declared_bytes(self) -> int:

@@ -373,7 +373,7 @@ def ways(name: str, path: Path) -> tuple[Rows, str]:
         if problem.published
         else None
     )
-    swizzled = ours.layout is not None and cute.swizzle_of(ours.layout) is not None
+    swizzled = ours.layout is not None and ours.layout.swizzle_triple() is not None
     text = "#define Y __device__\n" + cuda.emit(ours).replace("#pragma once", "")
     if theirs is not None:
         body = to_c(Op("*", (theirs.offset, Const(theirs.element_bytes))), theirs.coordinate_ranges)

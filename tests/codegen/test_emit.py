@@ -12,7 +12,6 @@ from emit_programs import GCC, GXX, SOLVED, code, emit, expected, same, solved, 
 from written import data_of, one_tile, problem_of, reads
 
 from layoutopt.codegen.c_text import to_c
-from layoutopt.codegen.cute import swizzle_of
 from layoutopt.codegen.languages import plan
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.codegen.selftest import program
@@ -372,5 +371,6 @@ def test_every_language_stands_in_one_table():
 def test_a_swizzle_of_a_large_tile_is_told_by_a_few_elements():
     """More than a thousand swizzles were compared with the whole table."""
     rows = (Digit(0, 1, 1024, 1024), Digit(1, 1, 1024, 1))
-    assert swizzle_of(Layout((1024, 1024), 1, rows, (Target(2, 1024), Target(5, 1 << 19)))) is None
-    assert swizzle_of(Layout((1024, 1024), 1, rows, (Target(2, 1 << 18), Target(3, 1 << 19)))) == (2, 2, 16)
+    assert Layout((1024, 1024), 1, rows, (Target(2, 1024), Target(5, 1 << 19))).swizzle_triple() is None
+    layout = Layout((1024, 1024), 1, rows, (Target(2, 1 << 18), Target(3, 1 << 19)))
+    assert layout.swizzle_triple() == (2, 2, 16)

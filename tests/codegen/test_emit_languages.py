@@ -19,7 +19,6 @@ from conftest import ROOT, problem_id
 from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
 from written import one_tile, problem_of
 
-from layoutopt.codegen.cute import swizzle_of
 from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
@@ -50,7 +49,7 @@ def test_cute_in_its_python(path):
         swizzle = pycute.Swizzle(*map(int, match.groups()))
         places = np.array([swizzle(int(p)) for p in places])
     elif "struct" in text:
-        assert swizzle_of(result.layout) is None
+        assert result.layout.swizzle_triple() is None
         pytest.skip("a functor: compiled by test_cute_compiled")
     assert (places.reshape(problem.tile.shape) == offsets(problem, gpu, result)).all()
 
@@ -111,9 +110,13 @@ def test_cute_compiled(tmp_path):
 
 def test_a_swizzle_is_claimed_only_where_it_is_one():
     rows = (Digit(0, 1, 32, 32), Digit(1, 1, 32, 1))
-    assert swizzle_of(Layout((32, 32), 4, rows, tuple(Target(b, 32 << b) for b in range(5)))) == (5, 0, 5)
-    assert swizzle_of(Layout((32, 32), 4, rows, (Target(0, 32), Target(2, 256)))) is None
-    assert swizzle_of(Layout((32, 32), 4, rows, (Target(0, 32 | 64),))) is None
+    assert Layout((32, 32), 4, rows, tuple(Target(b, 32 << b) for b in range(5))).swizzle_triple() == (
+        5,
+        0,
+        5,
+    )
+    assert Layout((32, 32), 4, rows, (Target(0, 32), Target(2, 256))).swizzle_triple() is None
+    assert Layout((32, 32), 4, rows, (Target(0, 32 | 64),)).swizzle_triple() is None
 
 
 @every_problem
