@@ -13,7 +13,7 @@ from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
 from layoutopt.hardware.operations import Operation
-from layoutopt.index.address_cost import UNROLLED
+from layoutopt.index.cost import UNROLLED
 from layoutopt.problems.text import abridged
 from layoutopt.problems.types import VECTOR_TYPES, Structure
 
@@ -300,7 +300,7 @@ def _offset(plan: Plan, dialect: Dialect) -> list[str]:
     return [
         "// Byte offset of an element.",
         f"{dialect.function} {dialect.uint} {plan.name}_offset_bytes({declared}) {{",
-        *_unused(body, ranges),
+        *unused(body, ranges),
         f"    return {body};",
         "}",
     ]
@@ -358,7 +358,7 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
         value = f"({uint})({body})" if kind == uint else body
         return [
             f"{dialect.function} {kind} {access.name}_{suffix}({declared}) {{",
-            *_unused(body, map(parameter, known)),
+            *unused(body, map(parameter, known)),
             f"    return {value};",
             "}",
         ]
@@ -416,7 +416,7 @@ def _access_assertion(plan: Plan, access: AccessPlan) -> list[str]:
     return [f'static_assert({call} == {int(plan.table.ravel()[element])}, "{access.name}");']
 
 
-def _unused(body: str, known: Iterable[str]) -> list[str]:
+def unused(body: str, known: Iterable[str]) -> list[str]:
     """Name parameters that the body does not need, so that no compiler warns."""
     words = set(re.findall(r"\w+", body))
     return [f"    (void){p};" for p in known if p not in words]

@@ -21,6 +21,7 @@ from layoutopt.accesses.lower import (
 )
 from layoutopt.codegen.plan import Part, Plan, make_plan
 from layoutopt.codegen.registry import LANGUAGES, Language
+from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
@@ -39,7 +40,7 @@ from layoutopt.expressions.grammar import (
 from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
-from layoutopt.problems.answer import AccessReport, Result, TensorMap
+from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Problem, Structure
 from layoutopt.search.dictated import named_candidate
 from layoutopt.search.free_lanes import under_layout
@@ -156,21 +157,14 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
         problem = assigned(problem, answer)
     if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
         case = case_of(problem, gpu, chosen_widths(problem, answer))
-        packed, problem = problem.tile.packed, case.lowered
-        reports = tuple(_over_bytes(report, packed) for report in answer.accesses)
+        found, problem = descriptors(case.lowered, case.table(answer.layout)), case.lowered
+        reports = tuple(
+            msgspec.structs.replace(report, descriptor=found.get(report.name)) for report in answer.accesses
+        )
         answer = msgspec.structs.replace(answer, layout=case.as_bytes(answer.layout), accesses=reports)
     elif problem.tile.packed > 1 and isinstance(answer, str):
         problem, answer = stored(problem), over_bytes(answer, problem.tile)
     return plan(problem, gpu, answer)
-
-
-def _over_bytes(report: AccessReport, packed: int) -> AccessReport:
-    """What is said of an access in elements, of which `packed` share a byte, in these bytes."""
-    found = report.descriptor
-    if not isinstance(found, TensorMap):
-        return report
-    box = (*found.box[:-1], found.box[-1] // packed)
-    return msgspec.structs.replace(report, descriptor=msgspec.structs.replace(found, box=box))
 
 
 def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from layoutopt.accesses.hardware_access import (
@@ -25,7 +24,7 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.dictated import ATOM_ROWS, Engine, Mode, engine, modes
-from layoutopt.problems.answer import AccessReport, BulkCopy, Descriptor, MatrixDescriptor, TensorMap
+from layoutopt.problems.answer import BulkCopy, Descriptor, MatrixDescriptor, TensorMap
 from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.types import ELEMENT_BYTES, Access, Problem, Tile
 
@@ -78,37 +77,6 @@ def check_direct_loads(lanes: Trace, table: IntArray) -> None:
                 f"access {access.name!r}: lane {lane} writes {apart} bytes behind lane {first[row]}, and its "
                 f"element lies {apart + int(place[row, lane] - base[row, 0])} behind"
             )
-
-
-def described(
-    reports: Sequence[AccessReport], problem: Problem, lowered: Problem, table: IntArray
-) -> tuple[AccessReport, ...]:
-    """Reports with how the hardware reaches the tile by itself.
-
-    Args:
-        reports: of the accesses.
-        problem: with elements as the file has them.
-        lowered: the same over whole bytes.
-        table: byte offsets of `lowered` by row-major index.
-
-    Raises:
-        LayoutError: as for `descriptors`.
-    """
-    found = descriptors(lowered, table)
-    packed = problem.tile.packed
-    return tuple(
-        msgspec.structs.replace(report, descriptor=_over_elements(found[report.name], packed))
-        if report.name in found
-        else report
-        for report in reports
-    )
-
-
-def _over_elements(found: Descriptor, packed: int) -> Descriptor:
-    """The box of a tensor map in elements of which some share a byte."""
-    if packed == 1 or not isinstance(found, TensorMap):
-        return found
-    return msgspec.structs.replace(found, box=(*found.box[:-1], found.box[-1] * packed))
 
 
 def descriptor(access: Access, tile: Tile, table: IntArray) -> Descriptor:

@@ -43,7 +43,7 @@ from layoutopt.accesses.lower import (
     with_widths,
 )
 from layoutopt.accesses.trace import LaneTrace, Trace, instruction_at, trace
-from layoutopt.engine.by_hardware import check_direct_loads, described, descriptors
+from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, check_table, rounded_count
 from layoutopt.engine.run_time_values import choices
@@ -56,7 +56,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import IndexCode, index_code, least_instructions
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.answer import AccessReport, TensorMap
 from layoutopt.problems.types import Constraints, Problem
 
 
@@ -186,7 +186,12 @@ class Case:
 
     def described(self, reports: Sequence[AccessReport], table: IntArray) -> tuple[AccessReport, ...]:
         """Reports with how the hardware reaches the tile by itself, under byte offsets that it can reach."""
-        return described(reports, self.problem, self.lowered, table)
+        found, packed = descriptors(self.lowered, table), self.problem.tile.packed
+        for name, reached in found.items():
+            if packed > 1 and isinstance(reached, TensorMap):  # the box in elements
+                box = (*reached.box[:-1], reached.box[-1] * packed)
+                found[name] = msgspec.structs.replace(reached, box=box)
+        return tuple(msgspec.structs.replace(r, descriptor=found.get(r.name, r.descriptor)) for r in reports)
 
     def weighted_excess(self, counts: Sequence[Counts]) -> float:
         """The sum over all instructions, in units of `lanes.weight_unit`; whole unless it is expected."""

@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import linear_bases, thread_values
 from layoutopt.imports.triton_moves import PACKED, Launch, Moved, access, addressed_pairs
@@ -51,6 +50,11 @@ _MOVES: Final = {
     "local_load_packed_transposed": PACKED,
     "async_copy_global_to_local": "cp.async",
     "buffer_load_to_local": "cp.async",
+}
+_HEADER: Final = {
+    "target": r'ttg\.target"?\s*=\s*"(cuda|hip):(\w{1,20})"',
+    "warps": r'"ttg\.num-warps"\s*=\s*(\d{1,4})',
+    "lanes": r'"ttg\.threads-per-warp"\s*=\s*(\d{1,4})',
 }
 # Operations on barriers, and those that move nothing.
 _IDLE: Final = re.compile(
@@ -195,27 +199,15 @@ def _aliases(text: str) -> str:
 
 
 def _header(text: str) -> Launch:
-    found = {
-        key: re.search(pattern, text)
-        for key, pattern in (
-            ("target", r'ttg\.target"?\s*=\s*"(cuda|hip):(\w{1,20})"'),
-            ("warps", r'"ttg\.num-warps"\s*=\s*(\d{1,4})'),
-            ("lanes", r'"ttg\.threads-per-warp"\s*=\s*(\d{1,4})'),
-        )
-    }
-    missing = [key for key, match in found.items() if match is None]
-    if missing:
+    found = {key: match for key, pattern in _HEADER.items() if (match := re.search(pattern, text))}
+    if missing := [key for key in _HEADER if key not in found]:
         raise ProblemFileError("", f"not Triton GPU IR: the module's attributes lack {', '.join(missing)}")
-    target, warps, lanes = (found[key] for key in ("target", "warps", "lanes"))
-    assert target is not None
-    assert warps is not None
-    assert lanes is not None
-    name = target[2] if target[1] == "hip" else f"sm_{target[2]}"
-    if device(name).lanes != int(lanes[1]):
-        raise ProblemFileError(
-            "", f"warps of {lanes[1]} threads are read for {name} with {device(name).lanes}"
-        )
-    return Launch(name, int(warps[1]), int(lanes[1]))
+    vendor, name = found["target"].groups()
+    name = name if vendor == "hip" else f"sm_{name}"
+    warps, lanes = int(found["warps"][1]), int(found["lanes"][1])
+    if device(name).lanes != lanes:
+        raise ProblemFileError("", f"warps of {lanes} threads are read for {name} with {device(name).lanes}")
+    return Launch(name, warps, lanes)
 
 
 def _kernels(text: str, aliases: str) -> list[Kernel]:
@@ -399,8 +391,9 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
         raise ProblemFileError("", tile.unread)
     buffer = tile.buffer
     table, formula = offsets(f"{aliases}\n{buffer.layout}", buffer.shape)
-    # The dimension whose elements lie together comes last: accesses are wide along it.
-    fast = _fast(table)
+    # The dimension along which the second element lies comes last: accesses are wide along it.
+    second = np.argwhere(table == 1)
+    fast = int(np.flatnonzero(second[0])[0]) if len(second) else table.ndim - 1
     dims = [d for d in range(table.ndim) if d != fast] + [fast]
     turned = np.ascontiguousarray(table.transpose(dims))
     size = ELEMENT_BYTES[buffer.element]
@@ -408,8 +401,9 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
     threads = launch.warps * launch.lanes
     for number, (kind, value, view) in enumerate(tile.accesses.values()):
         name = f"{kind} {number}" if len(tile.accesses) > 1 else kind
-        within = _coordinates(value, aliases, launch)
-        layout = parse(f"{aliases}\n{_laid_out(value)[1]}")
+        shape, text = _laid_out(value)[:2]
+        within = thread_values(f"{aliases}\n{text}", _shaped(shape)[0], launch.lanes)
+        layout = parse(f"{aliases}\n{text}")
         # The warps of a partition of a specialised kernel are not those of the module.
         own = replace(launch, warps=len(within) // launch.lanes)
         if kind == PACKED:
@@ -447,16 +441,3 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
         "accesses": listed,
         **({"published": published} if formula is not None else {}),
     }
-
-
-def _fast(table: IntArray) -> int:
-    """The dimension along which the second element lies."""
-    at = np.argwhere(table == 1)
-    return int(np.flatnonzero(at[0])[0]) if len(at) else table.ndim - 1
-
-
-def _coordinates(value: str, aliases: str, launch: Launch) -> IntArray:
-    """The tensor's element of each thread and register: int64, shape (threads, registers, dimensions)."""
-    first, layout = _laid_out(value)[:2]
-    shape, _ = _shaped(first)
-    return thread_values(f"{aliases}\n{layout}", shape, launch.lanes)

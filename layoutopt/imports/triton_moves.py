@@ -29,6 +29,8 @@ TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 and b8 exchange e
 TR_BYTES: Final = 8  # that each of them addresses and receives
 _DIRECT_WIDTHS: Final = (16, 12, 4)
 PACKED: Final = "load of packed pairs"  # whose access is by ds_read_b64_tr_b4
+# An operation, and the places in the tile that each thread addresses, one after another.
+_Found = tuple[str, IntArray]
 
 
 @dataclass(frozen=True)
@@ -82,20 +84,26 @@ def access(name: str, kind: str, moved: Moved, launch: Launch) -> dict[str, Any]
     Raises:
         ProblemFileError: no formula gives its elements.
     """
-    found = None
+    shape, found = moved.table.shape, None
+    direct = kind == "cp.async" and device(launch.target).has("load.lds")
     if kind == PACKED:
-        return {"name": name, **_packed(moved, launch)}
-    if kind == "cp.async" and device(launch.target).has("load.lds"):
+        found = _packed(moved)
+    elif direct:
         found = _direct(moved, launch)
     elif kind == "load":
         found = _matrices(moved, launch, "ldmatrix") or _transposing(moved, launch)
     elif kind == "store":
         found = _matrices(moved, launch, "stmatrix")
     if found is not None:
-        return {"name": name, **found}
+        op, starts = found
+        index = index_of(starts, shape, launch.lanes)
+        if index is not None:
+            return {"name": name, "op": op, **index}
+        if direct or kind == PACKED:
+            raise ProblemFileError("", f"no formula gives the elements that lanes address by {op}")
     known = [w for w in WIDTHS if kind not in ("load", "store") or launch.has(kind, w)]
     width = _width(moved, known)
-    return access_of(moved.coordinates, moved.table.shape, moved.size, name, kind, width, lanes=launch.lanes)
+    return access_of(moved.coordinates, shape, moved.size, name, kind, width, lanes=launch.lanes)
 
 
 def _width(moved: Moved, widths: Sequence[int] = WIDTHS) -> int:
@@ -112,7 +120,7 @@ def _width(moved: Moved, widths: Sequence[int] = WIDTHS) -> int:
     return moved.size
 
 
-def _direct(moved: Moved, launch: Launch) -> dict[str, Any]:
+def _direct(moved: Moved, launch: Launch) -> _Found:
     """Copies past the registers: of what a wave writes, lane l fetches what lies at l times the width."""
     widths = [w for w in _DIRECT_WIDTHS if launch.has("load.lds", w) and w <= _width(moved)]
     for width in widths:
@@ -123,15 +131,11 @@ def _direct(moved: Moved, launch: Launch) -> dict[str, Any]:
         raise ProblemFileError("", f"{launch.target} copies at least 4 bytes a lane past the registers")
     waves = starts.reshape(launch.warps, launch.lanes, -1)
     places = np.argsort(moved.table.reshape(-1)[waves], axis=1, kind="stable")
-    by_place = np.take_along_axis(waves, places, axis=1).reshape(starts.shape)
-    index = index_of(by_place, moved.table.shape, launch.lanes)
-    if index is None:
-        raise ProblemFileError("", "no formula gives the elements that lanes fetch past the registers")
-    return {"op": spelling("load.lds", width), **index}
+    return spelling("load.lds", width) or "", np.take_along_axis(waves, places, axis=1).reshape(starts.shape)
 
 
-def _transposing(moved: Moved, launch: Launch) -> dict[str, Any] | None:
-    """The access by ds_read_b64_tr_b16 or b8, where the registers of an operand lie across the rows.
+def _transposing(moved: Moved, launch: Launch) -> _Found | None:
+    """Loads by ds_read_b64_tr_b16 or b8, where the registers of an operand lie across the rows.
 
     Of 16 lanes, each addresses 8 bytes in rows of 16 elements; lane l receives column l % 16.
     """
@@ -151,8 +155,7 @@ def _transposing(moved: Moved, launch: Launch) -> dict[str, Any] | None:
     along = np.stack([held[:, holder + e, register] for e in range(values)], axis=-1)
     if (along != starts[..., None] + np.arange(values)).any() or not moved.whole(starts, values):
         return None
-    index = index_of(starts.reshape(launch.warps * launch.lanes, -1), moved.table.shape, launch.lanes)
-    return {"op": f"ds_read_b64_tr_b{8 * moved.size}", **index} if index is not None else None
+    return f"ds_read_b64_tr_b{8 * moved.size}", starts.reshape(launch.warps * launch.lanes, -1)
 
 
 def addressed_pairs(held: IntArray, operand: int, launch: Launch) -> IntArray:
@@ -186,18 +189,16 @@ def addressed_pairs(held: IntArray, operand: int, launch: Launch) -> IntArray:
     return found.reshape(held.shape)
 
 
-def _packed(moved: Moved, launch: Launch) -> dict[str, Any]:
-    """The access by ds_read_b64_tr_b4, of the bytes that lanes address."""
+def _packed(moved: Moved) -> _Found:
+    """Loads by ds_read_b64_tr_b4, of the bytes that lanes address."""
     starts = starts_of(moved.coordinates, moved.table.shape, TR_BYTES)
-    whole = starts is not None and moved.whole(starts, TR_BYTES)
-    index = index_of(starts, moved.table.shape, launch.lanes) if starts is not None and whole else None
-    if index is None:
-        raise ProblemFileError("", "packed pairs that do not lie 8 bytes together, or follow no formula")
-    return {"op": "ds_read_b64_tr_b4", **index}
+    if starts is None or not moved.whole(starts, TR_BYTES):
+        raise ProblemFileError("", "packed pairs that do not lie 8 bytes together")
+    return "ds_read_b64_tr_b4", starts
 
 
-def _matrices(moved: Moved, launch: Launch, op: str) -> dict[str, Any] | None:
-    """The access by matrices, where registers hold 8 rows of 16 bytes as they move them, each whole.
+def _matrices(moved: Moved, launch: Launch, op: str) -> _Found | None:
+    """Loads or stores of matrices, where registers hold 8 rows of 16 bytes as they move them, each whole.
 
     Lane l holds 4 bytes of row l // 4 from byte 4 * (l % 4) on; of a transposed one, of 2-byte elements, what
     lies there across.
@@ -231,7 +232,5 @@ def _matrices(moved: Moved, launch: Launch, op: str) -> dict[str, Any] | None:
     lanes = blocks.reshape(launch.warps, -1, together * MATRIX, 2).transpose(1, 0, 2, 3)
     repeated = np.concatenate([lanes] * (launch.lanes // (together * MATRIX)), axis=2)
     by_thread = repeated.transpose(1, 2, 0, 3).reshape(launch.warps * launch.lanes, -1, 2)
-    index = index_of(
-        np.ravel_multi_index(tuple(np.moveaxis(by_thread, -1, 0)), table.shape), table.shape, launch.lanes
-    )
-    return {"op": f"{op}.x{together}{'.trans' if across else ''}", **index} if index is not None else None
+    starts = np.ravel_multi_index(tuple(np.moveaxis(by_thread, -1, 0)), table.shape).astype(np.int64)
+    return f"{op}.x{together}{'.trans' if across else ''}", starts

@@ -38,8 +38,7 @@ from layoutopt.expressions.grammar import (
 )
 from layoutopt.expressions.simplify import Range, bounds, operations, simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.index.address_cost import AddressCost, Form, Start
-from layoutopt.index.instructions import instructions
+from layoutopt.index.cost import AddressCost, Form, Start, instructions
 from layoutopt.problems.types import Access
 
 _MASK: Final = (1 << 32) - 1

@@ -2,7 +2,7 @@
 
 An address is a base, computed once for a thread, and what the access's loops change of it; see
 `layoutopt.index.address_forms`. Its cost is counted in integer instructions as NVIDIA's compiler selects
-them (`layoutopt.index.instructions`), for one thread and one pass over the access's loops:
+them (`layoutopt.index.cost`), for one thread and one pass over the access's loops:
 
     base = tid*132, address = base + 4*i          one instruction: the addend goes into the instruction
     base = tid*128, address = base ^ 4*i          one, and one for each i but 0
@@ -30,8 +30,8 @@ from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
-from layoutopt.index.address_cost import UNROLLED_WHOLE, Form, Start
 from layoutopt.index.address_forms import COMPARED, FormSearch, over_tid
+from layoutopt.index.cost import UNROLLED_WHOLE, Form, Start
 from layoutopt.layout.formula import flipped_spelling, has_xor
 from layoutopt.problems.types import Access, Problem
 

@@ -23,7 +23,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.files.file import from_data, load
 from layoutopt.ground.escape import comment, identifier
 from layoutopt.hardware.devices import device
-from layoutopt.index.instructions import instructions
+from layoutopt.index.cost import instructions
 from layoutopt.layout.formula import flipped_spelling, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.answer import Bound, Proof, Result, Status
