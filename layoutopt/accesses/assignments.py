@@ -24,7 +24,6 @@ import numpy as np
 
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.expand import through_xor
 from layoutopt.expressions.grammar import (
     Const,
     Lookup,
@@ -36,7 +35,7 @@ from layoutopt.expressions.grammar import (
     to_text,
     with_parts,
 )
-from layoutopt.expressions.simplify import Range, bounds, simplify
+from layoutopt.expressions.simplify import Range, bounds, simplify, through_xor
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Access, Order, Problem

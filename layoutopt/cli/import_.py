@@ -228,7 +228,7 @@ def cute(operand: str | None, **options: Any) -> int:
       layoutopt import cute "((4,8),(2,2)):((32,1),(16,8))" --tile 16x8 --element f32 -o tile.json
       layoutopt import cute "Sw<3,3,3> o _0 o (_8,_64):(_64,_1)" --tile 8x64 --element f16
     """
-    from layoutopt.imports import cute, cute_shared, cute_tiled
+    from layoutopt.imports import cute, cute_tiled
 
     asked = Imported(**options)
     text, shape = asked.text, asked.shape
@@ -240,8 +240,8 @@ def cute(operand: str | None, **options: Any) -> int:
     if cute_tiled.is_copy(text):
         table, op = cute_tiled.copied(text, shape, asked.op)
         return replace(asked, op=op).used_by(table)
-    if asked.shared or cute_shared.is_swizzled(text):
-        return asked.lies_at(*cute_shared.offsets(text, shape, asked.element_bytes))
+    if asked.shared or cute.is_swizzled(text):
+        return asked.lies_at(*cute.offsets(text, shape, asked.element_bytes))
     return asked.used_by(cute.thread_values(text, shape))
 
 

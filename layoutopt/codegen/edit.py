@@ -38,7 +38,7 @@ from layoutopt.expressions.simplify import Range, bounds, gathered, simplify, we
 from layoutopt.ground.escape import comment
 from layoutopt.hardware.devices import Device
 from layoutopt.index.address_forms import over_tid
-from layoutopt.layout.spelled import row_major_index
+from layoutopt.layout.formula import row_major_index
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import KernelNames, Problem
 

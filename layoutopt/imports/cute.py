@@ -1,8 +1,17 @@
-"""CuTe thread-value layouts as they are printed: `((4,8),(2,2)):((32,1),(16,8))`.
+"""CuTe layouts as they are printed: thread-value layouts, `((4,8),(2,2)):((32,1),(16,8))`, and shared memory.
 
 A CuTe layout maps a coordinate, read colexicographically (the leftmost digit runs fastest), to a number:
 each digit times its stride, all added up. The first mode of a thread-value layout counts threads, the second
 values, and the number is the place in the tile, whose leftmost dimension runs fastest too.
+
+A layout of shared memory says where each element of a tile lies; each mode is a dimension of the tile.
+
+    Sw<3,3,3> o _0 o (_8,_64):(_64,_1)                       a swizzle of element offsets
+    Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)     of byte offsets, elements of 16 bits; or S<
+    (64,(8,4)):(32,(1,8))                                    no swizzle
+
+`Sw<B,M,S>` flips the B bits from M on with those from M + S on; for S below 0 those from M - S on with those
+from M on (CUTLASS, include/cute/swizzle.hpp).
 """
 
 from __future__ import annotations
@@ -11,11 +20,15 @@ import ast
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.fit import fit, join
+from layoutopt.expressions.grammar import Const, Node, Op, to_text
+from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 
 Tree = int | tuple["Tree", ...]
@@ -23,6 +36,9 @@ Tree = int | tuple["Tree", ...]
 _PLAIN: Final = re.compile(r"[\d(),\s]*")
 _MOST_STRIDE: Final = 1 << 40
 MAX_VALUES: Final = 1 << 22
+MAX_ELEMENTS: Final = 1 << 20
+_SWIZZLE: Final = re.compile(r"\s*(?:Sw?<|SW_)(\d{1,2})[,_](\d{1,2})[,_](-?\d{1,2})>?\s*o\s*(.*)", re.S)
+_START: Final = re.compile(r"\s*(?:smem_ptr\[(\d{1,3})b\]\([^()]*\)|_?0)\s*o\s*(.*)", re.S)
 
 
 def thread_values(text: str, tile: Sequence[int]) -> IntArray:
@@ -108,3 +124,120 @@ def _wrong(text: str, reason: str) -> ProblemFileError:
     return ProblemFileError(
         "", f"{shown!r} is no thread-value layout such as ((4,8),(2,2)):((32,1),(16,8)): {reason}"
     )
+
+
+# Shared memory ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """`Sw<bits, base, shift>` of element offsets."""
+
+    bits: int
+    base: int
+    shift: int
+
+    @property
+    def source(self) -> int:
+        """The lowest bit that is read."""
+        return self.base + max(0, self.shift)
+
+    @property
+    def target(self) -> int:
+        """The lowest bit that is flipped."""
+        return self.base - min(0, self.shift)
+
+    def __call__(self, offset: IntArray) -> IntArray:
+        """Each offset with its target bits flipped."""
+        digit = (offset >> self.source) & ((1 << self.bits) - 1)
+        return offset ^ (digit << self.target)
+
+    def text(self, offset: Node) -> Node:
+        """The formula of `__call__`."""
+        digit = Op("%", (Op("//", (offset, Const(1 << self.source))), Const(1 << self.bits)))
+        return join("^", [offset, Op("*", (digit, Const(1 << self.target)))])
+
+
+def is_swizzled(text: str) -> bool:
+    """Whether the text is a swizzled layout, which is one of shared memory."""
+    return _SWIZZLE.match(text) is not None
+
+
+def offsets(text: str, tile: Sequence[int], element_bytes: int) -> tuple[IntArray, str | None]:
+    """Where each element lies, and the formula for it.
+
+    Args:
+        text: the layout as printed, underscores of static integers and all.
+        tile: extents of the tile, one a mode.
+        element_bytes: of an element.
+
+    Returns:
+        int64 element offsets in the shape of the tile, and the expression over x0, x1, ...: None where none
+        is found.
+
+    Raises:
+        ProblemFileError: the text is no such layout, puts two elements in one place, or does not go with the
+            tile or the element.
+    """
+    if math.prod(tile) > MAX_ELEMENTS:
+        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
+    swizzle, plain = _swizzle(text, element_bytes)
+    parts = modes(plain)
+    if [len(part) for part in parts] != list(tile):
+        raise ProblemFileError(
+            "--tile",
+            f"the modes of the layout have {'x'.join(str(len(part)) for part in parts)} elements, "
+            f"the tile {'x'.join(map(str, tile))}",
+        )
+    table = np.zeros(tuple(tile), np.int64)
+    for dim, part in enumerate(parts):
+        table += part.reshape([-1 if d == dim else 1 for d in range(len(tile))])
+    if table.max() >= 1 << 40:
+        raise ProblemFileError("", f"the layout reaches element {int(table.max())}")
+    _check_apart(table)
+    formula = fit(table, {f"x{d}": extent for d, extent in enumerate(tile)})
+    if formula is not None and swizzle is not None:
+        formula = simplify(swizzle.text(formula), {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile)})
+    return (table if swizzle is None else swizzle(table)), None if formula is None else to_text(formula)
+
+
+def _check_apart(table: IntArray) -> None:
+    """No two elements lie in one place; a swizzle, which permutes places, changes nothing about that."""
+    flat = table.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    same = np.flatnonzero(np.diff(flat[order]) == 0)
+    if len(same):
+        first, second = (
+            ", ".join(str(int(x)) for x in np.unravel_index(order[same[0] + k], table.shape)) for k in (0, 1)
+        )
+        raise ProblemFileError(
+            "",
+            f"the layout puts ({first}) and ({second}) in one place, {int(flat[order[same[0]]])} elements in",
+        )
+
+
+def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
+    """The swizzle, if there is one, and the layout below it."""
+    head = _SWIZZLE.match(text)
+    if head is None:
+        return None, text
+    bits, base, shift = (int(head[k]) for k in (1, 2, 3))
+    start = _START.match(head[4])
+    if start is not None and start[1] is None and head[0].lstrip().startswith("S<"):
+        raise ProblemFileError(
+            "",
+            "S<B,M,S> of CuTe DSL counts bytes of a pointer, or elements of the layout below it: write "
+            "smem_ptr[16b](unset) for 0 where it is the pointer's, Sw for S where it is the layout's",
+        )
+    if start is None:
+        raise ProblemFileError("", "expected Sw<B,M,S> o _0 o shape:stride, or smem_ptr[16b](..) for _0")
+    if start[1] is not None:
+        unit = element_bytes.bit_length() - 1
+        if int(start[1]) != 8 * element_bytes or 1 << unit != element_bytes or base < unit:
+            raise ProblemFileError(
+                "--element", f"the layout swizzles elements of {start[1]} bits, not of {8 * element_bytes}"
+            )
+        base -= unit
+    if bits > 20 or base > 30 or abs(shift) > 40 or abs(shift) < bits:
+        raise ProblemFileError("", f"Sw<{head[1]},{head[2]},{head[3]}> is no swizzle that is read here")
+    return (Swizzle(bits, base, shift) if bits else None), start[2]

@@ -98,7 +98,7 @@ class FormSearch:
         """The cheapest form of any of these spellings of the address; None if none is right."""
         best = self._best(simplify(address, self.ranges) for address in addresses)
         if best is None or best[0][0] > _CHEAP:
-            from layoutopt.expressions.expand import expanded  # only where it may help
+            from layoutopt.expressions.simplify import expanded  # only where it may help
 
             best = self._best([expanded(address, self.ranges) for address in addresses], best)
         return None if best is None else best[1]

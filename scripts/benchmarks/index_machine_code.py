@@ -266,7 +266,7 @@ def predicted(record: dict[tuple[str, str], str], name: str, path: Path) -> tupl
                 continue
             symbol = f"k_{number}_{k}"
             text += kernel(symbol, access)
-            cost = access.code.instructions
+            cost = access.instructions
             rows.append({"problem": name, "access": access.access.name, "number": k, "layout": kind,
                          "offset": offset, "kernel": symbol, "iterations": cost.iterations, "once": cost.once,
                          "predicted": cost.total, "predicated": _predicated(access),

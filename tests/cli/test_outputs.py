@@ -267,7 +267,7 @@ def test_a_compiler_leaves_nothing_when_it_is_ended(tmp_path):
     """A signal arrives while it runs, and while what it left is removed."""
     before = (
         "from layoutopt.ground import temporary",
-        "from layoutopt.hardware.tools import ended",
+        "from layoutopt.hardware.machine import ended",
         "script = 'sleep 60 & touch $TMPDIR/a; kill -INT $PPID; sleep 60'",
         "remove = temporary.shutil.rmtree",
         "def interrupted(*words, **options):",

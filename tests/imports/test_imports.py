@@ -17,7 +17,7 @@ from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.imports import cute, cute_shared, cute_tiled, triton, triton_shared
+from layoutopt.imports import cute, cute_tiled, triton, triton_shared
 
 with gzip.open(ROOT / "tests/data/peer_layouts.jsonl.gz", "rt") as file:
     ROWS = [json.loads(line) for line in file]
@@ -66,7 +66,7 @@ def test_cute_layout_is_what_pycute_says(row):
 @pytest.mark.parametrize("row", SHARED, ids=lambda row: row["text"][:60])
 def test_shared_layout_is_what_its_peer_says(row):
     if "offsets" in row:
-        got, formula = cute_shared.offsets(row["text"], row["tile"], 2)
+        got, formula = cute.offsets(row["text"], row["tile"], 2)
         want = np.array(row["offsets"])
     else:
         got, formula = triton_shared.offsets(row["text"], row["tile"])
@@ -506,7 +506,7 @@ def test_wrong_tiled_copies(text, reason):
 )  # fmt: skip
 def test_wrong_shared_text(module, text, reason):
     with pytest.raises(ProblemFileError) as caught:
-        cute_shared.offsets(text, (8, 64), 2) if module == "cute" else triton_shared.offsets(text, (8, 64))
+        cute.offsets(text, (8, 64), 2) if module == "cute" else triton_shared.offsets(text, (8, 64))
     assert reason in str(caught.value)
 
 

@@ -8,9 +8,8 @@ from layoutopt import compare, solve
 from layoutopt.codegen.languages import run_plan
 from layoutopt.engine.case import case_of
 from layoutopt.errors import VerificationError
-from layoutopt.expressions.expand import expanded
 from layoutopt.expressions.grammar import Const, evaluate, parse, substituted, to_text
-from layoutopt.expressions.simplify import simplify
+from layoutopt.expressions.simplify import expanded, simplify
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.index import index_code
@@ -40,8 +39,8 @@ def test_the_same_number_for_a_result_its_formula_and_the_code():
     numbers = [
         [code.instructions for code in case.index_code(result.layout)],
         [code.instructions for code in case.index_code(parse(result.offset, frozenset(("x0", "x1"))))],
-        [access.code.instructions for access in run_plan(problem, gpu, result).accesses],
-        [access.code.instructions for access in run_plan(problem, gpu, result.offset).accesses],
+        [access.instructions for access in run_plan(problem, gpu, result).accesses],
+        [access.instructions for access in run_plan(problem, gpu, result.offset).accesses],
     ]
     assert all(mine == numbers[0] for mine in numbers)
 
@@ -225,9 +224,7 @@ def test_the_cost_is_that_of_the_emitted_code_and_least_where_every_access_takes
     cost = result.proof.index_cost
     assert offset is None or result.offset == offset
     assert cost.value == instructions(asked, result.layout)
-    assert cost.value == sum(
-        a.code.instructions.total for a in run_plan(asked, device("sm_90"), result).accesses
-    )
+    assert cost.value == sum(a.instructions.total for a in run_plan(asked, device("sm_90"), result).accesses)
     assert cost.proved is proved
 
 

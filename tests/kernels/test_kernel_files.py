@@ -15,8 +15,7 @@ from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import budget
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
-from layoutopt.hardware.machine import find_tool
-from layoutopt.hardware.tools import ended
+from layoutopt.hardware.machine import ended, find_tool
 from layoutopt.kernels.machine import relevance
 from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch

@@ -16,8 +16,7 @@ from layoutopt.expressions.grammar import evaluate, lookups, parse, to_text
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
 from layoutopt.layout.families import FAMILIES, NAMES, comparison_rows
-from layoutopt.layout.formula import offset_expression
-from layoutopt.layout.spelled import spelled
+from layoutopt.layout.formula import offset_expression, spelled
 from layoutopt.model.pads import PADDED, padded
 from layoutopt.model.space import space_of
 

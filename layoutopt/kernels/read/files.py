@@ -16,8 +16,7 @@ from layoutopt.ground import json_data
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import temporary_folder
-from layoutopt.hardware.machine import find_tool
-from layoutopt.hardware.tools import ended
+from layoutopt.hardware.machine import ended, find_tool
 from layoutopt.kernels.program import Parameter, Program
 from layoutopt.kernels.read import elf, sass
 from layoutopt.kernels.read.declarations import parameter_names, pointer_types, ptx_parameters
