@@ -25,7 +25,7 @@ from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import device
-from layoutopt.hardware.operations import operation_at
+from layoutopt.hardware.operations import parse_operation
 from layoutopt.problems.types import Access, Expression, Name, Problem
 
 Vector = tuple[int, ...]
@@ -89,7 +89,7 @@ def from_coordinates(data: Mapping[str, Any], place: str, head: Problem) -> Acce
     coordinates = _integers(data["coordinates"], f"{place}.coordinates", 3)
     rest = {key: value for key, value in data.items() if key not in ("coordinates", "active")}
     known = json_data.convert({**rest, "coordinates": ()}, ArrayAccess, place)
-    operation = operation_at(place, known.op, known.bytes)
+    operation = parse_operation(known.op, known.bytes, f"{place}.op")
     shape, lanes = head.tile.shape, coordinates.shape[1]
     _check_lanes(lanes, head.target, f"{place}.coordinates")
     if coordinates.shape[2] != len(shape):

@@ -23,7 +23,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.fragments import Fragment, fragment, fragments
-from layoutopt.hardware.operations import Operation, operation_at
+from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Problem, Tile
 
 COORDINATES: Final = ("m", "n", "k")
@@ -241,7 +241,7 @@ def from_fragment(data: Mapping[str, Any], place: str, head: Problem) -> Access:
 
 def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move:
     held = _packed(_find(access.fragment, place), tile, place)
-    operation = operation_at(place, access.op, access.bytes)
+    operation = parse_operation(access.op, access.bytes, f"{place}.op")
     repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
     for c in repeat:
         if c not in held.extent:

@@ -20,7 +20,7 @@ from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.operations import Operation, operation_at
+from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem, Tile
 
 MAX_LANE_ACCESSES: Final = 1 << 24
@@ -239,7 +239,7 @@ def _check_served(operation: Operation, field: str, device: Device) -> None:
 
 def _operation(access: Access, field: str, tile: Tile, device: Device) -> Operation:
     """What the access's op means, on a device that serves it, for elements of this size."""
-    operation = operation_at(field, access.op, access.single_width)
+    operation = parse_operation(access.op, access.single_width, f"{field}.op")
     _check_served(operation, field, device)
     width = operation.width_bytes
     if width & (width - 1):

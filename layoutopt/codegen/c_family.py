@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
+
+import numpy as np
 
 from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
@@ -398,20 +401,14 @@ def _assertions(plan: Plan) -> list[str]:
 
 def _access_assertion(plan: Plan, access: AccessPlan) -> list[str]:
     """The last active thread of the last iteration that has one."""
-    threads, trips = plan.problem.threads, list(access.access.loops.values())
-    iterations = 1
-    for n in trips:
-        iterations *= n
-    active = access.lanes.active.reshape(iterations, -1)[:, :threads]
+    threads, trips = plan.problem.threads, tuple(access.access.loops.values())
+    shape = (math.prod(trips), -1)
+    active = access.lanes.active.reshape(shape)[:, :threads]
     if not active.any():
         return []
-    at = int(active.ravel().nonzero()[0][-1])
-    iteration, tid = divmod(at, threads)
-    element = int(access.lanes.element.reshape(iterations, -1)[iteration, tid])
-    values: list[int] = []
-    for n in reversed(trips):
-        iteration, value = divmod(iteration, n)
-        values.insert(0, value)
+    iteration, tid = divmod(int(active.ravel().nonzero()[0][-1]), threads)
+    element = int(access.lanes.element.reshape(shape)[iteration, tid])
+    values = [int(k) for k in np.unravel_index(iteration, trips)] if trips else []
     call = f"{access.name}_bytes({', '.join(map(str, [tid, *values]))})"
     return [f'static_assert({call} == {int(plan.table.ravel()[element])}, "{access.name}");']
 

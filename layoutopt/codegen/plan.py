@@ -217,7 +217,11 @@ def make_plan(
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
     used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
-    by_hardware = _by_hardware(name, problem.accesses, reports, used)
+    by_hardware = tuple(
+        HardwarePlan(_own_name(f"{name}_{identifier(access.name)}", used), access, report.descriptor)
+        for access, report in zip(problem.accesses, reports, strict=True)
+        if report.descriptor is not None  # no lane executes it
+    )
     boxed = any(isinstance(a.descriptor, TensorMap | MatrixDescriptor) for a in by_hardware)
     dictated = boxed or problem.layout.must_be is not None
     problem, reports, about = _with_formulas(problem, reports, about)
@@ -253,23 +257,13 @@ def _access_plan(
     return AccessPlan(*own, name, access, lanes, report, named)
 
 
-def _by_hardware(
-    name: str, accesses: Sequence[Access], reports: Sequence[AccessReport], used: set[str]
-) -> tuple[HardwarePlan, ...]:
-    """What no lane executes."""
-    return tuple(
-        HardwarePlan(_own_name(f"{name}_{identifier(access.name)}", used), access, report.descriptor)
-        for access, report in zip(accesses, reports, strict=True)
-        if report.descriptor is not None
-    )
-
-
 def _with_formulas(
     problem: Problem, reports: Sequence[AccessReport], about: Sequence[str]
 ) -> tuple[Problem, list[AccessReport], list[str]]:
     """The accesses that there is code for, what they cost, and a line about each of the others."""
     chosen = {report.name for report in reports if report.index is not None}
-    without = [a.name for a in problem.accesses if _has_table(a) and a.name not in chosen]
+    tabled = [a.name for a in problem.accesses if "[" in "".join(map(str, (*a.index, a.where or "")))]
+    without = [name for name in tabled if name not in chosen]
     kept = tuple(a for a in problem.accesses if a.name not in without and a.hardware is None)
     told = [f"no code for addresses of {access}: a table gives its lanes" for access in without]
     told += [
@@ -282,11 +276,6 @@ def _with_formulas(
         [report for report in reports if report.name in {access.name for access in kept}],
         [*about, *told],
     )
-
-
-def _has_table(access: Access) -> bool:
-    """Whether an expression of the access looks something up."""
-    return any("[" in str(text) for text in (*access.index, access.where or ""))
 
 
 def _own_name(name: str, used: set[str]) -> str:

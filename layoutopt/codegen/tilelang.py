@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from layoutopt.codegen.plan import Plan
 from layoutopt.errors import LayoutError
-from layoutopt.expressions.grammar import Node, Op, to_text
+from layoutopt.expressions.grammar import operators, to_text
 
 _INDEXABLE: Final = frozenset(("+", "-", "*", "//", "%", "&", "|", "^", "~", "<<", ">>", "neg"))
 # TileLang's own layouts by the bytes of their rows' pages (tilelang/layout/swizzle.py).
@@ -32,7 +32,7 @@ def emit(plan: Plan) -> str:
     Raises:
         LayoutError: the formula uses what TileLang's index expressions do not have.
     """
-    foreign = _symbols(plan.offset) - _INDEXABLE
+    foreign = operators(plan.offset) - _INDEXABLE
     if foreign:
         raise LayoutError(
             f"TileLang's index expressions have no {', '.join(sorted(foreign))}; --lang cuda, c or numba have"
@@ -103,9 +103,3 @@ def own_layout(offsets: npt.NDArray[np.int64], element_bytes: int) -> str | None
         if (offsets == first + (c // page * rows + r) * page + flipped * chunk + c % chunk).all():
             return made
     return None
-
-
-def _symbols(node: Node) -> frozenset[str]:
-    if not isinstance(node, Op):
-        return frozenset()
-    return frozenset((node.symbol,)).union(*map(_symbols, node.args))

@@ -42,7 +42,7 @@ from layoutopt.accesses.lower import (
     with_loops,
     with_widths,
 )
-from layoutopt.accesses.trace import LaneTrace, Trace, instruction_at, trace
+from layoutopt.accesses.trace import Trace, instruction_at, trace
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, check_table, rounded_count
@@ -269,7 +269,8 @@ class Case:
 
     def with_lanes(self, lanes: Trace) -> Case:
         """The same accesses by other lanes; none of them chooses."""
-        return replace(self, lanes=lanes, accesses=_known(lanes.accesses, self.device), indexed=False)
+        known = tuple(CountedAccess(access, self.device) for access in lanes.accesses)
+        return replace(self, lanes=lanes, accesses=known, indexed=False)
 
 
 def cases(problem: Problem, device: Device, budget: Budget | None = None) -> Iterator[Case]:
@@ -326,33 +327,24 @@ def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | 
     lowered = stored(problem)
     if lowered is not problem:  # checks that the accesses start at whole bytes
         trace(with_loops(problem), device, budget)
-    return Case(asked, problem, lowered, device, *counted(lowered, device, budget))
-
-
-def counted(
-    problem: Problem, device: Device, budget: Budget | None = None
-) -> tuple[Trace, tuple[CountedAccess, ...]]:
-    """What the accesses of a problem with one width for each touch, and the same able to count.
-
-    Raises:
-        OutOfTime: the time was over before the end.
-        ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
-    """
-    return able_to_count(problem, trace(with_loops(problem), device, budget), device, budget)
+    lanes = trace(with_loops(lowered), device, budget)
+    return Case(asked, problem, lowered, device, lanes, able_to_count(lowered, lanes, device, budget))
 
 
 def able_to_count(
     problem: Problem, lanes: Trace, device: Device, budget: Budget | None = None
-) -> tuple[Trace, tuple[CountedAccess, ...]]:
-    """The same of accesses that are traced.
+) -> tuple[CountedAccess, ...]:
+    """The accesses of a problem with one width for each, able to count.
+
+    Args:
+        problem: over whole bytes.
+        lanes: what they touch, those that choose in an iteration for each value.
+        device: whose rules apply.
+        budget: the time there is; None for no limit.
 
     Raises:
         OutOfTime: lanes choose, in so many ways that the budget was over before the end.
         ProblemFileError: the device has no rule for an access.
     """
     chosen = choices(problem, lanes, device, budget)
-    return lanes, tuple(chosen.get(known.name, known) for known in _known(lanes.accesses, device))
-
-
-def _known(lanes: Sequence[LaneTrace], device: Device) -> tuple[CountedAccess, ...]:
-    return tuple(CountedAccess(access, device) for access in lanes)
+    return tuple(chosen.get(access.name) or CountedAccess(access, device) for access in lanes.accesses)

@@ -189,11 +189,9 @@ def _mask(active: str | int | None, lanes: int) -> int:
 
 
 def _operation(op: str, width_bytes: int | None, device: Device) -> Operation:
+    operation = parse_operation(op, width_bytes)
     try:
-        operation = parse_operation(op, width_bytes)
         device.rule(operation)
-    except ValueError as error:
-        raise ProblemFileError("op", str(error)) from None
     except ProblemFileError as error:
         raise ProblemFileError("op", error.reason) from None
     return operation

@@ -37,7 +37,8 @@ def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
         axes: extent of each variable, in the order of the table's dimensions.
     """
     ranges = {name: (0, extent - 1) for name, extent in axes.items()}
-    env = grid(axes)
+    values = np.indices(tuple(axes.values()), dtype=np.int64, sparse=True)
+    env = dict(zip(axes, values, strict=True))
     for symbol, modulus in (("+", 0), ("^", 0), ("+", _modulus(table))):
         parts = _separate(table, symbol, modulus)
         if parts is None:
@@ -92,12 +93,6 @@ def _around(node: Node, modulus: int) -> Node:
 
 def _equal(node: Node, name: str, curve: IntArray) -> bool:
     return bool((evaluate(node, {name: np.arange(len(curve))}) == curve).all())
-
-
-def grid(axes: Mapping[str, int]) -> dict[str, IntArray]:
-    """Arrays of every variable that broadcast to the shape of the axes."""
-    values = np.indices(tuple(axes.values()), dtype=np.int64, sparse=True)
-    return dict(zip(axes, values, strict=True))
 
 
 def _separate(table: IntArray, symbol: str, modulus: int) -> tuple[int, list[IntArray]] | None:

@@ -220,6 +220,13 @@ def names(node: Node) -> frozenset[str]:
     return frozenset((node.name,)) if isinstance(node, Var) else frozenset().union(*map(names, parts(node)))
 
 
+@lru_cache(maxsize=1 << 14)
+def operators(node: Node) -> frozenset[str]:
+    """The symbols of the operators that `node` uses; [] for a table."""
+    inner = frozenset().union(*map(operators, parts(node)))
+    return inner | {node.symbol if isinstance(node, Op) else "[]"} if isinstance(node, Op | Lookup) else inner
+
+
 def lookups(node: Node) -> frozenset[Lookup]:
     """The tables that a formula looks up, with where."""
     inner = frozenset().union(*map(lookups, parts(node)))

@@ -223,12 +223,20 @@ def is_direct_load(text: str) -> bool:
     return re.fullmatch(DIRECT_LOAD, text) is not None
 
 
-def parse_operation(text: str, width_bytes: int | None) -> Operation:
+def parse_operation(text: str, width_bytes: int | None, field: str = "op") -> Operation:
     """The operation that `text` names, its width taken from `width_bytes` or the spelling.
 
     Raises:
-        ValueError: an unknown spelling, a width missing, impossible, or stated twice and differently.
+        ProblemFileError: an unknown spelling, a width missing, impossible, or stated twice and differently;
+            the error is about `field`.
     """
+    try:
+        return _checked(text, width_bytes)
+    except ValueError as error:
+        raise ProblemFileError(field, str(error)) from None
+
+
+def _checked(text: str, width_bytes: int | None) -> Operation:
     kind, implied, allowed, matrices, transposed = _written(text)
     width = implied if implied is not None else width_bytes
     if width is None:
@@ -240,18 +248,6 @@ def parse_operation(text: str, width_bytes: int | None) -> Operation:
     if kind == "cp.async":
         kind = "cp.async.cg" if width == 16 else "cp.async.ca"
     return Operation(kind, width, matrices, transposed)
-
-
-def operation_at(place: str, text: str, width_bytes: int | None) -> Operation:
-    """The same of an access that stands at `place` in a file.
-
-    Raises:
-        ProblemFileError: likewise; `field` is its op.
-    """
-    try:
-        return parse_operation(text, width_bytes)
-    except ValueError as error:
-        raise ProblemFileError(f"{place}.op", str(error)) from None
 
 
 def _written(text: str) -> Written:

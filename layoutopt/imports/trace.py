@@ -12,7 +12,6 @@ which `layoutopt count` reads as well. With the layout in use each address is an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -81,17 +80,8 @@ def accesses(
     if not sites:
         raise ProblemFileError("", "no records")
     _check_trips(sites.values(), -(-threads // LANES))
-    places = _Places(table.shape, np.sort(table, axis=None), np.argsort(table, axis=None).astype(np.int64))
-    return [_access(name, records, places, element_bytes, threads) for name, records in sites.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The layout in use: byte offsets in rising order, and the row-major index of the element at each."""
-
-    shape: tuple[int, ...]
-    offsets: IntArray
-    elements: IntArray
+    block = _Block(table, element_bytes, threads)
+    return [block.access(name, records) for name, records in sites.items()]
 
 
 def _check_trips(sites: Iterable[list[tuple[int, Record]]], warps: int) -> None:
@@ -104,42 +94,6 @@ def _check_trips(sites: Iterable[list[tuple[int, Record]]], warps: int) -> None:
             raise ProblemFileError(f"line {number}", f"sequence numbers reach {last.sequence}; too many")
 
 
-def _access(
-    name: str,
-    records: list[tuple[int, Record]],
-    places: _Places,
-    element_bytes: int,
-    threads: int,
-) -> dict[str, Any]:
-    op, width = records[0][1].op, records[0][1].bytes
-    try:
-        operation = parse_operation(op, width)
-    except ValueError as error:
-        raise ProblemFileError(f"line {records[0][0]}, op", str(error)) from None
-    warps = -(-threads // LANES)
-    trips = max(record.sequence for _, record in records) + 1
-    flat = np.zeros((trips, warps, LANES), np.int64)
-    active = np.zeros((trips, warps, LANES), bool)
-    for number, record in records:
-        place = f"line {number}"
-        if (record.op, record.bytes) != (op, width):
-            raise ProblemFileError(
-                f"{place}, op", f"site {name!r} was {op!r} before and is {record.op!r} here"
-            )
-        if not 0 <= record.warp < warps:
-            raise ProblemFileError(place, f"warp {record.warp} is not in a block of {threads} threads")
-        mask = _mask(record.active, place)
-        addresses = np.array(record.byte_address, np.int64)
-        elements = _elements(addresses, mask, places, operation, element_bytes, place)
-        if active[record.sequence, record.warp].any():
-            raise ProblemFileError(
-                place, f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
-            )
-        flat[record.sequence, record.warp] = elements
-        active[record.sequence, record.warp] = mask
-    return _written(name, operation, op, width, flat, active, places.shape, threads)
-
-
 def _mask(text: str, place: str) -> BoolArray:
     try:
         mask = int(text, 16)
@@ -150,69 +104,79 @@ def _mask(text: str, place: str) -> BoolArray:
     return np.array([mask >> lane & 1 for lane in range(LANES)], bool)
 
 
-def _elements(
-    addresses: IntArray,
-    mask: BoolArray,
-    places: _Places,
-    operation: Operation,
-    element_bytes: int,
-    place: str,
-) -> IntArray:
-    """The row-major index of the element at each active address."""
-    at = np.minimum(np.searchsorted(places.offsets, addresses), len(places.offsets) - 1)
-    used = mask & (np.arange(LANES) < 8 * operation.matrices) if operation.matrices else mask
-    wrong = used & (places.offsets[at] != addresses)
-    if wrong.any():
-        lane = int(wrong.argmax())
-        raise ProblemFileError(
-            f"{place}, byte_address[{lane}]",
-            f"byte {int(addresses[lane])} is where no {element_bytes}-byte element of the layout begins",
-        )
-    return np.where(used, places.elements[at], 0)
+class _Block:
+    """The block that was recorded, and the layout in use: byte offsets in rising order, and whose."""
 
+    def __init__(self, table: IntArray, element_bytes: int, threads: int) -> None:
+        self.shape, self.element_bytes, self.threads = table.shape, element_bytes, threads
+        self.offsets = np.sort(table, axis=None)
+        self.elements: IntArray = np.argsort(table, axis=None).astype(np.int64)
 
-def _written(
-    name: str,
-    operation: Operation,
-    op: str,
-    width: int | None,
-    flat: IntArray,
-    active: BoolArray,
-    shape: tuple[int, ...],
-    threads: int,
-) -> dict[str, Any]:
-    trips = len(flat)
-    by_thread = np.moveaxis(flat, 0, -1).reshape(-1, trips)[:threads]
-    taking = np.moveaxis(active, 0, -1).reshape(-1, trips)[:threads]
-    addressed = 8 * operation.matrices or LANES
-    known = taking & (np.arange(len(taking)) % LANES < addressed)[:, None]
-    if not known.any():
-        raise ProblemFileError("", f"no lane with an address takes part in {name!r}")
-    where = _where(taking, name)
-    index = []
-    for coordinate in np.unravel_index(by_thread, shape):
-        node = fit_threads(np.asarray(coordinate, np.int64), LANES, known, addressed)
-        if node is None:
+    def access(self, name: str, records: list[tuple[int, Record]]) -> dict[str, Any]:
+        """The access of one site."""
+        op, width = records[0][1].op, records[0][1].bytes
+        operation = parse_operation(op, width, f"line {records[0][0]}, op")
+        warps, trips = -(-self.threads // LANES), max(record.sequence for _, record in records) + 1
+        flat, active = np.zeros((trips, warps, LANES), np.int64), np.zeros((trips, warps, LANES), bool)
+        for number, record in records:
+            place = f"line {number}"
+            if (record.op, record.bytes) != (op, width):
+                raise ProblemFileError(
+                    f"{place}, op", f"site {name!r} was {op!r} before and is {record.op!r} here"
+                )
+            if not 0 <= record.warp < warps:
+                reason = f"warp {record.warp} is not in a block of {self.threads} threads"
+                raise ProblemFileError(place, reason)
+            mask, at = _mask(record.active, place), (record.sequence, record.warp)
+            elements = self._at(np.array(record.byte_address, np.int64), mask, operation, place)
+            if active[at].any():
+                raise ProblemFileError(
+                    place, f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
+                )
+            flat[at], active[at] = elements, mask
+        by_thread, taking = (np.moveaxis(a, 0, -1).reshape(-1, trips)[: self.threads] for a in (flat, active))
+        index, where = self._formulas(name, by_thread, taking, 8 * operation.matrices or LANES)
+        return {
+            "name": name,
+            "op": op,
+            **({"bytes": width} if width is not None else {}),
+            "index": index,
+            **({"for": {"i": trips}} if trips > 1 else {}),
+            **({"where": where} if where is not None else {}),
+        }
+
+    def _at(self, addresses: IntArray, mask: BoolArray, operation: Operation, place: str) -> IntArray:
+        """The row-major index of the element at each active address."""
+        at = np.minimum(np.searchsorted(self.offsets, addresses), len(self.offsets) - 1)
+        used = mask & (np.arange(LANES) < 8 * operation.matrices) if operation.matrices else mask
+        wrong = used & (self.offsets[at] != addresses)
+        if wrong.any():
+            lane, size = int(wrong.argmax()), self.element_bytes
             raise ProblemFileError(
-                "",
-                f"the addresses of {name!r} are none of the formulas that are tried: sums and XORs of digits "
-                "of tid, lane, warp, i and tid + T*i, and remainders of sums; `layoutopt count` counts them "
-                "as they are",
+                f"{place}, byte_address[{lane}]",
+                f"byte {int(addresses[lane])} is where no {size}-byte element of the layout begins",
             )
-        index.append(to_text(node))
-    access: dict[str, Any] = {"name": name, "op": op}
-    if width is not None:
-        access["bytes"] = width
-    access["index"] = index
-    if trips > 1:
-        access["for"] = {"i": trips}
-    return access | ({"where": where} if where is not None else {})
+        return np.where(used, self.elements[at], 0)
 
-
-def _where(taking: BoolArray, name: str) -> str | None:
-    if taking.all():
-        return None
-    node = guard(taking, LANES)
-    if node is None:
-        raise ProblemFileError("", f"no formula says which threads take part in {name!r}")
-    return to_text(node)
+    def _formulas(
+        self, name: str, elements: IntArray, taking: BoolArray, addressed: int
+    ) -> tuple[list[str], str | None]:
+        """Coordinates of what threads touch, and which take part; arrays of shape (threads, iterations)."""
+        known = taking & (np.arange(len(taking)) % LANES < addressed)[:, None]
+        if not known.any():
+            raise ProblemFileError("", f"no lane with an address takes part in {name!r}")
+        where = None if taking.all() else guard(taking, LANES)
+        if where is None and not taking.all():
+            raise ProblemFileError("", f"no formula says which threads take part in {name!r}")
+        index = []
+        for coordinate in np.unravel_index(elements, self.shape):
+            node = fit_threads(np.asarray(coordinate, np.int64), LANES, known, addressed)
+            if node is None:
+                raise ProblemFileError(
+                    "",
+                    f"the addresses of {name!r} are none of the formulas that are tried: sums and XORs of "
+                    "digits of tid, lane, warp, i and tid + T*i, and remainders of sums; `layoutopt count` "
+                    "counts them as they are",
+                )
+            index.append(to_text(node))
+        return index, None if where is None else to_text(where)

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.fit import fit, grid, join
-from layoutopt.expressions.grammar import Const, Op, evaluate, to_text
+from layoutopt.expressions.fit import fit, join
+from layoutopt.expressions.grammar import Const, Op, tabulated, to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton import combinations, unit
 from layoutopt.imports.triton_text import PrintedLayout, Vector, check_tile, parse, wrong
@@ -59,14 +59,13 @@ def offsets(text: str, tile: Sequence[int]) -> tuple[IntArray, str | None]:
     table[tuple(coordinates.T)] = np.arange(len(coordinates))
     if (table < 0).any():
         raise wrong("two offsets hold one element")
-    axes = {f"x{d}": extent for d, extent in enumerate(tile)}
-    formula, pads = fit(table, axes), _pads(layout)
+    formula, pads = fit(table, {f"x{d}": n for d, n in enumerate(tile)}), _pads(layout)
     padded = table + sum((table // interval * pad for interval, pad in pads), np.zeros_like(table))
     if formula is None:
         return padded, None
     left_out = [Op("*", (Op("//", (formula, Const(interval))), Const(pad))) for interval, pad in pads]
     whole = join("+", [formula, *left_out])
-    return padded, to_text(whole) if (evaluate(whole, grid(axes)) == padded).all() else None
+    return padded, to_text(whole) if (tabulated(whole, tile) == padded).all() else None
 
 
 def _pads(layout: PrintedLayout) -> list[Vector]:

@@ -31,6 +31,7 @@ from layoutopt.expressions.grammar import (
     Var,
     evaluate,
     names,
+    operators,
     parse,
     parts,
     substituted,
@@ -328,13 +329,9 @@ def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
             start = int(values[0])
             candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
         candidates += bit_sums(Var("tid"), values)
-    candidates.insert(len(candidates) if _has_masks(node) else 0, node)
+    candidates.insert(len(candidates) if operators(node) & {"&", "%"} else 0, node)
     right = [c for c in candidates if _same(c, env, values)]
     return min(right, key=lambda form: (instructions([form], ranges), operations(form)))
-
-
-def _has_masks(node: Node) -> bool:
-    return isinstance(node, Op) and (node.symbol in ("&", "%") or any(map(_has_masks, node.args)))
 
 
 def _same(node: Node, env: Mapping[str, IntArray], values: IntArray) -> bool:

@@ -28,7 +28,7 @@ from layoutopt.expressions.grammar import (
     Node,
     Op,
     Var,
-    parts,
+    operators,
     substituted,
     tabulated,
     with_parts,
@@ -135,7 +135,7 @@ def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node 
 
 def has_xor(node: Node) -> bool:
     """Whether a formula flips bits."""
-    return (isinstance(node, Op) and node.symbol == "^") or any(map(has_xor, parts(node)))
+    return "^" in operators(node)
 
 
 def _without_xor(node: Node, side: int) -> Node:
@@ -363,11 +363,7 @@ def spelled(lookup: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
 def _plain(table: IntArray, dims: Sequence[int]) -> Node | None:
     """A short formula over some coordinates, the dimensions of the table."""
     node = fit(table, {f"x{d}": extent for d, extent in zip(dims, table.shape, strict=True)})
-    return None if node is None or _chooses(node) or operations(node) > _MOST_OPERATIONS else node
-
-
-def _chooses(node: Node) -> bool:
-    return (isinstance(node, Op) and node.symbol == "if") or any(map(_chooses, parts(node)))
+    return None if node is None or "if" in operators(node) or operations(node) > _MOST_OPERATIONS else node
 
 
 def _turned(table: IntArray, ranges: Mapping[str, Range]) -> Node | None:

@@ -56,7 +56,7 @@ class InUse:
         self.gpu = gpu
         self.counting = counting
         traced = trace(with_loops(problem), gpu)
-        self.lanes, self.accesses = able_to_count(problem, traced, gpu, counting)
+        self.lanes, self.accesses = traced, able_to_count(problem, traced, gpu, counting)
         self.node: Node | None = None
         self.bits = self._read(layout)
         self.table = self.bits // 8

@@ -14,7 +14,7 @@ from written import one_tile, reads, writes
 
 from layoutopt.engine.case import case_of, cases
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
-from layoutopt.errors import LayoutError
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import (
@@ -94,7 +94,7 @@ def test_only_counting_reductions_merge_equal_addresses(op, kind):
 
 
 def test_compare_and_swap_has_no_rule():
-    with pytest.raises(ValueError, match="a compare-and-swap takes twice"):
+    with pytest.raises(ProblemFileError, match="a compare-and-swap takes twice"):
         parse_operation("atom.shared.cas.b32", None)
 
 

@@ -217,7 +217,7 @@ def test_amd_spellings(text, kind, width):
     ],
 )  # fmt: skip
 def test_an_unknown_operation_names_what_is_near(text, hint):
-    with pytest.raises(ValueError, match="unknown op") as caught:
+    with pytest.raises(ProblemFileError, match="unknown op") as caught:
         parse_operation(text, 4)
     assert hint in str(caught.value)
 
