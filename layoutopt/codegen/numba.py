@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
@@ -48,30 +48,26 @@ def _access(access: AccessPlan) -> list[str]:
     note.append(f"{access.cost[0].upper()}{access.cost[1:]}.")
     if access.hoisting:
         note.append(f"{access.hoisting[0].upper()}{access.hoisting[1:]}.")
+    about = "\n    ".join(note)
     lines: list[str] = []
     for values, name in access.tables.items():
         lines += ["", f"{name} = np.array({list(values)}, np.int32)  # whose piece a thread handles"]
+
+    def function(suffix: str, variables: Sequence[str], node: Node, about: str) -> list[str]:
+        body = to_text(substituted(access.named(node), {v: Var(parameter(v)) for v in variables}))
+        return _function(access.name + suffix, list(map(parameter, variables)), body, about)
+
     if access.form.has_step:
-        node = access.form.from_base(Var(BASE))
-        lines += _function(
-            f"{access.name}_base",
-            ["tid"],
-            text(access.named(access.form.base), ["tid"]),
-            "Once for each thread.",
-        )
-        names = [parameter(v) for v in loops]
-        lines += _function(
-            f"{access.name}_step", ["base", *names], text(access.named(node), loops), "From the base."
-        )
+        lines += function("_base", ["tid"], access.form.base, "Once for each thread.")
+        lines += function("_step", [BASE, *loops], access.form.from_base(Var(BASE)), "From the base.")
+        names = list(map(parameter, loops))
         call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"
-        lines += _function(access.name, ["tid", *names], call, "\n    ".join(note))
+        lines += _function(access.name, ["tid", *names], call, about)
     else:
-        body = text(access.named(access.form.address), every)
-        lines += _function(access.name, [parameter(v) for v in every], body, "\n    ".join(note))
+        lines += function("", every, access.form.address, about)
     if access.active is not None:
-        predicate = text(access.named(Op("!=", (access.active, Const(0)))), every)
-        names = [parameter(v) for v in every]
-        lines += _function(f"{access.name}_active", names, predicate, "Whether the thread takes part.")
+        test = Op("!=", (access.active, Const(0)))
+        lines += function("_active", every, test, "Whether the thread takes part.")
     return lines
 
 
@@ -88,10 +84,7 @@ def _function(name: str, parameters: list[str], body: str, about: str) -> list[s
 
 
 def parameter(name: str) -> str:
-    """`name` as a parameter's name."""
+    """`name` as a parameter's name, where Python does not reserve it."""
+    if name == BASE:
+        return "base"
     return f"{name}_" if keyword.iskeyword(name) or name == "base" else name
-
-
-def text(node: Node, names: Iterable[str]) -> str:
-    """`node` in Python, its variables renamed where Python reserves their names."""
-    return to_text(substituted(node, {BASE: Var("base"), **{name: Var(parameter(name)) for name in names}}))

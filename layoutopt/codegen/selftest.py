@@ -9,8 +9,8 @@ of the access.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import Final
 
 from layoutopt.codegen import cuda
@@ -35,7 +35,7 @@ def program(plan: Plan) -> str:
     Raises:
         LayoutError: no NVIDIA GPU has the tile's size or an access's instruction.
     """
-    return _program(cuda.emit(plan), _tile_test(plan), [_call(plan)])
+    return _program(cuda.emit(plan), _tile_test(plan), [f"{plan.name}_selftest"])
 
 
 def placed_tile_test(plan: Plan, block: str, tile: str, stages: int) -> str:
@@ -72,18 +72,13 @@ def block_program(
         for time in times
     )
     tests += filled("selftest", "apart", TIMES=apart, NAME=name)
-    return _program(header, tests, [f"{name}_apart(profile)", *map(_call, plans)])
+    return _program(header, tests, [f"{name}_apart", *(f"{plan.name}_selftest" for plan in plans)])
 
 
 def _program(header: str, tests: str, calls: Sequence[str]) -> str:
     """A program that calls what counts the wrong accesses."""
     start = filled("selftest", "start", HEADER=header.replace("#pragma once\n", ""))
-    return start + tests + filled("selftest", "end", TESTS=" + ".join(calls))
-
-
-def _call(plan: Plan) -> str:
-    """What counts the wrong accesses of a tile."""
-    return f"{plan.name}_selftest(profile)"
+    return start + tests + filled("selftest", "end", TESTS=" + ".join(f"{call}(profile)" for call in calls))
 
 
 def _tile_test(plan: Plan) -> str:
@@ -113,11 +108,6 @@ def _tile_test(plan: Plan) -> str:
     )
 
 
-def kernel_name(plan: Plan, index: int) -> str:
-    """The kernel that does nothing but the access."""
-    return f"{plan.name}_access_{index}"
-
-
 def _coordinates(plan: Plan) -> str:
     """Arguments of the offset function for element `e` in row-major order."""
     terms: list[str] = []
@@ -137,10 +127,6 @@ def row_major_element(plan: Plan, access: AccessPlan) -> str:
     renamed = substituted(node, {v: Var(parameter(v)) for v in access.ranges})
     ranges = {parameter(v): r for v, r in access.ranges.items()}
     return to_c(renamed, ranges, called=f"{plan.name}_test")
-
-
-def _iterations(access: AccessPlan) -> int:
-    return reduce(lambda a, b: a * b, access.access.loops.values(), 1)
 
 
 def _position(access: AccessPlan) -> str:
@@ -234,7 +220,7 @@ def _kernels(plan: Plan, index: int, access: AccessPlan) -> str:
 def _run(plan: Plan, index: int, access: AccessPlan) -> str:
     """Host code: what goes in, and what must come out."""
     operation = access.lanes.operation
-    name, report = plan.name, access.report
+    name, report, iterations = plan.name, access.report, math.prod(access.access.loops.values())
     element = f"{name}_element_{index}({arguments(access)})"
     visit = [f"if ({condition(access)}) visit({_position(access)}, tid, {element});"]
     loops = loop_nest(
@@ -253,9 +239,9 @@ def _run(plan: Plan, index: int, access: AccessPlan) -> str:
         [
             f'    wrong += {name}_test(Access{{"{shown}", "{access.access.op}", {mode}, '
             f"{operation.width_bytes}, {operation.matrices}, {int(operation.transposed)}, "
-            f"{int(does.adds and not does.returns)}, {_iterations(access)}, {report.wavefronts}, "
+            f"{int(does.adds and not does.returns)}, {iterations}, {report.wavefronts}, "
             f"{report.bank_conflicts}}}, {index},",
-            f"        {name}_values_{index}, {kernel_name(plan, index)}, profile, [](auto visit) {{",
+            f"        {name}_values_{index}, {name}_access_{index}, profile, [](auto visit) {{",
             *loops,
             "    });",
         ]
