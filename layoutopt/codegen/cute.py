@@ -35,7 +35,7 @@ _BY_SIZE: Final = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t"}
 def emit(plan: Plan) -> str:
     """A header for CuTe. Offsets count elements, as CuTe's do."""
     lines = [
-        *(f"// {line}" for line in (*plan.header, *(access.headline for access in plan.accesses))),
+        *(f"// {line}" for line in plan.headlines),
         "#pragma once",
         "#include <cute/layout.hpp>",
         "#include <cute/swizzle.hpp>",

@@ -39,7 +39,7 @@ def emit(plan: Plan) -> str:
     name = f"{plan.name}_layout"
     kind = f"gl.{_TYPES[element]}" if isinstance(element, str) and element in _TYPES else "dtype"
     lines = [
-        *(f"# {line}" for line in (*plan.header, *(access.headline for access in plan.accesses))),
+        *(f"# {line}" for line in plan.headlines),
         "from triton.experimental.gluon import language as gl",
         "",
         f"{name} = gl.{expression(plan)}",

@@ -124,11 +124,9 @@ class Plan:
         layout: its structure, where the layout is one that layoutopt builds; None for a formula.
         offset: element offset over x0, x1, ...
         table: byte offset of every element, in the shape of the tile.
-        unit_bytes: what the accesses count in: 1 for languages with pointers, the element elsewhere.
-        bytes: of the tile.
         alignment_bytes: of its start, as the answer says.
         accesses: in the order of the problem.
-        about: lines that say what this is and what is proved.
+        header: lines that say what this is and what is proved, safe in comments.
         language: in which it is printed, one of `layoutopt.codegen.registry`.
         only: what is printed: the offset, the addresses of the accesses, or all.
         by_hardware: what no lane executes, in the order of the problem.
@@ -141,11 +139,9 @@ class Plan:
     layout: Layout | None
     offset: Node
     table: IntArray
-    unit_bytes: int
-    bytes: int
     alignment_bytes: int
     accesses: tuple[AccessPlan, ...]
-    about: tuple[str, ...]
+    header: tuple[str, ...]
     language: str = "cuda"
     only: Part = "all"
     by_hardware: tuple[HardwarePlan, ...] = ()
@@ -157,9 +153,14 @@ class Plan:
         return self.problem.tile.storage.element_bytes
 
     @property
-    def header(self) -> list[str]:
-        """`about`, safe in comments."""
-        return [comment(line) for line in self.about]
+    def bytes(self) -> int:
+        """Of the tile."""
+        return int(self.table.max()) + self.element_bytes
+
+    @property
+    def headlines(self) -> list[str]:
+        """The header, and a line for each access."""
+        return [*self.header, *(access.headline for access in self.accesses)]
 
     @property
     def instructions(self) -> int:
@@ -238,11 +239,9 @@ def make_plan(
         layout=layout,
         offset=offset,
         table=table,
-        unit_bytes=unit_bytes,
-        bytes=int(table.max()) + problem.tile.storage.element_bytes,
         alignment_bytes=alignment_bytes,
         accesses=tuple(accesses),
-        about=tuple(about),
+        header=tuple(map(comment, about)),
         by_hardware=by_hardware,
         dictated=dictated,
     )

@@ -39,7 +39,7 @@ def emit(plan: Plan) -> str:
         )
     coordinates = ", ".join(plan.coordinate_ranges)
     lines = [
-        *(f"# {line}" for line in (*plan.header, *(access.headline for access in plan.accesses))),
+        *(f"# {line}" for line in plan.headlines),
         "",
         "",
         f"def {plan.name}_offset({coordinates}):",

@@ -134,7 +134,8 @@ class _Block:
                     place, f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
                 )
             flat[at], active[at] = elements, mask
-        by_thread, taking = (np.moveaxis(a, 0, -1).reshape(-1, trips)[: self.threads] for a in (flat, active))
+        by_thread = np.moveaxis(flat, 0, -1).reshape(-1, trips)[: self.threads]
+        taking = np.moveaxis(active, 0, -1).reshape(-1, trips)[: self.threads]
         index, where = self._formulas(name, by_thread, taking, 8 * operation.matrices or LANES)
         return {
             "name": name,
