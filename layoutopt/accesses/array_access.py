@@ -20,8 +20,8 @@ from msgspec import Meta, Struct
 from layoutopt.accesses.thread_values import access_of
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.fit import fit_threads, guard
 from layoutopt.expressions.grammar import MAX_ENTRIES, Node, to_text
-from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import device

@@ -9,9 +9,9 @@ import numpy as np
 
 from layoutopt.accesses.trace import expression_ranges
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.fit import fit_threads
 from layoutopt.expressions.grammar import Const, Node, Op, to_text
 from layoutopt.expressions.simplify import simplify
-from layoutopt.expressions.threads import fit_threads
 from layoutopt.ground.arrays import IntArray
 
 WIDTHS: Final = (16, 8, 4, 2, 1)

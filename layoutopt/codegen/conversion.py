@@ -9,9 +9,9 @@ import numpy as np
 from layoutopt.codegen.c_text import operands, to_c
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.bits import moved_bits
+from layoutopt.expressions.fit import guard
 from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted
 from layoutopt.expressions.simplify import simplify
-from layoutopt.expressions.threads import guard
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ownership.conversion import Conversion
 from layoutopt.ownership.instructions import Instruction

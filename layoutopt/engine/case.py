@@ -26,15 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from layoutopt.accesses.alignment import base_alignment
+from layoutopt.accesses.free_lanes import check_lanes
 from layoutopt.accesses.lower import (
     Report,
+    assigned,
     byte_table,
     bytes_formula,
+    named_lanes,
     named_widths,
     stored,
     unstored,
@@ -48,7 +52,7 @@ from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, check_table, rounded_count
 from layoutopt.engine.run_time_values import choices
 from layoutopt.engine.witness import worst_instruction
-from layoutopt.errors import LayoutError
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
@@ -56,8 +60,10 @@ from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import IndexCode, index_code, least_instructions
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import AccessReport, TensorMap
+from layoutopt.problems.answer import AccessReport, Result, TensorMap
 from layoutopt.problems.types import Constraints, Problem
+
+_ROUNDING: Final = 1e-6  # of sums of weights and expectations
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,3 +354,50 @@ def able_to_count(
     """
     chosen = choices(problem, lanes, device, budget)
     return tuple(chosen.get(access.name) or CountedAccess(access, device) for access in lanes.accesses)
+
+
+def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
+    """Check that a result, read from a file, is one of this problem, and that its counts hold.
+
+    Raises:
+        ProblemFileError: it is of another problem or target, its layout does not serve the accesses, or
+            what it says of one is not what the conflict engine counts.
+    """
+    layout = result.layout
+    if result.problem != problem.name:
+        raise ProblemFileError("problem", f"the result is of {result.problem!r}, not of {problem.name!r}")
+    if result.target != gpu.name:
+        raise ProblemFileError("target", f"the result is for {result.target!r}, not for {gpu.name!r}")
+    if layout is None:
+        return
+    if [a.name for a in problem.accesses] != [a.name for a in result.accesses]:
+        raise ProblemFileError("accesses", "are not those of the problem")
+    chosen = assigned(problem, result)
+    if chosen is not problem:
+        check_lanes(problem, chosen, gpu)
+    case = case_of(chosen, gpu, {a.name: a.bytes for a in result.accesses if a.bytes is not None})
+    try:
+        table = case.table(layout)
+        case.check(table)
+    except LayoutError as error:
+        raise ProblemFileError("layout", str(error)) from None
+    counts = case.count(table)
+    weighted = case.weighted_excess(counts) / case.lanes.weight_unit
+    stated = result.weighted_excess if result.weighted_excess is not None else result.excess
+    if stated is None or abs(weighted - stated) > _ROUNDING:
+        raise ProblemFileError("weighted_excess", f"the layout gives {weighted:g}, the result says {stated}")
+    reports = named_lanes(case.described(case.reports(counts), table), problem, chosen)
+    for k, (given, counted) in enumerate(zip(result.accesses, reports, strict=True)):
+        if given.descriptor != counted.descriptor:
+            raise ProblemFileError(f"accesses[{k}].descriptor", "is not how the hardware reaches the layout")
+        if given != counted:
+            raise ProblemFileError(
+                f"accesses[{k}]",
+                f"the layout gives {counted.wavefronts} wavefronts, {counted.ideal} of them ideal, and "
+                f"{counted.bank_conflicts} bank conflicts for op {counted.op!r}; the result says otherwise",
+            )
+    needed, given_bytes = case.needed_alignment(layout, reports), result.alignment_bytes or 0
+    if given_bytes < needed or (given_bytes > needed and not problem.is_dictated):
+        raise ProblemFileError(
+            "alignment_bytes", f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
+        )

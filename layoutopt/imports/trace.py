@@ -19,8 +19,8 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.fit import fit_threads, guard
 from layoutopt.expressions.grammar import to_text
-from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import Operation, parse_operation

@@ -8,8 +8,7 @@ import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned, chosen_widths, stored
-from layoutopt.engine.case import Case, case_of
-from layoutopt.engine.claims import check_claims
+from layoutopt.engine.case import Case, case_of, check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described

@@ -11,9 +11,8 @@ from written import access_from, one_tile
 
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.fit import fit
+from layoutopt.expressions.fit import fit, fit_threads
 from layoutopt.expressions.grammar import evaluate
-from layoutopt.expressions.threads import fit_threads
 from layoutopt.files.file import from_data, written_out
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments

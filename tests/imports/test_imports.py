@@ -13,8 +13,8 @@ from written import access_from, one_tile, problem_of
 from layoutopt.accesses.thread_values import access_of
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.fit import fit_threads, guard
 from layoutopt.expressions.grammar import evaluate, parse, to_text
-from layoutopt.expressions.threads import fit_threads, guard
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import cute, cute_tiled, triton, triton_shared

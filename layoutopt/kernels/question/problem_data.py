@@ -18,7 +18,7 @@ import numpy as np
 
 from layoutopt.accesses.array_access import from_coordinates
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.threads import fit_threads
+from layoutopt.expressions.fit import fit_threads
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
