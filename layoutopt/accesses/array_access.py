@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from layoutopt.accesses.thread_values import access_of
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.bits import combinations
 from layoutopt.expressions.fit import fit_threads, guard
 from layoutopt.expressions.grammar import MAX_ENTRIES, Node, to_text
 from layoutopt.ground import json_data
@@ -151,7 +152,7 @@ def from_bases(data: Mapping[str, Any], place: str, head: Problem) -> Access:
                     f"{place}.bases.{part}[{k}]",
                     f"expected {len(tile.shape)} numbers of at least 0, got {list(vector)}",
                 )
-    registers, lane, warp = (_combinations(vectors, len(tile.shape)) for vectors in parts.values())
+    registers, lane, warp = (combinations(vectors, len(tile.shape)) for vectors in parts.values())
     _check_lanes(len(lane), head.target, f"{place}.bases.lane")
     if len(lane) * len(warp) != head.threads:
         raise ProblemFileError(
@@ -255,11 +256,3 @@ def _check_inside(coordinates: IntArray, known: BoolArray, shape: tuple[int, ...
             f"{place}[{row}][{lane}][{d}]",
             f"x{d} must lie in 0..{shape[d] - 1}, not {int(coordinates[row, lane, d])}",
         )
-
-
-def _combinations(vectors: tuple[Vector, ...], rank: int) -> IntArray:
-    """XORs of the vectors, by the number whose bits choose them; int64, shape (2**vectors, rank)."""
-    total = np.zeros((1, rank), np.int64)
-    for vector in vectors:
-        total = np.concatenate([total, total ^ np.array(vector, np.int64)])
-    return total

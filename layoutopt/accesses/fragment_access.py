@@ -22,7 +22,7 @@ from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse,
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
-from layoutopt.hardware.fragments import Fragment, fragment, fragments
+from layoutopt.hardware.fragments import Fragment, fragments
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Problem, Tile
 
@@ -72,10 +72,8 @@ class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"l
 
 
 def _find(name: str, place: str) -> Fragment:
-    try:
-        return fragment(name)
-    except KeyError:
-        pass
+    if name in fragments():
+        return fragments()[name]
     import difflib
 
     near = difflib.get_close_matches(name, fragments(), n=3, cutoff=0.5)

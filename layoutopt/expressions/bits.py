@@ -26,6 +26,14 @@ def xor_basis(numbers: Sequence[int]) -> list[int]:
     return basis
 
 
+def combinations(vectors: Sequence[Sequence[int]], rank: int) -> IntArray:
+    """The XOR of the vectors of each number's bits: int64, shape (2**len(vectors), rank)."""
+    total = np.zeros((1, rank), np.int64)
+    for vector in vectors:
+        total = np.concatenate([total, total ^ np.array(vector, np.int64)])
+    return total
+
+
 def moved_bits(variable: Node, values: IntArray) -> Node | None:
     """`values[variable]`, where it is linear over F2, as a XOR of masked and shifted copies.
 

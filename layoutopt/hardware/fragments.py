@@ -140,15 +140,6 @@ def _generation(architecture: str) -> tuple[str, int]:
     return ("sm", int(match[1])) if match[1] else ("gfx", int(match[2], 16))
 
 
-def fragment(name: str) -> Fragment:
-    """The fragment called `name`.
-
-    Raises:
-        KeyError: there is none.
-    """
-    return fragments()[name]
-
-
 @cache
 def fragments() -> dict[str, Fragment]:
     """Every fragment, by name, in the order of the data."""

@@ -19,9 +19,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import numpy as np
-
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.bits import combinations
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton_text import PrintedLayout, Vector, check_tile, parse, wrong
 
@@ -78,14 +77,6 @@ def linear_bases(text: str, tile: Sequence[int], lanes: int = 32) -> Bases:
     if sum(map(len, bases.values())) > MAX_BASES:
         raise wrong(f"it has more than 2**{MAX_BASES} values")
     return bases
-
-
-def combinations(vectors: Sequence[Vector], rank: int) -> IntArray:
-    """The XOR of the vectors of each number's bits: int64, shape (2**len(vectors), rank)."""
-    total = np.zeros((1, rank), np.int64)
-    for vector in vectors:
-        total = np.concatenate([total, total ^ np.array(vector, np.int64)])
-    return total
 
 
 def unit(dim: int | None, length: int, rank: int) -> Vector:

@@ -17,10 +17,11 @@ from typing import Final
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.bits import combinations
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Op, tabulated, to_text
 from layoutopt.ground.arrays import IntArray
-from layoutopt.imports.triton import combinations, unit
+from layoutopt.imports.triton import unit
 from layoutopt.imports.triton_text import PrintedLayout, Vector, check_tile, parse, wrong
 
 KINDS: Final = ("swizzled_shared", "padded_shared", "nvmma_shared", "amd_rotating_shared", "shared_linear")
