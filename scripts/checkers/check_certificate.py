@@ -6,7 +6,9 @@ Uses the standard library and no code of layoutopt. Which lanes the hardware ser
 data of the known GPUs has it (layoutopt/hardware/devices.json, and the device file, if one is given); of any
 other GPU it is the certificate's word (`served`), and not checked, nor are other widths than those chosen
 where the file leaves a choice. Everything else is derived from the problem file. Name, target and constraints
-must be those of the file: a certificate of a problem that options changed is one of another problem. What
+must be those of the file, and the digest (SHA-256) that of what it asks: a certificate of a problem that
+options changed is one of another problem. The layouts that a bound covers must be those that the file leaves
+to a search (certificate/subject.py); that the search went through all of them is not checked. What
 only a solver answered is not checked here: give the certificate's `questions` to another solver.
 
 Of what the hardware moves by itself (TMA, tensor cores, bulk copies) every element is where the tensor map,
@@ -37,6 +39,7 @@ from certificate.problem import (
     unique,
     without_lanes,
 )
+from certificate.subject import check_digest
 from certificate.tile import check, not_checked
 
 
@@ -64,7 +67,8 @@ def main():
         if why := not_checked(asked, given, devices):
             hint = "; `layoutopt problems --expanded` writes them out" if "without an index" in why else ""
             say(f"NOT CHECKED: {why}{hint}")
-        return 0 if not why and check(asked, given, devices) else 3
+            return 3
+        return 0 if all([check(asked, given, devices), check_digest(problem, given)]) else 3
     except Broken as error:
         print(plain(error), file=sys.stderr)
         return 2

@@ -15,8 +15,8 @@ from written import access_from, data_of, planes, reads, writes
 from layoutopt import Status, solve
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.proof.certificates import certificate
 from layoutopt.proof.reasons import PACKING, SOLVER
+from layoutopt.search.certify import certificate
 
 # Cliques, parities, counting, nothing to prove; merged pairs of phases; weights; atomics.
 SOLVED = [

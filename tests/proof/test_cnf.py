@@ -18,9 +18,9 @@ from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
-from layoutopt.proof.certificates import row_major_question
 from layoutopt.proof.cnf import dimacs
 from layoutopt.proof.reasons import every_layout
+from layoutopt.search.certify import row_major_question
 from layoutopt.search.solve import solve
 
 

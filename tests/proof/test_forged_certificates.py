@@ -5,6 +5,8 @@ import json
 import sys
 
 import pytest
+from certificates_checked import SCRIPT, as_forged
+from command import python
 from conftest import ROOT
 from hardware_tiles import FILL, data
 from oracle import toy
@@ -14,11 +16,14 @@ from written import one_tile, reads, writes
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.problems.types import VECTOR_TYPES
-from layoutopt.proof.certificates import certificate
+from layoutopt.search.certify import certificate
 from layoutopt.search.solve import solve
 
+sys.path.insert(0, str(ROOT / "scripts" / "fuzz"))
 sys.path.insert(0, str(ROOT / "scripts" / "checkers"))
 import check_certificate
+import forge_certificates
+from certificate.subject import digest
 
 DIAGONALS = {
     "name": "d", "target": "toy_8_8", "threads": 8, "tile": {"shape": [8, 8], "element": "f32"},
@@ -47,7 +52,7 @@ TWO = {
 
 # What may be any number, or be in any order: nothing is claimed by it. Of a GPU that the script does not know,
 # how it serves accesses is the certificate's word.
-FREE = {"weight_unit", "questions", "reason", "source"}
+FREE = {"weight_unit", "questions", "reason", "source", "digest"}
 
 
 @pytest.fixture
@@ -55,8 +60,9 @@ def verdict(tmp_path, monkeypatch, capsys):
     """What the script says: its exit code."""
 
     def said(problem, given):
+        forged_of = as_forged(problem, given)
         paths = tmp_path / "problem.json", tmp_path / "certificate.json", tmp_path / "devices.json"
-        for path, content in zip(paths, (problem, given, toy.device_file(8, 8)), strict=True):
+        for path, content in zip(paths, (problem, forged_of, toy.device_file(8, 8)), strict=True):
             path.write_text(json.dumps(content))
         monkeypatch.setattr(sys, "argv", ["check_certificate.py", *map(str, paths)])
         try:
@@ -305,7 +311,55 @@ def test_texts_of_a_certificate_are_printed_without_escapes(tmp_path, monkeypatc
     for path, content in zip(paths, (PADDED, given), strict=True):
         path.write_text(json.dumps(content))
     monkeypatch.setattr(sys, "argv", ["check_certificate.py", *map(str, paths)])
-    check_certificate.main()
-    said = capsys.readouterr().out
+    with pytest.raises(SystemExit) as wrong:
+        check_certificate.main()
+    said = capsys.readouterr().out + str(wrong.value)
     assert "\x1b" not in said
     assert not any(line.startswith(("all:", "bound: checked")) for line in said.splitlines())
+
+
+def test_a_certificate_is_of_the_problem_that_was_solved(tmp_path):
+    """By its digest, which does not depend on how the file is written; without one, that is not checked."""
+    given = certified(SPELT, device("H100"))
+    assert digest(SPELT) == given["digest"]
+    longer = {
+        **SPELT,
+        "notes": "x",
+        "layout": {"minimise": "excess"},
+        "published": {"offset": "0", "bytes": 1},
+    }
+    assert digest(longer) == given["digest"]
+    changed = {**SPELT, "accesses": [{**SPELT["accesses"][0], "weight": 2}, *SPELT["accesses"][1:]]}
+    paths = tmp_path / "p.json", tmp_path / "c.json"
+    for problem, certificate_of, code in (
+        (SPELT, given, 0),
+        (changed, given, 1),
+        (SPELT, {**given, "digest": "0" * 64}, 1),
+        (SPELT, {key: value for key, value in given.items() if key != "digest"}, 3),
+    ):
+        for path, content in zip(paths, (problem, certificate_of), strict=True):
+            path.write_text(json.dumps(content))
+        assert python(SCRIPT, *paths).returncode == code
+
+
+@pytest.mark.parametrize("layout", [{}, {"families": ["none", "pad"]}, {"must_be": "tma"}])
+def test_a_scope_is_that_of_the_layouts_that_the_file_leaves(layout, verdict):
+    problem = one_tile("s", [16, 64], "f16", 64, [reads("r", 2, ["tid % 16", "tid // 16"])], target="sm_90")
+    problem = {**problem, "layout": layout}
+    given = certified(problem, device("sm_90"))
+    before = verdict(problem, given)
+    assert before in (0, 3)
+    for bound in ("bound", "bytes"):
+        for covers in ({"layouts": "tiles", "max_bytes": None}, {"layouts": "hardware", "by": ["wgmma"]}, {}):
+            assert verdict(problem, {**given, bound: {**given[bound], "covers": covers}}) == 1
+        for scope in ("families rotate", "the layouts of wgmma", "every layout of all"):
+            assert verdict(problem, {**given, bound: {**given[bound], "scope": scope}}) == 1
+
+
+def test_no_forgery_is_accepted():
+    """The campaign of scripts/fuzz/forge_certificates.py, a short one."""
+    campaign = forge_certificates.Campaign()
+    campaign.run(240, seed=7)
+    assert [rule for rule, *_ in campaign.accepted] == []
+    assert (len(campaign.wrong), campaign.true[0] > 5) == (0, True)
+    assert len(campaign.made) > 15

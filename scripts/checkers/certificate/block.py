@@ -19,6 +19,7 @@ from certificate.problem import (
     tile_bytes,
     without_lanes,
 )
+from certificate.subject import check_digest, check_scope_of_tiles
 from certificate.tile import WIDEST_BYTES, check, not_checked
 
 TOLERANCE = Fraction(1, 10**6)  # of sums of weights, which are printed as decimals
@@ -26,6 +27,11 @@ TOLERANCE = Fraction(1, 10**6)  # of sums of weights, which are printed as decim
 
 def check_block(block, given, devices):
     """Print what holds and what is open of several tiles; whether nothing is."""
+    return all([check_together(block, given, devices), check_digest(block, given)])
+
+
+def check_together(block, given, devices):
+    """The same but for the digest."""
     check_form(given, BLOCK)
     check_fields(block, "block")
     for tile in block["tiles"]:
@@ -34,14 +40,17 @@ def check_block(block, given, devices):
     target, most = block.get("target", "sm_90"), given["max_bytes"]
     require(given["problem"] == block["name"], f"it is of the problem {given['problem']!r}")
     require(given["target"] == target, f"it is for {given['target']!r}")
+    about = [check_scope_of_tiles(given[bound], most) for bound in ("bound", "bytes_bound")]
     limit = block.get("layout", {}).get("max_bytes") or room(block, devices.get(target.lower()))
     require(limit in (None, most), f"the tiles have {limit} bytes, not {most}")
     status, found = given["status"], bool(given["tiles"])
     require(status in ("optimal", "feasible", "infeasible", "unknown"), f"no status: {status!r}")
     require(found == (status in ("optimal", "feasible")), f"{status}, with{'' if found else 'out'} layouts")
     if not found:
-        return check_none(given, least_bytes(block), limit)
+        return check_none(given, least_bytes(block), limit) and all(about)
     check_groups(block, given["tiles"])
+    alike = all(part["certificate"].get("digest") == given.get("digest") for part in given["tiles"])
+    require(alike, "the certificate of a tile is of another file")
     checked = [check_tiles(block, part, devices) for part in given["tiles"]]
     places = {name: spans for part in checked if part for name, spans in part[2].items()}
     check_places(block, places)
@@ -57,7 +66,8 @@ def check_block(block, given, devices):
     require(abs(excess - Fraction(str(given["excess"]))) < TOLERANCE, f"the excess is {excess}")
     for part in given["tiles"]:
         check_part(part)
-    return check_bounds(block, given, (excess, bound, end)) and all(part[3] for part in checked)
+    closed = [*about, *(part[3] for part in checked)]
+    return check_bounds(block, given, (excess, bound, end)) and all(closed)
 
 
 def check_groups(block, parts):

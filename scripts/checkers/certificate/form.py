@@ -24,7 +24,11 @@ def text(value):
 
 
 def said(value):
-    return isinstance(value, str) and value != ""
+    return isinstance(value, str) and value != "" and value.isprintable()
+
+
+def ground(value):
+    return said(value) and value.startswith(("arithmetic", "the solver alone", "layoutopt's search"))
 
 
 def flag(value):
@@ -39,16 +43,23 @@ def listed(value):
     return isinstance(value, list)
 
 
+# The layouts that a bound holds for, and what is said of each kind of them.
+KINDS = {"every": set(), "families": {"families", "max_bytes"}, "hardware": {"by"}, "tiles": {"max_bytes"}}
+
+
+def layouts(value):
+    kind = value.get("layouts") if isinstance(value, dict) else None
+    return kind in KINDS and value.keys() == {"layouts", *KINDS[kind]}
+
+
 def maybe(form):
     """The form, or null."""
-    return lambda value: value is None or (holds(value, form) if isinstance(form, dict) else form(value))
+    return "maybe", form
 
 
-def holds(value, form):
-    """Whether a value has its form: a test, or the forms of an object's fields."""
-    if not isinstance(form, dict):
-        return form(value)
-    return isinstance(value, dict) and all(name in value and holds(value[name], form[name]) for name in form)
+def each(form):
+    """The form, of every value of an object or a list."""
+    return "each", form
 
 
 RULE = {
@@ -56,17 +67,18 @@ RULE = {
     "serialises_equal": flag, "row_words": positive, "extra_wavefronts": whole, "banks": positive,
     "bank_bytes": power,
 }  # fmt: skip
-BOUND = {"excess": number, "scope": said, "rests_on": said}
+SCOPE = {"scope": said}
+BOUND = {"excess": number, **SCOPE, "rests_on": ground}
 # Fields whose values other checks look at, or that claim nothing.
-OPTIONAL = {"schema", "status", "reason", "source"}
+OPTIONAL = {"schema", "status", "reason", "source", "digest", "covers"}
 CERTIFICATE = {
     "schema": lambda value: value == "layoutopt.certificate/1",
     "problem": text,
     "target": text,
     "constraints": table,
     "bound": {**BOUND, "by": said},
-    "bytes": {"at_least": whole, "scope": said},
-    "infeasible": maybe({"refuted": said, "max_bytes": maybe(whole), "rests_on": said}),
+    "bytes": {"at_least": whole, **SCOPE},
+    "infeasible": maybe({"refuted": said, "max_bytes": maybe(whole), "rests_on": ground}),
     "layout": maybe({"byte_offsets": listed, "bytes": positive, "wavefronts": table, "excess": number}),
     "hardware": table,
     "clique": maybe(table),
@@ -77,12 +89,12 @@ CERTIFICATE = {
     "lanes": positive,
     "banks": positive,
     "bank_bytes": power,
-    "served": lambda value: table(value) and all(holds(rule, RULE) for rule in value.values()),
+    "served": each(RULE),
 }
 PLACE = {"tile": text, "base_bytes": whole, "stages": positive, "stage_bytes": positive, "bytes": positive}
 PART = {
     "tiles": listed, "base_bytes": whole, "bases_bytes": listed, "stages": positive, "stage_bytes": positive,
-    "places": lambda value: listed(value) and all(holds(place, PLACE) for place in value),
+    "places": each(PLACE),
     "certificate": table,
 }  # fmt: skip
 BLOCK = {
@@ -93,18 +105,28 @@ BLOCK = {
     "bytes": maybe(positive),
     "excess": maybe(number),
     "bound": BOUND,
-    "bytes_bound": {"at_least": whole, "scope": said},
+    "bytes_bound": {"at_least": whole, **SCOPE},
     "tiles": listed,
 }
 
 
 def check_form(given, form, path=""):
     """Name the first field that is missing, has another form, or is none of a certificate's."""
-    unknown = sorted(given.keys() - form.keys() - OPTIONAL)
-    require(not unknown, f"the certificate is malformed: {path}{unknown[:1]} is no field of it")
-    for name, inner in form.items():
-        require(name in given, f"the certificate is malformed: {path}{name} is missing")
-        if isinstance(inner, dict) and isinstance(given[name], dict):
-            check_form(given[name], inner, f"{path}{name}.")
-        fits = holds(given[name], inner)
-        require(fits, f"the certificate is malformed: {path}{name} is {str(given[name])[:80]}")
+    malformed = f"the certificate is malformed: {path or 'it'}"
+    kind, inner = form if isinstance(form, tuple) else ("", form)
+    if kind == "maybe" and given is None:
+        return
+    if kind == "each":
+        require(isinstance(given, dict | list), f"{malformed} is {str(given)[:80]}")
+        for name, part in given.items() if isinstance(given, dict) else enumerate(given):
+            check_form(part, inner, f"{path}{'.' * bool(path)}{name}")
+    elif callable(inner):
+        require(inner(given), f"{malformed} is {str(given)[:80]}")
+    else:
+        require(isinstance(given, dict), f"{malformed} is {str(given)[:80]}")
+        unknown = sorted(given.keys() - inner.keys() - OPTIONAL)
+        require(not unknown, f"{malformed}: {unknown[:1]} is no field of it")
+        for name in inner:
+            require(name in given, f"{malformed}: {name} is missing")
+            check_form(given[name], inner[name], f"{path}{'.' * bool(path)}{name}")
+        require(layouts(given.get("covers", {"layouts": "every"})), f"{malformed}: covers")

@@ -11,6 +11,7 @@ from certificate.execution import Case, check_layout, count, torn
 from certificate.form import CERTIFICATE, check_form
 from certificate.hardware import check_served
 from certificate.problem import DEFAULTS, dictated, not_handled, require, say
+from certificate.subject import check_scope
 
 MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
 STRIDED = {"none", "order", "pad"}  # families whose layouts are strides
@@ -44,7 +45,8 @@ def check(problem, given, devices, implied=()):
     claimed, least = Fraction(str(stated["excess"])), given["bytes"]["at_least"]
     widths = [f"{a['name']}: {given['served'][a['name']]['bytes']} bytes" for a in problem["accesses"]
               if isinstance(a.get("bytes"), list)]  # fmt: skip
-    choice, unseen, closed = None, [], []
+    choice, unseen = None, []
+    closed = [check_scope(problem, part, case.size) for part in (stated, given["bytes"])]
     if given["target"].lower() not in devices:
         closed.append(False)
         say(f"hardware: NOT CHECKED, {given['target']} is no GPU that is known here; give its device file")
@@ -68,7 +70,7 @@ def check(problem, given, devices, implied=()):
     if unseen:
         closed.append(False)
         say(f"constraints: {', '.join(unseen)}: NOT CHECKED, the layout has other strides or none")
-    everywhere = stated["scope"].startswith(EVERY_LAYOUT)
+    everywhere = stated["scope"] == EVERY_LAYOUT
     if claimed <= bound:
         say(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
     elif choice and claimed <= choice[1]:
@@ -83,7 +85,7 @@ def check(problem, given, devices, implied=()):
         if found is not None:
             say(f"bytes: no layout of any kind takes fewer than {least}: checked")
     elif choice and least <= choice[2]:
-        everywhere = given["bytes"]["scope"].startswith(EVERY_LAYOUT)
+        everywhere = given["bytes"]["scope"] == EVERY_LAYOUT
         require(not everywhere, f"{choice[0]} layouts are listed, they are not {given['bytes']['scope']!r}")
         say(f"bytes: {least}: checked, in all {choice[0]} layouts of whole boxes, pages or copies")
     else:
