@@ -8,7 +8,7 @@ it lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Final, TypedDict, Unpack, overload
@@ -42,8 +42,7 @@ from layoutopt.search.packing import Plan, least, pack, rounded_up
 from layoutopt.search.proposal import STOPPED, Ask, Progress
 from layoutopt.search.same_layout import within_room
 from layoutopt.search.scene import searched_families
-from layoutopt.search.solve import solve as solve_tile
-from layoutopt.search.solve import solve_cases
+from layoutopt.search.solve import solve_cases, solve_tile
 
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
 _UNBOUNDED_SHARE: Final = 0.75
@@ -100,60 +99,32 @@ def solve(
         ProblemFileError: the problem contradicts itself, or an argument is none.
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
-    time = budget or Budget.of_limit(time_limit)
-    how = _How(target_of(problem, target), time, conflict_free, workers, progress, method)
+    gpu = target_of(problem, target)
+    ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
     if isinstance(problem, Problem):
-        return how.solve_tile(problem, time, progress)
+        return solve_tile(problem, gpu, ask)
     if problem.layout.objective.bytes_first:
-        return _of_fewest_bytes(problem, how)
-    return _within_room(problem, how)
+        return _of_fewest_bytes(problem, gpu, ask)
+    return _within_room(problem, gpu, ask)
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """The device, and how to search; see `Options`."""
+def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Result:
+    """The answer to a problem of a unit of the block, in a share of the time left."""
 
-    gpu: Device
-    time: Budget
-    conflict_free: bool
-    workers: int
-    progress: Progress
-    method: Method
+    def tell(text: str) -> None:
+        ask.progress(f"{unit.tiles[0].name}: {text}")
 
-    def part(self, share: float) -> _How:
-        """The same in a share of the time left."""
-        return replace(self, time=self.time.part(share))
-
-    def solve(self, block: Block, unit: Unit, share: float, problem: Problem) -> Result:
-        """The answer to a problem of a unit of the block."""
-        name = unit.tiles[0].name
-
-        def tell(text: str) -> None:
-            self.progress(f"{name}: {text}")
-
-        ask = Ask(self.time.part(share), self.conflict_free, self.workers, tell, self.method)
-        with fields_of(block, *unit.tiles):
-            if unit.is_settled:
-                return solve_cases([unit.case.constrained(problem.layout)], ask)
-            return self.solve_tile(problem, ask.budget, tell)
-
-    def solve_tile(self, problem: Problem, time: Budget, progress: Progress) -> Result:
-        """The answer to a problem of one tile."""
-        return solve_tile(
-            problem,
-            target=self.gpu,
-            budget=time,
-            conflict_free=self.conflict_free,
-            workers=self.workers,
-            progress=progress,
-            method=self.method,
-        )
+    mine = replace(ask, budget=ask.budget.part(share), progress=tell)
+    with fields_of(block, *unit.tiles):
+        if unit.is_settled:
+            return solve_cases([unit.case.constrained(problem.layout)], mine)
+        return solve_tile(problem, unit.case.device, mine)
 
 
-def _within_room(block: Block, how: _How) -> Arrangement:
+def _within_room(block: Block, gpu: Device, ask: Ask) -> Arrangement:
     """The best layouts within the budget of the file, else within what a block of the GPU has."""
-    bounded = within_room(block, how.gpu)
-    units = units_of(block, how.gpu)
+    bounded = within_room(block, gpu)
+    units = units_of(block, gpu)
     plan = plan_of(block, units)
     asked, limit = block.layout.max_bytes, bounded.layout.max_bytes
     elements = least(plan, [unit.elements_bytes for unit in units])
@@ -161,38 +132,38 @@ def _within_room(block: Block, how: _How) -> Arrangement:
         most = f"layout.max_bytes is {limit}" if asked else f"a block of {block.target} has {limit}"
         reason = f"the elements alone need {elements} bytes; {most} ({EVERY_LAYOUT})"
         nothing = Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT))
-        return Arrangement(block.name, how.gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
+        return Arrangement(block.name, gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
 
-    def best(whole: Block, units: Sequence[Unit], how: _How) -> Arrangement:
-        choice = explore(units, plan, whole.layout.max_bytes, partial(how.solve, whole), how.time)
-        return _arrangement(whole, how.gpu, units, plan, choice, elements, how.time.spent)
+    def best(whole: Block, units: Sequence[Unit], ask: Ask) -> Arrangement:
+        choice = explore(units, plan, whole.layout.max_bytes, partial(_solved, whole, ask), ask.budget)
+        return _arrangement(whole, gpu, units, plan, choice, elements, ask.budget.spent)
 
     if asked is None:
         # What fits without being told to has the stronger proof.
-        free = best(block, units, how if limit is None else how.part(_UNBOUNDED_SHARE))
+        free = best(block, units, ask if limit is None else _part(ask, _UNBOUNDED_SHARE))
         if limit is None or free.bytes is None or free.bytes <= limit:
             return msgspec.structs.replace(free, max_bytes=limit)
-        units = units_of(block, how.gpu)
-    return best(bounded, units, how)
+        units = units_of(block, gpu)
+    return best(bounded, units, ask)
 
 
-def _of_fewest_bytes(block: Block, how: _How) -> Arrangement:
+def _of_fewest_bytes(block: Block, gpu: Device, ask: Ask) -> Arrangement:
     """Of the layouts in the fewest bytes that all tiles fit into, those of least excess.
 
     That is the bytes of the elements, where these are enough; else each tile's fewest.
     """
-    bounded = within_room(block, how.gpu)
-    units, limit = units_of(block, how.gpu), bounded.layout.max_bytes
+    bounded = within_room(block, gpu)
+    units, limit = units_of(block, gpu), bounded.layout.max_bytes
     plan = plan_of(block, units)
     elements = least(plan, [unit.elements_bytes for unit in units])
     if limit is not None and elements > limit:
-        return _within_room(_in_bytes(block, block.layout.max_bytes), how)
-    found = _within_room(_in_bytes(block, elements), how.part(_ELEMENTS_SHARE))
+        return _within_room(_in_bytes(block, block.layout.max_bytes), gpu, ask)
+    found = _within_room(_in_bytes(block, elements), gpu, _part(ask, _ELEMENTS_SHARE))
     if found.tiles or elements == limit:
         return msgspec.structs.replace(found, max_bytes=limit)
-    smallest = [how.solve(block, unit, 1 / (2 * len(units)), unit.asked) for unit in units]
+    smallest = [_solved(block, ask, unit, 1 / (2 * len(units)), unit.asked) for unit in units]
     if any(result.layout is None for result in smallest):
-        return _within_room(_in_bytes(block, block.layout.max_bytes), how)
+        return _within_room(_in_bytes(block, block.layout.max_bytes), gpu, ask)
     sizes = [
         unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
         for unit, result in zip(units, smallest, strict=True)
@@ -200,11 +171,16 @@ def _of_fewest_bytes(block: Block, how: _How) -> Arrangement:
     ]
     total, _ = pack(plan, sizes, [result.alignment_bytes or 1 for result in smallest])
     most = total if limit is None else min(total, limit)
-    found = msgspec.structs.replace(_within_room(_in_bytes(block, most), how), max_bytes=limit)
+    found = msgspec.structs.replace(_within_room(_in_bytes(block, most), gpu, ask), max_bytes=limit)
     proved = least(plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
     if proved or found.status is not Status.OPTIMAL:
         return found
     return msgspec.structs.replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
+
+
+def _part(ask: Ask, share: float) -> Ask:
+    """The same in a share of the time left."""
+    return replace(ask, budget=ask.budget.part(share))
 
 
 def _in_bytes(block: Block, most: int | None) -> Block:

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from layoutopt.accesses.lower import byte_table
+from layoutopt.accesses.lower import byte_table, offset_formula
 from layoutopt.engine.by_hardware import descriptor, descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import parse
 from layoutopt.files.checks import check_dictated
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
@@ -294,12 +293,11 @@ def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
 
 def _published(case: Case) -> IntArray | None:
     """Byte offsets of the published layout, where it is one."""
-    published = case.problem.published
+    published, tile = case.problem.published, case.problem.tile
     if published is None:
         return None
     try:
-        variables = frozenset(f"x{d}" for d in range(len(case.problem.tile.shape)))
-        return byte_table(parse(published.offset, variables), case.problem.tile)
+        return byte_table(offset_formula(published.offset, tile), tile)
     except (ExpressionError, LayoutError):
         return None  # `check` says what is wrong with it
 

@@ -64,9 +64,12 @@ def solve(
 
     Without a time limit given, there is none.
     """
-    gpu = target_of(problem, target)
     ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
+    return solve_tile(problem, target_of(problem, target), ask)
 
+
+def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The same."""
     try:
         found = solve_free(problem, gpu, ask, _fixed) if is_free(problem) else _fixed(problem, ask, gpu)
         return msgspec.structs.replace(found, reason=_what_ended(found, ask.budget))
