@@ -12,7 +12,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from layoutopt.cli.files import InputPath
-from layoutopt.cli.options import chosen_device, device_options
+from layoutopt.cli.options import TargetName, device_file_option, more_devices
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 
@@ -34,7 +34,13 @@ COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 
 @click.command("count")
 @click.argument("records", type=InputPath(allow_dash=True))
-@device_options
+@click.option(
+    "--target",
+    type=TargetName(),
+    metavar="T",
+    help="The GPU  [default: the first of --device-file, else sm_90]",
+)
+@device_file_option
 @click.option("--op", help="The instruction of a .npy table, such as ld.shared.v4.b32 or load.")
 @click.option(
     "--bytes", "width_bytes", type=int, metavar="N", help="Its width, where the op does not say it."
@@ -59,14 +65,17 @@ def command(
       layoutopt count tests/data/h200_wavefronts.jsonl.gz
       layoutopt count addresses.npy --op load --bytes 16 --target a100 --json
     """
-    device = chosen_device(target, device_file)
+    from layoutopt.hardware.devices import DEFAULT_TARGET, device
+
+    more = more_devices(device_file)
+    gpu = more[0] if more and target is None else device(target or DEFAULT_TARGET, more)
     with _opened(records) as file:
         if file.peek(6).startswith(b"\x93NUMPY"):
-            _count_npy(records, op, width_bytes, device, as_json)
+            _count_npy(records, op, width_bytes, gpu, as_json)
         elif op is not None or width_bytes is not None:
             raise click.UsageError("--op and --bytes go with a .npy table; JSON lines name their own op")
         else:
-            _count_lines(file, device, as_json)
+            _count_lines(file, gpu, as_json)
     return 0
 
 
@@ -140,15 +149,13 @@ def _table(totals: list[Totals]) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """The file, whose first byte can be read."""
     if str(path) == "-":
         yield cast("io.BufferedReader", sys.stdin.buffer)
         return
-    try:
-        file = open(path, "rb")  # noqa: SIM115  (closed below; only opening may fail in this way)
-    except OSError as error:
-        raise ProblemFileError("", f"cannot read {str(path)!r}: {error.strerror}") from None
-    with file:
+    with ExitStack() as stack:
         try:
+            file = stack.enter_context(open(path, "rb"))
             file.peek(1)
         except OSError as error:
             raise ProblemFileError("", f"cannot read {str(path)!r}: {error.strerror}") from None

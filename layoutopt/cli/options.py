@@ -136,31 +136,6 @@ def more_devices(device_file: Path | None) -> tuple[Device, ...]:
         return load_devices(device_file)
 
 
-def device_options(command: Command) -> Command:
-    """Add `--target` and `--device-file`; `chosen_device` takes their values."""
-    target = click.option(
-        "--target",
-        type=TargetName(),
-        metavar="T",
-        help="The GPU  [default: the first of --device-file, else sm_90]",
-    )
-    return target(device_file_option(command))
-
-
-def chosen_device(target: str | None, device_file: Path | None) -> Device:
-    """The device that the options of `device_options` name.
-
-    Raises:
-        ProblemFileError: there is no such device, or the file is wrong.
-    """
-    from layoutopt.hardware.devices import DEFAULT_TARGET, device
-
-    more = more_devices(device_file)
-    if target is None:
-        return more[0] if more else device(DEFAULT_TARGET)
-    return device(target, more)
-
-
 def problem_device(problem: Problem | Block, device_file: Path | None) -> Device:
     """The device that the problem names, out of the package or the file.
 

@@ -93,6 +93,7 @@ def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) ->
 
 def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
     from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
+    from layoutopt.report.text import columns
 
     def pair(run: Run, name: str) -> str:
         if name not in run.predicted:
@@ -103,22 +104,12 @@ def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -
     lines = [f"{plan.problem.name} on {card.name}, compute capability {card.compute_capability}", ""]
     if not distinct:
         lines += ["  elements overlap", ""]
-    head = ["access", "op", "values", "wavefronts", "bank_conflicts", "cycles", ""]
-    rows = [head]
+    rows = [["access", "op", "values", "wavefronts", "bank_conflicts", "cycles", ""]]
     for r in runs:
-        rows.append(
-            [
-                r.name,
-                r.op,
-                "right" if r.values_right else "WRONG",
-                pair(r, WAVEFRONTS),
-                pair(r, BANK_CONFLICTS),
-                f"{r.cycles:.1f}",
-                "" if r.agrees else "<- differs",
-            ]
-        )
-    widths = [max(len(row[k]) for row in rows) for k in range(len(head))]
-    lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        values = "right" if r.values_right else "WRONG"
+        cost = pair(r, WAVEFRONTS), pair(r, BANK_CONFLICTS), f"{r.cycles:.1f}"
+        rows.append([r.name, r.op, values, *cost, "" if r.agrees else "<- differs"])
+    lines += columns(rows, {*range(len(rows[0]))})
     counted = all(r.measured is not None for r in runs)
     verdict = "as predicted" if good else "NOT as predicted"
     lines += ["", f"  predicted / measured{'' if counted else ' (no profiler on this machine)'}: {verdict}"]
