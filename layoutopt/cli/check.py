@@ -94,10 +94,10 @@ def _audited(
     """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
     from layoutopt.ground.budget import Budget
-    from layoutopt.problems.answer import Result, Status
+    from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Block
     from layoutopt.report.text import audit_report
-    from layoutopt.study.check import check
+    from layoutopt.study.check import AuditStatus, check
 
     # What is known only at run time is counted in any case, or there is no answer.
     budget, counting = Budget(time_limit), Budget(2 * time_limit + 1)
@@ -123,4 +123,4 @@ def _audited(
         say_json(audit.to_json())
     else:
         say(audit_report(problem, audit))
-    return 1 if audit.excess or audit.status is Status.INFEASIBLE else 0
+    return 0 if audit.status is AuditStatus.CONFLICT_FREE else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
@@ -22,6 +22,24 @@ if TYPE_CHECKING:
 _LIST = "\b\nLanguages:\n" + "\n".join(
     f"  {known.name:<9} {known.title}, {known.suffix}: {known.summary}" for known in LANGUAGES.values()
 )
+
+
+class _Named(TypedDict):
+    schema: Literal["layoutopt.code/1"]
+    problem: str
+    lang: str
+
+
+class Emitted(_Named, total=False):
+    """What --json prints, as far as it is asked for; of several tiles, `tiles` has the figures of each."""
+
+    code: str
+    instructions: int
+    accesses: list[dict[str, Any]]
+    edit: dict[str, Any]
+    tiles: list[dict[str, Any]]
+    offset: str
+    sizes: list[dict[str, Any]]
 
 
 class _Identifier(click.types.StringParamType):

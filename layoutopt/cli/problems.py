@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import click
 
@@ -12,6 +12,29 @@ from layoutopt.cli.options import ProblemPath
 from layoutopt.cli.output import say, say_file, say_json
 
 _FRAGMENT_FIELDS = "name", "bits", "extent", "lanes", "warps", "values", "targets", "source", "note"
+
+
+class Listed(TypedDict):
+    """A problem of the catalogue."""
+
+    name: str
+    tile: str
+    target: str
+    notes: str
+
+
+class Catalogue(TypedDict):
+    """What --json prints of all of them."""
+
+    schema: Literal["layoutopt.problems/1"]
+    problems: list[Listed]
+
+
+class Fragments(TypedDict):
+    """What --fragments --json prints (docs/fragments.md)."""
+
+    schema: Literal["layoutopt.fragments/1"]
+    fragments: list[dict[str, Any]]
 
 
 @click.command("problems")
@@ -63,20 +86,21 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
 def _list(as_json: bool) -> None:
     from layoutopt.files.catalogue import short_names
 
-    rows = [{"name": name, **_summary(path)} for name, path in short_names().items()]
+    rows = [_listed(name, path) for name, path in short_names().items()]
     if as_json:
-        say_json({"schema": "layoutopt.problems/1", "problems": rows})
+        catalogue: Catalogue = {"schema": "layoutopt.problems/1", "problems": rows}
+        say_json(catalogue)
         return
-    wide = max(len(row["name"]) for row in rows)
-    tile = max(len(row["tile"]) for row in rows)
+    wide, tile = max(len(row["name"]) for row in rows), max(len(row["tile"]) for row in rows)
     for r in rows:
         say(f"{r['name']:<{wide}}  {r['tile']:<{tile}}  {r['notes']}".rstrip() + "\n")
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def _listed(name: str, path: Path) -> Listed:
     data = json.loads(path.read_bytes())
     notes = data.get("notes", "").partition(". ")[0].rstrip(".")
     return {
+        "name": name,
         "tile": f"{len(data['tiles'])} tiles" if "tiles" in data else _tile(data["tile"]),
         "target": data.get("target", "sm_90"),
         "notes": notes,
@@ -94,7 +118,8 @@ def _fragments(as_json: bool) -> None:
 
     if as_json:
         rows = [{field: getattr(f, field) for field in _FRAGMENT_FIELDS} for f in fragments().values()]
-        say_json({"schema": "layoutopt.fragments/1", "fragments": rows})
+        listed: Fragments = {"schema": "layoutopt.fragments/1", "fragments": rows}
+        say_json(listed)
         return
     lines = [f"{'fragment':<28}{'extent':<16}  values a lane"]
     for f in fragments().values():

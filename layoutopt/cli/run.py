@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
@@ -17,6 +17,26 @@ if TYPE_CHECKING:
     from layoutopt.hardware.machine import Gpu, Run
     from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Problem
+
+
+class Ran(TypedDict):
+    """What --json prints: the GPU and what each access did (`layoutopt.hardware.machine`)."""
+
+    schema: Literal["layoutopt.run/1"]
+    problem: str
+    gpu: dict[str, Any]
+    distinct: bool
+    accesses: list[dict[str, Any]]
+    agrees: bool
+
+
+class RanBlock(TypedDict):
+    """The same of several tiles, each with its name as `tile`."""
+
+    schema: Literal["layoutopt.block_run/1"]
+    problem: str
+    tiles: list[dict[str, Any]]
+    agrees: bool
 
 
 @click.command("run")
@@ -46,11 +66,17 @@ def command(file: Path, as_json: bool, **how: Any) -> int:
         say_json(found[0])
     elif as_json:
         each = [{"tile": part.tile, **one} for part, one in zip(tiles.parts, found, strict=True)]
-        say_json({"schema": "layoutopt.block_run/1", "problem": tiles.name, "tiles": each, "agrees": agrees})
+        whole: RanBlock = {
+            "schema": "layoutopt.block_run/1",
+            "problem": tiles.name,
+            "tiles": each,
+            "agrees": agrees,
+        }
+        say_json(whole)
     return 0 if agrees else 1
 
 
-def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_json: bool) -> dict[str, Any]:
+def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_json: bool) -> Ran:
     """Run the layout of one tile and print the table unless JSON is wanted; JSON-ready data."""
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
@@ -78,7 +104,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     return _json(planned, card, distinct, runs, good)
 
 
-def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> dict[str, Any]:
+def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> Ran:
     import msgspec
 
     return {

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import click
 
@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 MIN_WIDTH, MAX_WIDTH = 80, 10_000
 MAX_DIGITS = 9
+
+
+class Shown(TypedDict):
+    """What --json prints; of several tiles, `tile` and where its first stage begins."""
+
+    schema: Literal["layoutopt.show/1"]
+    problem: str
+    target: str
+    access: str
+    op: str
+    warp: int
+    iteration: dict[str, int]
+    note: str | None
+    widths: dict[str, int]
+    pictures: list[dict[str, Any]]
+    tile: NotRequired[str]
+    base_bytes: NotRequired[int]
 
 
 class Drawn(InputPath):
@@ -129,11 +146,11 @@ def _text(found: Views, width: int, colour_by: str | None) -> str:
     return report(found, width, colour_by, colour)
 
 
-def _json(found: Views) -> dict[str, object]:
+def _json(found: Views) -> Shown:
     from layoutopt.study.picture import to_json
 
     chosen = found.chosen
-    return {
+    data: Shown = {
         "schema": "layoutopt.show/1",
         "problem": found.problem.name,
         "target": found.gpu.name,
@@ -143,8 +160,10 @@ def _json(found: Views) -> dict[str, object]:
         "iteration": chosen.iteration,
         "note": found.note,
         "widths": found.widths,
-        **({"tile": found.tile[0], "base_bytes": found.tile[1]} if found.tile is not None else {}),
         "pictures": [
             to_json(*each) for each in zip(found.pictures(), found.costs(chosen.access), strict=True)
         ],
     }
+    if found.tile is not None:
+        data["tile"], data["base_bytes"] = found.tile
+    return data

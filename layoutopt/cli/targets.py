@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
@@ -14,6 +14,33 @@ if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device, Limits, PhaseRule
 
 PHASE_NAMES = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
+
+
+class Target(TypedDict):
+    """A GPU in a few fields."""
+
+    name: str
+    title: str
+    lanes: int
+    banks: int
+    bank_bytes: int
+    aliases: list[str]
+
+
+class Targets(TypedDict):
+    """What --json prints of all of them."""
+
+    schema: Literal["layoutopt.targets/1"]
+    targets: list[Target]
+
+
+class Detail(Target):
+    """What --json prints of one: its limits, and how it serves instructions (docs/hardware.md)."""
+
+    schema: Literal["layoutopt.target/1"]
+    notes: list[str]
+    limits: list[dict[str, Any]]
+    instructions: list[dict[str, Any]]
 
 
 @click.command("targets")
@@ -42,13 +69,14 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
         return 0
     known = (*more, *devices())
     if as_json:
-        say_json({"schema": "layoutopt.targets/1", "targets": [_summary(d) for d in known]})
+        all_of_them: Targets = {"schema": "layoutopt.targets/1", "targets": [_summary(d) for d in known]}
+        say_json(all_of_them)
     else:
         say(_list(known) + "\n")
     return 0
 
 
-def _summary(device: Device) -> dict[str, Any]:
+def _summary(device: Device) -> Target:
     return {
         "name": device.name,
         "title": device.title,
@@ -59,7 +87,7 @@ def _summary(device: Device) -> dict[str, Any]:
     }
 
 
-def _detail(device: Device) -> dict[str, Any]:
+def _detail(device: Device) -> Detail:
     from layoutopt.hardware.operations import spelling
 
     instructions = [

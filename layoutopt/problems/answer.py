@@ -303,7 +303,7 @@ class Result(Versioned, frozen=True):
     estimate: Estimate | None = None
     faster: FasterLayout | None = None
     hints: tuple[str, ...] = ()
-    schema_: str = RESULT_SCHEMA
+    schema_: Literal["layoutopt.result/1"] = RESULT_SCHEMA
 
     @property
     def has_layout(self) -> bool:
@@ -428,7 +428,7 @@ class Arrangement(Versioned, frozen=True):
     alignment_bytes: int | None = None
     excess: int | float | None = None
     weighted_excess: float | None = None
-    schema_: str = ARRANGEMENT_SCHEMA
+    schema_: Literal["layoutopt.arrangement/1"] = ARRANGEMENT_SCHEMA
 
     @property
     def has_layout(self) -> bool:

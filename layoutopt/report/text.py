@@ -27,7 +27,7 @@ from layoutopt.problems.text import abridged, shape_text, tables, tile_text
 from layoutopt.problems.types import Block, Problem, Resources
 from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
-from layoutopt.study.check import Audit, AuditedAccess, BlockAudit, PlacedAudit
+from layoutopt.study.check import Audit, AuditedAccess, AuditStatus, BlockAudit, PlacedAudit
 
 # A tile, its offset, where it lies, the bytes that it uses and its excess.
 _Row = tuple[str, str, Place | PlacedAudit, int, float]
@@ -282,8 +282,10 @@ def _audited_tile(problem: Problem, audit: Audit) -> str:
     ]
     lines += [*access_lines(problem, audit.accesses, _counted), "", *_profiler(audit), ""]
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
-    verdict = "the layout cannot hold the tile" if audit.status is Status.INFEASIBLE else "no bank conflicts"
-    if audit.status is not Status.INFEASIBLE and audit.excess:
+    verdict = (
+        "the layout cannot hold the tile" if audit.status is AuditStatus.INFEASIBLE else "no bank conflicts"
+    )
+    if audit.status is not AuditStatus.INFEASIBLE and audit.excess:
         verdict = f"{audit.excess:,} excess wavefronts"
     lines += ["", f"  {verdict}"] if audit.findings else [f"  {verdict}"]
     return "\n".join(lines) + "\n"
@@ -299,7 +301,7 @@ def _audited_block(block: Block, audit: BlockAudit) -> str:
     lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
     lines += [f"  {part.tile}: {f.kind}: {f.message}" for part in audit.tiles for f in part.audit.findings]
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
-    if audit.status is Status.INFEASIBLE:
+    if audit.status is AuditStatus.INFEASIBLE:
         verdict = "the block cannot hold its tiles so"
     return "\n".join([*lines, "", f"  {verdict}"]) + "\n"
 

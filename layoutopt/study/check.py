@@ -5,9 +5,10 @@ Of several tiles, each layout is audited by itself; where they lie and what all 
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Final, TypedDict, Unpack, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import msgspec
 import numpy as np
@@ -24,7 +25,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
-from layoutopt.problems.answer import RESULT_SCHEMA, AccessReport, Estimate, Status
+from layoutopt.problems.answer import AccessReport, Estimate
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.free_lanes import under_layout
@@ -35,7 +36,24 @@ from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimate_of, fix
 from layoutopt.study.in_use import AnyLayout, InUse
 
-BLOCK_SCHEMA: Final = "layoutopt.tile_set_audit/1"
+
+class AuditStatus(enum.StrEnum):
+    """What an audit finds.
+
+    conflict_free: no access takes more wavefronts than its words need.
+    conflicts: some do.
+    infeasible: the layout cannot hold the tile, or the block its tiles.
+    """
+
+    CONFLICT_FREE = "conflict_free"
+    CONFLICTS = "conflicts"
+    INFEASIBLE = "infeasible"
+
+
+def _status(sound: bool, excess: float) -> AuditStatus:
+    if not sound:
+        return AuditStatus.INFEASIBLE
+    return AuditStatus.CONFLICTS if excess else AuditStatus.CONFLICT_FREE
 
 
 class AuditedAccess(AccessReport, frozen=True, kw_only=True):
@@ -48,7 +66,6 @@ class Audit(Versioned, frozen=True):
     """The outcome.
 
     Attributes:
-        status: infeasible where the layout cannot hold the tile at all.
         edit: the nearest edit of the layout that is better; None where there is none, or none was sought.
         estimate: of the time it takes; None where it is no formula or no layout, where lanes choose at run
             time, or where no time was left.
@@ -56,7 +73,7 @@ class Audit(Versioned, frozen=True):
 
     problem: str
     target: str
-    status: Status
+    status: AuditStatus
     offset: str | None
     bytes: int
     declared_bytes: int
@@ -67,7 +84,7 @@ class Audit(Versioned, frozen=True):
     findings: tuple[Finding, ...]
     edit: EditedLayout | None
     estimate: Estimate | None
-    schema_: str = RESULT_SCHEMA
+    schema_: Literal["layoutopt.audit/1"] = "layoutopt.audit/1"
 
 
 class PlacedAudit(Struct, frozen=True):
@@ -104,13 +121,13 @@ class BlockAudit(Versioned, frozen=True):
 
     problem: str
     target: str
-    status: Status
+    status: AuditStatus
     bytes: int
     max_bytes: int | None
     excess: int | float
     tiles: tuple[PlacedAudit, ...]
     findings: tuple[Finding, ...]
-    schema_: str = BLOCK_SCHEMA
+    schema_: Literal["layoutopt.block_audit/1"] = "layoutopt.block_audit/1"
 
 
 class Options(TypedDict, total=False):
@@ -212,7 +229,7 @@ def _audit(used: InUse, solver: Solver | None, budget: Budget) -> Audit:
     return Audit(
         used.problem.name,
         used.gpu.name,
-        Status.INFEASIBLE if wrong else Status.FEASIBLE,
+        _status(not wrong, excess),
         to_text(used.node) if used.node is not None else None,
         used.size,
         max(used.array or 0, used.size),
@@ -265,14 +282,15 @@ def _block_audit(
         text = f"the block takes {size:,} bytes of shared memory; {limit:,} are allowed"
         wrong.append(Finding("budget", text, details={"bytes": size, "max_bytes": limit}))
     wrong += _different(block, audits)
-    sound = not wrong and all(part.audit.status is not Status.INFEASIBLE for part in placed)
+    sound = not wrong and all(part.audit.status is not AuditStatus.INFEASIBLE for part in placed)
+    excess = sum(part.audit.excess for part in placed)
     return BlockAudit(
         block.name,
         gpu.name,
-        Status.FEASIBLE if sound else Status.INFEASIBLE,
+        _status(sound, excess),
         size,
         limit,
-        sum(part.audit.excess for part in placed),
+        excess,
         placed,
         tuple(wrong),
     )
@@ -328,7 +346,7 @@ def _overlaps(block: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding
 def _different(block: Block, audits: Mapping[str, Audit]) -> Iterator[Finding]:
     """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
     for tiles, _ in groups(block):
-        if len(tiles) < 2 or any(audits[tile.name].status is Status.INFEASIBLE for tile in tiles):
+        if len(tiles) < 2 or any(audits[tile.name].status is AuditStatus.INFEASIBLE for tile in tiles):
             continue
         first, *others = (_byte_offsets(tile, audits[tile.name]) for tile in tiles)
         for tile, offsets in zip(tiles[1:], others, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -182,4 +182,4 @@ class Comparison(Versioned, frozen=True):
     no_estimate: str | None = None
     measured_on: str | None = None
     not_counted: str | None = None
-    schema_: str = SCHEMA
+    schema_: Literal["layoutopt.comparison/1"] = SCHEMA

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -75,7 +75,7 @@ class Explanation(Versioned, frozen=True):
     decided_by: str | None = None
     model: ModelGrowth | None = None
     weighted: bool = False
-    schema_: str = EXPLANATION_SCHEMA
+    schema_: Literal["layoutopt.explanation/1"] = EXPLANATION_SCHEMA
 
 
 class ExplainedTile(Struct, frozen=True):
@@ -113,4 +113,4 @@ class BlockExplanation(Versioned, frozen=True):
     relaxations: tuple[Relaxation, ...]
     reasons: tuple[str, ...]
     tiles: tuple[ExplainedTile, ...]
-    schema_: str = BLOCK_SCHEMA
+    schema_: Literal["layoutopt.tile_set_explanation/1"] = BLOCK_SCHEMA

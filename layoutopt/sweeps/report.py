@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from layoutopt.sweeps.store import Answered, Store
 
@@ -29,8 +28,9 @@ class Summary:
         without_formula_count: how many there are.
     """
 
+    schema: Literal["layoutopt.sweep/1"] = "layoutopt.sweep/1"
     total: int = 0
-    by_status: Counter[str] = field(default_factory=Counter)
+    by_status: dict[str, int] = field(default_factory=dict)
     conflict_free: int = 0
     different: int = 0
     seconds: float = 0.0
@@ -41,8 +41,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready data."""
-        by_status = dict(sorted(self.by_status.items()))
-        return {"schema": "layoutopt.sweep/1", **vars(self), "by_status": by_status}
+        return {**vars(self), "by_status": dict(sorted(self.by_status.items()))}
 
 
 def summary_of(store: Store) -> Summary:
@@ -54,7 +53,7 @@ def summary_of(store: Store) -> Summary:
     for number, one in enumerate(store.answered()):
         named = -number, one.tile.name, one.status
         found.total += 1
-        found.by_status[one.status] += 1
+        found.by_status[one.status] = found.by_status.get(one.status, 0) + 1
         found.conflict_free += one.excess == 0
         key = one.tile.hash, one.tile.device
         if key not in seen and one.seconds is not None:

@@ -10,10 +10,11 @@ import pytest
 from command import layoutopt, refused
 from written import access_from, reads, saved, writes
 
-from layoutopt import Status, check, compare, explain, solve
+from layoutopt import check, compare, explain, solve
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
+from layoutopt.study.check import AuditStatus
 from layoutopt.study.show import views
 
 ROWS = {"op": "store", "bytes": 4, "index": ["lane // 8 + 4*i", "lane % 8"], "for": {"i": 8}}
@@ -212,7 +213,7 @@ def test_each_tile_is_counted_and_they_lie_one_behind_the_other():
 
 def test_tiles_that_share_bytes_while_both_live():
     audit = audited(B={"base_bytes": 4224})
-    assert (kinds(audit), audit.status) == (["overlap"], Status.INFEASIBLE)
+    assert (kinds(audit), audit.status) == (["overlap"], AuditStatus.INFEASIBLE)
     assert audit.findings[0].details == {"tiles": ["A", "B"], "bytes": [4224, 8320]}
     apart = audited(B={"base_bytes": 0}, overlay=[["A"], ["B"]])
     assert (kinds(apart), apart.bytes) == ([], 2 * 4224)
@@ -265,7 +266,7 @@ def test_the_command_prints_the_block(tmp_path):
     assert "992 excess wavefronts" in done.stdout
     assert "B: fix:" in done.stdout
     data = json.loads(layoutopt("check", path, "--json", "--no-fix").stdout)
-    assert (data["schema"], data["excess"]) == ("layoutopt.tile_set_audit/1", 992)
+    assert (data["schema"], data["excess"]) == ("layoutopt.block_audit/1", 992)
     assert [tile["tile"] for tile in data["tiles"]] == ["A", "B"]
     refused = layoutopt("check", path, "--offset", "x0*32 + x1")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -9,7 +9,7 @@ from command import layoutopt
 from conftest import PROBLEMS, ROOT, problem_id
 from written import data_of, problem_of, reads, writes
 
-from layoutopt import Status, Tile, check, compare, load, solve
+from layoutopt import Tile, check, compare, load, solve
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
@@ -21,6 +21,7 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.report.text import audit_report
 from layoutopt.study import edits as edits_module
+from layoutopt.study.check import Audit, AuditStatus
 from layoutopt.study.edits import edits, nearest_edit
 
 BASICS = ROOT / "problems" / "basics"
@@ -64,7 +65,7 @@ def test_published_cases(name, offset, access, wavefronts, conflicts):
     result = audit(name, offset)
     (found,) = [a for a in result.accesses if a.name == access]
     assert (found.wavefronts, found.bank_conflicts) == (wavefronts, conflicts)
-    assert result.status is Status.FEASIBLE
+    assert result.status == ("conflicts" if result.excess else "conflict_free")
 
 
 def test_the_worst_phase_lane_by_lane():
@@ -101,7 +102,7 @@ def test_witness_agrees_with_the_engine(path):
 def test_unsound_layouts():
     wide = problem_of("8x8 f32, 32 threads; max_bytes 256", "vectors: load 16 [tid // 2 % 8, 4*(tid % 2)]")
     overlapping = check(wide, "x0*4 + x1")
-    assert overlapping.status is Status.INFEASIBLE
+    assert overlapping.status is AuditStatus.INFEASIBLE
     (overlap,) = findings(overlapping, "overlap")
     assert overlap.details["byte_offset"] == 16
     misaligned = check(wide, "x0*9 + x1")
@@ -110,7 +111,7 @@ def test_unsound_layouts():
     assert findings(torn, "torn")
     below = check(wide, "x0*8 + x1 - 4")
     assert "byte -16" in findings(below, "out_of_bounds")[0].message
-    assert check(wide, "x0*8 + x1").status is Status.FEASIBLE
+    assert check(wide, "x0*8 + x1").status is AuditStatus.CONFLICT_FREE
 
 
 def test_idle_xor_bits_and_the_alignment_of_addresses():
@@ -256,13 +257,15 @@ def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
 
 def test_command_line(tmp_path):
     clean = layoutopt("check", TRANSPOSE, "--no-fix")
+    data = json.loads(layoutopt("check", TRANSPOSE, "--no-fix", "--json").stdout)
+    assert (data["schema"], data["status"]) == ("layoutopt.audit/1", "conflict_free")
     assert (clean.returncode, clean.stderr) == (0, "")
     assert "no bank conflicts" in clean.stdout
     bad = layoutopt("check", TRANSPOSE, "--offset", "x0*32 + x1", "--json")
     assert bad.returncode == 1
     data = json.loads(bad.stdout)
-    assert data["schema"] == "layoutopt.result/1"
-    assert "proof" not in data
+    assert (data["schema"], data["status"]) == ("layoutopt.audit/1", "conflicts")
+    assert json.loads(json.dumps(msgspec.convert(data, Audit).to_json())) == data
     assert (data["excess"], data["offset"], data["bytes"]) == (992, "x0*32 + x1", 4096)
     assert [f["kind"] for f in data["findings"]] == ["conflict", "edit", "fix"]
     assert data["edit"]["text"] == "change 32 to 33"
