@@ -4,10 +4,7 @@
 
     variable            meaning
     pitch_d, ...        pitches and dimension order: see `layoutopt.model.pitches`
-    plain               the pitches count; otherwise one of the listed linearisations does (a split, a
-                        rotation, an interval pad, ...), each with a literal of its own
-    y                   conjunction of `plain` and the `at` of some dimensions: one linearisation, as far as
-                        they go; or the literal of a listed one
+    y                   conjunction of the `at` of some dimensions: one linearisation, as far as they go
     mask_{t,s}          source bit s flips target bit t; s lies above t, so X is unit triangular
     parity_{t,v}        parity(mask_t & v), along a trie over v: one XOR a step
     e_d                 words at the XOR difference d share a bank; no linearisation is part of it
@@ -48,7 +45,7 @@ from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.pitches import FAR, PitchVariables, pitches_of, row_major_operations
+from layoutopt.model.pitches import FAR, PitchVariables, pitches_of
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle_rules import (
     SHIFT_OPERATIONS,
@@ -63,8 +60,6 @@ from layoutopt.problems.types import Tile
 
 # Weights in the objective: an element used, an operation of the index, a mask bit, two dimensions turned.
 _ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1
-# Listed linearisations beyond which presolve pays: most of their literals are idle.
-_MANY_LISTED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +119,12 @@ class LayoutModel:
         self.model = Model()
         self.space = space
         self.pitches = PitchVariables(self.model, space, most + self.block - 1)
-        self.plain = self.pitches.plain
         self.tile = tile
         self.field = field
         self.ideal = ideal
         self.swizzle = Swizzle(self.model, field) if field is not None else None
         self._parts = list(_by_dimensions(sets, tile))
         self._used = self.model.integer(1, most, "used")
-        self._listed: dict[Linearisation, int] = {}
         self.written: dict[Linearisation, None] = {}  # in the order in which they were
         self._later: deque[Callable[[], None]] = deque()  # what becomes constraints before the next question
         self._shorter = self.model.boolean("shorter")
@@ -144,23 +137,13 @@ class LayoutModel:
         self.asked, self.answer = Model(), NO_ANSWER  # the last question, and what was answered
         self.work = Work()  # of all answers
         beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
-        self.model.linear(beyond, [1, FAR], [self.plain, -self._shorter - 1])
+        self.model.linear(beyond, [1, FAR], [-self._shorter - 1])
 
     def least_used(self, candidate: Linearisation) -> int:
         """Elements that a layout over this linearisation takes at least, whatever its swizzle."""
         field = self.field if candidate.may_swizzle else None
         last = last_block(candidate, field, self.tile) if field is not None else None
         return candidate.span if last is None else min(last.reach.values())
-
-    def allow(self, candidate: Linearisation) -> None:
-        """Allow a linearisation that pitches do not describe."""
-        self._later.append(partial(self._allow, candidate))
-
-    def _allow(self, candidate: Linearisation) -> None:
-        if candidate not in self._listed:
-            number = len(self._listed)
-            literal = self._listed[candidate] = self.model.boolean(f"listed_{number}")
-            self.model.linear([(self._used, 1)], [candidate.span, FAR], [literal, -self._shorter - 1])
 
     def write_out(self, candidate: Linearisation) -> None:
         """Add what holds if this is the linearisation."""
@@ -169,9 +152,8 @@ class LayoutModel:
             self._later.append(partial(self._write_out, candidate))
 
     def _write_out(self, candidate: Linearisation) -> None:
-        listed = self._listed.get(candidate)
         pitches = pitches_of(candidate, len(self.space.shape))
-        y = listed if listed is not None else self.pitches.chosen(pitches, self.pitches.dims)
+        y = self.pitches.chosen(pitches, self.pitches.dims)
         low, flat = 0, []
         if self.swizzle is not None:
             low = self.swizzle.field.targets.stop
@@ -181,15 +163,13 @@ class LayoutModel:
                 flat = [self._flat(low)]
                 self.model.clause([-y - 1, *flat])
         for number, (dims, sets) in enumerate(self._parts):
-            mine = y
-            if listed is None:
-                own = [d for d in self.pitches.dims if d in dims]
-                key = number, (low, *(pitches[d] for d in own))
-                if key in self._partly:
-                    continue
-                self._partly.add(key)
-                chosen = self.pitches.chosen(pitches, own)
-                mine = self.model.conjunction([chosen, *flat], f"{self.model.names[chosen]}_flat")
+            own = [d for d in self.pitches.dims if d in dims]
+            key = number, (low, *(pitches[d] for d in own))
+            if key in self._partly:
+                continue
+            self._partly.add(key)
+            chosen = self.pitches.chosen(pitches, own)
+            mine = self.model.conjunction([chosen, *flat], f"{self.model.names[chosen]}_flat")
             self._hold(number, phases_of(candidate, sets, self.tile), mine, low)
 
     def _keep_vectors(self, candidate: Linearisation, y: int) -> int:
@@ -288,9 +268,7 @@ class LayoutModel:
         if hint is not None:
             self._hint(question, hint)
         self.asked = question
-        answer = self.answer = question.solve(
-            budget, effort=effort, presolve=len(self._listed) > _MANY_LISTED
-        )
+        answer = self.answer = question.solve(budget, effort=effort, presolve=False)
         self.work.add(answer)
         if not answer.values:
             return answer.outcome, None
@@ -302,7 +280,6 @@ class LayoutModel:
         for (*_, same), linearisations in self._occurs.items():
             question.at_most_one([same, *linearisations])
         question.clause([-self._shorter - 1, *self._saving])
-        question.exactly_one([self.plain, *self._listed.values()])
         if self.swizzle is not None:
             for low, flat in self._flats.items():
                 for target, bit in self.swizzle.mask_bits():
@@ -317,30 +294,20 @@ class LayoutModel:
         cost = [(inside, _TURN) for inside in self.pitches.turned]
         if self.swizzle is not None:
             cost += self.swizzle.index_cost(question, _OPERATION * SHIFT_OPERATIONS, _BIT)
-        if self._listed:
-            # Only then do linearisations differ in operations.
-            plain = _OPERATION * row_major_operations(self.space.shape)
-            cost += [(self.plain, plain), *((y, _OPERATION * c.operations) for c, y in self._listed.items())]
         return cost
 
     def _hint(self, question: Model, known: Choice) -> None:
         """Have the solver try a layout first."""
-        span = known.candidate.span
-        exact = {replace(c, span=span): y for c, y in self._listed.items()}.get(known.candidate)
-        question.hint(self._used, span)
-        question.hint(self.plain, int(exact is None))
-        for listed in self._listed.values():
-            question.hint(listed, int(listed == exact))
+        question.hint(self._used, known.candidate.span)
         pitches = pitches_of(known.candidate, len(self.space.shape))
-        for d, pitch in self.pitches.pitch.items() if exact is None else ():
+        for d, pitch in self.pitches.pitch.items():
             question.hint(pitch, pitches[d])
         if self.swizzle is not None:
             self.swizzle.hint(question, known.masks)
 
     def _choice(self, answer: Answer) -> Choice:
         """The layout in a solution."""
-        listed = next((c for c, y in self._listed.items() if answer.values[y]), None)
-        candidate = listed or self.pitches.linearisation(answer.values)
+        candidate = self.pitches.linearisation(answer.values)
         if candidate not in self.written:
             return Choice(candidate, {}, written=False)
         candidate = replace(candidate, span=answer.values[self._used])

@@ -17,9 +17,13 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Model
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.swizzle_rules import Field, Masks, Rules
+
+# Weight of a shift against single mask bits in the index cost.
+_SHIFT_WEIGHT = 1000
 
 
 class Swizzle:
@@ -146,15 +150,24 @@ class Swizzle:
         return masks
 
 
-def swizzle_model(phases: Phases, field: Field, given: Rules, ceilings: IntArray) -> Model:
-    """The masks over one linearisation as a question: does every phase keep to its ceiling, in wavefronts?
+def cheapest(swizzle: Swizzle, known: Masks, budget: Budget, effort: float) -> Masks:
+    """Masks of the fewest shifts, then bits, of those that a question allows, of which `known` are some."""
+    model = swizzle.model
+    swizzle.hint(model, known)
+    model.minimise(swizzle.index_cost(model, _SHIFT_WEIGHT, 1))
+    answer = model.solve(budget, 1, effort)
+    return swizzle.masks(answer.values, 64) if answer.values else known
+
+
+def within_ceilings(phases: Phases, field: Field, given: Rules, ceilings: IntArray) -> Swizzle:
+    """The masks over one linearisation under which every phase keeps to its ceiling, in wavefronts.
 
     Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of the
     swizzle. So a phase costs, for each of its words w, 1 + the number of words w' that share its bank,
     exactly, because "same bank" is an equivalence.
     """
-    model = Model()
-    swizzle = Swizzle(model, field)
+    swizzle = Swizzle(Model(), field)
+    model = swizzle.model
     low = given.targets.start if len(given.targets) else field.targets.stop
     for target, offsets in given.still:
         for offset in offsets:
@@ -183,4 +196,4 @@ def swizzle_model(phases: Phases, field: Field, given: Rules, ceilings: IntArray
     for target, bit in swizzle.mask_bits():
         if target not in given.targets:
             model.clause((-bit - 1,))
-    return model
+    return swizzle

@@ -4,7 +4,6 @@ pitch_d      elements from one x_d to the next: as few as alignment allows for e
              they keep every access aligned (`layoutopt.model.space`)
 inside_ab    pitch_b >= extent_a * pitch_a, or the converse: all pairs together are the order
 at_{d,v}     pitch_d = v, for values that were written out
-plain        the pitches count; otherwise a linearisation that they do not describe does
 
 `by_span` says what the next smallest ones are, where many are written out at once.
 """
@@ -42,7 +41,6 @@ class PitchVariables:
         self.dims = [d for d, extent in enumerate(space.shape) if extent > 1]
         self._at: dict[tuple[int, int], int] = {}
         self._chosen: dict[str, int] = {}
-        self.plain = self.model.boolean("plain")
         self.pitch = {
             d: model.integer(1, max(1, (most - 1) // (space.shape[d] - 1)), f"pitch_{d}") for d in self.dims
         }
@@ -53,7 +51,7 @@ class PitchVariables:
         self._near()
         self.span_terms = [(self.pitch[d], space.shape[d] - 1) for d in self.dims]
         dense = [math.prod(space.shape) - 1] * 2 if "pad" not in space.families else [0, most - 1]
-        self.model.linear(self.span_terms, dense, [self.plain])
+        self.model.linear(self.span_terms, dense)
 
     def _innermost(self) -> None:
         """One dimension runs fastest, the last where vectors lie along it; all keep accesses aligned."""
@@ -62,25 +60,25 @@ class PitchVariables:
         if self.dims:
             model.exactly_one(list(first.values()))
         if space.vector > 1:
-            self._runs_fastest(len(space.shape) - 1)
+            model.clause([first[len(space.shape) - 1]])
         if (order := fixed_order(space)) is not None:
             for d in [d for d in order if d in first][-1:]:
-                self._runs_fastest(d)
+                model.clause([first[d]])
         for d in self.dims:
             least, most = _inner_pitch(space, d)
             if least > 1 and space.vector > 1:  # it would tear vectors
-                model.clause([-first[d] - 1, -self.plain - 1])
+                model.clause([-first[d] - 1])
             terms = [(self.pitch[d], 1)]
             if most > least:
                 terms.append((model.integer(0, (most - least) // least, f"inner_steps_{d}"), -least))
-            model.linear(terms, [least, least], [first[d], self.plain])
+            model.linear(terms, [least, least], [first[d]])
             unit = outer_step(space, d)
             if unit > 1:
                 if unit > self.most:
-                    model.clause([first[d], -self.plain - 1])
+                    model.clause([first[d]])
                     continue
                 count = model.integer(0, self.most // unit, f"steps_{d}")
-                model.linear([(self.pitch[d], 1), (count, -unit)], [0, 0], [-first[d] - 1, self.plain])
+                model.linear([(self.pitch[d], 1), (count, -unit)], [0, 0], [-first[d] - 1])
 
     def _aligned(self) -> None:
         """Every access is aligned by the sum of the strides."""
@@ -90,10 +88,7 @@ class PitchVariables:
             if terms:
                 most = sum(row) * self.most // known.modulus + 1
                 multiple = self.model.integer(0, most, f"aligned_{k}")
-                self.model.linear([*terms, (multiple, -known.modulus)], [0, 0], [self.plain])
-
-    def _runs_fastest(self, d: int) -> None:
-        self.model.clause([self.first[d], -self.plain - 1])
+                self.model.linear([*terms, (multiple, -known.modulus)], [0, 0])
 
     def _nested(self) -> None:
         """Of two dimensions one lies inside the other."""
@@ -102,11 +97,8 @@ class PitchVariables:
         for a, b in itertools.combinations(self.dims, 2):
             inside = self.model.boolean(f"inside_{a}_{b}")
             self.turned.append(inside)
-            far, within = [0, FAR], self.plain
-            self.model.linear([(self.pitch[b], 1), (self.pitch[a], -shape[a])], far, [inside, within])
-            self.model.linear(
-                [(self.pitch[a], 1), (self.pitch[b], -shape[b])], far, [-inside - 1, self.plain]
-            )
+            self.model.linear([(self.pitch[b], 1), (self.pitch[a], -shape[a])], [0, FAR], [inside])
+            self.model.linear([(self.pitch[a], 1), (self.pitch[b], -shape[b])], [0, FAR], [-inside - 1])
             if order is not None:
                 self.model.clause([inside if order.index(a) > order.index(b) else -inside - 1])
 
@@ -122,7 +114,7 @@ class PitchVariables:
                 if a != b:
                     follows.append(near := model.boolean(f"near_{a}_{b}"))
                     gap = [(self.pitch[b], 1), (self.pitch[a], -space.shape[a])]
-                    model.linear(gap, [0, min(most, FAR)], [near, self.plain])
+                    model.linear(gap, [0, min(most, FAR)], [near])
             model.clause(follows)
 
     def at(self, d: int, value: int) -> int:
@@ -137,14 +129,14 @@ class PitchVariables:
         """A literal: these dimensions have these pitches."""
         name = "y_" + "_".join(str(pitches[d]) if d in dims else "*" for d in range(len(pitches)))
         if name not in self._chosen:
-            literals = [self.plain, *(self.at(d, pitches[d]) for d in dims)]
+            literals = [self.at(d, pitches[d]) for d in dims]
             self._chosen[name] = self.model.conjunction(literals, name)
         return self._chosen[name]
 
     def forbid(self, candidate: Linearisation) -> None:
         """Not these pitches."""
         pitches = pitches_of(candidate, len(self.space.shape))
-        self.model.clause([-self.plain - 1, *(-self.at(d, pitches[d]) - 1 for d in self.dims)])
+        self.model.clause([-self.at(d, pitches[d]) - 1 for d in self.dims])
 
     def linearisation(self, values: Sequence[int]) -> Linearisation:
         """The pitches in a solution."""
@@ -342,12 +334,6 @@ def pitches_of(candidate: Linearisation, dims: int) -> Pitches:
     """The pitches of a linearisation of whole dimensions."""
     strides = {d.dim: d.stride for d in candidate.digits if d.size > 1}
     return tuple(strides.get(d, 0) for d in range(dims))
-
-
-def turned(candidate: Linearisation, space: Space) -> int:
-    """Pairs of dimensions of which the later lies around the earlier one."""
-    strides = [pitch for pitch in pitches_of(candidate, len(space.shape)) if pitch]
-    return sum(later > earlier for earlier, later in itertools.combinations(strides, 2))
 
 
 def _declared(shape: tuple[int, ...], pitches: Pitches) -> list[int]:

@@ -42,7 +42,7 @@ from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation
-from layoutopt.model.masks import swizzle_model
+from layoutopt.model.masks import within_ceilings
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
@@ -317,7 +317,8 @@ def row_major_question(problem: Problem, device: Device, trace: Trace) -> str | 
     if last is not None:  # a swizzle may move the words of a last block that is not full
         row_major = replace(row_major, span=max(last.reach.values()))
     phases = phases_of(row_major, sets, tile)
-    return swizzle_model(phases, field, rules(row_major, field, tile), phases.ideal).to_text()
+    given = rules(row_major, field, tile)
+    return within_ceilings(phases, field, given, phases.ideal).model.to_text()
 
 
 def _has_swizzles(problem: Problem) -> bool:

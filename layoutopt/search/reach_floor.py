@@ -6,11 +6,11 @@
 
 It ends when a proposal that was written out comes back: nothing better exists among all pitches within the
 bound. Where a last block that is not full may be moved by the swizzle, a linearisation of a larger span can
-still take fewer elements, so those are written out before the answer counts as the smallest. What pitches do
-not describe (splits, rotations, interval pads) joins the model in growing numbers, while it can be better.
+still take fewer elements, so those are written out before the answer counts as the smallest.
 
-The method `auto` decides before a linearisation is written out what the model would decide, at less cost; a
-linearisation that is refuted is forbidden, and a layout that is known bounds the others:
+What pitches do not describe (splits, rotations, interval pads) is looked at one by one, by rising bytes,
+while it can be better; and with the method `auto` so are pitches before they are written out. What is refuted
+is forbidden, and a layout that is known bounds the others:
 
     counting   a linearisation over which no swizzle may lie is one layout: counting its phases decides it.
                Where one keeps to the ceilings as it is, a swizzle over it only makes the index dearer, or the
@@ -30,7 +30,8 @@ from layoutopt.ground.budget import OutOfTime
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice, LayoutModel
 from layoutopt.model.linear_phases import Phases
-from layoutopt.model.linearisations import Linearisation, by_cost, unpadded
+from layoutopt.model.linearisations import Linearisation, unpadded
+from layoutopt.model.masks import cheapest, within_ceilings
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, textbook
 from layoutopt.problems.answer import ModelGrowth
@@ -42,8 +43,6 @@ from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Found, Scene
 _PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
 # Layouts as small as the best whose index code is compared with its own.
 _MOST_ALIKE_BEST, _MOST_USUAL = 1, 2
-# Linearisations that join the model at once where pitches do not do; four times as many each time.
-_FIRST_LISTED = 32
 # As small as a proposal that is not good enough, they are written out with it, for each would be proposed.
 _MOST_ALIKE = 32
 # Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
@@ -91,7 +90,7 @@ class ReachFloor:
         without = scene.space.families <= WITHIN
         self._listed = unpadded(scene.space, 0) if without else scene.candidates(self._dense_cost)
         self._next_listed: Linearisation | None = None
-        self._waiting: list[Linearisation] = []  # listed ones that were not written out, the cheapest last
+        self._undecided: list[Linearisation] = []  # listed ones
         self.rounds = 0
         self._rejected: list[Linearisation] = []
         self.best: Choice | None = None  # it holds
@@ -129,10 +128,10 @@ class ReachFloor:
             if not (self.presolved and self._dense()):
                 if self._pending:
                     self._grow()
-                self._join(None)
+                self._look_at_listed(None)
         except OutOfTime:
             return False
-        return True
+        return not any(self._may_be_better(candidate) for candidate in self._undecided)
 
     def _dense(self) -> bool:
         """Look at layouts of the tile's own bytes before anything is solved; whether one of them is the best.
@@ -150,7 +149,7 @@ class ReachFloor:
                 break
         if self.best is not None and self.best.rank == (elements, self.best.candidate.operations):
             return True
-        self._join(elements)
+        self._look_at_listed(elements)
         return False
 
     def _dense_cost(self) -> int | None:
@@ -177,11 +176,24 @@ class ReachFloor:
         """Of a few that are as small as the best, the one of the cheapest index code."""
         if not (best.masks or best.candidate.turn):
             return best
+        best = self._of_few_shifts(best)
         alike = [c for c in self._known if c.candidate.span == best.candidate.span and c != best]
         alike = sorted(alike, key=lambda choice: choice.operations)[:_MOST_ALIKE_BEST]
         usual = (c for c in self._usual(best) if c != best and self._holds(c))
         others = [*(c for c in alike if self._holds(c)), *itertools.islice(usual, _MOST_USUAL)]
         return min([best, *others], key=lambda choice: self.scene.instructions(self._found(choice)))
+
+    def _of_few_shifts(self, best: Choice) -> Choice:
+        """Where the model did not choose the masks, those of the fewest shifts over the linearisation."""
+        scene, field = self.scene, self.scene.field
+        if not best.masks or field is None or described(best.candidate, self.space):
+            return best
+        phases, given = scene.phases(best.candidate), rules(best.candidate, field, scene.tile)
+        asked = within_ceilings(phases, field, given, scene.ceilings(phases))
+        masks = cheapest(asked, best.masks, scene.budget, _INDEX_EFFORT)
+        found = scene.swizzled(best.candidate, phases, masks)
+        known = Choice(found.candidate, found.masks, written=True)
+        return known if known.rank < best.rank and self._holds(known) else best
 
     def _usual(self, best: Choice) -> Iterator[Choice]:
         """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
@@ -221,8 +233,7 @@ class ReachFloor:
     # What is known of one ---------------------------------------------------------------------
 
     def _verdict(self, candidate: Linearisation) -> Verdict:
-        """What is known of a linearisation before the model is asked."""
-        self._tell(f"{candidate.family} of {candidate.span * self.scene.tile.element_bytes:,} bytes")
+        """What is known of a linearisation of pitches before the model is asked."""
         if self.presolved:
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
             self._known += [verdict.known] if verdict.known is not None else []
@@ -235,6 +246,7 @@ class ReachFloor:
     def _presolve(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
         """The same by counting and the tree; its layouts are of use up to so many elements."""
         scene = self.scene
+        self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
         phases = scene.phases(candidate)
         costs, ceilings = phases.costs({}), scene.ceilings(phases)
         self.budget.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
@@ -274,7 +286,8 @@ class ReachFloor:
             size = choice.candidate.span * self.scene.tile.element_bytes
             self._tell(f"round {self.rounds}: {size:,} bytes proposed")
             if self._holds(choice):
-                self.best, span = choice, choice.candidate.span
+                span = choice.candidate.span
+                self.best = choice if self.best is None else min(choice, self.best, key=lambda c: c.rank)
                 if span == self.scene.tile.elements or not self._look_past(span):
                     return
             elif choice.written:
@@ -294,13 +307,16 @@ class ReachFloor:
         """
         self.budget.check()
         self.rounds += 1
-        outcome, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, hint=self.best)
+        hint = self.best
+        if hint is not None and not described(hint.candidate, self.space):
+            hint = None
+        outcome, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, hint=hint)
         if outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
             return choice
         # To find the cheapest index takes long, so the fewest bytes come first.
         smallest = self.best
         if smallest is None or smallest.candidate.span > self.scene.tile.elements:
-            outcome, smallest = self.model.solve(self.budget, index=False, hint=choice or self.best)
+            outcome, smallest = self.model.solve(self.budget, index=False, hint=choice or hint)
             if outcome is Outcome.INFEASIBLE:
                 return None
             if outcome is not Outcome.OPTIMAL or smallest is None:
@@ -334,10 +350,6 @@ class ReachFloor:
 
         `counted`: as it is, it does not do.
         """
-        if candidate in self._waiting:
-            self._waiting.remove(candidate)
-            self.model.write_out(candidate)
-            return
         self._looked_at.add(candidate)
         verdict = Verdict() if counted and not self.presolved else self._verdict(candidate)
         if verdict.known is not None and not verdict.known.masks:
@@ -368,8 +380,6 @@ class ReachFloor:
                 return  # one does as it is, and none is cheaper
         for _ in range(count):
             following = self._following()
-            if self._waiting and (following is None or by_cost(self._waiting[-1]) <= by_cost(following)):
-                following = self._waiting[-1]
             if following is None or following.span >= self._bound + self.scene.block:
                 return
             self._look_at(following)
@@ -389,59 +399,30 @@ class ReachFloor:
                 self._look_at(following)
             else:
                 self._looked_at.add(following)
-        for candidate in list(self._waiting):
-            if candidate.span >= used and self._may_be_better(candidate):
-                self._look_at(candidate)
         return len(self.model.written) > before
 
     # What pitches do not describe -------------------------------------------------------------
 
-    def _join(self, most: int | None) -> None:
-        """Let those join that may be better than the best; the model is solved with each few of them.
+    def _look_at_listed(self, most: int | None) -> None:
+        """Look at those that may be better than the best, up to so many elements; None for all of use.
 
         They come with rising costs, so once there is a layout, the first ones most often rule out the others.
-        `most`: elements of the largest; None for as many as may be of use, where the model is complete
-        without.
         """
-        if self.best is not None and self._pending:
-            self._grow()
-        size = 1 if self.best is not None and self.presolved else _FIRST_LISTED
-        while list(itertools.islice(self._worthwhile(most), size)):
-            if self.best is not None or most is None:
-                self._grow()
-                size *= 4
-
-    def _worthwhile(self, most: int | None) -> Iterator[Linearisation]:
-        """Those that may be smaller than the best, or as small and cheaper; they join the model."""
-        span = self._bound + self.scene.block - 1 if most is None else most
         while True:
             self.budget.check()
             self._next_listed = self._next_listed or next(self._listed, None)
+            span = self._bound + self.scene.block - 1 if most is None else most
             if self._next_listed is None or self._next_listed.span > span:
                 return
             candidate, self._next_listed = self._next_listed, None
-            if not described(candidate, self.space) and self._may_be_better(candidate):
-                before = self.best
-                if self._allow(candidate):
-                    yield candidate
-                if self.best is not before:
-                    return
-
-    def _allow(self, candidate: Linearisation) -> bool:
-        """Allow a linearisation that pitches do not describe, unless it is known to be of no use."""
-        verdict = self._verdict(candidate)
-        if verdict.refuted:
-            return False
-        self._pending = True
-        self.model.allow(candidate)
-        if verdict.known is not None and verdict.known.masks:
-            self.model.write_out(candidate)
-        else:
-            self._waiting.append(candidate)
-            self._waiting.sort(key=by_cost, reverse=True)
-        if verdict.known is not None:
-            self._keep(verdict.known)
-        return True
+            if described(candidate, self.space) or not self._may_be_better(candidate):
+                continue
+            verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
+            if verdict.known is not None:
+                self._known.append(verdict.known)
+                self._keep(verdict.known)
+            elif not verdict.refuted:
+                self._undecided.append(candidate)
 
     # ------------------------------------------------------------------------------------------
 

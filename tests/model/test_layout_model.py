@@ -103,7 +103,6 @@ def solved(given, most):
     """All pitches of a space by rising span, one solution of the model after the other."""
     model = Model()
     pitches = PitchVariables(model, given, most)
-    model.clause([pitches.plain])
     model.minimise(pitches.span_terms)
     while (answer := model.solve(Budget(None))).outcome is Outcome.OPTIMAL:
         candidate = pitches.linearisation(answer.values)

@@ -11,7 +11,7 @@ from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
-from layoutopt.model.masks import swizzle_model
+from layoutopt.model.masks import within_ceilings
 from layoutopt.model.swizzle_rules import Field, Rules, rules, textbook
 from layoutopt.problems.types import Tile
 
@@ -38,7 +38,7 @@ def plain_costs(given, masks):
 
 def allowed(given, ceilings, masks, rules=FREE, field=FIELD):
     """Whether the model has these masks, with every mask bit that it has fixed."""
-    model = swizzle_model(given, field, rules, np.array(ceilings))
+    model = within_ceilings(given, field, rules, np.array(ceilings)).model
     for bit, name in model.names.items():
         if name.startswith("mask_"):
             target, source = map(int, name.split("_")[1:])
