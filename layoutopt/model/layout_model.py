@@ -4,7 +4,7 @@
 
     variable            meaning
     pitch_d, ...        pitches and dimension order: see `layoutopt.model.pitches`
-    y                   conjunction of the `at` of some dimensions: one linearisation, as far as they go
+    y                   conjunction of the `at` of all dimensions: one linearisation
     mask_{t,s}          source bit s flips target bit t; s lies above t, so X is unit triangular
     parity_{t,v}        parity(mask_t & v), along a trie over v: one XOR a step
     e_d                 words at the XOR difference d share a bank; no linearisation is part of it
@@ -25,19 +25,14 @@ A rule each, with its constraint:
     ceilings         y => the words that share a bank with w are at most c - 1, where a phase may cost c
     whole vectors    y => parity_{t,v} = 0 where a flip of t by v would tear a vector
     last block       y and a pattern of flips of a last block that is not full => used >= what that takes
-
-A phase whose coordinates are 0 in a dimension does not depend on its pitch: its constraints are written once
-for the other pitches, with a `y` of their own.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-
-import numpy as np
 
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model, Outcome, Work
@@ -123,16 +118,15 @@ class LayoutModel:
         self.field = field
         self.ideal = ideal
         self.swizzle = Swizzle(self.model, field) if field is not None else None
-        self._parts = list(_by_dimensions(sets, tile))
+        self.sets = sets
         self._used = self.model.integer(1, most, "used")
         self.written: dict[Linearisation, None] = {}  # in the order in which they were
         self._later: deque[Callable[[], None]] = deque()  # what becomes constraints before the next question
         self._shorter = self.model.boolean("shorter")
         self._saving: list[int] = []
         self._reaches: dict[int, int] = {}
-        # (part, lowest target, literal of the shared bank) -> the linearisations in which it occurs.
-        self._occurs: dict[tuple[int, int, int], list[int]] = {}
-        self._partly: set[tuple[int, tuple[int, ...]]] = set()
+        # (lowest target, literal of the shared bank) -> the linearisations in which it occurs.
+        self._occurs: dict[tuple[int, int], list[int]] = {}
         self._flats: dict[int, int] = {}
         self.asked, self.answer = Model(), NO_ANSWER  # the last question, and what was answered
         self.work = Work()  # of all answers
@@ -153,24 +147,15 @@ class LayoutModel:
 
     def _write_out(self, candidate: Linearisation) -> None:
         pitches = pitches_of(candidate, len(self.space.shape))
-        y = self.pitches.chosen(pitches, self.pitches.dims)
-        low, flat = 0, []
+        y = self.pitches.chosen(pitches)
+        low = 0
         if self.swizzle is not None:
             low = self.swizzle.field.targets.stop
             if candidate.may_swizzle:
                 low = self._keep_vectors(candidate, y)
             if low > self.swizzle.field.targets.start:
-                flat = [self._flat(low)]
-                self.model.clause([-y - 1, *flat])
-        for number, (dims, sets) in enumerate(self._parts):
-            own = [d for d in self.pitches.dims if d in dims]
-            key = number, (low, *(pitches[d] for d in own))
-            if key in self._partly:
-                continue
-            self._partly.add(key)
-            chosen = self.pitches.chosen(pitches, own)
-            mine = self.model.conjunction([chosen, *flat], f"{self.model.names[chosen]}_flat")
-            self._hold(number, phases_of(candidate, sets, self.tile), mine, low)
+                self.model.clause([-y - 1, self._flat(low)])
+        self._hold(phases_of(candidate, self.sets, self.tile), y, low)
 
     def _keep_vectors(self, candidate: Linearisation, y: int) -> int:
         """Rules `whole vectors` and `last block`; the lowest target that may be flipped."""
@@ -207,7 +192,7 @@ class LayoutModel:
             self.model.linear([(self._used, 1)], [reach, FAR], [literal])
         return self._reaches[reach]
 
-    def _hold(self, number: int, phases: Phases, y: int, low: int) -> None:
+    def _hold(self, phases: Phases, y: int, low: int) -> None:
         """Rules `one at a time` and `ceilings`."""
         ceilings = phases.ideal if self.ideal else phases.target
         if self.swizzle is None:
@@ -230,7 +215,7 @@ class LayoutModel:
             if same is True:
                 self.model.clause((-y - 1,))
                 return
-            self._occurs.setdefault((number, low, same), []).append(y)
+            self._occurs.setdefault((low, same), []).append(y)
 
     def at_most(self, used: int) -> None:
         """Rule out what takes more elements."""
@@ -277,7 +262,7 @@ class LayoutModel:
     def _question(self, index: bool, most: int | None) -> Model:
         """All that is written out, with the constraints that grow with it, and the objective."""
         question = self.model.copy()
-        for (*_, same), linearisations in self._occurs.items():
+        for (_, same), linearisations in self._occurs.items():
             question.at_most_one([same, *linearisations])
         question.clause([-self._shorter - 1, *self._saving])
         if self.swizzle is not None:
@@ -317,26 +302,3 @@ class LayoutModel:
             masks = self.swizzle.masks(answer.values, (highest // self.swizzle.field.word_bytes).bit_length())
             masks = shortened(candidate, self.swizzle.field, self.tile, masks)
         return Choice(candidate, masks, written=True)
-
-
-def _by_dimensions(
-    sets: Sequence[PhaseSet], tile: Tile
-) -> Iterator[tuple[frozenset[int], tuple[PhaseSet, ...]]]:
-    """The phases by the dimensions in which some coordinate of theirs is not 0."""
-    groups: dict[tuple[bool, ...], list[PhaseSet]] = {}
-    for phases in sets:
-        present = phases.elements >= 0
-        coordinates = np.unravel_index(np.where(present, phases.elements, 0), tile.shape)
-        varies = np.stack([(c != 0).any(axis=1) for c in coordinates], axis=1)
-        for key in sorted(set(map(tuple, varies.tolist()))):
-            rows = (varies == key).all(axis=1)
-            part = replace(
-                phases,
-                elements=phases.elements[rows],
-                weight=phases.weight[rows],
-                repeats=phases.repeats[rows],
-                floor=phases.floor[rows],
-            )
-            groups.setdefault(key, []).append(part)
-    for key, parts in groups.items():
-        yield frozenset(d for d, used in enumerate(key) if used), tuple(parts)

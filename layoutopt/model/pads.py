@@ -80,16 +80,15 @@ def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
         return
     operations = least_operations_of(structure, space.shape)
     gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
-    units = stride_units(space, structure)
-    span = _spans(structure, units)
-    streams: list[Stream] = [
-        ((span({gap: units[gap]}), operations), partial(_pad_stream, space, structure, gap)) for gap in gaps
-    ]
-    if not space.congruences(structure).one_by_one:
-        span = _spans(structure, least_units(space, structure))
-        streams += [
-            ((span({gap: 1}), operations), partial(_pads_in_sum, space, structure, gap)) for gap in gaps
-        ]
+    every = [stride_units(space, structure)]
+    if not space.congruences(structure).one_by_one:  # some are aligned only together
+        every.append(least_units(space, structure))
+    streams: list[Stream] = []
+    for units in every:
+        span = _spans(structure, units)
+        for gap in gaps:
+            least = span({gap: units[gap]}), operations
+            streams.append((least, partial(_pad_stream, space, structure, gap, units)))
     yield from _rising(space, streams)
 
 
@@ -212,30 +211,17 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
             yield candidate
 
 
-def _pad_stream(space: Space, structure: Structure, gap: int) -> Iterator[Linearisation]:
-    """One pad growing: spans rise."""
-    unit = stride_units(space, structure)[gap]
-    for amount in range(unit, max(space.period, unit + 1), unit):
-        pads = [0] * (len(structure) - 1)
-        pads[gap] = amount
-        candidate = candidate_of(space, structure, tuple(pads))
+def _pad_stream(space: Space, structure: Structure, gap: int, units: list[int]) -> Iterator[Linearisation]:
+    """One pad growing, on strides of whole units: spans rise. Of smaller units, what these alone give."""
+    alone = stride_units(space, structure)
+    for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
+        candidate = candidate_of(
+            space, structure, tuple(amount * (k == gap) for k in range(len(structure) - 1)), units
+        )
         if candidate is None:
             return
-        yield candidate
-
-
-def _pads_in_sum(space: Space, structure: Structure, gap: int) -> Iterator[Linearisation]:
-    """One pad growing where strides are aligned only together: spans rise."""
-    units, by_itself = least_units(space, structure), stride_units(space, structure)
-    known = space.congruences(structure)
-    for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
-        pads = tuple(amount * (k == gap) for k in range(len(structure) - 1))
-        strides = strides_of(structure, units, pads)[::-1]
-        alone = not any(stride % unit for stride, unit in zip(strides, by_itself, strict=True))
-        if not alone and known.hold(strides):
-            candidate = candidate_of(space, structure, pads, units)
-            if candidate is None:
-                return
+        apart = any(d.stride % unit for d, unit in zip(candidate.digits, alone, strict=True))
+        if units == alone or (apart and keeps_whole(space, candidate)):
             yield candidate
 
 

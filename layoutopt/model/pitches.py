@@ -125,11 +125,11 @@ class PitchVariables:
             self.model.linear([(self.pitch[d], 1)], [0, value - 1, value + 1, FAR], [-literal - 1])
         return self._at[d, value]
 
-    def chosen(self, pitches: Pitches, dims: Sequence[int]) -> int:
-        """A literal: these dimensions have these pitches."""
-        name = "y_" + "_".join(str(pitches[d]) if d in dims else "*" for d in range(len(pitches)))
+    def chosen(self, pitches: Pitches) -> int:
+        """A literal: the dimensions have these pitches."""
+        name = "y_" + "_".join(map(str, pitches))
         if name not in self._chosen:
-            literals = [self.at(d, pitches[d]) for d in dims]
+            literals = [self.at(d, pitches[d]) for d in self.dims]
             self._chosen[name] = self.model.conjunction(literals, name)
         return self._chosen[name]
 
