@@ -47,21 +47,6 @@ class Answer:
     effort: float = 0.0
 
 
-@dataclass(slots=True)
-class Work:
-    """What several answers took."""
-
-    branches: int = 0
-    conflicts: int = 0
-    effort: float = 0.0
-
-    def add(self, more: Answer | Work) -> None:
-        """Count it in."""
-        self.branches += more.branches
-        self.conflicts += more.conflicts
-        self.effort += more.effort
-
-
 NO_ANSWER: Final = Answer(Outcome.UNKNOWN, (), 0, 0)
 
 
@@ -124,19 +109,11 @@ class Model:
 
     def at_most(self, terms: Iterable[tuple[int, int]], bound: int) -> None:
         """The sum of coefficient * literal over `(literal, coefficient)` is at most `bound`."""
-        names, coefficients = [], []
+        positive = []
         for literal, coefficient in terms:
-            if literal < 0:
-                names.append(-literal - 1)
-                coefficients.append(-coefficient)
-                bound -= coefficient
-            else:
-                names.append(literal)
-                coefficients.append(coefficient)
-        self._constraints.append(
-            f"constraints{{linear{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}] "
-            f"domain:[{-(2**62)},{bound}]}}}}"
-        )
+            bound -= coefficient * (literal < 0)
+            positive.append((-literal - 1, -coefficient) if literal < 0 else (literal, coefficient))
+        self.linear(positive, [-(2**62), bound])
 
     def linear(
         self, terms: Sequence[tuple[int, int]], domain: Sequence[int], only_if: Sequence[int] = ()

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from layoutopt.ground.budget import Budget
-from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model, Outcome, Work
+from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
@@ -128,8 +128,8 @@ class LayoutModel:
         # (lowest target, literal of the shared bank) -> the linearisations in which it occurs.
         self._occurs: dict[tuple[int, int], list[int]] = {}
         self._flats: dict[int, int] = {}
-        self.asked, self.answer = Model(), NO_ANSWER  # the last question, and what was answered
-        self.work = Work()  # of all answers
+        self.asked = Model()  # the last question
+        self.answers: list[Answer] = []
         beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
         self.model.linear(beyond, [1, FAR], [-self._shorter - 1])
 
@@ -253,8 +253,8 @@ class LayoutModel:
         if hint is not None:
             self._hint(question, hint)
         self.asked = question
-        answer = self.answer = question.solve(budget, effort=effort, presolve=False)
-        self.work.add(answer)
+        answer = question.solve(budget, effort=effort, presolve=False)
+        self.answers.append(answer)
         if not answer.values:
             return answer.outcome, None
         return answer.outcome, self._choice(answer)

@@ -98,10 +98,18 @@ def _offsets(
     return total
 
 
+def _some(starts: IntArray) -> IntArray:
+    """A few of the starts from all over the tile."""
+    count = starts.shape[1]
+    if count <= _STARTS_AT_FIRST:
+        return starts
+    return starts[:, np.arange(_STARTS_AT_FIRST) * int(0.618 * count) % count]
+
+
 def keeps_whole(space: Space, candidate: Linearisation) -> bool:
     """Whether every access is whole and aligned."""
     for multiple, starts in space.starts:
-        for at in (starts[:, :_STARTS_AT_FIRST], starts):
+        for at in (_some(starts), starts):
             first = _offsets(candidate.digits, candidate.turn, candidate.interval, at)
             if (first % multiple).any():
                 return False
@@ -159,7 +167,7 @@ def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
         return
     turns = np.arange(1, inner.size)
     for multiple, starts in space.starts:  # most are ruled out by a few
-        line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), starts[:, :_STARTS_AT_FIRST]), pitch)
+        line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), _some(starts)), pitch)
         places = (place + turns[:, None] * line) % inner.size
         turns = turns[~((line * pitch + places) % multiple).any(axis=1)]
     # Turns by multiples of this move no access within its line.

@@ -155,7 +155,7 @@ def cheapest(swizzle: Swizzle, known: Masks, budget: Budget, effort: float) -> M
     model = swizzle.model
     swizzle.hint(model, known)
     model.minimise(swizzle.index_cost(model, _SHIFT_WEIGHT, 1))
-    answer = model.solve(budget, 1, effort)
+    answer = model.solve(budget, 1, effort, presolve=False)
     return swizzle.masks(answer.values, 64) if answer.values else known
 
 
@@ -180,15 +180,16 @@ def within_ceilings(phases: Phases, field: Field, given: Rules, ceilings: IntArr
             differs = swizzle.differs(sources, pattern)
             if pattern not in allowed and differs is not None:
                 model.clause(differs)
-    apart: set[tuple[int, int, int]] = set()
+    together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
     for k, ceiling in enumerate(ceilings.tolist()):
         words = phases.held(k)
         bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
         if ceiling == 1:  # in clauses, which every SAT solver reads
-            apart.update((u ^ v, *bits) for a, u in enumerate(words) for v in words[:a])
+            together.setdefault(bits, []).append(k)
         elif len(words) > ceiling:
             for terms, constant in swizzle.loads(words, *bits):
                 model.at_most(terms, ceiling - 1 - constant)
+    apart = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
     for difference in sorted(apart):
         shared = swizzle.shared_bank(*difference)
         if shared is not None:

@@ -136,15 +136,19 @@ class _Row:
     Attributes:
         masks: in bits of the word offset, shape (masks,).
         lanes: the lanes of each phase whose bank bit it sets, shape (masks, phases).
+        flips: whether each flips the bit in the last block, shape (masks,).
         seen: 1 for phases in which the bit selects a bank, else 0; shape (phases,).
     """
 
     masks: IntArray
     lanes: Lanes
+    flips: IntArray
     seen: IntArray
 
     def only(self, kept: BoolArray) -> _Row:
-        return self if kept.all() else _Row(self.masks[kept], self.lanes[kept], self.seen)
+        if kept.all():
+            return self
+        return _Row(self.masks[kept], self.lanes[kept], self.flips[kept], self.seen)
 
 
 class _Tree:
@@ -170,7 +174,7 @@ class _Tree:
         taken = np.zeros(len(self.words), np.int64)
         rows = self._rows()
         bounds = {bit: self._bounds(everybody[None], row, taken + row.seen)[0] for bit, row in rows.items()}
-        self._descend(rows, bounds, everybody, taken, {})
+        self._descend(rows, bounds, everybody, taken, {}, self._patterns())
 
     def _drop_certain(self) -> None:
         """Phases that cost the same under all masks only add to the excess."""
@@ -200,12 +204,13 @@ class _Tree:
         sources = self._sources()
         if self.words.shape[1] > _MAX_LANES or len(self.words) << len(sources) > _MAX_TABLE:
             raise _OutOfSteps
+        last = 0 if question.last is None else question.last.sources
         masks = np.zeros(1, np.int64)
         flips = self._lanes(np.zeros_like(self.words))[None]
         for bit in sources:
             masks = np.concatenate([masks, masks | 1 << bit])
             flips = np.concatenate([flips, flips ^ self._lanes(self.words >> bit)])
-        rows = {}
+        rows, parity = {}, np.bitwise_count(masks & last).astype(np.int64) % 2
         for bit in range(question.field.targets.stop):
             seen = (self.low <= bit) & (bit < self.high)
             allowed = masks & ~question.field.sources(bit) == 0
@@ -215,19 +220,18 @@ class _Tree:
                 for offset in offsets if target == bit else ():
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
             if not seen.any():
-                allowed = self._first_of_each_flip(masks, allowed)
+                allowed = _first_of_each(parity, allowed)
             lanes = np.where(seen, flips ^ self._lanes(self.words >> bit), 0).astype(flips.dtype)
-            rows[bit] = _Row(masks, lanes, seen.astype(np.int64)).only(allowed)
+            rows[bit] = _Row(masks, lanes, parity, seen.astype(np.int64)).only(allowed)
         return rows
 
-    def _first_of_each_flip(self, masks: IntArray, allowed: BoolArray) -> BoolArray:
-        """Of masks that no phase tells apart, one that flips the last block and one that does not."""
-        last = 0 if self.question.last is None else self.question.last.sources
-        flips = np.bitwise_count(masks & last) % 2
-        first = np.zeros_like(allowed)
-        for flip in (0, 1):
-            first[np.flatnonzero(allowed & (flips == flip))[:1]] = True
-        return first
+    def _patterns(self) -> list[int]:
+        """The bits that may be flipped in the last block, so that the layout takes no more than it may."""
+        question = self.question
+        if question.last is None:
+            return []
+        reach = question.last.reach
+        return [flips for flips, used in reach.items() if question.most is None or used <= question.most]
 
     def _sources(self) -> list[int]:
         """Source bits over which every mask tells words apart as some mask over all bits does."""
@@ -286,6 +290,7 @@ class _Tree:
         classes: Lanes,
         taken: IntArray,
         masks: Masks,
+        patterns: list[int],
     ) -> None:
         """Choose one more row in every way that is still of interest.
 
@@ -295,16 +300,16 @@ class _Tree:
             classes: the lanes of each class, shape (classes, phases).
             taken: rows that each phase saw.
             masks: chosen so far.
+            patterns: flips of the last block that these leave, where there is one.
         """
-        left = {}
+        left, worth = {}, {}
         for bit, row in rows.items():
-            kept = bounds[bit] <= self._most
+            kept = self._of_interest(bounds[bit], row, bit, patterns)
             if not kept.any():
                 return
-            left[bit] = row.only(kept)
+            left[bit], worth[bit] = row.only(kept), bounds[bit][kept]
         bit = min(left, key=lambda b: (len(left[b].masks), -b))
-        row = left.pop(bit)
-        known = bounds[bit][bounds[bit] <= self._most]
+        row, known = left.pop(bit), worth.pop(bit)
         # Of equal bounds, first the masks that add the fewest shifts to those chosen, then the fewest bits.
         shifts = row.masks >> bit
         taken_up = reduce(or_, (mask >> other for other, mask in masks.items()), 0)
@@ -328,7 +333,19 @@ class _Tree:
             for k in np.flatnonzero(least <= self._most).tolist():
                 if least[k] <= self._most:
                     chosen = {**masks, bit: int(row.masks[some[k]])}
-                    self._descend(left, {b: of[k] for b, of in below.items()}, nodes[k], taken, chosen)
+                    flip = int(row.flips[some[k]])
+                    rest = [flips for flips in patterns if flips >> bit & 1 == flip]
+                    self._descend(left, {b: of[k] for b, of in below.items()}, nodes[k], taken, chosen, rest)
+
+    def _of_interest(self, bounds: IntArray, row: _Row, bit: int, patterns: list[int]) -> BoolArray:
+        """Which masks may give less excess than the best, or as little in fewer elements."""
+        last, (excess, used) = self.question.last, self._below
+        if last is None:
+            return bounds <= self._most
+        fits = np.isin(row.flips, [flips >> bit & 1 for flips in patterns])
+        shorter = np.isin(row.flips, [flips >> bit & 1 for flips in patterns if last.reach[flips] < used])
+        kept: BoolArray = ((bounds < excess) & fits) | ((bounds == excess) & shorter)
+        return kept
 
     def _leaf(self, excess: int, masks: Masks) -> None:
         """All rows are chosen: this excess is exact."""
@@ -341,3 +358,11 @@ class _Tree:
         used = question.used(flips)
         if (question.most is None or used <= question.most) and (excess, used) < self._below:
             self.best = Swizzled(excess, used, {bit: mask for bit, mask in masks.items() if mask})
+
+
+def _first_of_each(flips: IntArray, allowed: BoolArray) -> BoolArray:
+    """Of masks that no phase tells apart, one that flips the last block and one that does not."""
+    first = np.zeros_like(allowed)
+    for flip in (0, 1):
+        first[np.flatnonzero(allowed & (flips == flip))[:1]] = True
+    return first

@@ -176,24 +176,24 @@ class ReachFloor:
         """Of a few that are as small as the best, the one of the cheapest index code."""
         if not (best.masks or best.candidate.turn):
             return best
-        best = self._of_few_shifts(best)
         alike = [c for c in self._known if c.candidate.span == best.candidate.span and c != best]
         alike = sorted(alike, key=lambda choice: choice.operations)[:_MOST_ALIKE_BEST]
+        others = [c for c in (*self._of_few_shifts(best), *alike) if self._holds(c)]
         usual = (c for c in self._usual(best) if c != best and self._holds(c))
-        others = [*(c for c in alike if self._holds(c)), *itertools.islice(usual, _MOST_USUAL)]
+        others += itertools.islice(usual, _MOST_USUAL)
         return min([best, *others], key=lambda choice: self.scene.instructions(self._found(choice)))
 
-    def _of_few_shifts(self, best: Choice) -> Choice:
+    def _of_few_shifts(self, best: Choice) -> Iterator[Choice]:
         """Where the model did not choose the masks, those of the fewest shifts over the linearisation."""
         scene, field = self.scene, self.scene.field
         if not best.masks or field is None or described(best.candidate, self.space):
-            return best
+            return
         phases, given = scene.phases(best.candidate), rules(best.candidate, field, scene.tile)
         asked = within_ceilings(phases, field, given, scene.ceilings(phases))
         masks = cheapest(asked, best.masks, scene.budget, _INDEX_EFFORT)
         found = scene.swizzled(best.candidate, phases, masks)
-        known = Choice(found.candidate, found.masks, written=True)
-        return known if known.rank < best.rank and self._holds(known) else best
+        if found.operations < best.operations:
+            yield Choice(found.candidate, found.masks, written=True)
 
     def _usual(self, best: Choice) -> Iterator[Choice]:
         """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
@@ -328,7 +328,7 @@ class ReachFloor:
     @property
     def _grown(self) -> ModelGrowth:
         """What it took."""
-        shape, work = self.scene.tile.shape, self.model.work
+        shape, answers = self.scene.tile.shape, self.model.answers
         variables, constraints = self.model.asked.size
         return ModelGrowth(
             self.rounds,
@@ -336,9 +336,9 @@ class ReachFloor:
             len(self._rejected),
             variables,
             constraints,
-            branches=work.branches,
-            conflicts=work.conflicts,
-            effort=round(work.effort, 4),
+            branches=sum(answer.branches for answer in answers),
+            conflicts=sum(answer.conflicts for answer in answers),
+            effort=round(sum(answer.effort for answer in answers), 4),
             written=tuple(c.text(shape) for c in itertools.islice(self.model.written, _NAMED)),
             proposed=tuple(c.text(shape) for c in self._rejected[:_NAMED]),
         )
@@ -408,6 +408,8 @@ class ReachFloor:
 
         They come with rising costs, so once there is a layout, the first ones most often rule out the others.
         """
+        if self.best is not None and self._pending:
+            self._grow()  # whose masks are cheaper than those of the tree
         while True:
             self.budget.check()
             self._next_listed = self._next_listed or next(self._listed, None)

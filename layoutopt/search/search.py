@@ -2,8 +2,8 @@
 
 Stage 1 (`layoutopt.search.reach_floor`) looks for the smallest layout under which every phase costs no more
 than its counting bound. Where no candidate reaches the bounds, stage 2 (`layoutopt.search.least_excess`)
-minimises the weighted excess over all of them. Where instructions come first, the plainest formulas do
-(`layoutopt.search.least_operations`).
+minimises the weighted excess over all of them. Where instructions come first, and excess may be left, the
+plainest formulas do.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
+from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device
+from layoutopt.index.index_code import least_instructions
 from layoutopt.layout.layout import Layout
-from layoutopt.model.linearisations import rotated, unpadded
+from layoutopt.model.linearisations import least_operations, rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.problems.answer import EVERY_LAYOUT
 from layoutopt.problems.types import Problem
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.least_excess import ALL_HAVE_CONFLICTS, NONE_KEEPS_TO_THEM, LeastExcess
-from layoutopt.search.least_operations import LeastOperations, with_cost_open
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Found, Instead, Scene
+
+_COST_OPEN: Final = "that no index of these families is cheaper is not proved"
 
 
 def search(
@@ -82,10 +86,50 @@ def _answer(scene: Scene) -> Proposal:
         return scene.none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
     if not scene.objective.instructions_first:
         return _least_excess(scene)
-    if (cheapest := LeastOperations(scene).run()) is not None:
-        return cheapest
-    proposal = _least_excess(scene)
-    return proposal if proposal.layout is None else with_cost_open(proposal)
+    cheapest = None if scene.conflict_free else _plainest_formula(scene)
+    proposal = cheapest or _least_excess(scene)
+    if proposal.layout is None or (cheapest is not None and not cheapest.left_open):
+        return proposal
+    return replace(proposal, left_open=True, reason=_COST_OPEN)
+
+
+def _plainest_formula(scene: Scene) -> Proposal | None:
+    """Of the formulas of fewest operations, that of the fewest instructions, then least excess, then bytes.
+
+    None where no layout was found that needs no swizzle. Proved only where no layout of any kind can be
+    better in anything.
+    """
+    instructions: dict[str, int] = {}
+
+    def rank(found: Found) -> tuple[int, int, int]:
+        """Instructions, those of the first found that is like it but for its strides; excess and elements."""
+        candidate = found.candidate
+        strides = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
+        places = [(d.dim, d.divide, d.size) for d in candidate.digits]
+        kind = str((places, strides, candidate.turn > 0, candidate.interval[0]))
+        if kind not in instructions:
+            instructions[kind] = scene.instructions(found)
+        return instructions[kind], found.excess, candidate.span
+
+    best: Found | None = None
+    try:
+        for candidate in scene.candidates():
+            if best is not None and scene.budget.spent:
+                break
+            most = least_operations(scene.space) if best is None else best.operations
+            worse = best is not None and rank(Found(candidate, {}, scene.floor)) >= rank(best)
+            if candidate.operations <= most and not worse and scene.fits(candidate.span):
+                found = scene.plain(candidate)
+                best = found if best is None else min(best, found, key=rank)
+    except OutOfTime:
+        scene.tally.exhausted = False
+    if best is None:
+        return None
+    size = int(scene.layout(best).table().max()) + scene.tile.element_bytes
+    least = least_instructions(with_loops(scene.problem), scene.trace)
+    proved = (scene.instructions(best), best.excess, size) <= (least, scene.floor, scene.tile.bytes)
+    scene.tally.undecided_span = scene.tile.elements
+    return replace(scene.proposal(best, scene.floor), left_open=not proved)
 
 
 def _least_excess(scene: Scene) -> Proposal:

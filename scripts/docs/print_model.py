@@ -34,7 +34,7 @@ def printed(problem, target):
 
     def solved(model, *arguments, **options):
         answer = asked(model, *arguments, **options)
-        parts = readable(model.asked, model.answer)
+        parts = readable(model.asked, model.answers[-1])
         *known, solution = parts
         new = {name: [item for item in parts[name] if item not in seen] for name in known}
         rounds.append({**new, solution: parts[solution]})

@@ -208,7 +208,7 @@ def test_a_model_in_words():
     _, first = model.solve(Budget(None))
     model.write_out(first.candidate)
     model.solve(Budget(None))
-    parts = readable(model.asked, model.answer)
+    parts = readable(model.asked, model.answers[-1])
     sizes = sum(len(parts[kind]) for kind in ("integers", "0 or 1")), len(parts["constraints"])
     assert sizes == model.asked.size
     said = set(parts["constraints"])
