@@ -45,6 +45,8 @@ _PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
 _MOST_ALIKE_BEST, _MOST_USUAL = 1, 2
 # As small as a proposal that is not good enough, they are written out with it, for each would be proposed.
 _MOST_ALIKE = 32
+# Listed linearisations whose masks are made the cheapest.
+_MOST_POLISHED = 16
 # Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
 _INDEX_EFFORT = 0.2
 # Linearisations that are named in the account of the rounds.
@@ -91,6 +93,7 @@ class ReachFloor:
         self._listed = unpadded(scene.space, 0) if without else scene.candidates(self._dense_cost)
         self._next_listed: Linearisation | None = None
         self._undecided: list[Linearisation] = []  # listed ones
+        self._polished = 0
         self.rounds = 0
         self._rejected: list[Linearisation] = []
         self.best: Choice | None = None  # it holds
@@ -423,6 +426,11 @@ class ReachFloor:
             if verdict.known is not None:
                 self._known.append(verdict.known)
                 self._keep(verdict.known)
+                dearer = self.best is not None and self._swizzled_bound(candidate) < self.best.candidate.span
+                if not dearer and self._polished < _MOST_POLISHED:
+                    self._polished += 1
+                    for cheaper in self._of_few_shifts(verdict.known):
+                        self._keep(cheaper)
             elif not verdict.refuted:
                 self._undecided.append(candidate)
 
