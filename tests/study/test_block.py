@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 from command import layoutopt, refused
-from written import access_from, reads, saved, writes
+from written import access_from, data_of, problem_of, saved
 
 from layoutopt import check, compare, explain, solve
 from layoutopt.errors import ProblemFileError
@@ -17,18 +17,14 @@ from layoutopt.hardware.devices import device
 from layoutopt.study.check import AuditStatus
 from layoutopt.study.show import views
 
-ROWS = {"op": "store", "bytes": 4, "index": ["lane // 8 + 4*i", "lane % 8"], "for": {"i": 8}}
-COLUMNS = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
+SET = data_of("""32 threads; name block; target sm_90
+    tile A: 32x8 f32; stages 2; published 1152 x0*9 + x1
+    tile B: 32x8 f32; published 1152 x0*9 + x1
+    rows A: store 4 [lane // 8 + 4*i, lane % 8]; i<8; tile A
+    columns A: load 4 [lane, i]; i<8; tile A
+    rows B: store 4 [lane // 8 + 4*i, lane % 8]; i<8; tile B
+    columns B: load 4 [lane, i]; i<8; tile B""")
 TILE = {"shape": [32, 8], "element": "f32"}
-PADDED = {"offset": "x0*9 + x1", "bytes": 1152}
-SET = {
-    "name": "block", "target": "sm_90", "threads": 32,
-    "tiles": [{**TILE, "name": "A", "stages": 2, "published": PADDED}, {**TILE, "name": "B", "published": PADDED}],
-    "accesses": [
-        {**access, "name": f"{what} {tile}", "tile": tile}
-        for tile in "AB" for what, access in (("rows", ROWS), ("columns", COLUMNS))
-    ],
-}  # fmt: skip
 
 
 def compared(**changes):
@@ -51,13 +47,12 @@ def test_rows_without_a_budget_are_those_of_arranging_each_family(name):
 
 def test_elements_wider_than_their_accesses_are_aligned_where_the_tile_lies():
     """Structures of 12 bytes end at 108, where no element of 8 bytes begins."""
-    tiles = [
-        {"name": "A", "shape": [9], "element": {"bytes": 12}},
-        {"name": "B", "shape": [5], "element": {"bytes": 8}},
-    ]
-    reads = {"op": "load", "bytes": 4, "index": ["lane % 5"]}
-    _, rows = compared(tiles=tiles, accesses=[{**reads, "name": n, "tile": n} for n in "AB"])
-    for row in rows.values():
+    tiles = problem_of("""32 threads
+        tile A: 9 12B
+        tile B: 5 8B
+        A: load 4 [lane % 5]; tile A
+        B: load 4 [lane % 5]; tile B""")
+    for row in compare(tiles, time_limit=2).rows:
         assert [tile.base_bytes % 8 for tile in row.tiles if "B" in tile.tiles] == [0] * bool(row.tiles)
         assert row.alignment_bytes in (None, 8)
 
@@ -65,7 +60,7 @@ def test_elements_wider_than_their_accesses_are_aligned_where_the_tile_lies():
 def test_what_the_hardware_dictates_keeps_to_the_budget():
     """Without a limit the bulk copies have pads between them; the row is what fits, in figures and layout."""
     copied = access_from("fill: cp.async.bulk 32; tile A")
-    accesses = [copied, {**COLUMNS, "name": "columns", "tile": "A"}]
+    accesses = [copied, SET["accesses"][1]]
     for limit, size in ((None, 32 * 32 + 31 * 16), (1200, 1024)):
         more = {} if limit is None else {"layout": {"max_bytes": limit}}
         tile_set, rows = compared(tiles=[{**TILE, "name": "A"}], accesses=accesses, **more)
@@ -107,15 +102,11 @@ def test_a_tile_that_may_not_be_of_a_family_takes_its_best():
 
 
 def test_a_tile_that_the_hardware_dictates_is_in_every_row():
-    tiles = [
-        SET["tiles"][0],
-        {
-            "name": "B", "shape": [32, 64], "element": "f16", "layout": {"must_be": "tma.128B"},
-            "published": {"offset": "x0*64 + x1", "bytes": 4096},
-        },
-    ]  # fmt: skip
-    load = access_from("fragments: ldmatrix.x4 [lane, 8*i]; i<8; tile B")
-    _, rows = compared(tiles=tiles, accesses=[*SET["accesses"][:2], load])
+    other = data_of("""32 threads
+        tile B: 32x64 f16; must_be tma.128B; published 4096 x0*64 + x1
+        fragments: ldmatrix.x4 [lane, 8*i]; i<8; tile B""")
+    tiles, accesses = SET["tiles"][:1], SET["accesses"][:2]
+    _, rows = compared(tiles=tiles + other["tiles"], accesses=accesses + other["accesses"])
     used = {
         row.tiles[1].offset
         for row in rows.values()
@@ -156,38 +147,32 @@ def test_forms_of_the_answer(form, tmp_path):
 
 def test_tiles_lie_as_closely_as_where_they_are_solved():
     """Bytes that begin within a word."""
-    accesses = [reads(name, 1, ["tid"], tile=name) for name in ("A", "B")]
-    tiles = [{"name": "A", "shape": [6], "element": "u8"}, {"name": "B", "shape": [5], "element": "u8"}]
-    tile_set = from_data({"name": "p", "tiles": tiles, "threads": 4, "accesses": accesses})
+    tile_set = problem_of("""4 threads
+        tile A: 6 u8
+        tile B: 5 u8
+        A: load 1 [tid]; tile A
+        B: load 1 [tid]; tile B""")
     rows = {row.family: row for row in compare(tile_set).rows}
     assert (rows["all"].bytes, rows["all"].status) == (solve(tile_set).bytes, "optimal") == (11, "optimal")
 
 
 def test_a_row_that_loses_bytes_to_alignment_is_not_called_the_best():
     """Two stages of 1,440 bytes; the swizzled one wants a base at a multiple of 128."""
-    index = {"rows": ["0", "tid % 40"], "columns": ["tid % 9", "tid // 9"]}
-    accesses = [reads(k, 4, index[k], tile="A") for k in index]
-    tiles = [{"name": "A", "shape": [9, 40], "element": "f32", "stages": 2}]
-    data = {"name": "p", "tiles": tiles, "threads": 32, "accesses": accesses}
-    tile_set = from_data(data | {"layout": {"families": ["none", "xor"]}})
+    tile_set = problem_of("""32 threads; families none xor
+        tile A: 9x40 f32; stages 2
+        rows: load 4 [0, tid % 40]; tile A
+        columns: load 4 [tid % 9, tid // 9]; tile A""")
     rows = {row.family: row for row in compare(tile_set).rows}
     assert (rows["all"].status, rows["all"].bytes) == ("feasible", 1536 + 1440)
     assert "alignment" in rows["all"].reason
     assert rows["none"].status == "optimal"  # the only one
 
 
-BLOCK = {
-    "name": "block", "target": "sm_90", "threads": 32,
-    "tiles": [
-        {"name": "A", "shape": [32, 32], "element": "f32", "stages": 2,
-         "published": {"offset": "x0*33 + x1", "bytes": 4224}},
-        {"name": "B", "shape": [32, 32], "element": "f32", "published": {"offset": "x0*32 + x1", "bytes": 4096}},
-    ],
-    "accesses": [
-        access_from("a: load 4 [tid, i]; i<32; tile A"),
-        access_from("b: load 4 [tid, i]; i<32; tile B"),
-    ],
-}  # fmt: skip
+BLOCK = data_of("""32 threads; name block; target sm_90
+    tile A: 32x32 f32; stages 2; published 4224 x0*33 + x1
+    tile B: 32x32 f32; published 4096 x0*32 + x1
+    a: load 4 [tid, i]; i<32; tile A
+    b: load 4 [tid, i]; i<32; tile B""")
 
 
 def audited(**changes):
@@ -228,18 +213,11 @@ def test_stages_that_share_bytes_or_begin_where_no_element_may():
 
 def test_where_the_file_does_not_say_a_tile_begins_where_its_elements_may():
     """The elements of 12 bytes end at 108; accesses of 4 bytes would let those of 8 begin there."""
-    tiles = [
-        {
-            "name": name,
-            "shape": [9],
-            "element": {"bytes": size},
-            "published": {"offset": "x0", "bytes": 9 * size},
-        }
-        for name, size in (("A", 12), ("B", 8))
-    ]
-    reads = {"op": "load", "bytes": 4, "index": ["lane % 5"]}
-    accesses = [{**reads, "name": name, "tile": name} for name in "AB"]
-    data = {"name": "t", "target": "sm_90", "threads": 32, "tiles": tiles, "accesses": accesses}
+    data = data_of("""32 threads
+        tile A: 9 12B; published 108 x0
+        tile B: 9 8B; published 72 x0
+        A: load 4 [lane % 5]; tile A
+        B: load 4 [lane % 5]; tile B""")
     bases = [part.base_bytes for part in check(from_data(data)).tiles]
     assert bases == [0, 112]
     given = check(from_data({**data, "layout": {"alignment_bytes": 4}}))
@@ -296,17 +274,12 @@ def test_blocks_of_public_kernels(name):
         assert solved[tile.name].offset == tile.published.offset
 
 
-EXPLAINED = {
-    "name": "block", "target": "sm_90", "threads": 32,
-    "tiles": [{**TILE, "name": "A", "stages": 2, "published": PADDED}, {**TILE, "name": "B"}],
-    "accesses": [
-        access_from("a: load 4 [lane, i]; i<8; tile A"),
-        access_from("rows: store 4 [i + lane // 8, lane % 8]; i<2; tile B"),
-        access_from("b: load 4 [lane, i]; i<8; tile B"),
-    ],
-}  # fmt: skip
-
-
+EXPLAINED = data_of("""32 threads; name block; target sm_90
+    tile A: 32x8 f32; stages 2; published 1152 x0*9 + x1
+    tile B: 32x8 f32
+    a: load 4 [lane, i]; i<8; tile A
+    rows: store 4 [i + lane // 8, lane % 8]; i<2; tile B
+    b: load 4 [lane, i]; i<8; tile B""")
 FILL = access_from("fill: tma.load; tile A")
 
 
@@ -337,33 +310,29 @@ def test_more_than_the_gpu_has_is_no_advice():
 
 def test_fewer_stages_help_where_they_fit_as_aligned_as_they_are():
     """Two stages of A fill what the swizzled B leaves of a row of banks: without one of them C begins there still."""
-    wide, rows = {"shape": [5, 16], "element": "f32"}, "2*i + lane // 16"
-    accesses = [reads("a", 4, ["lane % 8"], tile="A")]
-    for name in ("B", "C"):
-        use = {"tile": name, "bytes": 4}
-        accesses += [
-            {**use, "name": f"{name} rows", "op": "store", "index": [rows, "lane % 16"], "for": {"i": 2}},
-            {**use, "name": name, "op": "load", "index": ["lane % 5", "lane // 5 % 2"], "where": "lane < 10"},
-        ]
-    tiles = [
-        {"name": "A", "shape": [8], "element": "f32", "stages": 2},
-        {**wide, "name": "B"},
-        {**wide, "name": "C"},
-    ]
-    layout = {"families": ["none", "xor"], "max_bytes": 680}
-    assert [r.kind for r in explain(block(tiles=tiles, accesses=accesses, layout=layout)).relaxations] == [
-        "max_bytes"
-    ]
-    tiles[0]["stages"], layout["max_bytes"] = 4, 710
-    found = explain(block(tiles=tiles, accesses=accesses, layout=layout))
-    assert found.relaxations[-1].message == "with 2 in place of 4 stages there are no conflicts"
+
+    def found(stages, most):
+        return explain(
+            problem_of(f"""32 threads; families none xor; max_bytes {most}
+            tile A: 8 f32; stages {stages}
+            tile B: 5x16 f32
+            tile C: 5x16 f32
+            a: load 4 [lane % 8]; tile A
+            B rows: store 4 [2*i + lane // 16, lane % 16]; i<2; tile B
+            B: load 4 [lane % 5, lane // 5 % 2]; where lane < 10; tile B
+            C rows: store 4 [2*i + lane // 16, lane % 16]; i<2; tile C
+            C: load 4 [lane % 5, lane // 5 % 2]; where lane < 10; tile C""")
+        )
+
+    assert [r.kind for r in found(2, 680).relaxations] == ["max_bytes"]
+    assert found(4, 710).relaxations[-1].message == "with 2 in place of 4 stages there are no conflicts"
 
 
 def test_a_tile_that_always_conflicts_is_named():
     """A store of 16 bytes a lane and a load of 4 down the columns: 4-way at best."""
-    vectors = writes("rows", 16, ["lane", "4*i"], i=2, tile="B")
-    columns = reads("b", 4, ["lane", "i"], i=8, tile="B")
-    found = explain(block(accesses=[EXPLAINED["accesses"][0], vectors, columns]))
+    vectors = access_from("rows: store 16 [lane, 4*i]; i<2; tile B")
+    first, _, columns = EXPLAINED["accesses"]
+    found = explain(block(accesses=[first, vectors, columns]))
     assert found.conflict_free is False
     assert found.scope == "every layout"
     assert 0 < found.lower_bound <= found.excess
@@ -413,15 +382,11 @@ def test_what_is_not_there_is_not_drawn(given, error):
 
 
 def test_families_are_not_for_what_the_hardware_dictates(tmp_path):
-    (tmp_path / "all.json").write_text(
-        json.dumps({**EXPLAINED, "tiles": EXPLAINED["tiles"][:1], "accesses": [FILL]})
-    )
-    none_left = layoutopt("solve", str(tmp_path / "all.json"), "--families", "pad")
+    alone = saved(tmp_path, "all.json", {**EXPLAINED, "tiles": EXPLAINED["tiles"][:1], "accesses": [FILL]})
+    none_left = layoutopt("solve", alone, "--families", "pad")
     assert "the hardware dictates the layout of every tile" in none_left.stderr
-    (tmp_path / "one.json").write_text(
-        json.dumps({**EXPLAINED, "accesses": [FILL, *EXPLAINED["accesses"][1:]]})
-    )
-    done = layoutopt("solve", str(tmp_path / "one.json"), "--families", "none", "--json")
+    one = saved(tmp_path, "one.json", {**EXPLAINED, "accesses": [FILL, *EXPLAINED["accesses"][1:]]})
+    done = layoutopt("solve", one, "--families", "none", "--json")
     assert "--families is not for A, whose layouts the hardware dictates" in done.stderr
     assert json.loads(done.stdout)["tiles"][1]["result"]["family"] == "none"
 
@@ -470,28 +435,24 @@ def test_what_only_the_hardware_touches_is_explained_and_not_drawn():
 
 
 def test_a_tile_that_the_constraints_rule_out_has_no_conflicts_to_speak_of():
-    load = {"op": "load", "bytes": 4, "index": ["tid"]}
-    data = {
-        "name": "torn", "target": "sm_90", "threads": 4, "layout": {"families": ["none", "order"]},
-        "tiles": [{"name": "A", "shape": [4], "element": {"bytes": 6}}, {"name": "B", "shape": [4], "element": "f32"}],
-        "accesses": [{"name": "a", "tile": "A", **load}, {"name": "b", "tile": "B", **load}],
-    }  # fmt: skip
-    explanation = explain(from_data(data))
+    explanation = explain(
+        problem_of("""4 threads; families none order
+        tile A: 4 6B
+        tile B: 4 f32
+        a: load 4 [tid]; tile A
+        b: load 4 [tid]; tile B""")
+    )
     assert (explanation.conflict_free, explanation.scope) == (False, "the layouts that the constraints allow")
     assert not any("has conflicts" in reason for reason in explanation.reasons)
 
 
-OPEN = {
-    "name": "open", "target": "sm_90", "threads": 32,
-    "tiles": [{**TILE, "name": "A", "published": {"offset": "x0*8 + x1", "bytes": 1024}},
-              {"name": "B", "shape": [32, 16], "element": "f16", "published": {"offset": "x0*16 + x1", "bytes": 1024}}],
-    "accesses": [
-        access_from("fill: store 4 [lane // 8 + 4*i, lane % 8]; i<8; tile A; lanes free"),
-        access_from("read: load 4 [lane, i]; i<8; tile A"),
-        access_from("rows: store 4|8 [lane // 4 + 8*i, 4*(lane % 4)]; i<4; tile B"),
-        access_from("down: load 2 [lane, i]; i<16; tile B"),
-    ],
-}  # fmt: skip
+OPEN = data_of("""32 threads; name open; target sm_90
+    tile A: 32x8 f32; published 1024 x0*8 + x1
+    tile B: 32x16 f16; published 1024 x0*16 + x1
+    fill: store 4 [lane // 8 + 4*i, lane % 8]; i<8; tile A; lanes free
+    read: load 4 [lane, i]; i<8; tile A
+    rows: store 4|8 [lane // 4 + 8*i, 4*(lane % 4)]; i<4; tile B
+    down: load 2 [lane, i]; i<16; tile B""")
 
 
 def test_lanes_and_widths_that_the_file_leaves_open_are_those_of_each_tile():
