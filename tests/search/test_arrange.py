@@ -14,7 +14,7 @@ from command import layoutopt
 from conftest import ROOT, TILE_SETS
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import access_from, reads, saved, writes
+from written import data_of, problem_of, reads, saved
 
 from layoutopt import Status, solve
 from layoutopt.accesses.trace import trace
@@ -101,12 +101,7 @@ def random_set(seed):
         ):
             for offsets in toy.layouts(shape, plain, banks, allowed):
                 mine.setdefault(offsets, alignment)
-        costs.append(
-            {
-                (toy.excess(plain, lanes, o, banks), 4 * (max(o) + 1), alignment)
-                for o, alignment in mine.items()
-            }
-        )
+        costs.append({(toy.excess(plain, lanes, o, banks), 4 * (max(o) + 1), n) for o, n in mine.items()})
     plan = random_plan(rng, count)
     data = {
         "name": f"random {seed}", "threads": lanes, "tiles": tiles, "accesses": accesses,
@@ -123,15 +118,11 @@ def every_combination(data, plan, costs):
     """Least bytes of every total excess, over every combination of layouts."""
     stages = [tile["stages"] for tile in data["tiles"]]
     found = {}
-    useful = []
-    for mine in costs:
-        useful.append(
-            [
-                c
-                for c in mine
-                if not any(all(a <= b for a, b in zip(o, c, strict=True)) and o != c for o in mine)
-            ]
-        )
+
+    def is_useful(cost, among):
+        return not any(all(a <= b for a, b in zip(o, cost, strict=True)) and o != cost for o in among)
+
+    useful = [[c for c in mine if is_useful(c, mine)] for mine in costs]
     for combination in itertools.product(*useful):
         excess = sum(c[0] for c in combination)
         sizes = [region(s, c[1], c[2]) for s, c in zip(stages, combination, strict=True)]
@@ -167,19 +158,12 @@ def test_best_combination(block):
 
 
 def gemm(**changes):
-    data = {
-        "name": "gemm", "threads": 64,
-        "tiles": [
-            {"name": "A", "shape": [32, 24], "element": "f16", "stages": 3},
-            {"name": "B", "shape": [9, 9], "element": "u8"},
-        ],
-        "accesses": [
-            access_from("fill: store 16 [tid // 3, 8*(tid % 3)]; tile A; where tid < 48"),
-            access_from("columns: load 2 [lane, i]; i<24; tile A"),
-            access_from("bytes: load 1 [tid % 9, tid // 9]; tile B"),
-        ],
-    }  # fmt: skip
-    return {**data, **changes}
+    return {**data_of("""64 threads; name gemm
+        tile A: 32x24 f16; stages 3
+        tile B: 9x9 u8
+        fill: store 16 [tid // 3, 8*(tid % 3)]; tile A; where tid < 48
+        columns: load 2 [lane, i]; i<24; tile A
+        bytes: load 1 [tid % 9, tid // 9]; tile B"""), **changes}  # fmt: skip
 
 
 def placed_tables(tile_set, result):
@@ -211,40 +195,24 @@ def test_every_byte_is_used_once_and_costs_hold_where_the_tile_lies():
     assert result.excess == sum(p.result.excess for p in result.tiles)
 
 
-TRANSPOSES = [
-    writes("write 1", 4, ["tid // 16", "tid % 16"], tile="first"),
-    reads("read 1", 4, ["tid % 32", "tid // 32"], tile="first"),
-    writes("write 2", 4, ["tid // 32", "tid % 32"], tile="second"),
-    reads("read 2", 4, ["tid % 16", "tid // 16"], tile="second"),
-]
-
-
-def passes(**changes):
-    data = {
-        "name": "two passes", "threads": 512,
-        "tiles": [
-            {"name": "first", "shape": [32, 16], "element": "f32"},
-            {"name": "second", "shape": [16, 32], "element": "f32"},
-        ],
-        "accesses": TRANSPOSES,
-        "overlay": [["first"], ["second"]],
-        "layout": {"families": ["none", "pad"]},
-    }  # fmt: skip
-    return {**data, **changes}
+PASSES = data_of("""512 threads; name two passes
+    tile first: 32x16 f32
+    tile second: 16x32 f32
+    write 1: store 4 [tid // 16, tid % 16]; tile first
+    read 1: load 4 [tid % 32, tid // 32]; tile first
+    write 2: store 4 [tid // 32, tid % 32]; tile second
+    read 2: load 4 [tid % 16, tid // 16]; tile second""")
 
 
 def test_conflict_free_within_a_budget():
-    tile, gpu = {"shape": [8, 8], "element": "f32"}, toy.toy_device(8, 8)
-    data = {
-        "name": "two transposes", "threads": 64,
-        "tiles": [{"name": "a", **tile}, {"name": "b", **tile, "stages": 2}],
-        "accesses": [
-            {"name": f"{what} {name}", "tile": name, "op": "load", "bytes": 4, "index": index}
-            for name in "ab"
-            for what, index in (("rows", ["warp", "lane"]), ("columns", ["lane", "warp"]))
-        ],
-        "layout": {"families": ["none", "pad"]},
-    }  # fmt: skip
+    gpu = toy.toy_device(8, 8)
+    data = data_of("""64 threads; families none pad
+        tile a: 8x8 f32
+        tile b: 8x8 f32; stages 2
+        rows a: load 4 [warp, lane]; tile a
+        columns a: load 4 [lane, warp]; tile a
+        rows b: load 4 [warp, lane]; tile b
+        columns b: load 4 [lane, warp]; tile b""")
     free = solve(from_data(data), target=gpu, conflict_free=True)
     assert (free.status, free.excess) == (Status.OPTIMAL, 0)
     assert free.bytes == 3 * (7 * 9 + 8) * 4
@@ -261,20 +229,14 @@ def test_conflict_free_within_a_budget():
 
 
 def test_packed_elements_and_lanes_that_choose():
-    data = {
-        "name": "mixed", "threads": 32,
-        "tiles": [
-            {"name": "weights", "shape": [32, 64], "element": "s4", "stages": 2},
-            {"name": "bins", "shape": [4, 32], "element": "u32"},
-        ],
-        "accesses": [
-            access_from("rows: store 16 [lane // 2 + 16*i, 32*(lane % 2)]; i<2; tile weights"),
-            access_from("columns: load 4 [lane, 8*i]; i<8; tile weights"),
-            access_from("count: load 4 [bin, lane]; tile bins; any bin<4"),
-        ],
-    }  # fmt: skip
-    result = solve(from_data(data))
-    single = [solve(problem) for _, problem in groups(from_data(data))]
+    tile_set = problem_of("""32 threads
+        tile weights: 32x64 s4; stages 2
+        tile bins: 4x32 u32
+        rows: store 16 [lane // 2 + 16*i, 32*(lane % 2)]; i<2; tile weights
+        columns: load 4 [lane, 8*i]; i<8; tile weights
+        count: load 4 [bin, lane]; tile bins; any bin<4""")
+    result = solve(tile_set)
+    single = [solve(problem) for _, problem in groups(tile_set)]
     assert [part.result for part in result.tiles] == single
     assert result.bytes == 2 * single[0].bytes + single[1].bytes
     assert result.excess == sum(r.excess for r in single)
@@ -290,16 +252,17 @@ def test_out_of_time_is_no_claim():
 
 def test_what_no_block_of_the_gpu_has_is_infeasible():
     """232,448 bytes are there on sm_90 where the file says nothing; what it says is kept to."""
-    tiles = [{"name": name, "shape": [128, 128], "element": "f32", "stages": 2} for name in "AB"]
-    rows = {"op": "store", "bytes": 16, "index": ["tid // 32 + 4*i", "4*(tid % 32)"], "for": {"i": 32}}
-    accesses = [{**rows, "name": f"rows {name}", "tile": name} for name in "AB"]
-    data = {"name": "large", "target": "sm_90", "threads": 128, "tiles": tiles, "accesses": accesses}
+    data = data_of("""128 threads; target sm_90
+        tile A: 128x128 f32; stages 2
+        tile B: 128x128 f32; stages 2
+        rows A: store 16 [tid // 32 + 4*i, 4*(tid % 32)]; i<32; tile A
+        rows B: store 16 [tid // 32 + 4*i, 4*(tid % 32)]; i<32; tile B""")
     nothing = solve(from_data(data))
     assert (nothing.status, nothing.max_bytes) == (Status.INFEASIBLE, 232448)
     assert "a block of sm_90 has 232448" in nothing.reason
     assert solve(from_data({**data, "layout": {"max_bytes": 300000}})).bytes == 262144
-    less = solve(from_data({**data, "tiles": [{**tile, "stages": 1} for tile in tiles],
-                                    "block": {"other_shared_bytes": 101377}}))  # fmt: skip
+    tiles = [{**tile, "stages": 1} for tile in data["tiles"]]
+    less = solve(from_data({**data, "tiles": tiles, "block": {"other_shared_bytes": 101377}}))
     assert (less.status, less.max_bytes) == (Status.INFEASIBLE, 131071)
 
 
@@ -371,12 +334,8 @@ def test_errors_name_the_field(case):
     assert message in str(raised.value)
 
 
-def write(tmp_path, data):
-    return saved(tmp_path, "tiles.json", data)
-
-
 def test_command_line(tmp_path):
-    path = write(tmp_path, passes(overlay=[], layout={}))
+    path = saved(tmp_path, "tiles.json", PASSES)
     table, header = tmp_path / "t.npz", tmp_path / "t.cuh"
     done = layoutopt("solve", path, "--json", "--table", table, "--code", header)
     assert (done.returncode, done.stderr) == (0, "")
@@ -406,7 +365,7 @@ def test_command_line(tmp_path):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
 def test_the_header_compiles_and_agrees_with_the_tables(tmp_path):
-    tile_set = from_data(passes(same_layout=True, layout={}))
+    tile_set = from_data({**PASSES, "overlay": [["first"], ["second"]], "same_layout": True})
     result = solve(tile_set)
     gpu = device(tile_set.target)
     text = code_of(gpu.language, placed(tile_set, gpu, result))
@@ -434,36 +393,28 @@ def test_names_that_collide_in_the_code_are_refused():
 
 def test_stages_of_bytes_begin_where_their_counts_hold():
     """Whole words would cost three bytes. The halves have their counts at whole words only."""
-    byte, half = "(tid + 64*i) % 544", "tid + 64*i"
-    accesses = [
-        writes("rows", 1, [f"{byte} // 17", f"{byte} % 17"], tile="t0"),
-        reads("columns", 1, [f"{byte} % 32", f"{byte} // 32"], tile="t0"),
-        writes("turned", 2, [f"({half}) % 16", f"({half}) // 16"], tile="t1"),
-    ]
-    accesses = [
-        {**a, "index": [t.replace(byte, f"({byte})") for t in a["index"]], "for": {"i": 2}} for a in accesses
-    ]
-    data = {
-        "name": "bytes and halves",
-        "tiles": [
-            {"name": "t0", "shape": [32, 17], "element": "i8", "stages": 2},
-            {"name": "t1", "shape": [16, 8], "element": "f16", "stages": 2},
-        ],
-        "threads": 64,
-        "accesses": accesses,
-        "layout": {"families": ["none", "pad"]},
-    }
-    result = solve(from_data(data))
+    byte = "((tid + 64*i) % 544)"
+    result = solve(
+        problem_of(f"""64 threads; families none pad
+        tile t0: 32x17 i8; stages 2
+        tile t1: 16x8 f16; stages 2
+        rows: store 1 [{byte} // 17, {byte} % 17]; i<2; tile t0
+        columns: load 1 [{byte} % 32, {byte} // 32]; i<2; tile t0
+        turned: store 2 [(tid + 64*i) % 16, (tid + 64*i) // 16]; i<2; tile t1""")
+    )
     assert (str(result.status), result.bytes, result.excess) == ("optimal", 1906, 0)
     assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])
 
 
 def test_a_scope_names_no_tables():
     """The bounds of tiles too large for a table are of formulas: a table of one of them might be smaller."""
-    tiles = [{"name": name, "shape": [576, 9], "element": "f32"} for name in ("A", "B")]
-    accesses = [reads(name, 8, ["tid + 32*r", "2*i"], i=4, r=18, tile=name) for name in ("A", "B")]
-    data = {"name": "two", "tiles": tiles, "threads": 32, "accesses": accesses}
-    result = solve(from_data(data))
+    result = solve(
+        problem_of("""32 threads
+        tile A: 576x9 f32
+        tile B: 576x9 f32
+        A: load 8 [tid + 32*r, 2*i]; i<4, r<18; tile A
+        B: load 8 [tid + 32*r, 2*i]; i<4, r<18; tile B""")
+    )
     scope = result.proof.bytes.scope
     got = result.bytes > 2 * 576 * 36, scope.startswith("families none, order"), "table" in scope
     assert got == (True, True, False)
@@ -478,9 +429,7 @@ def test_a_scope_names_no_tables():
     ],
 )
 def test_an_answer_has_tiles_where_it_says_so(change, field):
-    tile = {"name": "A", "shape": [4, 8], "element": "f32"}
-    access = reads("a", 4, ["tid // 8", "tid % 8"], tile="A")
-    found = solve(from_data({"name": "n", "threads": 32, "tiles": [tile], "accesses": [access]}))
+    found = solve(from_data({**small(), "tiles": [ONE], "accesses": [TOUCH]}))
     raw = json.loads(json.dumps(found.to_json()))
     assert arrangement_from_data(raw).tiles
     with pytest.raises(ProblemFileError) as wrong:
@@ -490,13 +439,11 @@ def test_an_answer_has_tiles_where_it_says_so(change, field):
 
 def transposes(*columns):
     """Tiles of 32 rows, each read by rows and by columns."""
-    accesses = [
-        reads(f"{tile}_{way}", 4, index, tile=tile)
-        for tile in (f"T{k}" for k in range(len(columns)))
-        for way, index in (("rows", ["0", "tid % 32"]), ("columns", ["tid", "0"]))
+    lines = [
+        f"tile T{k}: 32x{n} f32\nT{k}_rows: load 4 [0, tid % 32]; tile T{k}\nT{k}_columns: load 4 [tid, 0]; tile T{k}"
+        for k, n in enumerate(columns)
     ]
-    tiles = [{"name": f"T{k}", "shape": [32, n], "element": "f32"} for k, n in enumerate(columns)]
-    return from_data({"name": "set", "tiles": tiles, "threads": 32, "accesses": accesses})
+    return problem_of("\n".join(["32 threads", *lines]))
 
 
 def explored(tile_set, clock, cut_short):

@@ -22,22 +22,10 @@ SIZES = [{"M": 32, "N": 32}, {"M": 64, "N": 32}, {"M": 64, "N": 64}]
 
 
 def file(sizes=SIZES, **more):
-    loops = {"i": "M*N // 256"}
-    rows = {
-        "name": "rows",
-        "op": "store",
-        "bytes": 4,
-        "index": ["(tid + 256*i) // N", "(tid + 256*i) % N"],
-        "for": loops,
-    }
-    columns = {
-        "name": "columns",
-        "op": "load",
-        "bytes": 4,
-        "index": ["(tid + 256*i) % M", "(tid + 256*i) // M"],
-        "for": loops,
-    }
-    return {**data_of("MxN f32, 256 threads", rows, columns, sizes=sizes), **more}
+    text = """MxN f32, 256 threads
+        rows: store 4 [(tid + 256*i) // N, (tid + 256*i) % N]; i<M*N // 256
+        columns: load 4 [(tid + 256*i) % M, (tid + 256*i) // M]; i<M*N // 256"""
+    return {**data_of(text, sizes=sizes), **more}
 
 
 def found(raw, budget=None):
@@ -99,8 +87,7 @@ def test_constraints_hold_at_every_size():
 
 def test_dimensions_in_another_order():
     """Columns of any height: only contiguous ones have no conflicts in as few bytes."""
-    columns = writes("columns", 4, ["(tid + 256*i) % M", "(tid + 256*i) // M"], i="M*N // 256")
-    common = found(file([{"M": 32, "N": 32}, {"M": 33, "N": 32}], accesses=[columns]))
+    common = found(file([{"M": 32, "N": 32}, {"M": 33, "N": 32}], accesses=[file()["accesses"][1]]))
     assert to_text(common.offset) == "x1*M + x0"
     assert [size.excess for size in common.sizes] == [0, 0]
 
@@ -117,12 +104,11 @@ def test_a_pad_after_every_so_many_elements():
 
 def types(**more):
     """One kernel for several element types, 16 bytes a thread."""
-    raw = file([{"T": "f64", "V": 2}, {"T": "f32", "V": 4}, {"T": "f16", "V": 8}, {"T": "bf16", "V": 8}])
-    raw["tile"] = {"shape": [64, "8*V"], "element": "T"}
-    raw["threads"] = 128
-    rows = writes("rows", 16, ["tid // 8 + 16*i", "tid % 8 * V"], i=4)
-    columns = reads("columns", 16, ["tid % 64", "(tid // 64 + 2*i) * V"], i=4)
-    return {**raw, "accesses": [rows, columns], **more}
+    sizes = [{"T": "f64", "V": 2}, {"T": "f32", "V": 4}, {"T": "f16", "V": 8}, {"T": "bf16", "V": 8}]
+    text = """64x8*V T, 128 threads
+        rows: store 16 [tid // 8 + 16*i, tid % 8 * V]; i<4
+        columns: load 16 [tid % 64, (tid // 64 + 2*i) * V]; i<4"""
+    return {**data_of(text, sizes=sizes), **more}
 
 
 def test_one_formula_for_several_element_types():
@@ -171,9 +157,10 @@ def test_a_type_is_any_of_its_size_and_alignment(tmp_path):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
 def test_structures_of_several_sizes(tmp_path):
     """The size of an element may be a parameter itself."""
-    access = writes("one", "4*B", ["tid // 32", "tid % 32"])
-    raw = file([{"B": 1}, {"B": 2}, {"B": 4}], accesses=[access], threads=128)
-    raw["tile"] = {"shape": [4, 32], "element": {"bytes": "4*B"}}
+    raw = data_of(
+        "4x32, 128 threads", writes("one", "4*B", ["tid // 32", "tid % 32"]), element={"bytes": "4*B"}
+    )
+    raw["sizes"] = [{"B": 1}, {"B": 2}, {"B": 4}]
     text = sizes_header(raw, found(raw), "t")
     assert compiled(tmp_path, text, "t_one_bytes<2>(33) == 8 * 33 && t_bytes<4>() == 2048").stderr == ""
 
