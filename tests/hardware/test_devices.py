@@ -14,32 +14,24 @@ from layoutopt.hardware.occupancy import occupancy
 from layoutopt.hardware.operations import Operation, parse_operation, spelling
 
 NEW_GPU = {
-    "devices": [
-        {
-            "name": "xpu_1",
-            "title": "A GPU of tomorrow",
-            "aliases": ["tomorrow"],
-            "lanes": 16,
-            "banks": 8,
-            "bank_bytes": 4,
-            "instructions": [
-                {
-                    "ops": ["load"],
-                    "bytes": [4],
-                    "phase": [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]],
-                    "confidence": "measured",
-                    "source": "a bench",
-                },
-                "stores",
-            ],
-        }
-    ],
+    "devices": [{
+        "name": "xpu_1", "title": "A GPU of tomorrow", "aliases": ["tomorrow"], "lanes": 16, "banks": 8, "bank_bytes": 4,
+        "instructions": [
+            {"ops": ["load"], "bytes": [4], "phase": [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]],
+             "confidence": "measured", "source": "a bench"},
+            "stores",
+        ],
+    }],
     "instruction_sets": {
-        "stores": [
-            {"ops": ["store"], "bytes": [4], "phase": 16, "confidence": "inferred", "source": "a guess"}
-        ]
+        "stores": [{"ops": ["store"], "bytes": [4], "phase": 16, "confidence": "inferred", "source": "a guess"}]
     },
-}
+}  # fmt: skip
+
+
+OTHER_LIMITS = {
+    "targets": ["other"], "shared_bytes": 1, "shared_bytes_per_block": 1, "allocation_bytes": 1, "threads": 1,
+    "blocks": 1, "source": "none",
+}  # fmt: skip
 
 
 def write(tmp_path, data):
@@ -95,13 +87,8 @@ def test_a_new_gpu_is_one_entry(tmp_path):
 def test_a_file_may_use_the_package_sets_and_override_one_rule(tmp_path):
     entry = copy.deepcopy(NEW_GPU["devices"][0])
     loads = {**entry["instructions"][0], "phase": 16, "note": "measured again"}
-    entry |= {
-        "name": "sm_90",
-        "aliases": [],
-        "lanes": 32,
-        "banks": 32,
-        "instructions": ["nvidia_sm90", loads],
-    }
+    entry |= {"name": "sm_90", "aliases": [], "lanes": 32, "banks": 32}
+    entry["instructions"] = ["nvidia_sm90", loads]
     gpu = device("sm_90", load_devices(write(tmp_path, {"devices": [entry]})))
     assert gpu.rule(Operation("load", 4)).note == "measured again"
     assert gpu.rule(Operation("load", 16)) == device("sm_90").rule(Operation("load", 16))
@@ -129,21 +116,7 @@ def test_a_file_may_use_the_package_sets_and_override_one_rule(tmp_path):
         (("instructions", 0, "confidence"), "sure", r"instructions\[0\]\.confidence: invalid enum value"),
         (("instructions", 0, "banks"), 24, r"instructions\[0\]\.banks: must be a power of two, given 24"),
         (("instructions", 0), {"ops": ["load"]}, r"instructions\[0\]: object missing required field"),
-        (
-            ("limits",),
-            [
-                {
-                    "targets": ["other"],
-                    "shared_bytes": 1,
-                    "shared_bytes_per_block": 1,
-                    "allocation_bytes": 1,
-                    "threads": 1,
-                    "blocks": 1,
-                    "source": "none",
-                }
-            ],
-            r"limits\[0\]\.targets.*'other' is no name of xpu_1",
-        ),
+        (("limits",), [OTHER_LIMITS], r"limits\[0\]\.targets.*'other' is no name of xpu_1"),
     ],
 )
 def test_errors_name_the_field(tmp_path, path, value, message):

@@ -1,7 +1,6 @@
 """The machine that evaluates kernels, on programs written by hand."""
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pytest
@@ -35,18 +34,11 @@ STORE = Memory("store", "shared", 4, operation=Operation("store", 4), counter="s
 
 
 def program(*actions):
+    """Steps of an action, what it reads, what it writes and perhaps a guard; then the end."""
     steps = []
-    for k, (action, sources, dests, *guard) in enumerate(actions):
-        steps.append(
-            Step(
-                address=16 * k,
-                text=f"STEP{k}",
-                action=action,
-                sources=sources,
-                dests=dests,
-                guard=Guard(*guard) if guard else None,
-            )
-        )
+    for k, (action, sources, dests, *guard) in enumerate([*actions, (Exit(), (), ())]):
+        how = {"sources": sources, "dests": dests, "guard": Guard(*guard) if guard else None}
+        steps.append(Step(address=16 * k, text=f"STEP{k}", action=action, **how))
     return Program(name="p", title="p", target="sm_90", steps=tuple(steps))
 
 
@@ -62,11 +54,21 @@ def less(than):
     return Compute(lambda v: (values.less(v, values.constant(than)),))
 
 
-count = partial(evaluate, gpu=device("sm_90"))
+def count(p, launch):
+    return evaluate(p, launch, device("sm_90"))
+
+
+# Addresses of the thread's word, and of its row of banks; accesses of these; a predicate that nobody knows.
+WORD = (shifted(2), ("$tid.x",), ("a",))
+COLUMN = (shifted(7), ("$tid.x",), ("a",))
+LOADED = (LOAD, ("a",), ("x",))
+STORED = (STORE, ("a", values.ZERO), ())
+UNKNOWN = (Memory("load", "global", 4), (values.constant(0, 64),), ("p",))
+TOGETHER = (Barrier(), (values.ZERO,), ())
 
 
 def test_a_column_is_32_way():
-    p = program((shifted(7), ("$tid.x",), ("a",)), (STORE, ("a", values.ZERO), ()), (Exit(), (), ()))
+    p = program(COLUMN, STORED)
     found = count(p, Launch(block=(64, 1, 1), grid=(3, 5, 1)))
     tally = found.tallies[1]
     assert found.certain
@@ -78,8 +80,7 @@ def test_blocks_that_differ_are_all_evaluated():
     p = program(
         (shifted(2), ("$ctaid.x",), ("b",)),
         (Compute(lambda a, b: (values.multiply(a, b),)), ("$tid.x", "b"), ("a",)),
-        (LOAD, ("a",), ("x",)),
-        (Exit(), (), ()),
+        LOADED,
     )
     found = count(p, Launch(block=(32, 1, 1), grid=(5, 1, 1)))
     # Strides of 0 to 4 words.
@@ -89,11 +90,10 @@ def test_blocks_that_differ_are_all_evaluated():
 
 def test_blocks_beside_one_that_is_not_certain_count_for_themselves():
     p = program(
-        (shifted(2), ("$tid.x",), ("a",)),
+        WORD,
         (less(3), ("$ctaid.y",), ("p",)),
         (LOAD, ("a",), ("x",), "p"),
         (LOAD, ("x",), ("y",), "p"),
-        (Exit(), (), ()),
     )
     for grid, blocks in (((1, 5, 1), 3), ((1000, 5, 7), 21_000)):
         found = count(p, Launch(block=(32, 1, 1), grid=grid))
@@ -108,9 +108,8 @@ def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
         (Compute(lambda a, b: (values.multiply(a, b),)), ("$tid.x", "$ctaid.x"), ("m",)),
         (shifted(2), ("m",), ("a",)),
         (Compute(lambda a: (values.both(a, values.constant(4092)),)), ("a",), ("a",)),
-        (LOAD, ("a",), ("x",)),
+        LOADED,
         (LOAD, ("x",), ("y",)),
-        (Exit(), (), ()),
     )
     found = count(p, Launch(block=(32, 1, 1), grid=(3_000_000, 1, 1)))
     assert not found.bounded
@@ -127,22 +126,21 @@ def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
     ],
 )
 def test_shared_memory_of_other_blocks_is_not_asked_of_the_launch(address, why):
-    p = program((LOAD, (values.constant(address),), ("x",)), (Exit(), (), ()))
+    p = program((LOAD, (values.constant(address),), ("x",)))
     with pytest.raises(ProblemFileError, match=why):
         count(p, Launch(block=(32, 1, 1)))
 
 
 def test_divergent_groups_execute_apart_until_they_meet():
     p = program(
-        (shifted(2), ("$tid.x",), ("a",)),
+        WORD,
         (less(5), ("$tid.x",), ("p",)),
         (Reconverge("mark", "B0"), (), ()),
         (Jump(5), (), (), "p"),
-        (LOAD, ("a",), ("x",)),
-        (LOAD, ("a",), ("x",)),
+        LOADED,
+        LOADED,
         (Reconverge("meet", "B0"), (), ()),
-        (LOAD, ("a",), ("x",)),
-        (Exit(), (), ()),
+        LOADED,
     )
     found = count(p, Launch(block=(32, 1, 1)))
     assert [found.tallies[k].executions for k in (4, 5, 7)] == [1, 2, 1]
@@ -155,7 +153,6 @@ def test_a_loop_with_a_trip_count_of_its_own_for_each_thread():
         (add(4), ("i",), ("i",)),
         (less(64), ("i",), ("p",)),
         (Jump(1), (), (), "p"),
-        (Exit(), (), ()),
     )
     found = count(p, Launch(block=(64, 1, 1)))
     assert found.tallies[1].executions == 16 + 8
@@ -164,8 +161,7 @@ def test_a_loop_with_a_trip_count_of_its_own_for_each_thread():
 def test_unknown_addresses_are_doubted_and_bounded():
     p = program(
         (Memory("load", "global", 4), (values.constant(0, 64),), ("a",)),
-        (LOAD, ("a",), ("x",)),
-        (Exit(), (), ()),
+        LOADED,
     )
     found = count(p, Launch(block=(40, 1, 1)))
     tally = found.tallies[1]
@@ -175,13 +171,12 @@ def test_unknown_addresses_are_doubted_and_bounded():
 
 def test_values_go_through_shared_memory_after_a_barrier():
     p = program(
-        (shifted(2), ("$tid.x",), ("a",)),
+        WORD,
         (STORE, ("a", "a"), ()),
-        (Barrier(), (values.ZERO,), ()),
+        TOGETHER,
         (Compute(lambda v: (values.differ(v, values.constant(4 * 63)),)), ("a",), ("a",)),
         (LOAD, ("a",), ("b",)),
         (LOAD, ("b",), ("c",)),
-        (Exit(), (), ()),
     )
     assert count(p, Launch(block=(64, 1, 1))).certain
     racy = program(*((a, s, d) for k, (a, s, d) in enumerate(_plain(p)) if k != 2))
@@ -239,19 +234,18 @@ def test_what_is_said_to_be_known_holds_for_every_value():
 def unknown_branch(*between):
     """Lanes go to the end of the part between, or through it, as a word of global memory says."""
     return program(
-        (shifted(7), ("$tid.x",), ("a",)),
-        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        COLUMN,
+        UNKNOWN,
         (Reconverge("mark", "B0"), (), ()),
         (Jump(4 + len(between)), (), (), "p"),
         *between,
         (Reconverge("meet", "B0"), (), ()),
-        (STORE, ("a", values.ZERO), ()),
-        (Exit(), (), ()),
+        STORED,
     )
 
 
 def test_both_ways_of_an_unknown_branch_are_counted():
-    p = unknown_branch((LOAD, ("a",), ("x",)), (shifted(2), ("$tid.x",), ("a",)), (LOAD, ("a",), ("x",)))
+    p = unknown_branch(LOADED, WORD, LOADED)
     found = count(p, Launch(block=(64, 1, 1)))
     doubt, *_ = found.doubts
     assert "both ways are counted" in doubt
@@ -263,19 +257,18 @@ def test_both_ways_of_an_unknown_branch_are_counted():
 
 
 def test_what_both_ways_leave_alone_stays_known():
-    p = unknown_branch((LOAD, ("a",), ("x",)), (Barrier(), (values.ZERO,), ()))
+    p = unknown_branch(LOADED, TOGETHER)
     found = count(p, Launch(block=(64, 1, 1)))
     assert (found.tallies[7].wavefronts, found.tallies[7].unknown) == (64, 0)
 
 
 def test_a_loop_that_data_ends_is_counted_once_more():
     p = program(
-        (shifted(2), ("$tid.x",), ("a",)),
-        (LOAD, ("a",), ("x",)),
-        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        WORD,
+        LOADED,
+        UNKNOWN,
         (Jump(1), (), (), "p"),
-        (STORE, ("a", values.ZERO), ()),
-        (Exit(), (), ()),
+        STORED,
     )
     found = count(p, Launch(block=(32, 1, 1)))
     assert any("of rounds that it may begin one is counted" in why for why in found.doubts)
@@ -286,11 +279,10 @@ def test_a_loop_that_data_ends_is_counted_once_more():
 
 def test_a_loop_of_unknown_rounds_has_no_worst_case():
     p = program(
-        (shifted(2), ("$tid.x",), ("a",)),
-        (LOAD, ("a",), ("x",)),
-        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        WORD,
+        LOADED,
+        UNKNOWN,
         (Jump(1), (), (), "p"),
-        (Exit(), (), ()),
     )
     report = summary(count(p, Launch(block=(32, 1, 1))))
     data = report.to_json()
@@ -304,12 +296,11 @@ def test_a_loop_of_unknown_rounds_has_no_worst_case():
 def test_an_evaluation_that_ends_early_knows_no_worst_case():
     """Nobody knows who waits; what comes behind is not counted, so that nothing is the most there may be."""
     p = program(
-        (shifted(2), ("$tid.x",), ("a",)),
-        (LOAD, ("a",), ("x",)),
-        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        WORD,
+        LOADED,
+        UNKNOWN,
         (Barrier(), (values.ZERO,), (), "p"),
         (LOAD, ("a",), ("y",)),
-        (Exit(), (), ()),
     )
     report = summary(count(p, Launch(block=(64, 1, 1))))
     assert report.to_json()["totals"]["wavefronts_worst"] is None
@@ -320,12 +311,11 @@ def test_an_evaluation_that_ends_early_knows_no_worst_case():
 
 def test_lanes_that_may_have_ended_are_counted_as_such():
     p = program(
-        (shifted(7), ("$tid.x",), ("a",)),
-        (Memory("load", "global", 4), (values.constant(0, 64),), ("p",)),
+        COLUMN,
+        UNKNOWN,
         (Exit(), (), (), "p"),
-        (Barrier(), (values.ZERO,), ()),
-        (STORE, ("a", values.ZERO), ()),
-        (Exit(), (), ()),
+        TOGETHER,
+        STORED,
     )
     found = count(p, Launch(block=(32, 1, 1)))
     assert not found.certain
@@ -334,12 +324,11 @@ def test_lanes_that_may_have_ended_are_counted_as_such():
 
 def test_code_that_is_not_at_hand_is_passed_over_and_named():
     p = program(
-        (shifted(7), ("$tid.x",), ("a",)),
+        COLUMN,
         (shifted(2), ("$tid.x",), ("b",)),
         (Forget("CALL leaves", counts=True), (), ("b",)),
-        (STORE, ("a", values.ZERO), ()),
+        STORED,
         (STORE, ("b", values.ZERO), ()),
-        (Exit(), (), ()),
     )
     found = count(p, Launch(block=(32, 1, 1)))
     assert [why for why in found.doubts if "CALL leaves" in why]
@@ -352,7 +341,6 @@ def test_a_branch_of_lanes_that_are_all_there():
         p = program(
             (Jump(2, mask=mask), (values.constant(0xFFFFFFFF),), ()),
             (LOAD, (values.ZERO,), ("x",)),
-            (Exit(), (), ()),
         )
         tally = count(p, Launch(block=(32, 1, 1))).tallies.get(1)
         assert (tally.executions if tally is not None else 0) == executions
@@ -361,14 +349,13 @@ def test_a_branch_of_lanes_that_are_all_there():
 def test_copies_of_one_instruction_use_one_array():
     """As compilers unroll loops: the same lanes, other bytes, one line of the source."""
     p = program(
-        (shifted(2), ("$tid.x",), ("a",)),
+        WORD,
         (add(1056), ("a",), ("b",)),
         (shifted(5), ("$tid.x",), ("c",)),
         (add(8192), ("c",), ("c",)),
-        (STORE, ("a", values.ZERO), ()),
+        STORED,
         (STORE, ("b", values.ZERO), ()),
         (STORE, ("c", values.ZERO), ()),
-        (Exit(), (), ()),
     )
     steps = tuple(dataclasses.replace(step, place=Place("k.cu", 7)) for step in p.steps)
     found = count(dataclasses.replace(p, steps=steps), Launch(block=(64, 1, 1)))
@@ -408,7 +395,7 @@ def test_the_least_of_an_atomic_that_is_tried_again_has_no_conflicts():
 
 def test_an_atomic_at_an_unknown_address_may_have_no_conflicts():
     atomic = Memory("atomic", "shared", 4, operation=Operation("atomic", 4), counter="atom", executed="atom")
-    p = program((Forget("clock"), (), ("x",)), (atomic, ("x",), ()), (Exit(), (), ()))
+    p = program((Forget("clock"), (), ("x",)), (atomic, ("x",), ()))
     found = summary(evaluate(p, Launch(block=(32, 1, 1)), device("sm_90")))
     assert found.totals["wavefronts_atom"] == 1
     assert found.totals["wavefronts_worst_atom"] == 32
