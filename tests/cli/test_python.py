@@ -87,7 +87,7 @@ def test_formulas_for_sympy_are_numbers_where_their_arguments_are():
 
 
 def test_load_all_takes_files_dicts_and_templates(tmp_path):
-    template = data_of("Nx32 f32, 32 threads", ROWS | {"for": {"i": "N"}}, params={"N": [8, 16]})
+    template = data_of("Nx32 f32, 32 threads; name tile", ROWS | {"for": {"i": "N"}}, params={"N": [8, 16]})
     found = layoutopt.load_all(template, "transpose_16x32_f32", transpose())
     assert [p.tile.shape for p in found] == [(8, 32), (16, 32), (16, 32), (32, 32)]
     assert [p.name for p in found[:2]] == ["tile N=8", "tile N=16"]
