@@ -31,7 +31,7 @@ from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import within_room
 from layoutopt.study.advice import advised
 from layoutopt.study.check import check
-from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow
+from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow, room
 from layoutopt.study.rows import ALL, TileRows
 
 Known = Callable[[Problem], Result | None]
@@ -43,6 +43,9 @@ _INSTEAD: Final = {
     "guess_pad": ("none",),
     "guess_xor": ("none",),
 }
+_ADDED: Final = (
+    "wavefronts", "ideal", "excess", "weighted_wavefronts", "index_ops", "instructions", "cycles", "seconds",
+)  # fmt: skip
 _MAX_STAGES: Final = 64  # as in a file
 _ALIGNED: Final = "bytes are lost to alignment, which other layouts of the tiles may not lose"
 
@@ -240,7 +243,6 @@ class _BlockRows:
             places.bytes, alignment, block.threads, self.gpu, block.target,
             other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
         )  # fmt: skip
-        cost = _sum(rows, "instructions")
         tiles = tuple(
             TileOfRow(
                 member.names, row.offset or "", row.bytes or 0, base, member.unit.stages, step,
@@ -258,24 +260,14 @@ class _BlockRows:
             places.bytes,
             max(self._declared(rows, places), places.bytes),
             alignment,
-            wavefronts=_sum(rows, "wavefronts"),
-            ideal=_sum(rows, "ideal"),
-            excess=_sum(rows, "excess"),
             ways=None if any(row.ways is None for row in rows) else max(row.ways or 0 for row in rows),
-            weighted_wavefronts=_sum(rows, "weighted_wavefronts"),
-            index_ops=cost,
-            blocks_per_sm=fits.blocks if fits else None,
-            blocks_by_shared_memory=fits.by_shared_memory if fits else None,
-            limited_by=fits.limited_by if fits else None,
-            pipeline_stages=self._stages(rows),
             by_hardware=_sum([row for row in rows if row.by_hardware is not None], "by_hardware"),
-            instructions=cost,
-            cycles=_sum(rows, "cycles"),
             time=_time(rows, max(1, fits.blocks if fits else 1)),
             edit=self._each([row.edit or "" for row in rows]) or None,
-            seconds=sum(row.seconds for row in rows),
             accesses=tuple(access for row in rows for access in row.accesses),
             tiles=tiles,
+            **{field: _sum(rows, field) for field in _ADDED},
+            **room(fits) | {"pipeline_stages": self._stages(rows)},
         )
 
     def _declared(self, rows: Sequence[Row], places: _Places) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from layoutopt.ground.json_data import Versioned
+from layoutopt.hardware.occupancy import Occupancy
 from layoutopt.problems.objective import EXCESS_FIRST
 
 SCHEMA: Final = "layoutopt.comparison/1"
@@ -108,6 +109,14 @@ class Row(Struct, frozen=True):
     def rank(self) -> tuple[float, ...]:
         """Sorting key of rows with a layout: wavefronts, bytes, then what the hardware does by itself."""
         return EXCESS_FIRST.key(self.weighted_wavefronts or 0.0, self.bytes or 0, self.by_hardware or 0)
+
+
+def room(fits: Occupancy | None) -> dict[str, Any]:
+    """The fields of a row about what fits on a multiprocessor; none where its limits are unknown."""
+    if fits is None:
+        return {}
+    blocks = {"blocks_per_sm": fits.blocks, "blocks_by_shared_memory": fits.by_shared_memory}
+    return {**blocks, "limited_by": fits.limited_by, "pipeline_stages": fits.stages}
 
 
 class TileOfRow(Struct, frozen=True):

@@ -5,7 +5,7 @@ Of several tiles: what decides each of them by itself, and what the common budge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypedDict, Unpack, overload
@@ -20,13 +20,12 @@ from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, PlacedTile, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Result, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search
 from layoutopt.search.block import solve
-from layoutopt.search.packing import Plan, pack
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
@@ -232,14 +231,17 @@ def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> Bl
     room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
     block = within_room(block, gpu)
 
+    def solved_again(changed: Block) -> Arrangement:
+        return solve(changed, target=gpu, budget=time.part(_ARRANGE_SHARE))
+
     def without(constraint: str, value: int | None) -> Arrangement | None:
         """What comes out with more of what a constraint leaves; None where nothing can be better."""
         if getattr(block.layout, constraint) is None or found.excess == 0:
             return None
-        freed = _with(block, **{constraint: value})
-        return solve(freed, target=gpu, budget=time.part(_ARRANGE_SHARE))
+        return solved_again(_with(block, **{constraint: value}))
 
-    together = _Together(block, room, found, without("max_bytes", MAX_BYTES), without("families", None))
+    free, wide = without("max_bytes", MAX_BYTES), without("families", None)
+    together = _Together(block, room, found, free, wide, solved_again)
     members, explained = groups(block), []
     for k, (tiles, problem) in enumerate(members):
         part, told = time.part(1 / (len(members) - k)), partial(_tell, progress, tiles[0].name)
@@ -297,6 +299,7 @@ class _Together:
     found: Arrangement
     free: Arrangement | None
     wide: Arrangement | None
+    solve: Callable[[Block], Arrangement]
 
     def reasons(self, explained: Sequence[ExplainedTile]) -> Iterator[str]:
         """What comes out, the tiles that decide it by themselves, and what the budget costs."""
@@ -322,7 +325,7 @@ class _Together:
 
     def relaxations(self) -> Iterator[Relaxation]:
         """What to give up of what all tiles share."""
-        wide, free = self.wide, self._beyond_budget()
+        wide, free, limit = self.wide, self._beyond_budget(), self.block.layout.max_bytes
         if wide is not None and wide.tiles and (not self.found.tiles or self._is_better(wide)):
             yield Relaxation(
                 "families", f"with all families there are {_least(wide)} in {wide.bytes:,} bytes"
@@ -332,22 +335,17 @@ class _Together:
         least = _least(free)
         if self.room is None or (free.bytes or 0) <= self.room:
             yield Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}")
-        most = max(place.stages for part in free.tiles for place in part.places)
-        fewer = range(most - 1, 0, -1) if not self.block.overlay else ()
-        fitting = next((n for n in fewer if self._fits(free, n)), None)
-        if fitting is not None:
-            yield Relaxation("stages", f"with {fitting} in place of {most} stages there are {least}")
-
-    def _fits(self, free: Arrangement, stages: int) -> bool:
-        """Whether the layouts of `free` fit in so many stages at most."""
-        tiles = {tile.name: tile for tile in self.block.tiles}
-        alignments = [
-            max(part.result.alignment_bytes or 1, *(tiles[name].element_alignment for name in part.tiles))
-            for part in free.tiles
-        ]
-        sizes = [_bytes_in(part, stages) for part in free.tiles]
-        total, _ = pack(Plan(tuple(range(len(sizes)))), sizes, alignments)
-        return total <= (self.block.layout.max_bytes or 0)
+        most = max(tile.stages for tile in self.block.tiles)
+        for stages in range(most - 1, 0, -1):
+            if sum(min(stages, t.stages) * t.bytes for t in self.block.tiles) > (limit or 0):
+                continue
+            tiles = tuple(
+                msgspec.structs.replace(tile, stages=min(stages, tile.stages)) for tile in self.block.tiles
+            )
+            fewer = self.solve(msgspec.structs.replace(self.block, tiles=tiles))
+            if fewer.tiles and (fewer.weighted_excess or 0) <= (free.weighted_excess or 0):
+                yield Relaxation("stages", f"with {stages} in place of {most} stages there are {least}")
+                return
 
     def _beyond_budget(self) -> Arrangement | None:
         """The answer without the budget, where the budget is what keeps from it."""
@@ -360,9 +358,3 @@ class _Together:
     def _is_better(self, other: Arrangement) -> bool:
         """Whether another answer, which the time may have cut off, is better than the one found."""
         return (other.weighted_excess or 0) < (self.found.weighted_excess or 0)
-
-
-def _bytes_in(part: PlacedTile, stages: int) -> int:
-    """Bytes of tiles with one layout in so many stages at most, one behind the other."""
-    last = part.places[-1]
-    return sum(min(p.stages, stages) * p.stage_bytes for p in part.places) - last.stage_bytes + last.bytes

@@ -38,7 +38,7 @@ from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases, solve_widths
-from layoutopt.study.comparison import Row, RowAccess
+from layoutopt.study.comparison import Row, RowAccess, room
 from layoutopt.study.counted import Counter, best, cute_swizzles, plainly
 from layoutopt.study.edits import nearest_edit, strides_obey, strides_of
 from layoutopt.study.known import with_known_lanes
@@ -312,7 +312,6 @@ class TileRows:
         accesses = tuple(self._access(*each, table) for each in zip(case.accesses, counts, strict=True))
         ways = [access.ways for access in accesses if access.ways is not None]
         self.formulas[text] = formula
-        fits = block_occupancy(case, size, alignment)
         return msgspec.structs.replace(
             row,
             alignment_bytes=alignment,
@@ -321,10 +320,7 @@ class TileRows:
             excess=rounded_count(sum(a.excess for a in accesses)),
             ways=max(ways) if len(ways) == len(accesses) else None,
             weighted_wavefronts=case.weighted_wavefronts(counts) / case.lanes.weight_unit,
-            blocks_per_sm=fits.blocks if fits else None,
-            blocks_by_shared_memory=fits.by_shared_memory if fits else None,
-            limited_by=fits.limited_by if fits else None,
-            pipeline_stages=fits.stages if fits else None,
+            **room(block_occupancy(case, size, alignment)),
             by_hardware=reached.instructions if self.problem.is_dictated else None,
             accesses=accesses,
         )
