@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -49,16 +50,9 @@ def overlaps(used: InUse) -> Iterator[Finding]:
     close = np.flatnonzero(np.diff(used.bits[order]) < used.tile.element_bits)
     if len(close):
         a, b = (int(order[k]) for k in (close[0], close[0] + 1))
-        at = int(used.table[b])
-        yield Finding(
-            "overlap",
-            f"{len(close)} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {at}",
-            details={
-                "elements": len(close),
-                "first": [used.coordinates(a), used.coordinates(b)],
-                "byte_offset": at,
-            },
-        )
+        at, first = int(used.table[b]), [used.coordinates(a), used.coordinates(b)]
+        text = f"{len(close)} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {at}"
+        yield Finding("overlap", text, None, {"elements": len(close), "first": first, "byte_offset": at})
 
 
 def unaligned(used: InUse) -> Iterator[Finding]:
@@ -67,12 +61,10 @@ def unaligned(used: InUse) -> Iterator[Finding]:
     wrong = np.flatnonzero(used.table % alignment)
     if len(wrong):
         first = int(wrong[0])
-        yield Finding(
-            "misaligned",
-            f"{len(wrong)} elements do not start at a multiple of {alignment}: "
-            f"{used.at(first)} starts at byte {int(used.table[first])}",
-            details={"elements": len(wrong), "first": used.coordinates(first), "alignment": alignment},
-        )
+        where = f"{used.at(first)} starts at byte {int(used.table[first])}"
+        text = f"{len(wrong)} elements do not start at a multiple of {alignment}: {where}"
+        details = {"elements": len(wrong), "first": used.coordinates(first), "alignment": alignment}
+        yield Finding("misaligned", text, None, details)
 
 
 def vectors(used: InUse) -> Iterator[Finding]:
@@ -89,18 +81,13 @@ def vectors(used: InUse) -> Iterator[Finding]:
         for kind, bad in (("misaligned", access.active & (start % (8 * width) != 0)), ("torn", torn)):
             if not bad.any():
                 continue
-            row, lane = (int(v) for v in np.argwhere(bad)[0])
-            byte = int(start[row, lane]) // 8
+            count, (row, lane) = int(bad.sum()), (int(v) for v in np.argwhere(bad)[0])
+            byte, element = int(start[row, lane]) // 8, int(access.element[row, lane])
             what = f"starts at byte {byte}" if kind == "misaligned" else "is not contiguous"
-            element = int(access.element[row, lane])
-            vectors = "vectors" if access.width_elements > 1 else "accesses"
-            yield Finding(
-                kind,
-                f"{int(bad.sum())} {vectors} of {width} bytes are {kind}: "
-                f"{used.place(access, row)}, lane {lane}, {used.at(element)} {what}",
-                access.name,
-                {"vectors": int(bad.sum()), "instruction": row, "lane": lane, "byte_offset": byte},
-            )
+            noun = "vectors" if access.width_elements > 1 else "accesses"
+            text = f"{count} {noun} of {width} bytes are {kind}: {used.place(access, row)}, lane {lane}"
+            details = {"vectors": count, "instruction": row, "lane": lane, "byte_offset": byte}
+            yield Finding(kind, f"{text}, {used.at(element)} {what}", access.name, details)
 
 
 def _is_whole(used: InUse, access: LaneTrace) -> bool:
@@ -117,11 +104,8 @@ def base(used: InUse) -> Iterator[Finding]:
     """A base that is not aligned as the accesses need it."""
     given, needed = used.problem.layout.alignment_bytes, used.alignment
     if given is not None and given < needed:
-        yield Finding(
-            "alignment",
-            f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {given}",
-            details={"needed": needed, "given": given},
-        )
+        text = f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {given}"
+        yield Finding("alignment", text, None, {"needed": needed, "given": given})
 
 
 def outside(used: InUse) -> Iterator[Finding]:
@@ -131,11 +115,8 @@ def outside(used: InUse) -> Iterator[Finding]:
         yield Finding("out_of_bounds", f"{used.at(low)} lies at byte {int(used.table[low])}")
     for what, limit in (("max_bytes", used.problem.layout.max_bytes), ("the declared array", used.array)):
         if limit is not None and used.size > limit:
-            yield Finding(
-                "out_of_bounds",
-                f"{used.at(high)} ends at byte {used.size}; {what} holds {limit}",
-                details={"bytes": used.size, "limit": limit},
-            )
+            text = f"{used.at(high)} ends at byte {used.size}; {what} holds {limit}"
+            yield Finding("out_of_bounds", text, None, {"bytes": used.size, "limit": limit})
 
 
 def unreached(used: InUse) -> Iterator[Finding]:
@@ -144,54 +125,42 @@ def unreached(used: InUse) -> Iterator[Finding]:
         yield Finding("unreached", used.unreached)
 
 
+# What is worth knowing ---------------------------------------------------------------------------
+
+
 def worst(used: InUse, access: LaneTrace, counts: Counts) -> Iterator[Finding]:
     """The instruction with the most excess, and in it the worst phase, lane by lane."""
     over, row = worst_instruction(counts)
     if over <= 0:
         return
-    address = used.table[access.element[row]]
+    address, element = used.table[access.element[row]], access.element[row]
     phases = witness(address.tolist(), access.active[row].tolist(), access.operation, used.gpu)
     worst = max(phases, key=lambda p: p.wavefronts)
-    words = sorted({t.word for t in worst.touches})
-    meeting = [
-        {
-            "lane": t.lane,
-            "coordinates": used.coordinates(int(access.element[row, t.lane])),
-            "byte_offset": int(address[t.lane]),
-            "word": t.word,
-        }
-        for t in worst.touches
-    ]
-    shown = []
-    for t in worst.touches:
-        where = used.at(int(access.element[row, t.lane]))
-        shown.append(f"    lane {t.lane:>2}  {where:<12} byte {address[t.lane]:>6}  word {t.word:>5}")
+    meeting, shown = [], []
+    for touch in worst.touches:
+        lane, byte = touch.lane, int(address[touch.lane])
+        at = {"lane": lane, "coordinates": used.coordinates(int(element[lane]))}
+        meeting.append({**at, "byte_offset": byte, "word": touch.word})
+        where = used.at(int(element[lane]))
+        shown.append(f"    lane {lane:>2}  {where:<12} byte {byte:>6}  word {touch.word:>5}")
     if len(shown) > 8:
         shown = [*shown[:7], f"    and {len(shown) - 7} more lanes"]
-    yield Finding(
-        "conflict",
-        f"{used.place(access, row)}: {len(worst.lanes)} lanes are served together; {len(words)} words "
-        f"meet in bank {worst.bank}, so they take {worst.wavefronts} wavefronts\n" + "\n".join(shown),
-        access.name,
-        {
-            "instruction": row,
-            "lanes": worst.lanes,
-            "wavefronts": worst.wavefronts,
-            "bank": worst.bank,
-            "meeting": meeting,
-        },
+    words = len({touch.word for touch in worst.touches})
+    text = (
+        f"{used.place(access, row)}: {len(worst.lanes)} lanes are served together; {words} words "
+        f"meet in bank {worst.bank}, so they take {worst.wavefronts} wavefronts"
     )
+    figures = {"lanes": worst.lanes, "wavefronts": worst.wavefronts, "bank": worst.bank}
+    details = {"instruction": row, **figures, "meeting": meeting}
+    yield Finding("conflict", "\n".join([text, *shown]), access.name, details)
 
 
 def unused(used: InUse) -> Iterator[Finding]:
     """Bytes that hold nothing."""
     unused = used.size - used.tile.bytes
     if unused > 0:
-        yield Finding(
-            "unused_bytes",
-            f"{unused:,} of {used.size:,} bytes ({100 * unused / used.size:.0f} %) hold no element",
-            details={"bytes": unused},
-        )
+        share = f"{unused:,} of {used.size:,} bytes ({100 * unused / used.size:.0f} %)"
+        yield Finding("unused_bytes", f"{share} hold no element", None, {"bytes": unused})
 
 
 def too_large(used: InUse) -> Iterator[Finding]:
@@ -199,11 +168,8 @@ def too_large(used: InUse) -> Iterator[Finding]:
     limits = used.gpu.limits_of(used.problem.target)
     room = None if limits is None else limits.shared_bytes_per_block - used.problem.block.other_shared_bytes
     if room is not None and used.size > room:
-        yield Finding(
-            "too_large",
-            f"{used.size:,} bytes; a block of {used.problem.target} has {max(0, room):,} for it",
-            details={"bytes": used.size, "limit": room},
-        )
+        text = f"{used.size:,} bytes; a block of {used.problem.target} has {max(0, room):,} for it"
+        yield Finding("too_large", text, None, {"bytes": used.size, "limit": room})
 
 
 def fusion(used: InUse, access: LaneTrace, source: Access, counts: Counts) -> Iterator[Finding]:
@@ -212,42 +178,37 @@ def fusion(used: InUse, access: LaneTrace, source: Access, counts: Counts) -> It
     if not (operation.does.narrows and operation.does.by_pointer and access.active.any()):
         return
     shape = (*source.loops.values(), -1, used.gpu.lanes)
-    address = used.table[access.element].reshape(shape)
-    active = access.active.reshape(address.shape)
-    for axis, name in enumerate(source.loops):
-        for width in _FUSED_WIDTHS:
-            together = width // operation.width_bytes
-            wide = Operation(operation.kind, width)
-            known = (wide.kind, wide.width_bytes) in used.gpu.rules
-            if together < 2 or source.loops[name] % together or not known:
-                continue
-            rows = _fusible(np.moveaxis(address, axis, 0), np.moveaxis(active, axis, 0), together, width)
-            if rows is None:
-                continue
-            new = count_wavefronts(*rows, wide, used.gpu)
-            wavefronts = int(counts.wavefronts.sum()), int(new.wavefronts.sum())
-            conflicts = int(counts.bank_conflicts.sum()), int(new.bank_conflicts.sum())
-            yield Finding(
-                "fusion",
-                f"{access.name}: if the compiler fuses {together} iterations of {name} into one "
-                f"{width}-byte {operation.kind}: {wavefronts[1]} wavefronts and {conflicts[1]} "
-                f"bank_conflicts, not {wavefronts[0]} and {conflicts[0]}",
-                access.name,
-                {"loop": name, "bytes": width, "wavefronts": wavefronts, "bank_conflicts": conflicts},
-            )
-            return
+    address, active = used.table[access.element].reshape(shape), access.active.reshape(shape)
+    for (axis, name), width in itertools.product(enumerate(source.loops), _FUSED_WIDTHS):
+        together, wide = width // operation.width_bytes, Operation(operation.kind, width)
+        known = (wide.kind, wide.width_bytes) in used.gpu.rules
+        if together < 2 or source.loops[name] % together or not known:
+            continue
+        rows = _fusible(np.moveaxis(address, axis, 0), np.moveaxis(active, axis, 0), together, width)
+        if rows is None:
+            continue
+        new = count_wavefronts(*rows, wide, used.gpu)
+        wavefronts = int(counts.wavefronts.sum()), int(new.wavefronts.sum())
+        conflicts = int(counts.bank_conflicts.sum()), int(new.bank_conflicts.sum())
+        text = (
+            f"{access.name}: if the compiler fuses {together} iterations of {name} into one "
+            f"{width}-byte {operation.kind}: {wavefronts[1]} wavefronts and {conflicts[1]} "
+            f"bank_conflicts, not {wavefronts[0]} and {conflicts[0]}"
+        )
+        details = {"loop": name, "bytes": width, "wavefronts": wavefronts, "bank_conflicts": conflicts}
+        yield Finding("fusion", text, access.name, details)
+        return
 
 
 def _fusible(
     address: IntArray, active: BoolArray, together: int, width: int
 ) -> tuple[IntArray, BoolArray] | None:
     """Addresses and activity of the fused access; None if neighbours along axis 0 cannot be fused."""
-    step = width // together
     groups = address.reshape(-1, together, *address.shape[1:])
     on = active.reshape(groups.shape)
     first, alike = groups[:, :1], on[:, :1]
-    expected = first + step * np.arange(together).reshape(1, -1, *[1] * (address.ndim - 1))
-    whole = ((groups == expected) | ~on).all() and (on == alike).all()
+    steps = width // together * np.arange(together).reshape(1, -1, *[1] * (address.ndim - 1))
+    whole = ((groups == first + steps) | ~on).all() and (on == alike).all()
     if not whole or (first % width != 0)[alike].any():
         return None
     rows = (-1, address.shape[-1])
