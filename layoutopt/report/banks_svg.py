@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from layoutopt.ground.escape import xml as escape
-from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
-from layoutopt.report.banks_text import default_colouring, meeting_text, summary
-from layoutopt.study.picture import Cell, Line, Picture, instruction_text
+from layoutopt.report.banks_text import (
+    cell_colour,
+    coordinates_text,
+    cost_text,
+    default_colouring,
+    headline,
+    summary,
+)
+from layoutopt.study.picture import Line, Picture
 from layoutopt.study.show import Views
 
 _CELL_HEIGHT = 18
@@ -42,10 +48,7 @@ def document(found: Views, colour_by: str | None) -> str:
     access = found.problem.accesses[found.chosen.access]
     notes = [*summary(access.name, found.costs(found.chosen.access), found.note), _legend(by)]
     height = _TOP + max(h for _, _, h in blocks) + 22 + 16 * len(notes)
-    title = (
-        f"{found.problem.name}, {tile_text(found.problem)} on {found.gpu.name}: {access.op} "
-        f"{instruction_text(found.problem, found.chosen)}"
-    )
+    title = headline(found)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" role="img">',
@@ -76,14 +79,14 @@ def _legend(by: str) -> str:
 def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
     """The drawing, its width and its height."""
     lines, hidden = _window(drawn)
-    longest = max((len(_label(c)) for _, line in lines for c in line.cells), default=1)
+    longest = max((len(coordinates_text(c)) for _, line in lines for c in line.cells), default=1)
     cell = max(
         24.0, longest * _CHARACTER + (12 if any(c.waits for _, line in lines for c in line.cells) else 6)
     )
     width = cell * drawn.banks
     parts = [
         f'<text class="s" x="0" y="-26">{escape(drawn.layout)}: {escape(drawn.offset)}</text>',
-        f'<text class="s" x="0" y="-13">{escape(_cost(drawn))}</text>',
+        f'<text class="s" x="0" y="-13">{escape(cost_text(drawn))}</text>',
         *(
             f'<text class="b" x="{(b + 0.5) * cell:g}" y="9" text-anchor="middle">{b}</text>'
             for b in range(drawn.banks)
@@ -103,15 +106,12 @@ def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
         y += _CELL_HEIGHT
     if hidden:
         y += 12
+        rest = f" (and {hidden} more)" if hidden > 0 else ""
         parts.append(
             f'<text class="s" x="0" y="{y:g}">window: {len(lines)} of {len(drawn.lines)} lines, '
-            f"those that the instruction touches{_rest(hidden)}</text>"
+            f"those that the instruction touches{rest}</text>"
         )
     return "".join(parts), width, y + 8
-
-
-def _rest(hidden: int) -> str:
-    return f" (and {hidden} more)" if hidden > 0 else ""
 
 
 def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int]:
@@ -138,14 +138,15 @@ def _row(line: Line, y: float, cell: float, by: str, lanes: int) -> list[str]:
             continue
         middle = f'x="{x + cell / 2:g}" y="{y + 12:g}" text-anchor="middle"'
         if not c.lanes:
-            parts.append(f'<text class="u" {middle}>{_label(c)}</text>')
+            parts.append(f'<text class="u" {middle}>{coordinates_text(c)}</text>')
             continue
-        ground = palette.phase_colour(c.phase) if by == "phase" else palette.lane_colour(c.lanes[0], lanes)
+        ground = cell_colour(c, by, lanes)
         ink = "" if palette.ink_on(ground) == "#000000" else " f"
         parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{cell:g}" height="{_CELL_HEIGHT}" fill="{ground}">'
-            f"<title>{escape(_hover(c))}</title></rect>"
-            f'<text class="t{ink}" {middle} fill="#111">{_label(c)}</text>'
+            f"<title>lane {', '.join(map(str, c.lanes))}; phase {c.phase + 1}; "
+            f"wavefront {c.wavefront + 1}</title></rect>"
+            f'<text class="t{ink}" {middle} fill="#111">{coordinates_text(c)}</text>'
         )
         if c.waits:
             framed.append(
@@ -155,16 +156,3 @@ def _row(line: Line, y: float, cell: float, by: str, lanes: int) -> list[str]:
                 f'style="font-size:5.5px" fill="#111">{c.wavefront + 1}</text>'
             )
     return [*parts, f'<path class="g" d="{grid}"/>', *framed]
-
-
-def _label(c: Cell) -> str:
-    return ",".join(map(str, c.coordinates or ()))
-
-
-def _hover(c: Cell) -> str:
-    which = ", ".join(map(str, c.lanes))
-    return f"lane {which}; phase {c.phase + 1}; wavefront {c.wavefront + 1}"
-
-
-def _cost(drawn: Picture) -> str:
-    return f"{drawn.bytes:,} bytes; {meeting_text(drawn)}"

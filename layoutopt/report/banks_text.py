@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from layoutopt.ground.escape import terminal
 from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
-from layoutopt.study.picture import Cell, Cost, Line, Meeting, Picture, instruction_text
+from layoutopt.study.picture import Cell, Cost, Line, Picture, instruction_text
 from layoutopt.study.show import Views
 
 MIN_WIDTH = 80
@@ -32,16 +32,19 @@ def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str
     lanes = found.gpu.lanes
     by = colour_by or default_colouring(shown)
     access = found.problem.accesses[found.chosen.access]
-    head = (
-        f"{found.problem.name}  {tile_text(found.problem)}  on {found.gpu.name}: {access.op} "
-        f"{instruction_text(found.problem, found.chosen)}"
-    )
-    lines = [*_wrapped(head, width), ""]
+    lines = [*_wrapped(headline(found), width), ""]
     lines += pictures(shown, width, by, lanes, colour)
     lines += ["", *legend(shown, width, by, lanes, colour)]
     notes = summary(access.name, found.costs(found.chosen.access), found.note)
     lines += [""] + [piece for text in notes for piece in _wrapped("  " + text, width)]
     return "\n".join(lines)
+
+
+def headline(found: Views) -> str:
+    """The problem, and the instruction that is drawn."""
+    problem, chosen = found.problem, found.chosen
+    what = f"{problem.accesses[chosen.access].op} {instruction_text(problem, chosen)}"
+    return f"{problem.name}  {tile_text(problem)}  on {found.gpu.name}: {what}"
 
 
 def default_colouring(shown: Sequence[Picture]) -> str:
@@ -116,26 +119,26 @@ def legend(shown: Sequence[Picture], width: int, colour_by: str, lanes: int, col
     return [piece for line in lines for piece in _wrapped(line, width)]
 
 
-def meeting_text(drawn: Picture) -> str:
-    """Which lanes meet and what it costs, in one line."""
-    met: Meeting | None = drawn.meeting
+def cost_text(drawn: Picture) -> str:
+    """The bytes of a layout, which lanes meet, and what it costs, in one line."""
+    met, size = drawn.meeting, f"{drawn.bytes:,} bytes"
     if met is None:
-        return f"no conflict: {_plural(drawn.wavefronts, 'wavefront')}, as few as can be"
+        return f"{size}; no conflict: {_plural(drawn.wavefronts, 'wavefront')}, as few as can be"
     some = ", ".join(
         f"{lane} ({','.join(map(str, at))})"
         for lane, at in zip(met.lanes[:_SHOWN_LANES], met.coordinates, strict=False)
     )
     more = f" and {len(met.lanes) - _SHOWN_LANES} more" if len(met.lanes) > _SHOWN_LANES else ""
     return (
-        f"conflict: lanes {some}{more} meet in bank {met.bank} with {len(met.words)} different words: "
-        f"{drawn.wavefronts} wavefronts instead of {drawn.ideal}"
+        f"{size}; conflict: lanes {some}{more} meet in bank {met.bank} with {len(met.words)} different "
+        f"words: {drawn.wavefronts} wavefronts instead of {drawn.ideal}"
     )
 
 
 def _picture(drawn: Picture, width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
     cell_width, kind, strips = _style(drawn, width)
     title = f"{drawn.layout}: {drawn.offset}" if drawn.offset else drawn.layout
-    lines = [*_wrapped(title, width), *_wrapped(f"{drawn.bytes:,} bytes; {meeting_text(drawn)}", width)]
+    lines = [*_wrapped(title, width), *_wrapped(cost_text(drawn), width)]
     per_strip = drawn.banks // strips
     for strip in range(strips):
         banks = range(strip * per_strip, (strip + 1) * per_strip)
@@ -155,7 +158,7 @@ def _picture(drawn: Picture, width: int, colour_by: str, lanes: int, colour: boo
 def _style(drawn: Picture, width: int) -> tuple[int, str, int]:
     """Columns of a cell, what it says, and into how many strips the banks are cut."""
     longest = max(
-        (len(_coordinates(c)) for line in drawn.lines if line.touched for c in line.cells), default=1
+        (len(coordinates_text(c)) for line in drawn.lines if line.touched for c in line.cells), default=1
     )
     strips = 1
     while (width - _MARGIN) // (drawn.banks // strips) < 2:
@@ -184,15 +187,22 @@ def _runs(lines: Sequence[Line]) -> list[list[Line]]:
     return runs
 
 
-def _coordinates(cell: Cell) -> str:
+def coordinates_text(cell: Cell) -> str:
+    """Coordinates of the element in a cell."""
     return ",".join(map(str, cell.coordinates or ()))
+
+
+def cell_colour(cell: Cell, colour_by: str, lanes: int) -> str:
+    """`#rrggbb` of a cell that some of so many lanes touch."""
+    by_phase = colour_by == "phase"
+    return palette.phase_colour(cell.phase) if by_phase else palette.lane_colour(cell.lanes[0], lanes)
 
 
 def _cell(cell: Cell, width: int, kind: str, colour_by: str, lanes: int, colour: bool) -> str:
     if not cell.lanes:
         return ("" if cell.coordinates is None else "·").ljust(width)
     if kind == "coordinates":
-        body = _coordinates(cell)
+        body = coordinates_text(cell)
     elif kind == "lane":
         body = str(cell.lanes[0])
     else:
@@ -201,11 +211,7 @@ def _cell(cell: Cell, width: int, kind: str, colour_by: str, lanes: int, colour:
     gap = " " if kind != "symbol" else ""
     if not colour:
         return said + gap
-    ground = (
-        palette.phase_colour(cell.phase)
-        if colour_by == "phase"
-        else palette.lane_colour(cell.lanes[0], lanes)
-    )
+    ground = cell_colour(cell, colour_by, lanes)
     ink = 16 if palette.ink_on(ground) == "#000000" else 231
     bold = "1;" if cell.waits else ""
     return f"\x1b[{bold}48;5;{palette.ansi(ground)};38;5;{ink}m{said}\x1b[0m{gap}"

@@ -204,30 +204,24 @@ def _lines(
     # From the last byte down, so that the first element of a word is the one that stays.
     order = np.argsort(-table, kind="stable")
     element_bytes = problem.tile.storage.element_bytes
-    span = -(-element_bytes // bank_bytes) + 1
-    for k in reversed(range(span)):
-        word = (table[order] + min(k * bank_bytes, element_bytes - 1)) // bank_bytes
-        owner[word] = order
+    for k in reversed(range(-(-element_bytes // bank_bytes) + 1)):
+        owner[(table[order] + min(k * bank_bytes, element_bytes - 1)) // bank_bytes] = order
     lanes: dict[int, set[int]] = {}
-    served: dict[int, tuple[int, int]] = {}
-    for p, phase in enumerate(phases):
-        for w, touches in enumerate(phase.passes):
-            for t in touches:
-                lanes.setdefault(t.word, set()).add(t.lane)
-                served[t.word] = max(served.get(t.word, (p, w)), (p, w), key=lambda pw: (pw[1], -pw[0]))
-    untouched = (Cell(None),) * banks
-    touched = {word // banks for word in lanes}
-    lines = []
-    for line in range(count):
-        start, cells = line * banks, untouched
-        if line in touched or count <= MOST_WHOLE_LINES:
-            held = _held(problem, owner[start : start + banks])
-            cells = tuple(
-                Cell(c, tuple(sorted(lanes[w])), *served[w]) if w in lanes else Cell(c)
-                for w, c in enumerate(held, start)
-            )
-        lines.append(Line(start * bank_bytes, cells, line in touched))
-    return tuple(lines)
+    served: dict[int, tuple[int, int]] = {}  # of the phases that touch a word, the latest wavefront
+    passes = [(p, w, found) for p, phase in enumerate(phases) for w, found in enumerate(phase.passes)]
+    for p, w, t in ((p, w, touch) for p, w, found in passes for touch in found):
+        lanes.setdefault(t.word, set()).add(t.lane)
+        served[t.word] = max(served.get(t.word, (p, w)), (p, w), key=lambda pw: (pw[1], -pw[0]))
+    untouched, touched = (Cell(None),) * banks, {word // banks for word in lanes}
+
+    def cells(line: int) -> tuple[Cell, ...]:
+        if line not in touched and count > MOST_WHOLE_LINES:
+            return untouched
+        words = range(line * banks, (line + 1) * banks)
+        held = zip(words, _held(problem, owner[words.start : words.stop]), strict=True)
+        return tuple(Cell(c, tuple(sorted(lanes[w])), *served[w]) if w in lanes else Cell(c) for w, c in held)
+
+    return tuple(Line(k * banks * bank_bytes, cells(k), k in touched) for k in range(count))
 
 
 def _held(problem: Problem, owner: IntArray) -> list[tuple[int, ...] | None]:
