@@ -1,5 +1,6 @@
 """The list of families: one meaning each, and one place to add one; tables that have a formula."""
 
+import itertools
 import re
 import subprocess
 
@@ -8,7 +9,7 @@ import pytest
 from command import python
 from conftest import ROOT
 from emit_programs import emit
-from written import batched_rows_and_columns, reads, writes
+from written import batched_rows_and_columns, one_tile, reads, writes
 
 from layoutopt import Layout, compare, solve
 from layoutopt.accesses.trace import trace
@@ -17,6 +18,7 @@ from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
 from layoutopt.layout.families import FAMILIES, NAMES, comparison_rows
 from layoutopt.layout.formula import offset_expression, spelled
+from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import PADDED, padded
 from layoutopt.model.space import space_of
 
@@ -226,3 +228,28 @@ def test_code_of_a_formula_with_a_small_table(tmp_path):
     subprocess.run(["cc", *flags, "main.c"], cwd=tmp_path, check=True)
     out = subprocess.run([tmp_path / "a.out"], capture_output=True, text=True, check=True).stdout
     assert out == f"{4 * 9} {4 * 17}\n"
+
+
+def test_orders_that_keep_the_pieces_of_a_cut_together_are_as_if_not_cut():
+    """What `split` leaves out of "any order" is what an order without the cut has already."""
+    assert "but those that keep the pieces of a cut together, which are as if not cut" in PAGE
+    access = reads("a", 4, ["tid // 6", "tid % 6"])
+    tile = from_data(one_tile("cuts", [4, 6], "f32", 24, [access]))
+    space = space_of(tile, trace(tile, device("sm_90")), 128, ("none", "order", "split"))
+
+    def dense(pieces):
+        """Offsets of every element, the last piece fastest; a piece is a dimension, a divisor and a size."""
+        x, stride, offset = np.indices((4, 6)), 1, 0
+        for dim, divide, size in reversed(pieces):
+            offset = offset + x[dim] // divide % size * stride
+            stride *= size
+        return offset.tobytes()
+
+    searched = {cut: {c.table((4, 6)).tobytes() for c in unpadded(space, cut)} for cut in (0, 1)}
+    rows, columns = (0, 1, 4), (1, 1, 6)
+    cuts = [((0, 2, 2), (0, 1, 2), columns), *((rows, (1, c, 6 // c), (1, 1, c)) for c in (2, 3))]
+    every = {dense(order) for cut in cuts for order in itertools.permutations(cut)}
+    uncut = {dense(order) for order in itertools.permutations((rows, columns))}
+    assert searched[0] == uncut
+    assert not searched[1] & uncut
+    assert searched[1] | uncut == every
