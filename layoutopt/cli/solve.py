@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Problem | Block)
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
+_HINT_SECONDS = 2.0  # for what would leave fewer conflicts
 
 
 @click.command("solve", cls=FileCommand)
@@ -160,7 +161,9 @@ class Asked:
         seconds = time.monotonic() - start
         if not self.stopped.is_set():
             found = timed(problem, found, gpu, self.time_limit, seconds)
-            found = with_hints(problem, found, gpu, self.time_limit - seconds)
+            left = min(_HINT_SECONDS, self.time_limit - seconds)
+            if found.excess and left > 0:
+                found = interruptibly(partial(with_hints, problem, found, gpu), left)
         self._write(problem, found, gpu, seconds)
         return 1 if found.excess else CODES[found.status]
 

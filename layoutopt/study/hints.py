@@ -28,7 +28,7 @@ from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem
-from layoutopt.search.proposal import Ask
+from layoutopt.search.proposal import Ask, Progress
 from layoutopt.search.solve import Under, estimated, solve
 from layoutopt.study.advice import difference
 from layoutopt.study.relaxations import Relaxations
@@ -37,8 +37,7 @@ _SHARE: Final = 0.2  # of the time left after the search, for estimates and what
 _PADS: Final = ("none", "order", "pad")
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
-_MOST_SECONDS: Final = 2.0  # for what would leave fewer conflicts
-_WIDTHS_SHARE: Final = 0.5  # of these, for other widths
+_WIDTHS_SHARE: Final = 0.5  # of the time for what would leave fewer conflicts, for other widths
 
 
 def timed(
@@ -111,7 +110,12 @@ def _faster(result: Result, other: Result) -> FasterLayout | None:
 
 
 def with_hints(
-    problem: Problem | Block, found: Result | Arrangement, gpu: Device, seconds: float
+    problem: Problem | Block,
+    found: Result | Arrangement,
+    gpu: Device,
+    *,
+    budget: Budget,
+    progress: Progress = lambda _: None,
 ) -> Result | Arrangement:
     """The answer, with what would do better than it where it leaves conflicts.
 
@@ -119,7 +123,8 @@ def with_hints(
         problem: what was solved.
         found: its answer.
         gpu: the device.
-        seconds: what is left of the time limit.
+        budget: the time there is.
+        progress: called with a line of text once something is asked.
     """
     if (
         isinstance(problem, Block)
@@ -131,7 +136,7 @@ def with_hints(
     fixed = not any(access.any or isinstance(access.bytes, tuple) for access in problem.accesses)
     if problem.is_dictated or is_free(problem) or not fixed:
         return found  # what could be chosen was
-    budget = Budget(min(_MOST_SECONDS, max(0.0, seconds)))
+    progress("conflicts remain; what would leave fewer")
     try:
         case = case_of(problem, gpu, budget=budget)
         hint = next(_hints(case, found, found.layout, budget), None)

@@ -102,7 +102,8 @@ class Relaxations:
         return self._answers[key]
 
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
-        smaller = self._alone(accesses, self.case.lowered.layout)
+        part, layout = self.budget.part(QUESTION_SHARE), self.case.lowered.layout
+        smaller = self._alone(accesses, msgspec.structs.replace(layout, families=None, max_bytes=None))
         if not accesses or not (lanes := trace(smaller, self.case.device, self.budget)).taking_part:
             return True
         subject = subject_of(smaller.tile, self.case.device, lanes)
@@ -110,9 +111,7 @@ class Relaxations:
             if reason.find(subject, Search(self.budget)) is not None:
                 return False
             self.budget.check()
-        part = self.budget.part(QUESTION_SHARE)
-        free = msgspec.structs.replace(smaller.layout, families=None, max_bytes=None)
-        result = solve(self._alone(accesses, free), target=self.case.device, budget=part, conflict_free=True)
+        result = solve(smaller, target=self.case.device, budget=part, conflict_free=True)
         if result.layout is not None:
             return True
         if result.proof.excess.lower_bound:

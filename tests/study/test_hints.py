@@ -11,6 +11,7 @@ from written import one_tile, reads, saved
 from layoutopt import compare, load, problem, solve
 from layoutopt.engine.case import case_of
 from layoutopt.engine.estimate import why_no_estimate
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.study.hints import with_hints
 
@@ -20,7 +21,7 @@ VECTORS = ROOT / "problems/transposes/leimao_vectorised_swizzled_f32.json"
 
 def hint_of(asked):
     found = solve(asked)
-    (hint,) = with_hints(asked, found, device(asked.target), 10).hints
+    (hint,) = with_hints(asked, found, device(asked.target), budget=Budget(10)).hints
     return found, hint
 
 
