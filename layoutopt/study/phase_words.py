@@ -41,53 +41,48 @@ class PhaseWords:
         Raises:
             ExpressionError: the formula cannot be evaluated.
         """
-        used = in_use
-        if in_use is not None and self._unsound(in_use) is None:
-            used = in_use if any(a.excess > 0 for a in self.case.measure(in_use)) else None
-        plain: Layout | Node
-        plain = row_major(self.case.lowered.tile.shape, self.case.lowered.tile.element_bytes)
+        case = self.case
+        used = None if in_use is None or self._is_free(in_use) else in_use
+        start: Layout | Node = row_major(case.lowered.tile.shape, case.lowered.tile.element_bytes)
         name, what = "Row-major", "Row-major, with no pad and no swizzle,"
         if used is not None:
-            plain, name, what = used, f"In use, {to_text(used)}", f"The layout in use, {to_text(used)},"
-        problem = self._unsound(plain)
-        if problem is not None:
+            start, name, what = used, f"In use, {to_text(used)}", f"The layout in use, {to_text(used)},"
+        if (problem := self._unsound(start)) is not None:
             yield f"{what} cannot hold this tile: {problem}."
-        worst, place = 0, None
+        place: tuple[int, int] | None = None  # an access, and its instruction with the most excess
         if problem is None or used is None:
-            before = self.case.reports(self.case.count(self.case.table(plain)))
+            before = case.reports(case.count(case.table(start)))
             worst = max(range(len(before)), key=lambda k: before[k].excess)
             if before[worst].excess > 0:
-                place = self.case.worst(worst, self.case.table(plain))
-                yield from self._phase(plain, worst, place, name)
+                place = worst, case.worst(worst, case.table(start))
+                yield from self._phase(start, place, name)
             elif problem is None:
                 yield f"{what} has no conflicts already."
-        yield from self._after(result, plain, worst, place)
-        if self.case.problem.is_dictated and result.layout is not None and result.reason:
+        yield from self._after(result, start, place)
+        if case.problem.is_dictated and result.layout is not None and result.reason:
             yield f"Of {result.proof.excess.scope}: {result.reason}."
         if in_use is not None and used is None:
             yield f"The layout in use, {to_text(in_use)}, has no conflicts."
 
-    def _after(self, result: Result, plain: Layout | Node, worst: int, place: int | None) -> Iterator[str]:
+    def _after(self, result: Result, start: Layout | Node, place: tuple[int, int] | None) -> Iterator[str]:
         """The same phase in the layout found, what each part of it buys, and what is left over."""
         if result.layout is None:
             yield f"No layout: {result.reason}."
             return
         layout = self.case.as_bytes(result.layout)
         found = "a table of offsets" if layout.lookup else result.offset
-        if layout != plain:
+        if layout != start:
             if place is not None:
-                yield from self._phase(layout, worst, place, f"With {found}")
+                yield from self._phase(layout, place, f"With {found}")
             if not self.case.problem.is_dictated:  # a mode has no parts to leave out
                 yield from self._parts(result.layout)
-        over = [a for a in result.accesses if a.excess]
-        for report in over:
-            k = [a.name for a in self.case.lanes.accesses].index(report.name)
-            row = self.case.worst(k, self.case.table(layout))
-            if place is None or (k, row) != (worst, place):
-                yield from self._phase(layout, k, row, f"Left over with {found}")
+        for k, report in enumerate(result.accesses):
+            if report.excess and (left := (k, self.case.worst(k, self.case.table(layout)))) != place:
+                yield from self._phase(layout, left, f"Left over with {found}")
 
-    def _phase(self, layout: Layout | Node, k: int, row: int, title: str) -> Iterator[str]:
+    def _phase(self, layout: Layout | Node, place: tuple[int, int], title: str) -> Iterator[str]:
         """The worst phase of one instruction, in a sentence and a drawing; a sentence where lanes choose."""
+        k, row = place
         access, table = self.case.lanes.accesses[k], self.case.table(layout)
         if isinstance(chosen := self.case.accesses[k], ChoiceTrace):
             counts = chosen.count(table)
@@ -163,6 +158,10 @@ class PhaseWords:
             worse = [f"`{name}` {change:+,}" for name, change in more.items() if change]
             effect = ", ".join(worse) if worse else "no change: it keeps the vectors whole or the tile dense"
             yield f"Without {what}: {effect}" + (" wavefronts." if worse else ".")
+
+    def _is_free(self, layout: Node) -> bool:
+        """Whether a layout holds the tile and has no conflicts."""
+        return self._unsound(layout) is None and not any(a.excess > 0 for a in self.case.measure(layout))
 
     def _unsound(self, layout: Layout | Node) -> str | None:
         """Why a layout cannot hold the tile, if it cannot."""
