@@ -7,24 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from layoutopt.errors import LayoutError
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, parts, with_parts
+from layoutopt.expressions.grammar import PRECEDENCE, Const, Lookup, Node, Op, Var, parts, with_parts
 from layoutopt.expressions.simplify import Range, bounds
 
-_RANK: Final = {
-    "|": 1,
-    "^": 2,
-    "&": 3,
-    "<<": 4,
-    ">>": 4,
-    "+": 5,
-    "-": 5,
-    "*": 6,
-    "/": 6,
-    "%": 6,
-    "neg": 7,
-    "~": 7,
-}
-_SHIFT: Final = _RANK["<<"]  # binds tighter than a comparison; & ^ | do not
+# C's operators bind as Python's do, but for comparisons, which bind tighter than & ^ |.
+_RANK: Final = {**PRECEDENCE, "/": PRECEDENCE["//"]}
+_SHIFT: Final = _RANK["<<"]
+_OPERAND: Final = 1 + max(_RANK.values())  # whatever has operators stands in parentheses
 _BITWISE: Final = frozenset("|^&") | {"<<", ">>"}
 _REPEATED: Final = 16  # operators of an operand that stands in the text more than once
 _MOST_REPEATED: Final = 1 << 12  # the same where no function can take it
@@ -185,25 +174,25 @@ def _write(node: Node, minimum: int) -> str:
         case Op("if", (yes, test, no)):
             return f"({_write(test, 0)} ? {_write(yes, 0)} : {_write(no, 0)})"
         case Op("min" | "max" as symbol, args):
-            one, other = (_write(arg, 8) for arg in args)
+            one, other = (_write(arg, _OPERAND) for arg in args)
             return f"({one} {'<' if symbol == 'min' else '>'} {other} ? {one} : {other})"
         case Op(symbol, (Var(function), *args)) if symbol == _CALL:
             return f"{function}({', '.join(_write(arg, 0) for arg in args)})"
         case Op("and" | "or" as symbol, args):
-            return "(" + (" && " if symbol == "and" else " || ").join(_write(a, 8) for a in args) + ")"
+            return "(" + (" && " if symbol == "and" else " || ").join(_write(a, _OPERAND) for a in args) + ")"
         case Op("not", (arg,)):
-            return f"(!{_write(arg, 8)})"
+            return f"(!{_write(arg, _OPERAND)})"
         case Op("neg" | "~" as symbol, (arg,)):
-            return f"({'-' if symbol == 'neg' else '~'}{_write(arg, 8)})"
+            return f"({'-' if symbol == 'neg' else '~'}{_write(arg, _OPERAND)})"
         case Op(symbol, (left, right)) if symbol in _COMPARE:
             return f"({_write(left, _SHIFT)} {symbol} {_write(right, _SHIFT)})"
         case Op(symbol, (left, right)):
             rank = _RANK[symbol]
             # Parentheses around every operand of a bit operation: compilers warn without them.
-            inner = 8 if symbol in _BITWISE else rank
+            inner = _OPERAND if symbol in _BITWISE else rank
             first = left if symbol in _BITWISE and isinstance(left, Op) and left.symbol == symbol else None
             a = _write(left, rank if first is not None else inner)
-            b = _write(right, 8 if symbol in _BITWISE else rank + 1)
+            b = _write(right, _OPERAND if symbol in _BITWISE else rank + 1)
             text = f"{a} {symbol} {b}"
             return text if rank >= minimum else f"({text})"
     raise AssertionError(node)

@@ -27,17 +27,13 @@ from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import (
     Const,
-    Lookup,
-    Node,
     Op,
     coordinates,
     lookups,
     parse,
     tabulated,
     to_text,
-    with_parts,
 )
-from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.problems.answer import Result
@@ -116,12 +112,11 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         f"bytes >= {proof.bytes.lower_bound} ({proof.bytes.scope})",
     ]
     problem = assigned(problem, answer)
-    offset = _named(offset_expression(layout), f"{identifier(problem.name)}_lookup")
     widths = chosen_widths(problem, answer)
     return make_plan(
         with_loops(with_widths(problem, widths)) if problem.accesses else problem,
         gpu,
-        offset,
+        offset_expression(layout),
         layout.table(),
         reports=answer.accesses if problem.accesses else (),
         layout=None if layout.lookup else layout,
@@ -129,13 +124,6 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         about=about,
         unit_bytes=unit_bytes,
     )
-
-
-def _named(node: Node, name: str) -> Node:
-    """The formula with its table, where it looks something up, by this name."""
-    if isinstance(node, Lookup):
-        return Lookup(node.values, node.index, name)
-    return with_parts(node, lambda part: _named(part, name))
 
 
 def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
@@ -180,7 +168,6 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         raise ExpressionError(error.reason, error.position, "offset") from None
     except LayoutError as error:
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
-    named = _named(units, f"{identifier(problem.name)}_lookup")
     reports = named_lanes(case.measure(node), problem, settled)
     by_hardware = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
     dictated = problem.layout.must_be is not None
@@ -194,6 +181,6 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         f"{rounded_count(sum(r.excess for r in reports))} excess wavefronts",
     ]
     return make_plan(
-        with_loops(case.problem), gpu, named, table, reports=reports, layout=None, alignment_bytes=alignment,
+        with_loops(case.problem), gpu, units, table, reports=reports, layout=None, alignment_bytes=alignment,
         about=about, unit_bytes=unit_bytes,
     )  # fmt: skip

@@ -217,7 +217,7 @@ def make_plan(
     if (tabulated(offset, shape) * problem.tile.storage.element_bytes != table).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
-    used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
+    used, offset = {f"{name}_{suffix}" for suffix in _OWN_NAMES}, _named(offset, f"{name}_lookup")
     by_hardware = tuple(
         HardwarePlan(_own_name(f"{name}_{identifier(access.name)}", used), access, report.descriptor)
         for access, report in zip(problem.accesses, reports, strict=True)
@@ -245,6 +245,13 @@ def make_plan(
         by_hardware=by_hardware,
         dictated=dictated,
     )
+
+
+def _named(node: Node, name: str) -> Node:
+    """The formula with its table, where it looks something up, by this name."""
+    if isinstance(node, Lookup):
+        return Lookup(node.values, node.index, name)
+    return with_parts(node, lambda part: _named(part, name))
 
 
 def _access_plan(

@@ -409,7 +409,7 @@ _COMPARED: Final = {
     ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 
-_PRECEDENCE: Final = {
+PRECEDENCE: Final = {
     "if": 1, "or": 2, "and": 3, "not": 4,
     "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 5, "!=": 5,
     "|": 6, "^": 7, "&": 8, "<<": 9, ">>": 9, "+": 10, "-": 10, "*": 11, "//": 11, "%": 11,
@@ -429,7 +429,7 @@ def to_text(node: Node) -> str:
             case Lookup(values, index, name):
                 return f"{name or list(values)}[{write(index, 1)}]"
             case Op(symbol, args):
-                rank = _PRECEDENCE[symbol]
+                rank = PRECEDENCE[symbol]
                 text = body(symbol, args, rank)
                 return text if rank >= minimum else f"({text})"
         raise AssertionError(node)
@@ -446,9 +446,9 @@ def to_text(node: Node) -> str:
                 return f"not {write(args[0], rank)}"
             case "neg" | "~":
                 return ("-" if symbol == "neg" else "~") + write(args[0], rank)
-        left_rank = rank + 1 if rank == _PRECEDENCE["<"] else rank
+        left_rank = rank + 1 if rank == PRECEDENCE["<"] else rank
         left, right = write(args[0], left_rank), write(args[1], rank + 1)
-        tight = symbol == "*" and not (isinstance(args[0], Op) and _PRECEDENCE[args[0].symbol] == rank)
+        tight = symbol == "*" and not (isinstance(args[0], Op) and PRECEDENCE[args[0].symbol] == rank)
         return f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
 
     return write(node, 1)
