@@ -64,17 +64,17 @@ class Dialect:
     def pointer_type(self, plan: Plan, operation: Operation) -> str:
         """The type that one lane of a load, store or atomic touches."""
         element, width = plan.problem.tile.element, operation.width_bytes
-        whole = width == plan.element_bytes
-        kind = None
+        whole, kind = width == plan.element_bytes, None
         if isinstance(element, Structure):
-            named = element.type or ""
-            kind = element.type if whole and (self.macro or "::" not in named) else None
+            if whole and (self.macro or "::" not in (element.type or "")):  # only C++ has namespaces
+                kind = element.type
         elif whole or not self.raw:
             kind = self.types.get(element)
-        if operation.does.adds and width == 8 and (not self.macro or kind is None):
-            kind = self.atomic or kind
         if kind is None and isinstance(element, str):
             kind = self.vectors.get((element, width))
+        # C++ has atomics of an element's own type, OpenCL of integers alone.
+        if operation.does.adds and width == 8 and (kind is None or not self.macro):
+            kind = self.atomic or kind
         return kind or self.raw.get(width, "void")
 
 

@@ -94,8 +94,9 @@ def _swizzled(bases: list[list[int]], shape: tuple[int, ...]) -> str | None:
     """`SwizzledSharedLayout(vec, per_phase, max_phase, order)` of these bases, if there is one."""
     for order in permutations(range(len(shape))) if len(shape) > 1 else ():
         fast, rows, columns = order[0], shape[order[1]], shape[order[0]]
-        unmoved = [[0 if k >= columns.bit_length() - 1 and d == fast else x for d, x in enumerate(v)]
-                   for k, v in enumerate(bases)]  # fmt: skip
+        # Without what rows move along the fastest dimension, it is the layout without a swizzle.
+        inside = columns.bit_length() - 1
+        unmoved = [v if k < inside else [*v[:fast], 0, *v[fast + 1 :]] for k, v in enumerate(bases)]
         if unmoved != list(map(list, swizzled(shape, order, 1, 1, 1))):
             continue
         for vec, per_phase, max_phase in product(_powers(columns), _powers(rows), _powers(columns)):

@@ -85,6 +85,7 @@ def unit(dim: int | None, length: int, rank: int) -> Vector:
 
 
 def _grown(steps: Iterable[Step], tile: Vector) -> Bases:
+    """The bases after these steps, one after another."""
     bases: Bases = {part: [] for part in PARTS}
     size = [1] * len(tile)
     for part, where, *count in steps:
