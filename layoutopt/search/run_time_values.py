@@ -19,7 +19,7 @@ from layoutopt.search.search import plain_layouts
 _MOST_PLAIN_LAYOUTS: Final = 1000
 _CHOICES_COUNTED: Final = 30_000_000
 _NEEDED_S: Final = 0.5  # for the first of them, without which there is no answer
-_NOT_ALL: Final = "over values, only layouts without a swizzle were compared with the model's"
+_NOT_ALL: Final = "over values, only plain layouts and swizzles of one shift were compared with the model's"
 
 
 def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:

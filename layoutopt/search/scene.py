@@ -82,6 +82,12 @@ class Found:
         return self.candidate.operations + shift_operations(self.masks)
 
     @property
+    def family(self) -> str:
+        """The families that it uses."""
+        names = [self.candidate.family] * (self.candidate.family != "none") + ["xor"] * bool(self.masks)
+        return "+".join(names) or "none"
+
+    @property
     def rank(self) -> tuple[float, ...]:
         """Sorting key of layouts of one search, which seeks the least excess within its limit of bytes."""
         return EXCESS_FIRST.key(self.excess, self.candidate.span, self.operations)
@@ -364,12 +370,9 @@ class Scene:
             if self.knows_sizes and open_bytes > self.tile.bytes:
                 bytes_bound, bytes_scope = open_bytes, self.scope
         complete = complete and used == bytes_bound
-        family = found.candidate.family
-        if found.masks:
-            family = "xor" if family == "none" else family + "+xor"
         return Proposal(
             layout,
-            family,
+            found.family,
             found.excess,
             used,
             Bound(min(excess_bound, found.excess), bound_scope),

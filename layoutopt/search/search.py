@@ -22,6 +22,7 @@ from layoutopt.index.index_code import least_instructions
 from layoutopt.layout.layout import Layout
 from layoutopt.model.linearisations import least_operations, rotated, unpadded
 from layoutopt.model.pads import padded
+from layoutopt.model.swizzle_rules import rules, textbook
 from layoutopt.problems.answer import EVERY_LAYOUT
 from layoutopt.problems.types import Problem
 from layoutopt.search.fall_back import fall_back
@@ -65,17 +66,29 @@ def search(
 
 
 def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> Iterator[tuple[Layout, str]]:
-    """Layouts of the families without a swizzle, with their families.
+    """Layouts of the families with a swizzle of one shift or none, with their families.
 
-    First those without cuts and pads, then pads of whole dimensions by rising bytes, then cuts.
+    First those without cuts and pads, as they are and swizzled, then pads of whole dimensions by rising
+    bytes, then cuts.
     """
     scene = Scene(problem, device, trace, replace(ask, conflict_free=False))
     space = scene.space
     cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
-    every = itertools.chain(unpadded(space, 0), padded(space, cuts=False), rotated(space), cut)
-    for candidate in ask.budget.while_left(every):
-        if scene.fits(candidate.span):
-            yield scene.layout(Found(candidate, {}, 0)), candidate.family
+    plain = itertools.chain(padded(space, cuts=False), rotated(space), cut)
+    found = (Found(candidate, {}, 0) for candidate in plain)
+    for one in ask.budget.while_left(itertools.chain(_swizzled_plainly(scene), found)):
+        if scene.fits(one.candidate.span):
+            yield scene.layout(one), one.family
+
+
+def _swizzled_plainly(scene: Scene) -> Iterator[Found]:
+    """Layouts of the tile's own bytes, and each `Swizzle<B, M, S>` over them."""
+    for candidate in unpadded(scene.space, 0):
+        yield Found(candidate, {}, 0)
+        if scene.field is not None and candidate.may_swizzle:
+            highest = (candidate.span * scene.tile.element_bytes - 1) // scene.field.word_bytes
+            given = rules(candidate, scene.field, scene.tile)
+            yield from (Found(candidate, masks, 0) for masks in textbook(scene.field, given, highest))
 
 
 def _answer(scene: Scene) -> Proposal:
