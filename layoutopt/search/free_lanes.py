@@ -109,12 +109,17 @@ class _Joint:
             for problem, gpu in self.ask.budget.while_left(self._others(best)):
                 if self.conflict_free and best.result.proof.objective.lower_bound > 0:
                     break
-                if best.complete and problem is not self.natural:  # which may have a cheaper index
-                    continue
+                if best.complete and (problem is not self.natural or self._is_natural(best.result)):
+                    continue  # natural lanes may have a cheaper index
                 with contextlib.suppress(LayoutError):  # lanes of a direct load do not write side by side
                     other = self._found(self.solver(problem, self.ask, gpu), floor)
                     best = min(best, other or best, key=lambda found: found.rank)
         return self._refused(best.result) if self.conflict_free and best.result.excess else best.result
+
+    def _is_natural(self, result: Result) -> bool:
+        """Whether its free lanes are the natural ones, if any lanes are free."""
+        natural = [tuple(map(str, self.natural.accesses[free.number].index)) for free in self.free]
+        return natural == [result.accesses[free.number].index for free in self.free]
 
     def _nothing(self, relaxed: Result) -> Result:
         """No layout serves the relaxed problem: infeasible, but where direct loads stand as they are."""
