@@ -116,6 +116,14 @@ def test_random_fills_against_every_permutation_of_bits(seed):
         assert fuzz.best_permutation(data, 60) >= result.excess
 
 
+@pytest.mark.parametrize(("seed", "cost"), [(410_000, 7), (410_008, 10), (410_015, 7), (410_023, 9)])
+def test_of_lanes_without_conflicts_those_of_the_cheapest_index(seed, cost):
+    """Consecutive threads at consecutive pieces, with a layout of their own."""
+    result = layoutopt.solve(layoutopt.problem(fuzz.random_problem(seed)))
+    assert (result.status, result.excess) == (Status.OPTIMAL, 0)
+    assert result.proof.index_cost.value <= cost
+
+
 def test_a_part_of_the_tile_by_a_part_of_the_block():
     access = drain(16, covers=[[8, 24], [32, 64]], threads=96, **{"for": {"k": 6}})
     result = layoutopt.solve(problem([ROWS, access]))
