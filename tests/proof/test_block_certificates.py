@@ -83,18 +83,12 @@ def test_what_the_search_alone_knows_of_several_tiles_stays_open(holds, tmp_path
 
 
 def test_what_the_solver_alone_knows_of_a_tile_is_open_of_all(holds, tmp_path):
-    data = {
-        "name": "solver", "target": "sm_90", "threads": 32,
-        "tiles": [
-            {"name": "A", "shape": [24, 64], "element": "f64", "stages": 2},
-            {"name": "B", "shape": [32, 16], "element": "i8"},
-        ],
-        "accesses": [
-            access_from("one: store 1 [0, 0]; tile A"),
-            access_from("rows: store 16 [(lane + 4*k) % 32, 0]; k<2; tile B"),
-            access_from("bytes: load 1 [tid, 3*tid % 16]; tile B"),
-        ],
-    }  # fmt: skip
+    data = data_of("""32 threads; target sm_90
+        tile A: 24x64 f64; stages 2
+        tile B: 32x16 i8
+        one: store 1 [0, 0]; tile A
+        rows: store 16 [(lane + 4*k) % 32, 0]; k<2; tile B
+        bytes: load 1 [tid, 3*tid % 16]; tile B""")
     given = block_certificate_of(data, tmp_path)
     assert (given["bound"]["excess"], given["bound"]["scope"]) == (1, "every layout")
     holds(data, given, "excess: of all tiles, in every layout: NOT CHECKED", 3)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from written import access_from, writes
+from written import access_from, data_of, problem_of
 
 from layoutopt import Status, check, compare, solve
 from layoutopt.codegen.block import code_of
@@ -19,35 +19,24 @@ from layoutopt.study.block import placed, tables_of
 from layoutopt.study.known import check_answer
 
 GPU = device("sm_90")
-ROWS = writes("rows", 2, ["2*i + lane // 16", "lane % 16"], i=16)
 # Sums in f32 leave down the columns; halves arrive along the rows.
-MIXED = {
-    "name": "mixed", "target": "sm_90", "threads": 32,
-    "tiles": [
-        {"name": "acc", "shape": [32, 8], "element": "f32"},
-        {"name": "out", "shape": [32, 16], "element": "f16"},
-    ],
-    "accesses": [
-        access_from("columns: load 4 [lane, i]; i<8; tile acc"),
-        {**ROWS, "tile": "out"},
-    ],
-    "overlay": [["acc"], ["out"]], "same_layout": True,
-}  # fmt: skip
+MIXED = data_of(
+    """32 threads; name mixed; target sm_90
+    tile acc: 32x8 f32
+    tile out: 32x16 f16
+    columns: load 4 [lane, i]; i<8; tile acc
+    rows: store 2 [2*i + lane // 16, lane % 16]; i<16; tile out""",
+    overlay=[["acc"], ["out"]],
+    same_layout=True,
+)
 # A and B, loaded alike, by one formula.
-TWINS = {
-    **MIXED,
-    "tiles": [
-        {"name": "A", "shape": [32, 8], "element": "f32", "stages": 2},
-        {"name": "B", "shape": [32, 8], "element": "f32", "stages": 3},
-        {"name": "C", "shape": [8], "element": "f32"},
-    ],
-    "accesses": [
-        access_from("a: load 4 [lane, i]; i<8; tile A"),
-        access_from("b: store 4 [lane // 8, lane % 8]; tile B"),
-        access_from("c: load 4 [lane % 8]; tile C"),
-    ],
-    "overlay": [], "same_layout": [["A", "B"]],
-}  # fmt: skip
+TWINS = data_of("""32 threads; name mixed; target sm_90
+    tile A: 32x8 f32; stages 2
+    tile B: 32x8 f32; stages 3
+    tile C: 8 f32
+    a: load 4 [lane, i]; i<8; tile A
+    b: store 4 [lane // 8, lane % 8]; tile B
+    c: load 4 [lane % 8]; tile C""", same_layout=[["A", "B"]])  # fmt: skip
 
 
 def offsets(answer, problem):
@@ -128,22 +117,16 @@ def test_elements_that_nothing_touches_could_be_torn():
 
 
 # Operands of a GEMM: as many columns, more rows of B than of A.
-ROWS_OF_16 = [
-    {"name": "A", "shape": [16, 64], "element": "f16", "stages": 2},
-    {"name": "B", "shape": [48, 64], "element": "f16", "stages": 3},
-]
-OPERANDS = {
-    "name": "operands", "target": "sm_90", "threads": 32, "tiles": ROWS_OF_16,
-    "accesses": [
-        {"name": f"{op} {tile}", "tile": tile, "op": op, "bytes": 16, "index": index, "for": {"i": trips}}
-        for tile, trips in (("A", 4), ("B", 12))
-        for op, index in (
-            ("store", ["4*i + lane // 8", "8*(lane % 8)"]),
-            ("load", ["lane % 16 + 16*(i // 4)", "8*(lane // 16) + 16*(i % 4)"]),
-        )
-    ],
-    "same_layout": [["A", "B"]],
-}  # fmt: skip
+OPERANDS = data_of(
+    """32 threads; name operands; target sm_90
+    tile A: 16x64 f16; stages 2
+    tile B: 48x64 f16; stages 3
+    store A: store 16 [4*i + lane // 8, 8*(lane % 8)]; i<4; tile A
+    load A: load 16 [lane % 16 + 16*(i // 4), 8*(lane // 16) + 16*(i % 4)]; i<4; tile A
+    store B: store 16 [4*i + lane // 8, 8*(lane % 8)]; i<12; tile B
+    load B: load 16 [lane % 16 + 16*(i // 4), 8*(lane // 16) + 16*(i % 4)]; i<12; tile B""",
+    same_layout=[["A", "B"]],
+)
 
 
 def test_tiles_of_several_sizes_have_one_formula_and_bytes_of_their_own():
@@ -187,7 +170,7 @@ def test_a_function_of_the_bytes_serves_elements_of_two_sizes_and_as_many_rows()
 
 def test_a_shipped_block_is_asked_for_one_layout():
     published = [{"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": n} for n in (2048, 6144)]
-    tiles = [{**tile, "published": mine} for tile, mine in zip(ROWS_OF_16, published, strict=True)]
+    tiles = [{**tile, "published": mine} for tile, mine in zip(OPERANDS["tiles"], published, strict=True)]
     assert not check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     tiles[1]["published"] = {"offset": "x0*64 + (x1 ^ x0 % 4 * 16)", "bytes": 6144}
     (finding,) = check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
@@ -204,16 +187,15 @@ def test_what_the_hardware_reads_has_one_shape():
 
 def test_what_several_sizes_leave_out_is_in_no_scope():
     """Columns of both want another order of dimensions, in which the smaller tile would have holes."""
-    columns = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
-    tiles = [{"name": name, "shape": [rows, 8], "element": "f32"} for name, rows in (("A", 32), ("B", 64))]
-    data = {
-        "name": "columns", "target": "sm_90", "threads": 32, "tiles": tiles, "same_layout": [["A", "B"]],
-        "accesses": [{**columns, "name": tile, "tile": tile} for tile in "AB"],
-        "layout": {"families": ["none", "order"]},
-    }  # fmt: skip
-    found = solve(from_data(data))
+    text = """32 threads; families none order; target sm_90
+        tile A: 32x8 f32
+        tile B: 64x8 f32
+        A: load 4 [lane, i]; i<8; tile A
+        B: load 4 [lane, i]; i<8; tile B"""
+    tile_set = problem_of(text, same_layout=[["A", "B"]])
+    found = solve(tile_set)
     assert (found.excess, found.proof.excess.scope) == (112, "families none")
-    refused = solve(from_data(data), conflict_free=True)
+    refused = solve(tile_set, conflict_free=True)
     assert (str(refused.status), "(families none)" in refused.reason) == ("infeasible", True)
 
 
