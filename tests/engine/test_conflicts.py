@@ -93,6 +93,15 @@ def test_only_counting_reductions_merge_equal_addresses(op, kind):
     assert parse_operation(op, None).kind == kind
 
 
+def test_words_four_gigabytes_apart_are_two():
+    assert count((LANES % 2) << 30, LOAD_4) == (2, 1)
+
+
+@pytest.mark.parametrize(("width", "kind"), [(4, "ca"), (8, "ca"), (16, "cg")])
+def test_the_width_of_a_copy_says_which_it_is(width, kind):
+    assert parse_operation("cp.async", width) == Operation(f"cp.async.{kind}", width)
+
+
 def test_compare_and_swap_has_no_rule():
     with pytest.raises(ProblemFileError, match="a compare-and-swap takes twice"):
         parse_operation("atom.shared.cas.b32", None)

@@ -202,6 +202,7 @@ def test_tiles_that_share_bytes_while_both_live():
     assert audit.findings[0].details == {"tiles": ["A", "B"], "bytes": [4224, 8320]}
     apart = audited(B={"base_bytes": 0}, overlay=[["A"], ["B"]])
     assert (kinds(apart), apart.bytes) == ([], 2 * 4224)
+    assert kinds(audited(B={"base_bytes": 0}, overlay=[["A"]])) == ["overlap"]  # B lives at all times
 
 
 def test_stages_that_share_bytes_or_begin_where_no_element_may():
