@@ -5,7 +5,8 @@ and writes, and what it does, one of the actions below. Everything else here wor
 matters (`relevance`), execution (`machine`), counting.
 
 Cells are names. A name that begins with U is a uniform register, one value a warp, written whatever the
-active lanes are. Names that begin with `$` are set before the first step and never written: `$tid.x`,
+active lanes are. Names that begin with `$` are set before the first step, and but for `$barrier` never
+written: `$tid.x`,
 `$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$warpid`, `$false`, and `$c0.528`, the word at
 byte 528 of constant bank 0 (64-bit operands are two of them).
 
@@ -182,12 +183,17 @@ class Barrier:
     """Warps of a block wait for each other.
 
     The sources are the barrier's number, and perhaps that of threads; else all warps that live are to come.
+    With `reduces` a predicate follows, and the cell `$barrier` takes what it is in all threads that come.
 
     Attributes:
         waits: False for those that only arrive.
+        reduces: whether it holds in any or all of them (OR, AND), or in how many (POPC); empty for nothing.
+        condition: the predicate out of its source.
     """
 
     waits: bool = True
+    reduces: Literal["", "OR", "AND", "POPC"] = ""
+    condition: Callable[[Value], Value] = lambda value: value
 
 
 Action = Compute | Forget | Memory | Jump | Exit | Reconverge | Barrier

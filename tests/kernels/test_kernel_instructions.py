@@ -411,3 +411,53 @@ def test_branches_around_what_matters_are_decided(between, wavefronts):
 def test_a_sum_of_nothing_is_not_read():
     """A listing cut in the middle: the instruction counts as one that is not known, and what it gives as unknown."""
     assert report("VIADD R9", "LDS R1, [R0]").totals["wavefronts_ld"] == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "result", "address"),
+    [
+        ("POPC", "B2R.RESULT R3", 40), ("OR", "B2R.RESULT RZ, P1", 4), ("AND", "B2R.RESULT RZ, P1", 0),
+    ],
+)  # fmt: skip
+def test_a_barrier_tells_of_how_many_threads_a_predicate_holds(how, result, address):
+    """Of threads 0 to 9, in the first of two warps: of some and not of all."""
+    read = ("SHF.L.U32 R4, R3, 0x2, RZ",) if how == "POPC" else ("SEL R4, 0x4, RZ, P1",)
+    lines = ("ISETP.GE.AND P0, PT, R1, 0xa, PT", f"BAR.RED.{how}.DEFER_BLOCKING 0x0, !P0", result, *read)
+    found = counted(*lines, "STS [R4], R1", threads=64)
+    (tally,) = found.tallies.values()
+    assert found.certain, found.doubts
+    assert (tally.low, tally.executions) == (address, 2)
+
+
+def test_a_barrier_whose_predicate_is_unknown_says_so():
+    lines = ("LDG.E R5, [R6.64]", "ISETP.NE.AND P0, PT, R5, RZ, PT", "BAR.RED.POPC 0x0, P0", "B2R.RESULT R3")
+    assert not counted(*lines, "STS [R3], R1").certain
+    assert counted(*lines, "STS [R2], R1").certain
+
+
+ONE_FOR_ALL = (
+    "LDS R2, [RZ]", "ISETP.NE.AND P0, PT, R2, RZ, PT", "@P0 BRA 0x60", "MOV R4, 0x50",
+    "CALL.REL.NOINC 0xa0", "NOP", "IMAD R9, R0, 0x4, RZ",
+)  # fmt: skip
+
+
+def test_lanes_that_all_test_the_same_number_do_not_part():
+    """As in 1 / s[0]: the slow path is taken by all lanes or by none, and no lanes are told to meet again."""
+    lines = (*ONE_FOR_ALL, "STS [R9], R0", "EXIT", "NOP", "VIADD R3, R3, 0x1", "RET.REL.NODEC R4 0x0")
+    assert report(*lines).certain
+    own = ("LDS R2, [R8]", *ONE_FOR_ALL[1:], *lines[len(ONE_FOR_ALL) :])
+    assert report("IMAD R8, R0, 0x4, RZ", *own[:2], "@P0 BRA 0x70", *own[3:]).unknown
+    spilled = ("LDL R2, [R1]", *lines[1:])
+    assert not report(*spilled).certain
+
+
+def test_a_slow_path_may_leave_those_who_wait():
+    """A division's slow path takes lanes out of a group that it made itself (BREAK)."""
+    lines = (
+        "IMAD R9, R0, 0x80, RZ", "LDS R2, [R9]", "ISETP.NE.AND P0, PT, R2, RZ, PT", "BSSY B0, 0xb0",
+        "@!P0 BRA 0xb0", "BSSY B2, 0xa0", "ISETP.LT.AND P1, PT, R2, RZ, PT", "@P1 BREAK B2", "@P1 BRA 0xb0",
+        "BSYNC B2", "BSYNC B0", "STS [R9], R0",
+    )  # fmt: skip
+    found = report(*lines)
+    assert found.certain, found.unknown
+    assert found.totals["executed_st"] == 1

@@ -37,6 +37,8 @@ def joined_with(one: Instruction, holds: Value, other: Value) -> tuple[Value, Va
 
 def _carries(total: Value, count: int) -> tuple[Value, ...]:
     """The low word of a sum, and as many carries."""
+    if not count:
+        return (values.low(total),)
     upper = values.shift_right(total, constant(32), 36)
     above = (values.less(constant(k), upper, 36, is_signed=False) for k in range(count))
     return values.low(total), *above
@@ -54,11 +56,13 @@ def _add(one: Instruction) -> Built:
         for k, flag in enumerate(negated):
             if flag:
                 terms[k] = values.invert(parts[k], 64 if wide else 32)
-        return values.add(*terms, width=64) if wide else _carries(values.add(*terms, width=36), 2)
+        if wide:
+            return values.add(*terms, width=64)
+        return _carries(values.add(*terms, width=36), len(form.results))
 
     carried = "p" * len(form.carries) if one.has("X") else ""
     letters = ("b" if wide else "a") * len(negated) + carried
-    return built(one, "d" if wide else "rpp", letters, total)
+    return built(one, "d" if wide else "r" + "p" * len(form.results), letters, total)
 
 
 def _multiply_add(one: Instruction) -> Built:
@@ -104,10 +108,10 @@ def _shift_add(one: Instruction) -> Built:
         if minus_b:  # a negated 0 carries
             carry = values.shift_left(values.equal(b, values.ZERO), constant(32), 36)
             found = values.add(found, carry, width=36)
-        return _carries(found, 1)
+        return _carries(found, len(form.results))
 
     carried = "p" * len(form.carries) if one.has("X") else ""
-    return built(one, "rp", "aw" + "w" * three + "w" + carried, total)
+    return built(one, "r" + "p" * len(form.results), "aw" + "w" * three + "w" + carried, total)
 
 
 def _funnel(one: Instruction, a: Value, amount: Value, c: Value) -> Value:
@@ -202,10 +206,15 @@ def _sign_extend(one: Instruction) -> Built:
     return built(one, "r", "ww", extended)
 
 
-def _logic(one: Instruction, a: Value, b: Value, c: Value, table: Value) -> tuple[Value, ...]:
+def _logic(one: Instruction) -> Built:
     """LOP3: a table of three bits, and whether the result is not 0."""
-    result = values.table3(a, b, c, int(table.bits[0, 0]))
-    return result, values.invert(values.equal(result, values.ZERO), 1)
+    told = form_of(one).results
+
+    def looked_up(_: Instruction, a: Value, b: Value, c: Value, table: Value) -> tuple[Value, ...]:
+        result = values.table3(a, b, c, int(table.bits[0, 0]))
+        return result, *(values.invert(values.equal(result, values.ZERO), 1) for _ in told)
+
+    return built(one, "r" + "p" * len(told), "wwww", looked_up)
 
 
 def _predicate_logic(one: Instruction) -> Built:
@@ -301,7 +310,7 @@ INTEGERS: Final[Mapping[str, Builder]] = {
     "IMNMX": row("r", "wwp", _extreme),
     "ISETP": _compare,
     "LEA": _shift_add,
-    "LOP3": row("rp", "wwww", _logic),
+    "LOP3": _logic,
     "MOV": _move,
     "MOV.64": row("d", "d", lambda _, a: a),
     "P2R": _from_predicates,

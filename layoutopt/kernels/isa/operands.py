@@ -12,6 +12,7 @@ The function of a row takes the instruction and a value a source, and returns a 
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -192,9 +193,13 @@ def joined(
 ) -> tuple[tuple[Operand, ...], Callable[[Sequence[Value]], list[Value]]]:
     """The operands of several sources in a row, and what gives each source's value out of theirs."""
 
+    ends = list(itertools.accumulate(len(source.operands) for source in sources))
+    places = [
+        (source.value, end - len(source.operands), end) for source, end in zip(sources, ends, strict=True)
+    ]
+
     def read(parts: Sequence[Value]) -> list[Value]:
-        left = iter(parts)
-        return [source.value(*(next(left) for _ in source.operands)) for source in sources]
+        return [parts[a] if value is _same else value(*parts[a:b]) for value, a, b in places]
 
     return tuple(operand for source in sources for operand in source.operands), read
 
@@ -272,17 +277,14 @@ def computed(
     slots = [slot for letter, text in results for slot in _slots(letter, text)]
     kept = [k for k, slot in enumerate(slots) if slot is not None]
     cells = tuple(slot for slot in slots if slot is not None)
+    wide = bool(results) and results[0][0] == "d"
 
     def run(*given: Any) -> tuple[Value, ...]:
         active, parts = given[:across], given[across:]
         found = function(instruction, *active, *read(parts))
-        every = (found,) if isinstance(found, Value) else found
-        halves = (
-            half
-            for (letter, _), value in zip(results, every, strict=False)
-            for half in ((values.low(value), values.high(value)) if letter == "d" else (value,))
-        )
-        single = tuple(halves)
+        single = (found,) if isinstance(found, Value) else found
+        if wide:
+            single = (values.low(single[0]), values.high(single[0]), *single[1:])
         return tuple(single[k] for k in kept)
 
     action = Compute(run, across) if kept or not across else Forget()

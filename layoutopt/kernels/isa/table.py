@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -258,9 +258,27 @@ def _warp_sync(one: Instruction) -> Built:
 
 def _barrier(one: Instruction) -> Built:
     numbers = [word(text) for text in one.operands if not is_predicate(text)]
-    if one.has("SYNCALL") or not 1 <= len(numbers) <= 2:
+    asked = [text for text in one.operands if is_predicate(text)]
+    how = [one.has(name) for name in ("OR", "AND", "POPC")]
+    if one.has("SYNCALL", "SCAN") or not 1 <= len(numbers) <= 2 or one.has("RED") != any(how):
         raise UnreadableOperand("a barrier of another form")
-    return Built(Barrier(not one.has("ARV")), joined(numbers)[0])
+    operands, _ = joined(numbers)
+    if not one.has("RED"):
+        return Built(Barrier(not one.has("ARV")), operands)
+    holds = predicate(asked[0])
+    reduces: Literal["OR", "AND", "POPC"] = "OR" if how[0] else "AND" if how[1] else "POPC"
+    action = Barrier(reduces=reduces, condition=holds.value)
+    return Built(action, (*operands, *holds.operands), ("$barrier",))
+
+
+def _barrier_result(one: Instruction) -> Built:
+    """B2R.RESULT: what BAR.RED found, as a number and as a predicate."""
+    if not one.has("RESULT"):
+        return forget(1)(one)
+    predicates = [text for text in one.operands if is_predicate(text)] or ["PT"]
+    where = [("r", one.operands[0]), ("p", predicates[0])]
+    source = Source(("$barrier",), lambda value: value)
+    return computed(one, where, [source], lambda _, v: (v, values.invert(values.equal(v, values.ZERO), 1)))
 
 
 def _mbarrier(one: Instruction) -> Built:
@@ -277,7 +295,7 @@ OPERATIONS: Final[Mapping[str, Builder]] = {
     **FLOATS,
     **LANES,
     **MEMORY,
-    "B2R": forget(1),
+    "B2R": _barrier_result,
     "BAR": _barrier,
     "BMOV": _mask_moved,
     "BREAK": _left,

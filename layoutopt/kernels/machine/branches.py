@@ -44,7 +44,7 @@ class Detours:
         """The way around a branch; None where something between matters.
 
         Lanes that part there must be one group again where its ways meet, as counts need it; `together`:
-        they cannot part, because the group is a single lane.
+        they cannot part, because the group is a single lane, or all lanes have the same condition.
         """
         if index not in self._found:
             self._found[index] = self._around(index, self.meet(index))
@@ -78,11 +78,11 @@ class Detours:
         between = [self._steps[k] for k in reached([index], onward)]
         if not all(_passable(step) for step in between):
             return None
-        names: dict[str, set[str | None]] = {"mark": set(), "meet": set()}
+        names: dict[str, set[str | None]] = {"mark": set(), "meet": set(), "leave": set()}
         for step in between:
             if isinstance(step.action, Reconverge):
                 names[step.action.how].add(step.action.name)
-        if not names["meet"] <= names["mark"]:
+        if not names["meet"] | names["leave"] <= names["mark"]:
             return None
         changed = {
             step.action.space
@@ -106,7 +106,7 @@ def _passable(step: Step) -> bool:
         case Compute() | Jump():
             return True
         case Reconverge(how):
-            return how in ("mark", "meet")
+            return how in ("mark", "meet", "leave")
         case Memory(_, space):
             return space not in ("shared", "generic")
     return False

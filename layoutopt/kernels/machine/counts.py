@@ -15,6 +15,7 @@ from layoutopt.engine.conflicts import Counts, addressing_lanes, count_wavefront
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
+from layoutopt.kernels.machine.groups import NOBODY
 from layoutopt.kernels.machine.registers import Stopped
 from layoutopt.kernels.machine.values import Bools
 from layoutopt.kernels.program import Memory, Program
@@ -159,8 +160,26 @@ class Counter:
             how = f"how {self.gpu.name} serves {operation.kind} of {operation.width_bytes} bytes"
             self.uncertain(index, f"{step.named}: {how} is not known")
             return
-        lost = np.broadcast_to(nowhere.any(axis=1), len(rows))
-        perhaps = np.broadcast_to(unsure.any(axis=1), len(rows)) & ~lost
+        if nowhere is not NOBODY or unsure is not NOBODY:
+            sure = self._doubted(tally, action, address, lanes, unsure, nowhere)
+            rows, address, lanes = rows[sure], address[sure], lanes[sure]
+        if self.traced:
+            self._trace(index, rows, address, lanes)
+        if action.retried:
+            address, lanes = self._uncrowded(index, tally, operation, address, lanes)
+        if lanes.any():
+            self._waiting.setdefault(index, []).append((address, lanes))
+            if len(self._waiting[index]) >= BATCH:
+                self._count(index)
+
+    def _doubted(
+        self, tally: Tally, action: Memory, address: IntArray, lanes: Bools, unsure: Bools, nowhere: Bools
+    ) -> Bools:
+        """Bounds of the warp instructions of which something is not known; which are the others."""
+        operation = action.operation
+        assert operation is not None
+        lost = np.broadcast_to(nowhere.any(axis=1), len(lanes))
+        perhaps = np.broadcast_to(unsure.any(axis=1), len(lanes)) & ~lost
         if lost.any():
             # Between no conflicts, also where lanes of one word have them, and each lane at another word of
             # one bank.
@@ -175,17 +194,7 @@ class Counter:
             best = least.phases if action.retried else least.wavefronts
             self._bounded(tally, best, self._served(operation, at, most).wavefronts)
             self._touched(tally, operation, at, most)
-        if lost.any() or perhaps.any():
-            sure = ~lost & ~perhaps
-            rows, address, lanes = rows[sure], address[sure], lanes[sure]
-        if self.traced:
-            self._trace(index, rows, address, lanes)
-        if action.retried:
-            address, lanes = self._uncrowded(index, tally, operation, address, lanes)
-        if lanes.any():
-            self._waiting.setdefault(index, []).append((address, lanes))
-            if len(self._waiting[index]) >= BATCH:
-                self._count(index)
+        return ~lost & ~perhaps
 
     def _served(self, operation: Operation, address: IntArray, lanes: Bools) -> Counts:
         """What warp instructions cost; addresses of lanes that take no part do not count."""

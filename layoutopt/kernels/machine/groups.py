@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.values import Bits, Bools
+from layoutopt.kernels.machine.values import ZERO, Bits, Bools, Value, made, mask
+from layoutopt.kernels.program import Barrier
 
 # No lane of any row.
 NOBODY: Final[Bools] = np.zeros((1, 1), bool)
@@ -171,11 +172,29 @@ class _Barrier:
         arrived: threads that came without waiting, by warp, shape (blocks, warps).
         expected: threads, 0 for all that live, shape (blocks,).
         waiting: who came to wait.
+        predicate: of lanes, shape (warps of all blocks, 32): bit 0 where it holds, bit 1 where it may.
     """
 
     arrived: IntArray
     expected: IntArray
     waiting: list[Group]
+    predicate: IntArray
+
+    def reduced(self, how: str, here: Bools) -> Value:
+        """What the predicate is in these lanes of each block, for each of its warps, shape (warps, 1)."""
+        blocks, warps = self.arrived.shape
+        tables = (here, here & (self.predicate == 1), here & (self.predicate == 2))
+        every, least, unsure = (table.reshape(blocks, -1).sum(axis=1) for table in tables)
+        true, false = (
+            (least > 0, least + unsure == 0) if how == "OR" else (least == every, least + unsure < every)
+        )
+        if how == "POPC":
+            bits, hidden = least, np.where(unsure > 0, mask(32), np.uint64(0))
+        else:  # some number, where it is not 0
+            bits = true * 1
+            hidden = np.where(true, mask(32) - np.uint64(1), np.where(false, np.uint64(0), mask(32)))
+        bits, hidden = (np.repeat(part.astype(np.uint64), warps)[:, None] for part in (bits, hidden))
+        return made(bits, hidden, 32)
 
 
 @dataclass(slots=True)
@@ -197,20 +216,24 @@ class Barriers:
         """Groups that wait."""
         return [group for barrier in self.numbered.values() for group in barrier.waiting]
 
-    def arrive(self, group: Group, number: int, count: int | None, waits: bool) -> None:
+    def arrive(
+        self, group: Group, number: int, count: int | None, action: Barrier, predicate: Value = ZERO
+    ) -> None:
         """The group comes to a barrier; `count` threads are expected, or all that live."""
         if number not in self.numbered:
-            table = np.zeros((self.blocks, self.warps), np.int64)
-            self.numbered[number] = _Barrier(table, table[:, 0].copy(), [])
+            table, lanes = np.zeros((self.blocks, self.warps), np.int64), (self.blocks * self.warps, 32)
+            self.numbered[number] = _Barrier(table, table[:, 0].copy(), [], np.zeros(lanes, np.int64))
         barrier, blocks = self.numbered[number], group.rows // self.warps
         barrier.expected[blocks] = 0 if count is None else -(-count // 32) * 32
-        if waits:
+        asked = np.where(predicate.unknown != 0, 2, predicate.bits.astype(np.int64))
+        barrier.predicate[group.rows] = np.where(group.lanes, asked, barrier.predicate[group.rows])
+        if action.waits:
             barrier.waiting.append(group)
         else:
             np.add.at(barrier.arrived, (blocks, group.rows % self.warps), 1)
 
-    def complete(self, live: Bools) -> list[tuple[Group, list[tuple[int, IntArray]]]]:
-        """Groups that may go on, each with the blocks and their warps that met."""
+    def complete(self, live: Bools) -> list[tuple[Group, list[tuple[int, IntArray]], _Barrier, Bools]]:
+        """Groups that may go on, with the blocks and their warps that met, the barrier, and who waited."""
         found = []
         for barrier in self.numbered.values():
             here = np.zeros((self.blocks * self.warps, 32), bool)
@@ -229,7 +252,8 @@ class Barriers:
             for group in groups:
                 go = done[group.rows // self.warps]
                 if go.any():
-                    found.append((Group(group.at + 1, group.rows[go], group.lanes[go]), met))
+                    gone = Group(group.at + 1, group.rows[go], group.lanes[go])
+                    found.append((gone, met, barrier, here))
                     met = []
                 if not go.all():
                     barrier.waiting.append(Group(group.at, group.rows[~go], group.lanes[~go]))

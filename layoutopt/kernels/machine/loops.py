@@ -276,7 +276,9 @@ def _first_change(place: _Place, guess: _Guess) -> int:
     most = _MOST_ROUNDS
     for _ in range(_ATTEMPTS):
         span = Span(most)
-        place.try_period(guess, place.lines(guess, span) or {}, place.machine.recorder.trial(strict=False))
+        lines = place.lines(guess, span)
+        if lines is not None:
+            place.try_period(guess, lines, place.machine.recorder.trial(strict=False))
         if span.compared <= most or span.wrapped > most:
             return span.compared
         most = span.wrapped - 1

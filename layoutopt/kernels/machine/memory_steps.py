@@ -46,7 +46,7 @@ class _Access:
     @property
     def sure(self) -> Bools:
         """Lanes that take part at a known address."""
-        return self.lanes & ~self.hidden
+        return self.lanes if self.hidden is NOBODY else self.lanes & ~self.hidden
 
 
 class MemorySteps:
@@ -211,18 +211,28 @@ class MemorySteps:
         return "local" if used == [LOCAL_WINDOW] else "global", some
 
     def _forget(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> None:
+        alike = self._alike(group, step)
         for cell in step.dests:
-            self._cells.write(group, cell, unknown(64), lanes, unsure)
+            self._cells.write(group, cell, unknown(64), lanes, unsure, alike)
+
+    def _alike(self, group: Group, step: Step) -> Bools:
+        """In which rows all lanes load the same, shape (rows, 1): from the same address of one memory."""
+        action = step.action
+        assert isinstance(action, Memory)
+        if action.kind != "load" or action.space in ("local", "generic"):
+            return NOBODY
+        return self._cells.alike(group, step.sources[: action.places])
 
     def _load(self, one: _Access) -> None:
         action = one.action
         width = min(action.unit_bytes, action.width_bytes)
+        alike = self._alike(one.group, one.step)
         for k, cell in enumerate(one.step.dests):
             value = self._loaded(one, one.address + k * action.unit_bytes, width)
             if action.signed and width < action.unit_bytes:
                 value = extend(value, 8 * width, 8 * action.unit_bytes)
             value = hidden_where(one.hidden, value, 8 * action.unit_bytes)
-            self._cells.write(one.group, cell, value, one.lanes, one.unsure)
+            self._cells.write(one.group, cell, value, one.lanes, one.unsure, alike)
 
     def _loaded(self, one: _Access, address: IntArray, width: int) -> Value:
         row = self._rows(one)

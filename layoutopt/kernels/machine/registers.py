@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ class Registers:
         thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
         self._cells = _special(launch, blocks, hidden, thread)
+        # Of cells with unknown bits: in which warps all lanes have the same number, bool, shape (rows, 1).
+        self._same: dict[str, Bools] = {}
         content, certain = constant_bank(program, launch, given)
         self.banks = {0: Bytes(1, len(content), content)}
         for start in np.flatnonzero(~certain).tolist():
@@ -99,6 +102,26 @@ class Registers:
             line = line._replace(start=line.start[group.rows], slope=line.slope[group.rows])
         return Value(bits, hidden, line)
 
+    def alike(self, group: Group, operands: Iterable[Operand]) -> Bools:
+        """In which rows of a group all lanes have the same numbers, known or not; shape (rows, 1)."""
+        found = np.ones((len(group.rows), 1), bool)
+        for operand in operands:
+            value = self.read(group, operand)
+            if value.sure and value.bits.shape[1] > 1:
+                first = of_lane(value, group.lanes.argmax(axis=1)[:, None], group.lanes.shape)
+                found &= ((value.bits == first.bits) | ~group.lanes).all(axis=1, keepdims=True)
+            elif not value.sure and isinstance(operand, str) and not operand.startswith(("U", "$")):
+                told = self._same.get(operand)
+                found &= False if told is None else told[group.rows]
+        return found
+
+    def keeps_alike(self, before: Registers) -> bool:
+        """Whether lanes that had the same number in a cell before have the same again."""
+        return all(
+            not told.any() or (cell in self._same and bool((told <= self._same[cell]).all()))
+            for cell, told in before._same.items()
+        )
+
     def held(self, cells: frozenset[str]) -> dict[str, Value]:
         """What all rows have in these cells, of those that were written."""
         return {cell: self._cells[cell] for cell in cells if cell in self._cells}
@@ -119,16 +142,36 @@ class Registers:
         for cell in {**one._cells, **other._cells}:
             a, b = one._cells.get(cell, unknown(64)), other._cells.get(cell, unknown(64))
             self._cells[cell] = a if a is b else select(warps if cell.startswith("U") else lanes, a, b)
+        self._same = {}
 
     def fork(self) -> Registers:
         """The same registers, of which a change changes nothing here."""
         other = copy.copy(self)
-        other._cells, other.live = self._cells.copy(), self.live.copy()
+        other._cells, other._same, other.live = (
+            self._cells.copy(),
+            self._same.copy(),
+            self.live.copy(),
+        )
         return other
 
-    def write(self, group: Group, cell: str, value: Value, lanes: Bools, unsure: Bools = NOBODY) -> None:
-        """Give a cell a value in these lanes; where that is unsure, what the old and the new agree on."""
+    def write(
+        self,
+        group: Group,
+        cell: str,
+        value: Value,
+        lanes: Bools,
+        unsure: Bools = NOBODY,
+        alike: Bools = NOBODY,
+    ) -> None:
+        """Give a cell a value in these lanes; where that is unsure, what the old and the new agree on.
+
+        In rows that are `alike`, shape (rows, 1), it is the same number in all of these lanes.
+        """
         uniform, everybody = cell.startswith("U"), lanes is group.lanes
+        if alike.any() or cell in self._same:
+            told = self._same.get(cell, np.zeros((self.rows, 1), bool)).copy()
+            told[group.rows] = alike & (lanes | ~self.live[group.rows]).all(axis=1, keepdims=True)
+            self._same[cell] = told
         if uniform:
             if value.bits.shape[1] > 1 or value.unknown.shape[1] > 1:
                 value = of_lane(value, lanes.argmax(axis=1)[:, None], lanes.shape)

@@ -25,8 +25,8 @@ from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory_steps import MemorySteps
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.relevance import Relevance, return_places
-from layoutopt.kernels.machine.values import Bools, Value, unknown
-from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step
+from layoutopt.kernels.machine.values import ZERO, Bools, Value, unknown
+from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step, cells
 
 ASK_THE_CLOCK_EVERY: Final = 256
 # Ways that an evaluation may follow, and the steps of each.
@@ -151,11 +151,12 @@ class Machine:
         return other
 
     def waits_like(self, other: Self) -> bool:
-        """Whether the same lanes stand and wait at the same steps and memories hold the same."""
+        """Whether the same lanes stand and wait at the same steps of both, and memories hold the same."""
         mine, others = (
-            [one._ready, one.registers.live, one._meetings, one._barriers] for one in (self, other)
+            [one._ready, one._meetings, one._barriers, one.registers.live] for one in (self, other)
         )
-        return converged.alike(mine, others) and self.memory.holds_like(other.memory)
+        same = other.registers.keeps_alike(self.registers) and self.memory.holds_like(other.memory)
+        return converged.alike(mine, others) and same
 
     def mattering(self, live: Sequence[frozenset[str]], at: int) -> frozenset[str]:
         """Cells that matter where a group stands that is at a step, and where the others stand."""
@@ -179,7 +180,12 @@ class Machine:
         """Let those go on for whom everybody has come."""
         for group in self._meetings.complete(self.registers.live):
             self._put(group)
-        for group, met in self._barriers.complete(self.registers.live):
+        for group, met, barrier, here in self._barriers.complete(self.registers.live):
+            action = self._steps[group.at - 1].action
+            if isinstance(action, Barrier) and action.reduces:
+                found = barrier.reduced(action.reduces, here)
+                bits, hidden = (part if len(part) == 1 else part[group.rows] for part in found[:2])
+                self.registers.write(group, "$barrier", Value(bits, hidden), group.lanes)
             for block, warps in met:
                 self.memory.met(block, warps)
                 self.recorder.met(block, warps)
@@ -240,11 +246,14 @@ class Machine:
 
     def _compute(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> None:
         results: Sequence[Value] = [unknown(64)] * len(step.dests)
+        alike = NOBODY
         match step.action:
             case Compute(function, across):
                 given = [self.registers.read(group, source) for source in step.sources]
                 if not across:
                     results = function(*given)
+                    if not all(value.sure for value in results):
+                        alike = self.registers.alike(group, step.sources)
                 elif unsure is NOBODY:
                     results = function(lanes, *given)
             case Forget(why, counts, fills):
@@ -253,7 +262,7 @@ class Machine:
                 if fills:
                     self.memory.forget(group, frozenset({"shared"}))
         for cell, value in zip(step.dests, results, strict=True):
-            self.registers.write(group, cell, value, lanes, unsure)
+            self.registers.write(group, cell, value, lanes, unsure, alike)
 
     def _exit(self, group: Group, lanes: Bools, unsure: Bools) -> int | None:
         if unsure is not NOBODY:
@@ -308,7 +317,10 @@ class Machine:
 
     def _arrive(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> int | None:
         first = lanes.argmax(axis=1)[:, None]
-        asked = [self.registers.number(group, source, lanes) for source in step.sources]
+        predicate, ends = ZERO, len(step.sources) - bool(action.reduces)
+        if action.reduces:
+            predicate = action.condition(self.registers.read(group, step.sources[-1]))
+        asked = [self.registers.number(group, source, lanes) for source in step.sources[:ends]]
         number, *count = (np.take_along_axis(table, first, axis=1)[:, 0].tolist() for table in asked)
         calls = list(zip(number, *count, strict=True))
         for call in dict.fromkeys(calls):
@@ -316,7 +328,8 @@ class Machine:
             some = converged.part(group, here, group.at)
             if some is None:
                 continue
-            self._barriers.arrive(some, call[0], call[1] if count else None, action.waits)
+            bits, hidden = (np.broadcast_to(p, lanes.shape)[here.any(axis=1)] for p in predicate[:2])
+            self._barriers.arrive(some, call[0], call[1] if count else None, action, Value(bits, hidden))
             if not action.waits:
                 self._put(Group(group.at + 1, some.rows, some.lanes))
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
@@ -342,7 +355,9 @@ class Machine:
         if action.together and unsure is NOBODY:
             lanes = group.lanes & lanes.any(axis=1, keepdims=True)
         if unsure is not NOBODY:
-            detour = self._detours.around(at, together=bool((group.lanes.sum(axis=1) == 1).all()))
+            alone = group.lanes.sum(axis=1, keepdims=True) == 1
+            together = alone | self.registers.alike(group, cells(step))
+            detour = self._detours.around(at, bool(together.all()))
             if detour is not None:
                 for cell in detour.cells:
                     self.registers.write(group, cell, unknown(64), group.lanes)

@@ -2,24 +2,34 @@
 
 Declared arrays are known by name. What is carved out of dynamic memory, and everything where no declaration
 is at hand, is told apart by what instructions touch: instructions whose bytes overlap use one array, and so
-do copies of one instruction, which a compiler makes of a loop: lanes that stand alike in the same line. Bytes
-that hold one array and behind a barrier another (`layoutopt.kernels.question.reuse`) are two.
+do copies of one instruction, which a compiler makes of a loop: lanes that stand alike in the same line.
+
+Bytes of dynamic memory may be one array first and another one later: whoever uses the one is done before a
+barrier of the whole block, behind which the other begins. What was executed by the first block says so.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from layoutopt.kernels.machine.counts import Tally
+from layoutopt.ground.arrays import BoolArray, IntArray
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Execution
 from layoutopt.kernels.machine.evaluate import Evaluation
-from layoutopt.kernels.program import Array, Memory
-from layoutopt.kernels.question.reuse import in_turn, mover_of
+from layoutopt.kernels.program import Array, Memory, Program
 
 # First byte, end, and the steps that touch what is between.
 Cluster = tuple[int, int, list[int]]
+# Copies in bulk and TMA, between shared memory and elsewhere.
+_MOVERS: Final = re.compile(r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG)\b")
+_READS: Final = ("load", "ldmatrix", "atomic")
+_WRITES: Final = ("store", "stmatrix", "copy", "atomic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +42,23 @@ class UsedArray:
 
 def used_arrays(evaluation: Evaluation) -> tuple[UsedArray, ...]:
     """The arrays that the launch touches, by address."""
-    ranges = {k: tally for k, tally in evaluation.tallies.items() if tally.high > tally.low}
     found: dict[Array, list[int]] = {}
-    rest: dict[int, Tally] = {}
-    for k, tally in sorted(ranges.items()):
-        home = _home(evaluation.program.arrays, tally)
-        if home is not None:
-            found.setdefault(home, []).append(k)
-        else:
-            rest[k] = tally
+    rest: list[int] = []
+    for k, tally in sorted(evaluation.tallies.items()):
+        if tally.high <= tally.low:
+            continue
+        homes = (
+            a for a in evaluation.program.arrays if a.start <= tally.low and tally.high <= a.start + a.size
+        )
+        home = next(homes, None)
+        (rest if home is None else found.setdefault(home, [])).append(k)
     named = [UsedArray(array, tuple(steps)) for array, steps in found.items()]
-    clusters = _unrolled(evaluation, _clusters(rest))
-    end = evaluation.program.static_bytes
-    clusters = [part for one in clusters for part in _in_turn(evaluation, one, rest, end)]
-    names: Counter[str] = Counter()
+    clusters = [part for one in _clusters(evaluation, rest) for part in _parted(evaluation, one)]
+    end, names = evaluation.program.static_bytes, Counter[str]()
     for low, high, steps in clusters:
-        dynamic = end is not None and low >= end
-        name = _name(low, end, dynamic, len(clusters))
+        name = f"shared+{low}"
+        if end is not None and low >= end:
+            name = "dynamic" if low == end and len(clusters) == 1 else f"dynamic+{low - end}"
         names[name] += 1
         again = f" ({names[name]})" if names[name] > 1 else ""
         named.append(UsedArray(Array(name + again, low, high - low), tuple(steps)))
@@ -61,90 +71,165 @@ def moved_by_itself(evaluation: Evaluation, used: UsedArray) -> str | None:
     Its address is not followed: of a kernel with such an instruction, an array that lanes only read is filled
     by it, one that they only write is read by it, and one that they do both with may be either.
     """
-    kinds = {
-        action.kind for k in used.steps if isinstance(action := evaluation.program.steps[k].action, Memory)
-    }
-    reads, writes = kinds & {"load", "ldmatrix", "atomic"}, kinds & {"store", "stmatrix", "copy", "atomic"}
-    mover = mover_of(evaluation.program)
+    mover = _mover(evaluation.program)
     if mover is None:
         return None
+    kinds = {_memory(evaluation, k).kind for k in used.steps}
+    reads, writes = kinds.intersection(_READS), kinds.intersection(_WRITES)
     name = mover.split(" [")[0]
     if reads and writes:
         return f"{name} may fill or read it as it lies, at an address that is not followed"
     return f"{name} {'fills' if reads else 'reads'} it as it lies: no layout of its own is possible"
 
 
-def _home(arrays: tuple[Array, ...], tally: Tally) -> Array | None:
-    for array in arrays:
-        if array.start <= tally.low and tally.high <= array.start + array.size:
-            return array
-    return None
+def array_of(arrays: tuple[UsedArray, ...], step: int) -> str | None:
+    """The name of the array that a step touches."""
+    return next((used.array.name for used in arrays if step in used.steps), None)
 
 
-def _clusters(ranges: dict[int, Tally]) -> list[Cluster]:
-    """Steps whose bytes overlap, with the bytes that they touch together."""
+def _memory(evaluation: Evaluation, k: int) -> Memory:
+    action = evaluation.program.steps[k].action
+    assert isinstance(action, Memory)
+    return action
+
+
+def _mover(program: Program) -> str | None:
+    """The text of an instruction that moves bytes of shared memory as a whole; None where there is none."""
+    return next((step.text for step in program.steps if _MOVERS.match(step.text)), None)
+
+
+def _clusters(evaluation: Evaluation, steps: Iterable[int]) -> list[Cluster]:
+    """Steps whose bytes overlap, and copies of one instruction with all that lies between."""
+    tallies = evaluation.tallies
     found: list[Cluster] = []
-    for k, tally in sorted(ranges.items(), key=lambda item: item[1].low):
-        if found and tally.low < found[-1][1]:
-            low, high, steps = found[-1]
-            found[-1] = (low, max(high, tally.high), [*steps, k])
-        else:
-            found.append((tally.low, tally.high, [k]))
-    return [(low, high, sorted(steps)) for low, high, steps in found]
-
-
-def _unrolled(evaluation: Evaluation, clusters: list[Cluster]) -> list[Cluster]:
-    """Clusters that hold copies of one instruction made one, with all that lies between."""
+    for k in sorted(steps, key=lambda k: tallies[k].low):
+        found = _with(found, (tallies[k].low, tallies[k].high, [k]))
     copies: dict[object, tuple[int, int]] = {}
-    for low, high, steps in clusters:
-        for k in steps:
-            alike = _stands(evaluation, k)
-            first, last = copies.get(alike, (low, high))
-            copies[alike] = (min(first, low), max(last, high))
-    found: list[Cluster] = []
-    for low, high, steps in clusters:
-        reach = [copies[_stands(evaluation, k)] for k in steps]
-        low, high = min(low, *(a for a, _ in reach)), max(high, *(b for _, b in reach))
-        while found and low < found[-1][1]:
-            before = found.pop()
-            low, high, steps = min(low, before[0]), max(high, before[1]), [*before[2], *steps]
-        found.append((low, high, sorted(steps)))
-    return found
+    for low, high, some in found:
+        for k in some:
+            first, last = copies.get(_alike(evaluation, k), (low, high))
+            copies[_alike(evaluation, k)] = (min(first, low), max(last, high))
+    together: list[Cluster] = []
+    for low, high, some in found:
+        reach = [copies[_alike(evaluation, k)] for k in some]
+        together = _with(
+            together, (min(low, *(a for a, _ in reach)), max(high, *(b for _, b in reach)), some)
+        )
+    return together
 
 
-def _in_turn(
-    evaluation: Evaluation, cluster: Cluster, ranges: dict[int, Tally], end: int | None
-) -> list[Cluster]:
-    """A cluster of dynamic memory as the arrays that lie there in turn; itself where they are all alike."""
-    low, _, steps = cluster
-    if end is None or low < end:
+def _with(found: list[Cluster], new: Cluster) -> list[Cluster]:
+    """Clusters in the order of their bytes and another one, made one with those that it overlaps."""
+    low, high, steps = new
+    while found and low < found[-1][1]:
+        *found, (first, last, some) = found
+        low, high, steps = min(low, first), max(high, last), [*some, *steps]
+    return [*found, (low, high, sorted(steps))]
+
+
+def _alike(evaluation: Evaluation, k: int) -> object:
+    """What copies of one instruction have in common: line, operation, and how lanes stand to each other."""
+    step, executions = evaluation.program.steps[k], evaluation.traces.get(k)
+    if not executions or not executions[0].lanes.any() or step.place is None:
+        return k
+    return step.place, *_stands(evaluation, k)
+
+
+def _stands(evaluation: Evaluation, k: int) -> tuple[object, ...]:
+    one = evaluation.traces[k][0]
+    offsets = np.where(one.lanes, one.address - one.address[one.lanes].min(initial=1 << 62), -1)
+    return _memory(evaluation, k).operation, offsets.tobytes(), one.warps.tobytes()
+
+
+def _parted(evaluation: Evaluation, cluster: Cluster) -> list[Cluster]:
+    """A cluster of dynamic memory as the arrays that lie there in turn; itself where that is not sure."""
+    (low, _, steps), end = cluster, evaluation.program.static_bytes
+    rows = [sum(len(one.warps) for one in evaluation.traces.get(k, [])) for k in steps]
+    known = end is not None and low >= end and all(0 < n <= MOST_TRACED_ROWS for n in rows)
+    known = known and not any(evaluation.tallies[k].unknown for k in steps)
+    if not known or not evaluation.barriers or _mover(evaluation.program) is not None:
         return [cluster]
-    eras = [
-        _unrolled(evaluation, _clusters({k: ranges[k] for k in some})) for some in in_turn(evaluation, steps)
-    ]
+    events = sorted(
+        ((one.order, n, one) for n, k in enumerate(steps) for one in evaluation.traces[k]),
+        key=lambda event: event[0],
+    )
+    parts = _Parts(evaluation, steps)
+    parts.follow(events)
+    if any(one.times > 1 for _, _, one in events):
+        parts.follow(events)  # what the last round of a loop leaves, the next one may read
+    eras = [_clusters(evaluation, era) for era in parts.eras()]
     alike = {tuple((low, high) for low, high, _ in era) for era in eras}
     return [cluster] if len(alike) == 1 else [part for era in eras for part in era]
 
 
-def _stands(evaluation: Evaluation, k: int) -> object:
-    """What copies of one instruction have in common: line, operation, and how lanes stand to each other."""
-    step, executions = evaluation.program.steps[k], evaluation.traces.get(k)
-    action = step.action
-    assert isinstance(action, Memory)
-    if not executions or not executions[0].lanes.any() or step.place is None:
-        return k
-    address, lanes = executions[0].address, executions[0].lanes
-    offsets = np.where(lanes, address - address[lanes].min(), -1)
-    return step.place, action.operation, offsets.tobytes(), executions[0].warps.tobytes()
+class _Parts:
+    """Which steps use one array, and between which barriers each is in use.
 
+    Instructions use one array where one reads what another wrote, or where they stand in one line of the
+    source (without lines: where lanes stand alike).
 
-def _name(low: int, end: int | None, dynamic: bool, count: int) -> str:
-    if dynamic:
-        assert end is not None
-        return "dynamic" if low == end and count == 1 else f"dynamic+{low - end}"
-    return f"shared+{low}"
+    Attributes:
+        part: of each step, by place: the first place of those that use the same array.
+        live: bool, shape (steps, intervals between barriers): the array of a step is in use.
+        writer, written: of each byte: the place of who wrote it last, and in which interval.
+    """
 
+    def __init__(self, evaluation: Evaluation, steps: Sequence[int]) -> None:
+        self.evaluation, self.steps = evaluation, steps
+        tallies = [evaluation.tallies[k] for k in steps]
+        self.low, high = min(t.low for t in tallies), max(t.high for t in tallies)
+        self.part: IntArray = np.arange(len(steps))
+        self.live = np.zeros((len(steps), len(evaluation.barriers) + 1), bool)
+        self.writer: IntArray = np.full(high - self.low, -1, np.int64)
+        self.written: IntArray = np.zeros(high - self.low, np.int64)
+        first: dict[object, int] = {}
+        for n, k in enumerate(steps):
+            place = evaluation.program.steps[k].place
+            alike = _stands(evaluation, k) if place is None else (place, _memory(evaluation, k).operation)
+            self.join([n, first.setdefault(alike, n)])
 
-def array_of(arrays: tuple[UsedArray, ...], step: int) -> str | None:
-    """The name of the array that a step touches."""
-    return next((used.array.name for used in arrays if step in used.steps), None)
+    def join(self, places: list[int]) -> None:
+        """These steps use one array."""
+        parts = self.part[places]
+        self.part[np.isin(self.part, parts)] = parts.min()
+
+    def follow(self, events: Iterable[tuple[int, int, Execution]]) -> None:
+        """Who reads what who wrote."""
+        for order, n, execution in events:
+            action = _memory(self.evaluation, self.steps[n])
+            now = bisect_left(self.evaluation.barriers, order)
+            self.live[n, now] = True
+            touched = self._touched(execution, action)
+            if action.kind in _READS:
+                writers = self.writer[touched]
+                self.join([n, *np.unique(writers[writers >= 0]).tolist()])
+                since = self.written[touched][writers >= 0]
+                if since.size:
+                    # What was written later in a round is read in the next: in use throughout.
+                    begin = 0 if since.max() > now else int(since.min())
+                    self.live[n, begin : now + 1 if since.max() <= now else None] = True
+            if action.kind in _WRITES:
+                self.writer[touched], self.written[touched] = n, now
+
+    def eras(self) -> list[list[int]]:
+        """The steps of arrays in use at the same time, in their order in time."""
+        eras: list[tuple[BoolArray, list[int]]] = []
+        for root in np.unique(self.part).tolist():
+            mine = np.flatnonzero(self.part == root).tolist()
+            live: BoolArray = np.any(self.live[mine], axis=0)
+            rest = []
+            for other, places in eras:
+                if (other & live).any():
+                    live, mine = np.logical_or(other, live), [*places, *mine]
+                else:
+                    rest.append((other, places))
+            eras = [*rest, (live, mine)]
+        eras.sort(key=lambda era: int(era[0].argmax()))
+        return [sorted(self.steps[n] for n in places) for _, places in eras]
+
+    def _touched(self, execution: Execution, action: Memory) -> IntArray:
+        lanes = execution.lanes
+        if action.operation is not None and action.operation.matrices:
+            lanes = lanes & (np.arange(lanes.shape[1]) < 8 * action.operation.matrices)
+        first = np.unique(np.broadcast_to(execution.address, lanes.shape)[lanes]) - self.low
+        return (first[:, None] + np.arange(action.width_bytes)).ravel()

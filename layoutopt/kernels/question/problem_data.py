@@ -154,14 +154,67 @@ class Question:
         Raises:
             ProblemFileError: the accesses do not go with the extents.
         """
-        data = _problem(self._evaluation, self._used, self._sites, self.element_bytes, extents, trimmed)
-        moved = moved_by_itself(self._evaluation, self._used)
+        element, used, program = self.element_bytes, self._used, self._evaluation.program
+        strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
+        shape = extents
+        if trimmed and len(extents) > 1:
+            ends = (
+                site.offset // element % extents[-1] + max(1, site.operation.width_bytes // element)
+                for site in self._sites
+            )
+            touched = (int(end[s.lanes].max()) for end, s in zip(ends, self._sites, strict=True))
+            shape = (*extents[:-1], min(extents[-1], max(touched)))
+        threads, target = self._evaluation.launch.threads, program.target.rstrip("af")
+        head = Problem("", Tile(shape, _ELEMENTS[element]), threads, (), target=target)
+        grid = ",".join(map(str, self._evaluation.launch.grid))
+        last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        return {
+            "schema": "layoutopt.problem/1",
+            "name": shown(used.array.name, _NAME_CHARACTERS),
+            "notes": f"{used.array.name} of {comment(program.title)}, one block of a launch of {grid}."
+            + self._remarks(),
+            "target": target,
+            "tile": {"shape": list(shape), "element": _ELEMENTS[element]},
+            "threads": threads,
+            "accesses": list(self._accesses(head, extents, strides)),
+            "published": {
+                "offset": " + ".join(f"x{k}*{s}" if s > 1 else f"x{k}" for k, s in enumerate(strides)),
+                "bytes": (last + 1) * element,
+                "source": f"in use in {comment(program.title)}",
+            },
+        }
+
+    def _remarks(self) -> str:
+        """What the notes say beside the kernel."""
+        moved, said = moved_by_itself(self._evaluation, self._used), ""
         if moved is not None:
-            data["notes"] += f" {comment(moved)}."
+            said = f" {comment(moved)}."
         if self._doubtful:
             lines = ", ".join(_place(self._evaluation, k) for k in self._doubtful[:8])
-            data["notes"] += f" Accesses whose addresses depend on data are left out: {comment(lines)}."
-        return data
+            said += f" Accesses whose addresses depend on data are left out: {comment(lines)}."
+        return said
+
+    def _accesses(
+        self, head: Problem, extents: tuple[int, ...], strides: list[int]
+    ) -> Iterator[dict[str, Any]]:
+        """The accesses of the problem, without fields that say nothing."""
+        empty: dict[str, Any] = {"for": {}, "any": {}, "any_is": "worst", "weight": 1}
+        names: Counter[str] = Counter()
+        for site in self._sites:
+            index = np.maximum(site.offset // self.element_bytes, 0)
+            parts = [index // stride % extent for stride, extent in zip(strides, extents, strict=True)]
+            names[site.name] += 1
+            data: dict[str, Any] = {
+                "name": site.name if names[site.name] == 1 else f"{site.name} ({names[site.name]})",
+                "op": op_text(site.operation),
+                "coordinates": np.stack(parts, axis=-1).reshape(-1, LANES, len(extents)),
+                "active": site.lanes.reshape(-1, LANES),
+                "weight": site.weight,
+            }
+            if not site.operation.matrices:
+                data["bytes"] = site.operation.width_bytes
+            told = msgspec.to_builtins(from_coordinates(data, data["name"], head))
+            yield {k: v for k, v in told.items() if v is not None and (k not in empty or v != empty[k])}
 
 
 def _split(site: Site, widest: int) -> list[Site]:
@@ -269,80 +322,3 @@ def _place(evaluation: Evaluation, k: int) -> str:
     if step.place is None:
         return f"at 0x{step.address:x}"
     return f"{shown(PurePath(step.place.file).name, _NAME_CHARACTERS)}:{step.place.line}"
-
-
-def _problem(
-    evaluation: Evaluation,
-    used: UsedArray,
-    sites: Sequence[Site],
-    element: int,
-    extents: tuple[int, ...],
-    trimmed: bool,
-) -> dict[str, Any]:
-    strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
-    touched = max(
-        int((((site.offset // element) % extents[-1]) + _reach(site, element))[site.lanes].max())
-        for site in sites
-    )
-    last = min(extents[-1], touched) if trimmed and len(extents) > 1 else extents[-1]
-    shape = (*extents[:-1], last)
-    program, launch = evaluation.program, evaluation.launch
-    head = Problem("", Tile(shape, _ELEMENTS[element]), launch.threads, (), target=_target(program.target))
-    accesses = []
-    names: Counter[str] = Counter()
-    for site in sites:
-        index = np.maximum(site.offset // element, 0)
-        parts = [index // stride % extent for stride, extent in zip(strides, extents, strict=True)]
-        names[site.name] += 1
-        name = site.name if names[site.name] == 1 else f"{site.name} ({names[site.name]})"
-        data: dict[str, Any] = {
-            "name": name,
-            "op": op_text(site.operation),
-            "coordinates": np.stack(parts, axis=-1).reshape(-1, LANES, len(extents)),
-            "active": site.lanes.reshape(-1, LANES),
-            "weight": site.weight,
-        }
-        if not site.operation.matrices:
-            data["bytes"] = site.operation.width_bytes
-        access = from_coordinates(data, name, head)
-        accesses.append(_plain(msgspec.to_builtins(access)))
-    offset = " + ".join(f"x{k}*{s}" if s > 1 else f"x{k}" for k, s in enumerate(strides))
-    grid = ",".join(map(str, launch.grid))
-    return {
-        "schema": "layoutopt.problem/1",
-        "name": shown(used.array.name, _NAME_CHARACTERS),
-        "notes": f"{used.array.name} of {comment(program.title)}, one block of a launch of {grid}.",
-        "target": _target(program.target),
-        "tile": {"shape": list(shape), "element": _ELEMENTS[element]},
-        "threads": launch.threads,
-        "accesses": accesses,
-        "published": {
-            "offset": offset,
-            "bytes": _used_bytes(shape, strides, element),
-            "source": f"in use in {comment(program.title)}",
-        },
-    }
-
-
-def _reach(site: Site, element: int) -> int:
-    return max(1, site.operation.width_bytes // element)
-
-
-def _used_bytes(shape: tuple[int, ...], strides: list[int], element: int) -> int:
-    return (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * element
-
-
-def _target(name: str) -> str:
-    return name.rstrip("af")
-
-
-def _plain(access: dict[str, Any]) -> dict[str, Any]:
-    """Fields that say something."""
-    empty: dict[str, Any] = {
-        "for": {},
-        "any": {},
-        "any_is": "worst",
-        "weight": 1,
-    }
-    told = {key: value for key, value in access.items() if value is not None}
-    return {key: value for key, value in told.items() if key not in empty or value != empty[key]}
