@@ -11,7 +11,7 @@ from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.kernel import READING_S, LaunchOptions, launch_of, launch_options
 from layoutopt.cli.new import extents
 from layoutopt.cli.options import time_limit_option
-from layoutopt.cli.output import end_progress, progress, say, say_json
+from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
@@ -80,12 +80,8 @@ def command(
         time_limit=time_limit,
         budget=budget,
         most_steps=options.max_steps,
-        progress=progress("patch"),
     )
-    try:
-        found = patch(text, shown(str(kernel)), program, request)
-    finally:
-        end_progress()
+    found = patch(text, shown(str(kernel)), program, request)
     write_all({output: found.text.encode()})
     if as_json:
         say_json(_data(found))

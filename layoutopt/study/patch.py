@@ -7,7 +7,7 @@ the new text takes fewer wavefronts than that of the old one, and each thread re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -112,7 +112,6 @@ class Request:
     time_limit: float = 10.0
     budget: Budget | None = None
     most_steps: int = 1_000_000
-    progress: Callable[[str], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +308,7 @@ def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_K
     before, after = (_costs(one.evaluation) for one in (now, later))
     if any(b > a for a, b in zip(before, after, strict=True)) or before == after:
         return None, f"the layout found takes {after[-1]:,} wavefronts where {before[-1]:,} are taken now"
-    _check_same_bytes(now, later, {symbol: remap})
+    _check_same_bytes(now, later, symbol, remap)
     return later, ""
 
 
@@ -327,8 +326,8 @@ def _costs(evaluation: Evaluation) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _check_same_bytes(now: _Kernel, later: _Kernel, remaps: dict[str, Remap]) -> None:
-    """Every thread of the first block reaches the bytes that it did, at their new places.
+def _check_same_bytes(now: _Kernel, later: _Kernel, moved: str, remap: Remap) -> None:
+    """Every thread of the first block reaches the bytes that it did, those of one array at their new places.
 
     Arrays of which an address is not known, or more was executed than is kept, are not compared. Where a
     thread loads what it stored, the assembler may keep it in a register.
@@ -343,10 +342,10 @@ def _check_same_bytes(now: _Kernel, later: _Kernel, remaps: dict[str, Remap]) ->
             continue
         for stored in (True, False):
             threads, offsets = before[stored]
-            if symbol in remaps:
-                offsets = remaps[symbol].apply(offsets)
-            moved = np.unique(np.stack([threads, offsets]), axis=1)
-            if not np.array_equal(moved, np.stack(after[stored])):
+            if symbol == moved:
+                offsets = remap.apply(offsets)
+            expected = np.unique(np.stack([threads, offsets]), axis=1)
+            if not np.array_equal(expected, np.stack(after[stored])):
                 raise VerificationError(f"{array.name}: the patched kernel reaches other bytes")
 
 

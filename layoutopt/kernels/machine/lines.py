@@ -17,8 +17,7 @@ from layoutopt.ground.arrays import IntArray
 
 Bools = npt.NDArray[np.bool_]
 
-# Rounds that one evaluation may stand for, and numbers that leave room for sums.
-MOST_ROUNDS: Final = 1 << 40
+# Numbers below leave room for sums.
 _ROOM: Final = 1 << 60
 
 
