@@ -1,4 +1,4 @@
-"""What commands print: answers on stdout, everything else on stderr."""
+"""What commands print: answers on stdout, everything else on stderr, failures as a line with an exit code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
 
-from layoutopt.ground.escape import json_text, terminal
+from layoutopt.errors import LayoutoptError
+from layoutopt.ground.budget import OutOfTime
+from layoutopt.ground.escape import json_text, shown, terminal
+
+USAGE_ERROR: Final = 2
+OUT_OF_TIME: Final = 3
+INTERRUPTED: Final = 130
+MAX_LINE_CHARACTERS: Final = 600
+FAILURES: Final = (LayoutoptError, MemoryError, OutOfTime)
 
 
 def say(text: str) -> None:
@@ -29,6 +37,21 @@ def say_json(data: Any) -> None:
 def say_file(text: str) -> None:
     """Print the text of a JSON file, in UTF-8 whatever the terminal has, as the file would be written."""
     click.echo(json_text(text).encode(), nl=False)
+
+
+def failure(error: BaseException) -> tuple[str, int]:
+    """What one of `FAILURES` is to the user, and the exit code."""
+    if isinstance(error, MemoryError):
+        return "not enough memory for this problem", USAGE_ERROR
+    if isinstance(error, OutOfTime):
+        during = str(error) or "the accesses were evaluated"
+        return f"out of time while {during}; give a longer --time-limit", OUT_OF_TIME
+    return str(error), USAGE_ERROR
+
+
+def one_line(message: str) -> str:
+    """A message as one line that a terminal shows as it is."""
+    return shown(" ".join(message.split()), MAX_LINE_CHARACTERS)
 
 
 def note(text: str) -> None:

@@ -15,8 +15,16 @@ from typing import NoReturn
 import click
 
 from layoutopt.cli.commands import main
-from layoutopt.cli.failures import FAILURES, INTERRUPTED, MAX_LINE_CHARACTERS, USAGE_ERROR, failure, one_line
-from layoutopt.cli.output import drop, note
+from layoutopt.cli.output import (
+    FAILURES,
+    INTERRUPTED,
+    MAX_LINE_CHARACTERS,
+    USAGE_ERROR,
+    drop,
+    failure,
+    note,
+    one_line,
+)
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import remove_left
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from layoutopt.cli.failures import FAILURES, USAGE_ERROR, failure, one_line
 from layoutopt.cli.options import ProblemPath, problem_device
-from layoutopt.cli.output import note, say
+from layoutopt.cli.output import FAILURES, USAGE_ERROR, failure, note, one_line, say
 from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:

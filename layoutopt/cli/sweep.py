@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from layoutopt.cli.failures import USAGE_ERROR, one_line
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, write_all
 from layoutopt.cli.options import ProblemPath, device_file_option, more_devices, time_limit_option
-from layoutopt.cli.output import end_progress, note, progress, say, say_json
+from layoutopt.cli.output import USAGE_ERROR, end_progress, note, one_line, progress, say, say_json
 from layoutopt.cli.several import over_option
 from layoutopt.problems.answer import METHODS, Method
 

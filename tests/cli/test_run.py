@@ -12,7 +12,7 @@ from written import access_from, problem_of
 
 from layoutopt import Layout, compare
 from layoutopt.accesses.lower import stored, with_widths
-from layoutopt.cli.timed_rows import plans_of, with_measured
+from layoutopt.cli.compare import plans_of, with_measured
 from layoutopt.codegen import passes
 from layoutopt.codegen.languages import plan, run_plan
 from layoutopt.codegen.selftest import program
