@@ -125,14 +125,14 @@ def free_assignment(
 
 
 def in_own_bytes(
-    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, budget: Budget, hint: IntArray
+    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, budget: Budget, hint: IntArray, bound: int
 ) -> FreeAssignment | None:
-    """A layout of the least excess in the tile's own bytes, where that is found in a fraction of a second.
+    """A layout of the least excess in the tile's own bytes, or in few more: found in a fraction of a second.
 
-    Arguments are those of `free_assignment`; `hint` has the least excess, in any bytes.
+    Arguments are those of `free_assignment`; `hint` has that excess, in any bytes.
     """
     model = _model(sets, trace, tile, budget, workers=1)
-    return None if model is None else _near_hint(model, hint, model.floor)
+    return None if model is None else _near_hint(model, hint, max(bound, model.floor))
 
 
 def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | None) -> str:
@@ -196,7 +196,7 @@ def _within(
 def _least(model: PlacementModel, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
     """Least excess, then least bytes: near the hint first, then by the solver."""
     bound, own = max(bound, model.floor), model.tile.bytes
-    if hint is not None and (known := _near_hint(model, hint, bound)) is not None:
+    if hint is not None and (known := _near_hint(model, hint, bound)) is not None and known.complete:
         return known
     times = min(_MOST_TIMES, effort / _SEARCHED_EFFORT)
     near = _assignment(model, _searched(model, hint, bound, math.ceil(_FIRST * times)), bound, own)
@@ -216,13 +216,12 @@ def _least(model: PlacementModel, effort: float, hint: IntArray | None, bound: i
 
 
 def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignment | None:
-    """The least excess in the tile's own bytes, where the hint has it in more: best with a formula."""
+    """The least excess in the tile's own bytes or in few more, where the hint has it: best with a formula."""
     known = _assignment(model, _stacked(model, model.positions_of(hint)), bound, model.tile.bytes)
     if known.excess != bound:
         return None
     table = _folded(model, hint) if bound == model.floor else None
-    even = _evened(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
-    return even if even.complete else None
+    return _evened(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
 
 
 def _proved(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeAssignment:

@@ -11,6 +11,7 @@ import msgspec
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
+from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
@@ -103,7 +104,7 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask, *, bounds: bool = True
             workers=ask.workers,
             briefly=limits.families is not None and not asked,
             max_bytes=most,
-            hint=start.table if start is not None else None,
+            hint=_hint(case, start, ask),
             progress=_telling(case, start, ask),
         )
         proposal = _bounded(case, proposal, general, ask)
@@ -170,6 +171,19 @@ def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> FreeAssignment | 
     return _as_assignment(proposal, case.lowered.tile.bytes)
 
 
+def _hint(case: Case, start: FreeAssignment | None, ask: Ask) -> IntArray | None:
+    """Where a table starts from: in few bytes, rather from a formula in more that has less excess, folded."""
+    limits = case.lowered.layout
+    if limits.max_bytes is not None and not why_none_is_searched(case):
+        free = msgspec.structs.replace(limits, max_bytes=None, families=None)
+        problem = msgspec.structs.replace(case.lowered, layout=free)
+        part = replace(ask, budget=ask.budget.part(_HINT_SHARE))
+        wide = _as_assignment(search(problem, case.device, case.lanes, part), 0)
+        if wide is not None and (start is None or (wide.excess or 0) < (start.excess or 0)):
+            return wide.table
+    return start.table if start is not None else None
+
+
 def _as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
     """A formula as a table, of which only the bytes are bounded."""
     if proposal.layout is None:
@@ -187,13 +201,13 @@ def _smallest(
     tile, limits = case.lowered.tile, case.lowered.layout
     any_excess = nothing_known or (limits.objective.bytes_first and not ask.conflict_free)
 
-    def placed(lanes: Trace) -> tuple[FreeAssignment | None, bool]:
-        """What is found, and whether it has the excess that counting leaves."""
+    def placed(lanes: Trace, least: int | None) -> tuple[FreeAssignment | None, bool]:
+        """What is found, and whether it has the least excess, as far as that is known."""
         sets = phase_sets(lanes, tile, case.device, blocks(lanes, tile))
-        floor = counting_excess(sets)[0]
+        floor = counting_excess(sets)[0] if least is None else least
         if tile.elements > _MOST_ASKED and (start.excess == floor or not any_excess):
             assert start.table is not None
-            found = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=start.table)
+            found = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=start.table, bound=floor)
         else:
             most = tile.bytes if limits.objective.bytes_first and not ask.conflict_free else limits.max_bytes
             found = free_assignment(
@@ -201,12 +215,12 @@ def _smallest(
             )
         return found, found is not None and found.excess == floor
 
-    found, at_floor = placed(case.lanes)
+    found, at_floor = placed(case.lanes, None if any_excess else start.excess)
     if found is None or found.excess is None or not (at_floor or any_excess):
         return []
     if case.lanes.has_idle and found.complete and at_floor:
         # What weighs nothing should cost no more, either, where that is to be had.
-        kept, also = placed(case.lanes.with_idle())
+        kept, also = placed(case.lanes.with_idle(), None)
         if kept is not None and kept.complete and also:
             return [replace(kept, excess=found.excess, bound=found.bound)]
     return [found]
