@@ -59,7 +59,7 @@ def test_solve_has_the_limit_of_the_command(monkeypatch):
     left = []
     monkeypatch.setitem(layoutopt.search.block.solve.__kwdefaults__, "time_limit", SOLVE_LIMIT)
     monkeypatch.setattr(
-        "layoutopt.search.block.solve_tile", lambda _, **how: left.append(how["budget"].seconds)
+        "layoutopt.search.block.solve_tile", lambda _, gpu, ask: left.append(ask.budget.seconds)
     )
     problem = layoutopt.load("transpose_32x32_f32")
     layoutopt.solve(problem)

@@ -25,6 +25,21 @@ from layoutopt.search.scene import Scene
 SHAPE = (2, 3, 4, 5, 3)
 
 
+@pytest.mark.parametrize("limits", [{}, {"max_bytes": 2920}])
+def test_conflicts_that_remain_are_folded_into_few_bytes(limits):
+    """Taps of a convolution: no layout has fewer than 20, a pad reaches that in 5,432 bytes."""
+    whole = "tid + 256*i"
+    fill = [f"({whole})//363%2", f"({whole})//33%11", f"({whole})%33"]
+    accesses = [
+        writes("fill", 4, fill, i=3, where=f"({whole}) < 726"),
+        reads("taps", 4, ["c", "tid//31%9 + ky", "tid%31 + kx"], c=2, ky=3, kx=3),
+    ]
+    problem = one_tile("taps", [2, 11, 33], "f32", 256, accesses, target="sm_100", layout=limits)
+    result = solve(from_data(problem), time_limit=60)
+    assert (result.excess, result.family) == (20, "table")
+    assert 2904 <= result.bytes <= 2952
+
+
 def scene(**layout):
     """Five dimensions, read with each of two of them fastest."""
     accesses = []
