@@ -66,6 +66,7 @@ class Ask:
         progress: called with a line of text from time to time.
         method: "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
         every_layout: bounds of every layout are wanted where the families leave excess, not the layout alone.
+        indexed: the accesses' expressions say which lane touches what, so that index code can be compared.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -74,6 +75,7 @@ class Ask:
     progress: Progress = _silent
     method: Method = "auto"
     every_layout: bool = True
+    indexed: bool = True
 
     def __post_init__(self) -> None:
         check_workers(self.workers)

@@ -297,7 +297,7 @@ def formulas(case: Case, ask: Ask) -> Proposal:
     if tables.are_asked_for(case):  # afterwards
         families = tuple(f for f in problem.layout.families or () if f != "table")
         problem = tables.within(problem, families or ("none",))
-    part = replace(ask, budget=ask.budget.part(_SEARCH_SHARE))
+    part = replace(ask, budget=ask.budget.part(_SEARCH_SHARE), indexed=case.indexed)
     if is_large(case):
         return by_sample(case, ask, lambda some: search(problem, case.device, case.certain, part, some))
     tables_too = problem is case.lowered and not case.chooses

@@ -309,10 +309,10 @@ def test_numba_in_its_simulator(tmp_path):
 @every_problem
 def test_numba_functions_as_plain_python(path, monkeypatch):
     """Without Numba: the same functions, undecorated."""
+    problem, gpu, result = solved(path)
     stub = types.ModuleType("numba")
     stub.cuda = types.SimpleNamespace(jit=lambda **_: lambda f: f)
     monkeypatch.setitem(sys.modules, "numba", stub)
-    problem, gpu, result = solved(path)
     space, size = {}, problem.tile.element_bytes
     exec(code("numba", problem, gpu, result), space)
     name = plan(problem, gpu, result).name

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from command import layoutopt
 from conftest import ROOT
 from oracle import toy
-from written import data_of, planes, problem_of, reads, saved, writes
+from written import data_of, one_tile, planes, problem_of, reads, saved, writes
 
 from layoutopt import explain, solve
 from layoutopt.cli.explain import command
@@ -182,6 +182,18 @@ TWO_HALVES = data_of("""16 f32, 8 threads
     pairs: store 8 [2*((3*tid + tid // 1) % 8)]
     singles: load 4 [(2*tid + tid // 2 + 4*i) % 16]; i<2
     more: store 8 [2*((tid // 2 + tid % 2 * 4) % 8)]""")
+
+
+def test_lanes_in_another_order_have_no_index_code(monkeypatch):
+    """Their expressions say the order that they had, so that layouts are not compared by it."""
+    monkeypatch.setattr("layoutopt.index.index_code._codes", {})
+    accesses = [
+        writes("rows", 8, ["tid // 4", "2*(tid % 4)"], i=1),
+        reads("columns", 4, ["tid % 8", "tid // 8 + 4*i"], i=2, weight=2.5),
+    ]
+    data = one_tile("t", [8, 8], "f32", 32, accesses, layout={"minimise": "instructions"})
+    problem = from_data(data)
+    assert explain(problem).excess is not None
 
 
 def test_lane_orders_where_every_layout_has_conflicts():
