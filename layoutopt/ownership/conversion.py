@@ -15,6 +15,7 @@ from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.files.checks import MAX_ELEMENTS, check_element
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
 from layoutopt.ownership.instructions import Instruction, instructions
@@ -139,6 +140,7 @@ def convert(
     target: str | Device = "sm_90",
     max_bytes: int | None = None,
     minimise: Minimise = "bytes",
+    time_limit: float | None = None,
 ) -> Conversion:
     """The instructions that move a tile between two linear register layouts with the fewest wavefronts.
 
@@ -152,6 +154,7 @@ def convert(
         target: a GPU.
         max_bytes: of scratch.
         minimise: what comes after wavefronts: scratch, then instructions; or instructions, then rounds.
+        time_limit: seconds, after which the best so far is the answer; it takes milliseconds.
 
     Raises:
         ProblemFileError: an argument is wrong; `field` says which.
@@ -167,7 +170,8 @@ def convert(
         raise ProblemFileError("minimise", f"expected {expected}, got {described(minimise)}")
     if max_bytes is not None and (not isinstance(max_bytes, int) or max_bytes < 1):
         raise ProblemFileError("max_bytes", f"expected a number of bytes, got {described(max_bytes)}")
-    return _convert(tile, layouts, ("source", "destination"), threads, gpu, max_bytes, minimise)
+    budget = Budget.of_limit(time_limit)
+    return _convert(tile, layouts, ("source", "destination"), threads, gpu, max_bytes, minimise, budget)
 
 
 def convert_data(
@@ -188,7 +192,7 @@ def convert_data(
     places = "convert.from", "convert.to"
     gpu = device(asked.target, more)
     limit = asked.convert.max_bytes
-    return asked, _convert(asked.tile, layouts, places, asked.threads, gpu, limit, minimise)
+    return asked, _convert(asked.tile, layouts, places, asked.threads, gpu, limit, minimise, Budget())
 
 
 def _convert(
@@ -199,6 +203,7 @@ def _convert(
     gpu: Device,
     max_bytes: int | None,
     minimise: Minimise,
+    budget: Budget,
 ) -> Conversion:
     _check_tile(tile)
     element_bits = tile.element_bytes.bit_length() - 1
@@ -225,7 +230,11 @@ def _convert(
     shuffles = _shuffles(held, wanting, tile.element_bytes)
     most = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
     room = Room(most, minimise == "instructions")
-    found = list(plans(_stored(held), wanted, element_bits, shared, room))
+    found: list[Plan] = []
+    for plan in plans(_stored(held), wanted, element_bits, shared, room):
+        found.append(plan)
+        if budget.spent:
+            break
     if not found:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
         return Conversion("infeasible", 0, 0, 0, (), (), bound, shuffles, gpu.name, (), *about, why)

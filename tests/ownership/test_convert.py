@@ -152,6 +152,11 @@ def test_a_warp_at_a_time_is_the_least_scratch():
     assert "64 bytes" in found.reason
 
 
+def test_a_limit_of_time_keeps_what_there_is():
+    found = converted(time_limit=1e-9)
+    verify(found, MMA, ROWS, "f16")
+
+
 def test_renamed_registers_move_nothing():
     turned = {**MMA, "register": MMA["register"][::-1]}
     found = converted(MMA, turned)
@@ -338,6 +343,7 @@ def min_over_owners(layouts, side):
         ({"max_bytes": 0}, "max_bytes"),
         ({"max_bytes": "all"}, "max_bytes"),
         ({"minimise": "time"}, "minimise"),
+        ({"time_limit": -1}, "time_limit"),
         ({"source": {**MMA, "lane": MMA["lane"][:4]}}, "source.lane"),
         ({"source": {**MMA, "block": [[1, 0]]}}, "source"),
         ({"source": {**MMA, "warp": [[16, 0], [64, 0]]}}, "source.warp[1]"),
