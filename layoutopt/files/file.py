@@ -86,6 +86,8 @@ def from_data(raw: Any) -> Problem | Block:
     Raises:
         ProblemFileError: the data is not a problem; `field` says where.
     """
+    if isinstance(raw, dict) and "convert" in raw:
+        raise ProblemFileError("convert", "a conversion of registers, which `layoutopt convert` answers")
     kind: type[Problem | Block] = Block if isinstance(raw, dict) and "tiles" in raw else Problem
     problem = json_data.convert(written_out(templates.single(raw)), kind)
     check(problem)

@@ -411,6 +411,7 @@ def test_command(tmp_path):
     assert ran.returncode == 2
     assert "convert.to" in ran.stderr
     assert command("convert", ROOT / "README.md").returncode == 2
+    assert "`layoutopt convert`" in command("solve", path).stderr
 
 
 def test_what_an_h200_counted():
