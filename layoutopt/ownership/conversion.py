@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
@@ -29,6 +30,7 @@ Minimise = Literal["bytes", "instructions"]
 SCHEMA: Final = "layoutopt.conversion/1"
 MAX_REGISTER_BITS: Final = 10
 _PARTS: Final = ("register", "lane", "warp")
+_EVERY: Final = "every layout of scratch and every list of instructions"
 _NO_LIMIT: Final = 64  # bits of an offset
 
 
@@ -66,17 +68,17 @@ class Conversion:
     """
 
     status: Literal["optimal", "feasible", "infeasible"]
-    bytes: int
-    wavefronts: int
-    rounds: int
-    instructions: tuple[Instruction, ...]
-    register_copies: tuple[tuple[int, int], ...]
     proof: Bound
-    shuffles: int | None
     target: str
-    layout: tuple[tuple[int, ...], ...]
     registers: tuple[int, int]
     element_bytes: int
+    bytes: int = 0
+    wavefronts: int = 0
+    rounds: int = 0
+    instructions: tuple[Instruction, ...] = ()
+    register_copies: tuple[tuple[int, int], ...] = ()
+    layout: tuple[tuple[int, ...], ...] = ()
+    shuffles: int | None = None
     reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -213,49 +215,46 @@ def _convert(
     )
     _check_held(held, wanting, places[1])
     registers = 1 << len(held["register"]), 1 << len(wanting["register"])
-    about = registers, tile.element_bytes
+    made = partial(Conversion, target=gpu.name, registers=registers, element_bytes=tile.element_bytes)
     if copies := _copies_within_threads(held, wanting):
-        bound = Bound(0, "nothing moves between threads")
-        return Conversion("optimal", 0, 0, 0, (), copies, bound, 0, gpu.name, (), *about)
-    shared = memory(gpu)
-    wanted = _wanted(wanting)
-    for side in (*_stored(held), wanted):
-        if not any(moves(side, element_bits, shared)):
-            kind = "store" if side.stores else "load"
-            raise ProblemFileError(
-                "tile.element", f"no {kind} of {gpu.name} that a rule is published for moves such elements"
-            )
+        alone = Bound(0, "nothing moves between threads")
+        return made("optimal", alone, register_copies=copies, shuffles=0)
+    shared, wanted = memory(gpu), _wanted(wanting)
+    _check_moves((*_stored(held), wanted), element_bits, shared, gpu)
     lower = _lower_bound(held, wanted, element_bits, shared)
-    bound = Bound(lower, "every layout of scratch and every list of instructions")
-    shuffles = _shuffles(held, wanting, tile.element_bytes)
+    made = partial(made, proof=Bound(lower, _EVERY), shuffles=_shuffles(held, wanting, tile.element_bytes))
     most = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
-    room = Room(most, minimise == "instructions")
     found: list[Plan] = []
-    for plan in plans(_stored(held), wanted, element_bits, shared, room):
+    for plan in plans(_stored(held), wanted, element_bits, shared, Room(most, minimise == "instructions")):
         found.append(plan)
         if budget.spent:
             break
     if not found:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
-        return Conversion("infeasible", 0, 0, 0, (), (), bound, shuffles, gpu.name, (), *about, why)
+        return made("infeasible", reason=why)
     best = min(found, key=lambda plan: _rank(plan, minimise))
     listed = tuple(instructions(best, (held["register"], wanting["register"]), element_bits))
     wavefronts = _count(listed, gpu)
     if wavefronts < lower:
         raise VerificationError(f"{wavefronts} wavefronts, fewer than the bound {lower}")
-    return Conversion(
+    return made(
         "optimal" if wavefronts == lower else "feasible",
-        tile.element_bytes << best.offset_bits,
-        wavefronts,
-        best.rounds,
-        listed,
-        _repeats(wanting["register"]),
-        bound,
-        shuffles,
-        gpu.name,
-        tuple(_coordinates(vector, tile.shape) for vector in best.offset),
-        *about,
+        bytes=tile.element_bytes << best.offset_bits,
+        wavefronts=wavefronts,
+        rounds=best.rounds,
+        instructions=listed,
+        register_copies=_repeats(wanting["register"]),
+        layout=tuple(_coordinates(vector, tile.shape) for vector in best.offset),
     )
+
+
+def _check_moves(sides: Sequence[Side], element_bits: int, shared: Memory, gpu: Device) -> None:
+    for side in sides:
+        if not any(moves(side, element_bits, shared)):
+            kind = "store" if side.stores else "load"
+            raise ProblemFileError(
+                "tile.element", f"no {kind} of {gpu.name} that a rule is published for moves such elements"
+            )
 
 
 def _rank(plan: Plan, minimise: Minimise) -> tuple[int, ...]:
