@@ -118,10 +118,19 @@ def _workers(asked: int | None, place: str, head: Problem) -> int:
 
 
 def from_cover(data: Mapping[str, Any], place: str, head: Problem) -> Access:
-    """The data of a `CoverAccess` as an ordinary access with free lanes; its index is that of a copy.
+    """The data of a `CoverAccess` as an access with an index, whose lanes stay free.
+
+    The index is a first assignment of pieces to threads, consecutive threads at consecutive pieces; the
+    search may choose another.
+
+    Args:
+        data: the access as the file has it.
+        place: its path in the file, for errors.
+        head: a problem with the tile and threads; its own accesses do not matter.
 
     Raises:
-        ProblemFileError: there is no such box, or pieces do not divide it.
+        ProblemFileError: the box lies outside the tile, pieces do not divide it, or the loops given do not
+            run as often as the threads need.
     """
     access = json_data.convert(data, CoverAccess, place)
     tile, dims = head.tile, len(head.tile.shape)
@@ -159,5 +168,4 @@ def from_cover(data: Mapping[str, Any], place: str, head: Problem) -> Access:
             )
         work = replace(work, loops=access.loops)
     written = written_out(work, work.natural, plain, head.threads)
-    kept = {"lanes": plain.lanes, "values": plain.values, "global_": plain.global_, "order": plain.order}
-    return msgspec.structs.replace(written, **kept)
+    return msgspec.structs.replace(plain, index=written.index, loops=written.loops, where=written.where)

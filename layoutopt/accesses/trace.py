@@ -95,7 +95,7 @@ class Trace:
 
 
 def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Trace:
-    """Evaluate every access of `problem` over all its threads and iterations.
+    """Every warp instruction of every access, with weights scaled to whole numbers.
 
     Args:
         problem: whose accesses.
@@ -107,8 +107,9 @@ def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Tra
         ProblemFileError: an op, width, expression or coordinate is wrong; index errors name the
             access, the thread and the iteration.
     """
+    warps = -(-problem.threads // device.lanes)
     total = 0
-    parts = []
+    unweighted, weights = [], []
     for i, access in enumerate(problem.accesses):
         if isinstance(access.bytes, tuple):
             raise ProblemFileError(f"accesses[{i}].bytes", "a choice of widths is not supported here")
@@ -116,29 +117,26 @@ def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Tra
             raise ProblemFileError(
                 f"accesses[{i}].any", "values known only at run time are not supported here"
             )
-        total += math.prod(access.loops.values()) * -(-problem.threads // device.lanes) * device.lanes
+        total += math.prod(access.loops.values()) * warps * device.lanes
         if total > MAX_LANE_ACCESSES:
             raise ProblemFileError(
                 f"accesses[{i}].for", f"more than {MAX_LANE_ACCESSES} lane accesses in all; shorten the loops"
             )
-        parts.append(_trace_access(access, i, problem, device, budget or Budget()))
-    unit = math.lcm(*(w.denominator for _, w in parts if isinstance(w, Fraction)))
+        instructions, weight = _trace_access(access, i, problem, device, budget or Budget())
+        unweighted.append(instructions)
+        weights.append(weight)
+    unit = math.lcm(*(weight.denominator for weight in weights if isinstance(weight, Fraction)))
     if unit > MAX_WEIGHT:
         raise ProblemFileError(
             "accesses", f"weights need a common denominator of {shown(str(unit))}; at most {MAX_WEIGHT}"
         )
-    warps = -(-problem.threads // device.lanes)
     accesses = []
-    for part, weight in parts:
+    for instructions, weight in zip(unweighted, weights, strict=True):
         if isinstance(weight, Fraction):
-            scaled = np.full(len(part.element), int(weight * unit), np.int64)
-        else:
+            scaled = np.full(len(instructions.element), int(weight * unit), np.int64)
+        else:  # one for each iteration, in which every warp executes one instruction
             scaled = np.repeat(weight * unit, warps)
-        accesses.append(
-            LaneTrace(
-                part.name, part.op, part.operation, part.element, part.active, scaled, part.width_elements
-            )
-        )
+        accesses.append(replace(instructions, weight=scaled))
     return Trace(tuple(accesses), unit)
 
 
@@ -190,7 +188,7 @@ def environment(
 def _trace_access(
     access: Access, i: int, problem: Problem, device: Device, budget: Budget
 ) -> tuple[LaneTrace, IntArray | Fraction]:
-    """The trace without its weights; and they, by iteration where they differ."""
+    """The trace with no weights yet, and what `_weights` returns."""
     field = f"accesses[{i}]"
     tile = problem.tile
     if access.hardware is not None:

@@ -16,6 +16,7 @@ the instructions that a compiler makes of them; each must equal the layout's tab
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Final
@@ -223,37 +224,44 @@ class FormSearch:
         return cost, len(form.inside), whole, len(to_text(form.address))
 
 
-def _changes(values: IntArray, mask: BoolArray, axes: int) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
-    """What axes add to addresses, and what they flip of them, whatever the position on the other axes.
+def _changes(
+    addresses: IntArray, active: BoolArray, axes: int
+) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
+    """What each axis adds to the address, and which bits it flips, where that depends on no other axis.
 
-    An axis that does neither is in none of the two, and stays in the base.
+    So an address is the one at position 0 of these axes, XOR what they flip, plus what they add. An axis
+    whose effect depends on another one, or on the thread, is in neither dictionary.
 
     Args:
-        values: addresses, by the position on each of the first `axes` axes, then by thread.
-        mask: which count.
+        addresses: by position on each of the first `axes` axes, then by thread.
+        active: same shape; other addresses may be anything.
         axes: how many there are.
+
+    Returns:
+        Two dictionaries by axis: one number for each position on it.
     """
     added: dict[int, IntArray] = {}
     flipped: dict[int, IntArray] = {}
+    base = addresses
     for axis in range(axes):
-        change = _constant(values - np.take(values, [0], axis), mask, axis)
+        change = _constant(base - np.take(base, [0], axis), active, axis)
         if change is not None:
             added[axis] = change
-            values = values - _along(change, axis, values.ndim)
+            base = base - _along(change, axis, base.ndim)
     for axis in range(axes):
         if axis not in added:
-            change = _constant(values ^ np.take(values, [0], axis), mask, axis)
+            change = _constant(base ^ np.take(base, [0], axis), active, axis)
             if change is not None:
                 flipped[axis] = change & _MASK
-                values = values ^ _along(change, axis, values.ndim)
-    # Bits that one axis alone flips, and that no base holds, are added: an addend is free.
-    held = int(np.bitwise_or.reduce(values[mask] & _MASK))
+                base = base ^ _along(change, axis, base.ndim)
+    # A bit that no base sets and no other axis flips can be added as well, and an addend costs nothing.
+    base_bits = int(np.bitwise_or.reduce(base[active] & _MASK))
     for axis, change in flipped.items():
-        others = [int(np.bitwise_or.reduce(c)) for k, c in flipped.items() if k != axis]
-        kept = reduce(lambda a, b: a | b, others, held)
-        if (free := change & ~kept).any():
-            added[axis] = added.get(axis, 0) + free
-            flipped[axis] = change & kept
+        other_bits = [int(np.bitwise_or.reduce(c)) for k, c in flipped.items() if k != axis]
+        must_flip = reduce(operator.or_, other_bits, base_bits)
+        if (addable := change & ~must_flip).any():
+            added[axis] = addable
+            flipped[axis] = change & must_flip
     return added, flipped
 
 

@@ -148,7 +148,7 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
     if ask.method == "model":
         raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
     under = Under(problem, gpu, ask.budget)
-    each = [(all_of_them, under.estimated(result)) for all_of_them, result in _best_of_each(under, ask)]
+    each = [(all_of_them, under.estimated(result)) for all_of_them, result in _best_by_families(under, ask)]
     found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
     if not found:
         return under.solve(msgspec.structs.replace(problem.layout, minimise="excess"), ask)
@@ -172,7 +172,7 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
         return plainest
     found = [plainest]
     with suppress(OutOfTime):
-        found += (r for _, r in _best_of_each(under, ask) if r.layout is not None)
+        found += (r for _, r in _best_by_families(under, ask) if r.layout is not None)
     least = min(found, key=lambda result: _key(problem, result))
     if least is plainest:
         return plainest
@@ -215,30 +215,34 @@ class Under:
         return estimated(self._case, result)
 
 
-def _best_of_each(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
-    """Whether of all families, and the best layout: of all, and of choices of few whose index code is cheap.
+def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
+    """For each of several lists of families: whether it is all that are allowed, and the best layout in it.
 
-    Row-major and the pads come first: they take little and may be what comes out, for which a search over
-    everything may leave no time.
+    Row-major and pads come first, then all families, then the other lists that have cheap index code: the
+    first two are searched quickly and may win, and the search of all families may use up the time. A layout
+    that the hardware dictates is searched once.
 
     Raises:
         OutOfTime: the time was over before the first was there.
     """
     layout = under.problem.layout
-    allowed = layout.families or FAMILIES
-    choices = [layout.families]
+    lists = [layout.families]
     if not under.problem.is_dictated:
+        allowed = layout.families or FAMILIES
         pads, *others = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
-        choices = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
-    for k, families in enumerate(choices):
+        lists = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
+    everything = lists.index(layout.families)
+    for k, families in enumerate(lists):
         if k and ask.budget.spent:
             return
-        all_of_them, first = families == layout.families, k < choices.index(layout.families)
-        share = _ALL_SHARE if all_of_them else _FIRST_SHARE if first else 1 / (1 + len(choices) - k)
-        part = replace(ask, budget=ask.budget.part(share), every_layout=ask.every_layout and all_of_them)
+        if k < everything:
+            share = _FIRST_SHARE
+        else:
+            share = _ALL_SHARE if k == everything else 1 / (1 + len(lists) - k)
+        part = replace(ask, budget=ask.budget.part(share), every_layout=ask.every_layout and k == everything)
         constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
         try:
-            yield all_of_them, under.solve(constraints, part)
+            yield k == everything, under.solve(constraints, part)
         except OutOfTime:
             if k == 0:
                 raise

@@ -88,25 +88,31 @@ def best(
     Args:
         layouts: the cheapest to compute first; where they differ in bytes, by rising bytes.
         counter: counts them.
-        floor: weighted excess that no layout undercuts. Where it is reached, larger layouts are not
-            looked at, nor are costlier formulas beyond the batch at hand.
+        floor: weighted excess that no layout undercuts. Once a layout has it, the search ends at the first
+            batch without smaller ones.
         max_bytes: larger layouts are left out.
-        budget: the time there is; the first layouts are looked at in any case.
+        budget: the time there is; the first batch is counted in any case.
     """
-    least, found, cost = (math.inf, 0), None, 0
+    least: tuple[float, int] = math.inf, 0  # weighted excess and last offset of the best
+    found, found_operations = None, 0
     for batch in counter.batches(((layout, layout.table().ravel()) for layout in layouts), budget):
-        if least[0] <= floor and min(end for _, end, _ in batch) >= least[1]:
+        if least[0] <= floor and min(last for _, last, _ in batch) >= least[1]:
             break
-        fitting = [c for c in batch if max_bytes is None or c[1] + c[2].element_bytes <= max_bytes]
-        least, before = min([least, *((over, end) for over, end, _ in fitting)]), least
-        found = found if least == before else None
-        # Formulas cost far more than counts: only of layouts that none beats in bytes and excess.
-        for layout in (layout for over, end, layout in fitting if (over, end) == least):
+        fitting = [
+            ((excess, last), layout)
+            for excess, last, layout in batch
+            if max_bytes is None or last + layout.element_bytes <= max_bytes
+        ]
+        best_of_batch = min((counts for counts, _ in fitting), default=least)
+        if best_of_batch < least:
+            least, found = best_of_batch, None
+        # Index operations take far longer to count than excess, so only ties for the best are compared.
+        for layout in (layout for counts, layout in fitting if counts == least):
             if found is not None and budget.spent:
                 break
-            own = operations(offset_expression(layout))
-            if found is None or own < cost:
-                found, cost = layout, own
+            index_operations = operations(offset_expression(layout))
+            if found is None or index_operations < found_operations:
+                found, found_operations = layout, index_operations
     return found
 
 

@@ -117,14 +117,17 @@ def with_hints(
     budget: Budget,
     progress: Progress = lambda _: None,
 ) -> Result | Arrangement:
-    """The answer, with what would do better than it where it leaves conflicts.
+    """The answer; where its layout has conflicts, with a line on what to change in the file to have fewer.
+
+    Unchanged where the solver has chosen widths or lanes already, where values are known only at run time,
+    where the hardware dictates the layout, and for several tiles.
 
     Args:
         problem: what was solved.
         found: its answer.
         gpu: the device.
-        budget: the time there is.
-        progress: called with a line of text once something is asked.
+        budget: the time to look for such a change.
+        progress: called with a line of text before that starts.
     """
     if (
         isinstance(problem, Block)
@@ -133,9 +136,9 @@ def with_hints(
         or not found.excess
     ):
         return found
-    fixed = not any(access.any or isinstance(access.bytes, tuple) for access in problem.accesses)
-    if problem.is_dictated or is_free(problem) or not fixed:
-        return found  # what could be chosen was
+    open_width_or_value = any(access.any or isinstance(access.bytes, tuple) for access in problem.accesses)
+    if problem.is_dictated or is_free(problem) or open_width_or_value:
+        return found
     progress("conflicts remain; what would leave fewer")
     try:
         case = case_of(problem, gpu, budget=budget)

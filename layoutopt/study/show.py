@@ -108,26 +108,31 @@ def views(
 
 
 def _of_block(block: Block, gpu: Device, asked: _Asked, budget: Budget) -> Views:
-    """The views of one tile of several, under the layout that it gets beside the others."""
-    owners = {a.name: a.tile for a in block.accesses}
-    if asked.access is not None and asked.access not in owners:
-        raise ProblemFileError("--access", f"no access {asked.access!r}; there are {', '.join(owners)}")
+    """The views of one tile: that of the access asked for, else the one whose first layout conflicts most.
+
+    All tiles are solved, as they share the memory of a block.
+    """
+    tile_of = {a.name: a.tile for a in block.accesses}
+    if asked.access is not None and asked.access not in tile_of:
+        raise ProblemFileError("--access", f"no access {asked.access!r}; there are {', '.join(tile_of)}")
     if asked.access is None and (asked.warp is not None or asked.iteration):
         raise ProblemFileError("--access", "--warp and --iteration need it where there are several tiles")
     if asked.before not in (NONE, PUBLISHED, SOLVED):
         raise ProblemFileError("--layout", "a file holds the layout of one tile, and here are several")
     cases = {}
     for tile in block.tiles:
-        if asked.access is None or owners[asked.access] == tile.name:
+        if asked.access is None or tile_of[asked.access] == tile.name:
             with fields_of(block, tile):
-                _check_drawable(own := block.problem(tile))
-                cases[tile] = case_of(own, gpu)
+                problem = block.problem(tile)
+                _check_drawable(problem)
+                cases[tile] = case_of(problem, gpu)
     found = solve(block, target=gpu, budget=budget)
     results = {name: part.result for part in found.tiles for name in part.tiles}
     parts = {p.tile: p for p in placed(block, gpu, found).parts} if found.tiles else {}
     drawn = []
-    # A tile that only the hardware touches has nothing to draw, and says so where it is asked for or alone.
-    for tile in [tile for tile, case in cases.items() if case.lanes.taking_part] or cases:
+    # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.
+    touched = [tile for tile, case in cases.items() if case.lanes.taking_part]
+    for tile in touched or cases:
         with fields_of(block, tile):
             if tile.name in parts:
                 views = _of_part(parts[tile.name], results[tile.name], gpu, asked, len(block.tiles))

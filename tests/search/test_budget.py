@@ -366,5 +366,5 @@ def test_the_plainest_formula_stays_where_the_time_is_over_before_others(monkeyp
     def late(*_):
         raise OutOfTime
 
-    monkeypatch.setattr(sys.modules[solve.__module__], "_best_of_each", late)
+    monkeypatch.setattr(sys.modules[solve.__module__], "_best_by_families", late)
     assert solve(minimised("instructions")).offset == "x0*25 + x1"
