@@ -264,44 +264,57 @@ class _Joint:
     def _proposal(
         self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
     ) -> Proposal:
-        """What holds of a layout under lanes that are chosen, by what bounds every assignment."""
-        # What is proved of another order of objectives is no bound on each of them.
-        plainly = floor is not None and self.problem.layout.objective.excess_first
-        unit = case.lanes.weight_unit
-        everything = Bound(0, EVERY_LAYOUT)
-        proof = floor.proof if floor is not None else Proof(everything, everything)
-        bound = proof.objective if plainly else everything
-        shared = Fraction(str(bound.lower_bound)) * unit / self.scale
-        least = math.ceil(shared)
-        met = excess == least
-        size = case.size(case.table(layout))
+        """A layout under the lanes chosen for it, with the bounds that hold for every assignment of lanes.
+
+        Args:
+            case: the problem with these lanes.
+            layout: over bytes, as the case counts it.
+            excess: its weighted excess, in the trace's unit.
+            result: the answer that the layout comes from.
+            floor: the answer to a problem that no assignment of lanes undercuts, as `_floor` gives it.
+        """
+        objective = self.problem.layout.objective
+        nothing_proved = Bound(0, EVERY_LAYOUT)
+        proof = floor.proof if floor is not None else Proof(nothing_proved, nothing_proved)
+        # A proof for another order of objectives bounds neither the excess nor the bytes alone.
+        bound = proof.objective if objective.excess_first else nothing_proved
+
+        def in_trace_unit(weighted: float) -> Fraction:
+            """Excess of the relaxed problem, whose weights are `scale` times those of the file."""
+            return Fraction(str(weighted)) * case.lanes.weight_unit / self.scale
+
+        exact_bound = in_trace_unit(bound.lower_bound)
+        excess_bound = Bound(math.ceil(exact_bound), bound.scope)
         proved = floor is not None and floor.status is Status.OPTIMAL
-        # Where segments would have less than whole wavefronts, smaller layouts may have as few as this one.
-        decided = plainly and excess == shared and proved
-        size_bound = proof.bytes if decided else Bound(self.problem.tile.bytes, EVERY_LAYOUT)
-        counted = self.problem.layout.objective.counts_only  # which no time or code decides
-        complete = met and size == size_bound.lower_bound and counted
-        every = proof.every_layout
-        known = None
-        if bound.everywhere and least:
-            known = least, proof.evidence
-        elif every is not None:
-            known = math.ceil(Fraction(str(every.lower_bound)) * unit / self.scale), proof.evidence
-        reason = _NOT_ALL if floor is None or (proved and not complete) else floor.reason
-        if complete and floor is None:
-            reason = ""
+        # The relaxed problem proves its bytes at its own excess, which may be a fraction of a wavefront: at
+        # the next whole number, a smaller layout may exist.
+        bytes_bound = Bound(self.problem.tile.bytes, EVERY_LAYOUT)
+        if objective.excess_first and proved and excess == exact_bound:
+            bytes_bound = proof.bytes
+        size = case.size(case.table(layout))
+        bounds_met = excess == excess_bound.lower_bound and size == bytes_bound.lower_bound
+        complete = bounds_met and objective.counts_only
+        every_layout = None
+        if bound.everywhere and excess_bound.lower_bound:
+            every_layout = math.ceil(exact_bound), proof.evidence
+        elif proof.every_layout is not None:
+            every_layout = math.ceil(in_trace_unit(proof.every_layout.lower_bound)), proof.evidence
+        if floor is None:
+            reason = "" if complete else _NOT_ALL
+        else:
+            reason = _NOT_ALL if proved and not complete else floor.reason
         return Proposal(
             layout=layout,
             family=result.family or "",
             weighted_excess=excess,
             bytes=size,
-            excess_bound=Bound(least, bound.scope),
+            excess_bound=excess_bound,
             plain_floor=0,
-            bytes_bound=size_bound,
-            left_open=not counted,
+            bytes_bound=bytes_bound,
+            left_open=not objective.counts_only,
             reason=reason,
-            every_layout=known,
-            # As whoever dictates the layout needs it, whose lanes are not free.
+            every_layout=every_layout,
+            # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
             alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,
             decided_by=(floor.decided_by if floor is not None else None) or "",
         )
