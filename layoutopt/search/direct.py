@@ -150,45 +150,64 @@ class Pieces(NamedTuple):
 
 
 def pieces(tile: Tile, lanes: Trace, budget: Budget) -> Pieces | None:
-    """What stays together; None where two accesses want one element at two distances, or two in one place.
+    """The pieces that the accesses keep together.
+
+    None where no layout can: two elements would need two distances, or one place.
 
     Raises:
         OutOfTime: the time was over before all was joined.
     """
-    size, written = tile.element_bytes, [np.zeros(0, np.int64)]
-    joined = [np.zeros((3, 0), np.int64)]  # two elements, and how far the second lies behind the first
+    one, other, distance, written = _fixed_distances(tile, lanes, budget)
+    head, place = _joined(tile.elements, one, other, distance, budget)
+    if (place[one] + distance != place[other]).any():
+        return None
+    lowest = np.zeros(tile.elements, np.int64)
+    np.minimum.at(lowest, head, place)
+    place = place - lowest[head]
+    by_place = np.lexsort((place, head))
+    overlap = (np.diff(place[by_place]) < tile.element_bytes) & (np.diff(head[by_place]) == 0)
+    return None if overlap.any() else Pieces(head, place, written)
+
+
+def _fixed_distances(
+    tile: Tile, lanes: Trace, budget: Budget
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Pairs of elements that an access fixes: one, other, bytes from one to other; and `Pieces.written`."""
+    pairs, written = [np.zeros((3, 0), np.int64)], [np.zeros(0, np.int64)]
     for access in lanes.accesses:
         budget.check()
         starts = access.starts
-        joined += [
-            np.array([starts, starts + k, 0 * starts + k * size]) for k in range(1, access.width_elements)
-        ]
-        if access.operation.kind == "load.lds":
+        for k in range(1, access.width_elements):
+            pairs.append(np.array([starts, starts + k, np.full_like(starts, k * tile.element_bytes)]))
+        if access.operation.kind == "load.lds":  # lanes write side by side
             row, lane = np.nonzero(access.active)
-            first = access.active.argmax(axis=1)
-            one, behind = access.element[row, first[row]], (lane - first[row]) * access.operation.width_bytes
-            joined.append(np.array([one, access.element[row, lane], behind]))
+            first = access.active.argmax(axis=1)[row]
+            one, distance = access.element[row, first], (lane - first) * access.operation.width_bytes
+            pairs.append(np.array([one, access.element[row, lane], distance]))
             written.append(one)
-    one, other, behind = np.concatenate(joined, axis=1)
-    head, place = np.arange(tile.elements), np.zeros(tile.elements, np.int64)
-    while (head[one] != head[other]).any():
+    one, other, distance = np.concatenate(pairs, axis=1)
+    return one, other, distance, np.concatenate(written)
+
+
+def _joined(
+    elements: int, one: IntArray, other: IntArray, distance: IntArray, budget: Budget
+) -> tuple[IntArray, IntArray]:
+    """Of every element the first of its piece (its head), and the bytes from there to it.
+
+    Each step hangs heads below earlier heads, as union-find does: every head that a pair joins to an earlier
+    one moves below it (by its first such pair), until the two elements of every pair have one head.
+    """
+    head, place = np.arange(elements), np.zeros(elements, np.int64)
+    while (apart := head[one] != head[other]).any():
         budget.check()
-        # Of two pieces that belong together, the later head hangs from the earlier one; each from one.
-        gap = place[one] + behind - place[other]
-        low, high = np.minimum(head[one], head[other]), np.maximum(head[one], head[other])
-        gap = np.where(head[one] < head[other], gap, -gap)
-        high, at = np.unique(np.where(low < high, high, -1), return_index=True)
-        high, at = high[high >= 0], at[high >= 0]
-        head[high], place[high] = low[at], gap[at]
+        head_of_one, head_of_other = head[one[apart]], head[other[apart]]
+        gap = place[one[apart]] + distance[apart] - place[other[apart]]  # between the two heads
+        gap = np.where(head_of_one < head_of_other, gap, -gap)
+        later, pair = np.unique(np.maximum(head_of_one, head_of_other), return_index=True)
+        head[later], place[later] = np.minimum(head_of_one, head_of_other)[pair], gap[pair]
         while (head[head] != head).any():
             place, head = place + place[head], head[head]
-    lowest = np.zeros(tile.elements, np.int64)
-    np.minimum.at(lowest, head, place)
-    whole = np.lexsort((place, head))
-    near = (np.diff(place[whole]) < size) & (np.diff(head[whole]) == 0)
-    if near.any() or (place[one] + behind != place[other]).any():
-        return None
-    return Pieces(head, place - lowest[head], np.concatenate(written))
+    return head, place
 
 
 def may_be_others(problem: Problem, lanes: Trace, budget: Budget) -> bool:
