@@ -62,6 +62,20 @@ def test_several_tiles_are_checked_where_they_lie(holds, tmp_path):
         holds(problem, wrong, error, 1)
 
 
+def test_a_base_of_little_alignment_moves_whole_tiles(holds, tmp_path):
+    """The base has 4 bytes, what the accesses need: elements of 16 lie as they do from the tile's start."""
+    data = data_of("""16 threads; name block; target sm_90
+        tile A: 5x5 f32
+        tile B: 16x4 b128
+        a: load 4 [0, lane % 5]; tile A
+        b: load 2 [lane, 0]; tile B""")  # fmt: skip
+    data["layout"] = {"alignment_bytes": 4}
+    given = block_certificate_of(data, tmp_path)
+    starts = [place["base_bytes"] for part in given["tiles"] for place in part["places"]]
+    assert starts == [0, 100]
+    holds(data, given)
+
+
 def test_tiles_of_several_sizes_and_elements_that_share_a_layout_are_checked(holds, tmp_path):
     tiles = [BLOCK["tiles"][0], {"name": "C", "shape": [32, 8], "element": "f16"}]
     accesses = [BLOCK["accesses"][0], {**BLOCK["accesses"][2], "bytes": 2, "index": ["lane", "i"]}]

@@ -112,7 +112,8 @@ def check_tiles(block, part, devices):
     period = math.lcm(own["banks"] * own["bank_bytes"], WIDEST_BYTES)
     for shift in {start % period for spans in places.values() for start, _ in spans} - {0}:
         moved = [at + shift for at in found["byte_offsets"]]
-        check_layout(case, {**found, "byte_offsets": moved, "bytes": found["bytes"] + shift})
+        there = {**found, "byte_offsets": moved, "bytes": found["bytes"] + shift}
+        check_layout(case, there, shift, problem.get("layout", {}).get("alignment_bytes"))
     claimed = Fraction(str(own["bound"]["excess"]))
     bound = min(claimed, check_bound(case, own)) if claimed else Fraction(0)
     return Fraction(str(found["excess"])), bound, places, complete

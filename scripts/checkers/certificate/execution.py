@@ -160,13 +160,20 @@ class Case:
         return require(False, f"no such execution: {where}")
 
 
-def check_layout(case, given):
-    """Elements apart, vectors whole and aligned, wavefronts as stated."""
+def check_layout(case, given, start=0, promised=None):
+    """Elements apart, vectors whole and aligned, wavefronts as stated.
+
+    The tile starts at byte `start`: at a multiple of its elements' alignment, or of what is `promised` of the
+    base where that is less.
+    """
     table = given["byte_offsets"]
     require(len(table) == case.elements, f"{len(table)} offsets for {case.elements} elements")
     require(all(type(offset) is int for offset in table), "an offset is no whole number")
     order = sorted(table)
-    require(not any(at % case.align for at in table), f"an element is not aligned to {case.align} bytes")
+    apart = any((at - start) % case.align for at in table)
+    require(not apart, f"an element is not aligned to {case.align} bytes")
+    unit = min(case.align, promised or case.align)
+    require(start % unit == 0, f"the tile starts at {start}, no multiple of {unit}")
     require(order[0] >= 0, "an element lies below byte 0")
     require(all(b - a >= case.size for a, b in itertools.pairwise(order)), "elements overlap")
     require(order[-1] + case.size == given["bytes"], "the bytes")
