@@ -363,3 +363,14 @@ def test_no_forgery_is_accepted():
     assert [rule for rule, *_ in campaign.accepted] == []
     assert (len(campaign.wrong), campaign.true[0] > 5) == (0, True)
     assert len(campaign.made) > 15
+
+
+def test_the_best_by_instructions_is_not_called_checked():
+    """A layout without excess in the tile's bytes need not have the cheapest index, which comes first here."""
+    accesses = [reads("a", 4, ["i", "lane"], i=4)]
+    limits = {"minimise": "instructions"}
+    problem = one_tile("t", [64, 64], "f32", 32, accesses, target="sm_90", layout=limits)
+    given = certified(problem, device("sm_90"))
+    assert given["bound"]["excess"] == given["layout"]["excess"] == 0
+    given["status"] = "optimal"
+    assert forge_certificates.verdict(problem, as_forged(problem, given)) == 3
