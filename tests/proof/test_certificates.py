@@ -321,6 +321,16 @@ def test_counting_holds_for_each_access_by_its_own_banks(tmp_path):
     assert (code, text.count(": checked")) == (0, 3), text
 
 
+def test_counting_knows_rows_of_two_words(tmp_path):
+    """32 words, four apart, in 8 banks of rows of two words: two wavefronts of one tile, never one."""
+    data = data_of("32 c128, 32 threads; target sm_30", "heads: load 4 [tid]")
+    problem, gpu = from_data(data), device("sm_30")
+    given = certificate(problem, gpu, solve(problem, conflict_free=True))
+    assert (given["status"], given["bound"]["excess"]) == ("infeasible", 1)
+    code, text = checked(data, given, tmp_path)
+    assert (code, text.count(": checked")) == (0, 2), text
+
+
 def test_counting_counts_equal_addresses_where_they_are_served_one_by_one(tmp_path):
     """Two lanes add to each of two words in two banks: two wavefronts where the words alone need one."""
     access = access_from("a: atomic 4 [tid // 2]")

@@ -29,7 +29,7 @@ class Case:
         require(self.size % self.align == 0 and self.align & (self.align - 1) == 0, "the element's alignment")
         self.shape[-1] //= self.packed
         self.elements = math.prod(self.shape)
-        # Where words of one row of a bank are served together, nothing here bounds what other layouts cost.
+        # Where words of one row of a bank are served together, counting alone bounds what other layouts cost.
         self.by_rows = any(rule["row_words"] > 1 for rule in given["served"].values())
         self.operations = {access["name"]: str(access.get("op")) for access in problem["accesses"]}
         executed = sum(math.prod(access.get("for", {}).values()) for access in problem["accesses"])
@@ -102,11 +102,11 @@ class Case:
         words: as many as can start in one.
         """
         word, weight, counting = self.given["bank_bytes"], {}, Fraction(0)
-        if self.by_rows:
-            return weight, counting
         for name, _, _, times, lanes in self.runs:
             rule = self.given["served"][name]
             banks, every = rule["banks"], list if rule["serialises_equal"] else set
+            # Words of one row that share a bank are served as one (and then a group of lanes has 32 at most).
+            shared = 1 if rule["serialises_equal"] else max(1, rule["row_words"] // banks)
             for some in self.together(name, lanes):
                 starts = [lanes[at] for at in some]
                 loose = [e for e in starts if self.vector[e][0] < word]
@@ -118,13 +118,13 @@ class Case:
                         (k, p): len(self.within(every(listed), k, p)) for k in (1, 2, 4) for p in range(k)
                     }
                     counts[1, 0] += -(-len(every(loose)) // -(-word // self.size))
-                    least = max(-(-count // max(1, banks // k)) for (k, _), count in counts.items())
+                    least = max(-(-count // (shared * max(1, banks // k))) for (k, _), count in counts.items())
                     if rule["serialises_equal"]:
                         least = max(least, *map(starts.count, starts))
                     distinct, repeats = frozenset(listed), len(set(listed)) < len(listed)
                     ideal = -(-(len(distinct) + len(set(loose))) // banks)
                     counting += times * max(0, least - ideal)
-                    firm = least == ideal == 1 and banks == self.given["banks"]
+                    firm = least == ideal == 1 and banks == self.given["banks"] and rule["row_words"] == 1
                     if firm and distinct and times and not (repeats and rule["serialises_equal"]):
                         weight[distinct] = weight.get(distinct, 0) + times
         return weight, counting

@@ -109,11 +109,11 @@ def check(problem, given, devices, implied=()):
             what = "serves" if choice[1] == math.inf else "is without conflicts"
             say(f"infeasible: of {choice[0]} layouts of whole boxes, pages or copies none {what}: checked")
         else:
-            closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths)))
+            closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths), case.by_rows))
     return all(closed)
 
 
-def check_infeasible(given, elements, bound, other_widths):
+def check_infeasible(given, elements, bound, other_widths, by_rows):
     """Whether what was refuted is refuted by arithmetic."""
     most, refuted = given["max_bytes"], given["refuted"]
     known = refuted in (ANY_IN_SCOPE, CONFLICT_FREE, f"a layout of {most} bytes")
@@ -126,9 +126,9 @@ def check_infeasible(given, elements, bound, other_widths):
     if refuted == CONFLICT_FREE and bound > 0 and not other_widths:
         say("infeasible: no layout of any kind is without conflicts: checked")
         return True
-    by_hand = given["rests_on"].startswith("arithmetic") and not other_widths
+    by_hand = given["rests_on"].startswith("arithmetic") and not other_widths and not by_rows
     require(not by_hand, f"no arithmetic refutes {refuted}")
-    say(f"infeasible: {refuted}: NOT CHECKED, that there is none rests on layoutopt's search")
+    say(f"infeasible: {refuted}: NOT CHECKED, that there is none rests on {given['rests_on']}")
     return False
 
 
