@@ -11,6 +11,10 @@ The first line of a problem says what is asked of whom, each further one an acce
 import json
 import re
 
+import pytest
+from msgspec.structs import replace
+
+from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 
 FIELDS = ("where", "weight", "any", "any_is", "tile", "notes")
@@ -159,3 +163,35 @@ def planes():
     """Three lines of a plane of four points: every two meet, on two banks."""
     lines = (f"line {d}: load 4 [(tid * {d}) ^ c]; c<4" for d in (1, 2, 3))
     return data_of("4 f32, 2 threads", *lines)
+
+
+def lines_of(n, m=None, lines=("rows", "columns", "diagonals"), **layout):
+    """Words in n rows of m, of which m lanes have a row, a column or a wrapped diagonal at a time."""
+    m = m or n
+    row = "tid" if m <= n else f"min(tid, {n - 1})"
+    index = {"rows": ("i", "tid", n), "columns": (row, "i", m), "diagonals": (row, f"(tid + i) % {m}", m)}
+    accesses = [reads(name, 4, [*index[name][:2]], i=index[name][2]) for name in lines]
+    return data_of(f"{n}x{m} f32, {m} threads", *accesses, layout=layout)
+
+
+def by_lane(values):
+    """An expression that gives lane k the k-th value."""
+    *others, text = map(str, values)
+    for lane, value in reversed([*enumerate(others)]):
+        text = f"({value} if tid == {lane} else {text})"
+    return text
+
+
+def constrained(problem, **layout):
+    """The problem with other constraints on its layout."""
+    return replace(problem, layout=replace(problem.layout, **layout))
+
+
+def refused_with(message):
+    """The wrong file or request is refused, in these words."""
+    return pytest.raises(ProblemFileError, match=re.escape(message))
+
+
+def rows_of(comparison):
+    """Its rows by their families."""
+    return {row.family: row for row in comparison.rows}
