@@ -124,7 +124,7 @@ def test_tests_lie_in_rooms():
 
 def test_heavy_libraries_have_one_importer():
     assert importers("ortools") == {"model/cp_sat.py"}
-    assert importers("distributed") == {"sweeps/cluster.py"}
+    assert importers("distributed") == {"sweeps/workers.py"}
     assert importers("pyarrow") == {"sweeps/export.py"}
     assert importers("sympy") == {"expressions/sympy_form.py"}
     assert importers("matplotlib") == {"report/plot.py"}

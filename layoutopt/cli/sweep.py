@@ -20,7 +20,7 @@ from layoutopt.problems.answer import METHODS, Method
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
     from layoutopt.sweeps.store import Store
-    from layoutopt.sweeps.sweep import Progress, Sweep
+    from layoutopt.sweeps.sweep import Sweep
 
 _SHOWN_EVERY_SECONDS: Final = 0.2
 _NOTED_EVERY_SECONDS: Final = 60.0
@@ -128,13 +128,14 @@ class _Shown:
         self.show = progress("sweep") if self.live else note
         self.next = time.monotonic() + (0 if self.live else _NOTED_EVERY_SECONDS)
 
-    def __call__(self, now: Progress) -> None:
+    def __call__(self, now: Sweep) -> None:
         """Say how far it is, if the last time is long enough ago."""
         if time.monotonic() < self.next:
             return
         self.next = time.monotonic() + (_SHOWN_EVERY_SECONDS if self.live else _NOTED_EVERY_SECONDS)
         left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
-        self.show(f"{now.before + now.done:,} of {now.total:,}, {now.rate:.1f} a second{left}")
+        done = now.answered_before + now.solved.total()
+        self.show(f"{done:,} of {now.questions:,}, {now.rate:.1f} a second{left}")
 
 
 def _duration(seconds: float) -> str:
@@ -151,10 +152,9 @@ def _tell(done: Sweep) -> None:
         note(f"error: and {len(done.wrong) - _NAMED:,} more that are wrong")
     for outcome in done.lost[:_NAMED]:
         note(f"error: {outcome.hash[:12]}: {one_line(outcome.error)}")
-    rate = done.solved.total() / max(done.seconds, 1e-9)
     note(
         f"{done.problems:,} problems, {done.questions:,} different: {done.answered_before:,} were answered, "
-        f"{done.solved.total():,} solved in {done.seconds:.1f} s ({rate:.1f} a second)"
+        f"{done.solved.total():,} solved in {done.seconds:.1f} s ({done.rate:.1f} a second)"
     )
 
 
@@ -185,6 +185,6 @@ def _report(store: Store, export: Path | None, as_json: bool, more: dict[str, An
     if export is not None:
         write_all({export: partial(EXPORTS[export.suffix], store, export.stem)})
     if as_json:
-        say_json(found.to_json() | more)
+        say_json(vars(found) | more)
     else:
         say(text_of(found))

@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
 from layoutopt import __version__
@@ -18,38 +18,29 @@ from layoutopt.ground.escape import comment, csv_cell, identifier
 from layoutopt.layout.formula import coordinate_ranges, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
-from layoutopt.sweeps.store import Store, typed
+from layoutopt.sweeps.store import Answered, Store, typed
 
-_FIXED: Final = (
-    "name", "target", "shape", "status", "excess", "bytes", "declared_bytes", "alignment_bytes", "family",
-    "offset", "wavefronts", "ideal", "seconds", "error", "source", "hash",
-)  # fmt: skip
-_INTEGERS: Final = ("bytes", "declared_bytes", "alignment_bytes")
-_NUMBERS: Final = ("excess", "wavefronts", "ideal", "seconds")
+# Columns after those of the parameters, and the types of their values.
+_FIXED: Final[dict[str, type]] = {
+    "name": str, "target": str, "shape": str, "status": str, "excess": float, "bytes": int,
+    "declared_bytes": int, "alignment_bytes": int, "family": str, "offset": str, "wavefronts": float,
+    "ideal": float, "seconds": float, "error": str, "source": str, "hash": str,
+}  # fmt: skip
 _PIECE: Final = 10_000
 
 
-def rows(store: Store, params: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Each problem as one level of names and values: the columns of parameters, then what came of it."""
-    for one in store.answered():
-        tile, answer = one.tile, one.answer or {}
-        row = dict.fromkeys(map(_column, params)) | {_column(name): v for name, v in tile.params.items()}
-        row |= {name: answer.get(name) for name in _FIXED}
-        for total in ("wavefronts", "ideal"):
-            reports = answer.get("accesses")
-            row[total] = sum(report[total] for report in reports) if reports else None
-        row |= {"name": tile.name, "target": tile.target, "shape": "x".join(map(str, tile.shape))}
-        row |= {"status": one.status, "seconds": one.seconds, "error": one.error}
-        yield row | {"source": tile.source, "hash": tile.hash}
-
-
-def parameters(store: Store) -> dict[str, type[int] | type[str]]:
-    """The parameters of all problems in a store: whether all values are integers, else text."""
-    found: dict[str, type[int] | type[str]] = {}
+def parameters(store: Store) -> dict[str, type]:
+    """The parameters of all problems in a store: integers, where all values are, else text."""
+    found: dict[str, type] = {}
     for one in store.answered():
         for name, value in one.tile.params.items():
             found[name] = found.get(name, int) if isinstance(value, int) else str
     return found
+
+
+def columns(store: Store) -> dict[str, type]:
+    """The columns of a table: parameters, then what came of each problem."""
+    return {_column(name): kind for name, kind in parameters(store).items()} | _FIXED
 
 
 def _column(parameter: str) -> str:
@@ -57,14 +48,25 @@ def _column(parameter: str) -> str:
     return f"param_{parameter}" if parameter in _FIXED else parameter
 
 
+def row(one: Answered) -> dict[str, Any]:
+    """The values of a problem's columns, those that it has."""
+    tile, answer = one.tile, one.answer or {}
+    reports = answer.get("accesses") or ()
+    totals = {total: sum(report[total] for report in reports) for total in ("wavefronts", "ideal") if reports}
+    own: dict[str, Any] = {"name": tile.name, "target": tile.target, "shape": "x".join(map(str, tile.shape))}
+    own |= {"status": one.status, "seconds": one.seconds, "error": one.error}
+    own |= {"source": tile.source, "hash": tile.hash}
+    given = {_column(name): value for name, value in tile.params.items()}
+    return given | {name: answer.get(name) for name in _FIXED} | totals | own
+
+
 def write_csv(store: Store, _: str, file: BinaryIO) -> None:
     """Comma-separated values with a line of names."""
-    params = parameters(store)
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    out = csv.DictWriter(text, [*map(_column, params), *_FIXED])
+    out = csv.DictWriter(text, columns(store))
     out.writeheader()
-    for row in rows(store, params):
-        out.writerow({name: csv_cell(value) for name, value in row.items()})
+    for one in store.answered():
+        out.writerow({name: csv_cell(value) for name, value in row(one).items()})
     text.detach()
 
 
@@ -72,13 +74,8 @@ def write_json(store: Store, _: str, file: BinaryIO) -> None:
     """A list of objects: parameters, status, and the answer as `solve --json` prints it."""
     for number, one in enumerate(store.answered()):
         tile = one.tile
-        data: dict[str, Any] = {
-            "source": tile.source,
-            "params": tile.params,
-            "name": tile.name,
-            "status": one.status,
-        }
-        data |= {"seconds": one.seconds, "error": one.error, "result": one.answer}
+        data: dict[str, Any] = {"source": tile.source, "params": tile.params, "name": tile.name}
+        data |= {"status": one.status, "seconds": one.seconds, "error": one.error, "result": one.answer}
         file.write((",\n" if number else "[\n").encode() + json.dumps(data).encode())
     file.write(b"\n]\n" if file.tell() else b"[]\n")
 
@@ -95,20 +92,18 @@ def write_parquet(store: Store, _: str, file: BinaryIO) -> None:
         from pyarrow import parquet
     except ImportError as error:
         raise MachineError(f".parquet needs pyarrow ({error}): pip install 'layoutopt[parquet]'") from None
-    params = parameters(store)
-    texts = [_column(name) for name, kind in params.items() if kind is str]
-    kinds = dict.fromkeys(map(_column, params), arrow.int64()) | dict.fromkeys(texts, arrow.string())
-    kinds |= dict.fromkeys(_FIXED, arrow.string()) | dict.fromkeys(_NUMBERS, arrow.float64())
-    kinds |= dict.fromkeys(_INTEGERS, arrow.int64())
-    schema = arrow.schema(list(kinds.items()))
+    kinds = columns(store)
+    types = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
     with parquet.ParquetWriter(file, schema) as out:
-        found = rows(store, params)
-        while piece := list(itertools.islice(found, _PIECE)):
-            for row in piece:
-                for name, value in row.items():
-                    if kinds[name] == arrow.int64() and isinstance(value, int) and value.bit_length() > 63:
+        rows = map(row, store.answered())
+        while piece := list(itertools.islice(rows, _PIECE)):
+            for name, kind in kinds.items():
+                for values in piece:
+                    value = values.get(name)
+                    if kind is int and isinstance(value, int) and value.bit_length() > 63:
                         raise ProblemFileError(name, f"integers of Parquet have 64 bits; given {value}")
-                row.update({name: str(row[name]) for name in texts if row[name] is not None})
+                    values[name] = str(value) if kind is str and value is not None else value
             out.write_table(arrow.Table.from_pylist(piece, schema=schema))
 
 
@@ -131,13 +126,12 @@ def write_header(store: Store, name: str, file: BinaryIO) -> None:
             why = "its layout is a table" if layout is not None else f"it has no layout ({one.status})"
             left_out.append(f"// {comment(one.tile.name)} is not here: {why}")
             continue
-        dims = len(layout.shape)
-        rank = max(rank, dims)
+        rank = max(rank, len(layout.shape))
         formula = formulas.setdefault(_formula(layout), len(formulas))
-        values = [_in_c(str, one.tile.name)]
-        values += [_in_c(kind, one.tile.params.get(p, kind())) for p, kind in params.items()]
-        values += map(str, (found.bytes, found.declared_bytes, found.alignment_bytes, found.excess, dims))
-        values += [f"{{{', '.join(map(str, layout.shape))}}}", str(formula)]
+        values = [_in_c(one.tile.name)]
+        values += [_in_c(kind(one.tile.params.get(p, kind()))) for p, kind in params.items()]
+        values += map(str, (found.bytes, found.declared_bytes, found.alignment_bytes, found.excess))
+        values += [str(len(layout.shape)), f"{{{', '.join(map(str, layout.shape))}}}", str(formula)]
         entries.append(f"{{{', '.join(values)}}},")
     space = f"layoutopt_{identifier(name)}"
     about = [
@@ -145,16 +139,15 @@ def write_header(store: Store, name: str, file: BinaryIO) -> None:
         f"// constexpr auto tile = {space}::tiles[{space}::find(...)];",
         *left_out,
     ]
-    declared = {p: "const char*" if kind is str else "long long" for p, kind in params.items()}
-    fields = lines((f"{kind} param_{p};" for p, kind in declared.items()), 4)
+    declared = {f"param_{p}": "const char*" if kind is str else "long long" for p, kind in params.items()}
+    fields = lines((f"{kind} {p};" for p, kind in declared.items()), 4)
     count = len(entries)
     head = {"NAMESPACE": space, "PARAMETERS": fields, "COUNT": count, "AT_LEAST_ONE": max(1, count)}
     cases = lines((f"case {number}: return {text};" for text, number in formulas.items()), 4)
     called = lines(helpers(cases, "of", "LAYOUTOPT_FUNCTION", "long long"))
     text = lines(about) + filled("sweep", "head", RANK=rank, **head) + lines(entries, 4)
     text += filled("sweep", "functions", CALLED=called, RANK=rank, FORMULAS=cases)
-    text += _find("find_name", {"name": "const char*"})
-    text += _find("find", {f"param_{p}": kind for p, kind in declared.items()}) if params else ""
+    text += _find("find_name", {"name": "const char*"}) + (_find("find", declared) if declared else "")
     file.write(f"{text}}}  // namespace {space}\n".encode())
 
 
@@ -165,13 +158,13 @@ def _formula(layout: Layout) -> str:
     return to_c(offset, {f"x[{x[1:]}]": r for x, r in coordinate_ranges(layout.shape).items()}, called="of")
 
 
-def _in_c(kind: type, value: int | str) -> str:
+def _in_c(value: int | str) -> str:
     """A value as an integer or a string literal of C++."""
-    if kind is int:
+    if isinstance(value, int):
         return str(value)
     plain = "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
-        for byte in str(value).encode("utf-8", "replace")
+        for byte in value.encode("utf-8", "replace")
     )
     return f'"{plain}"'
 

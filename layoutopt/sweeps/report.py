@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -39,66 +39,61 @@ class Summary:
     without_formula: list[str] = field(default_factory=list)
     without_formula_count: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready data."""
-        return {**vars(self), "by_status": dict(sorted(self.by_status.items()))}
-
 
 def summary_of(store: Store) -> Summary:
     """Count what a store holds."""
-    found = Summary()
+    found, statuses = Summary(), Counter[str]()
     seen: set[tuple[str | None, str | None]] = set()
-    slow: list[tuple[float, int, str, str]] = []
-    bad: list[tuple[float, int, str, str]] = []
-    for number, one in enumerate(store.answered()):
-        named = -number, one.tile.name, one.status
+    for one in store.answered():
         found.total += 1
-        found.by_status[one.status] = found.by_status.get(one.status, 0) + 1
+        statuses[one.status] += 1
         found.conflict_free += one.excess == 0
+        said = {"name": one.tile.name, "status": one.status}
         key = one.tile.hash, one.tile.device
         if key not in seen and one.seconds is not None:
             found.seconds += one.seconds
-            slow = heapq.nlargest(_LISTED, [*slow, (one.seconds, *named)])
+            _keep_most(found.slowest, {**said, "seconds": one.seconds}, "seconds")
         seen.add(key)
         if one.excess:
-            bad = heapq.nlargest(_LISTED, [*bad, (one.excess, *named)])
+            _keep_most(found.worst, {**said, "excess": one.excess}, "excess")
         if _no_formula(one):
             found.without_formula_count += 1
-            if len(found.without_formula) < _NAMED:
-                found.without_formula.append(one.tile.name)
-    found.different = len(seen)
-    found.seconds = round(found.seconds, 3)
-    found.slowest = [{"name": name, "status": s, "seconds": round(spent, 3)} for spent, _, name, s in slow]
-    found.worst = [{"name": name, "status": s, "excess": excess} for excess, _, name, s in bad]
+            found.without_formula += [one.tile.name][: _NAMED - len(found.without_formula)]
+    found.by_status = dict(sorted(statuses.items()))
+    found.different, found.seconds = len(seen), round(found.seconds, 3)
+    found.slowest = [{**row, "seconds": round(row["seconds"], 3)} for row in found.slowest]
     return found
+
+
+def _keep_most(rows: list[dict[str, Any]], row: dict[str, Any], column: str) -> None:
+    """Add a row, and keep the first of those with the most."""
+    rows.append(row)
+    rows.sort(key=lambda row: -row[column])
+    del rows[_LISTED:]
 
 
 def _no_formula(one: Answered) -> bool:
     """Whether it is answered, and by no formula without conflicts."""
-    if one.answer is None:
-        return one.status == "infeasible"
-    layout = one.answer.get("layout")
+    layout = (one.answer or {}).get("layout")
     return bool(one.excess) or one.status == "infeasible" or bool(layout and layout.get("lookup"))
 
 
 def text_of(found: Summary) -> str:
     """The summary for a terminal, ending in a newline."""
-    statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(found.by_status.items()))
+    statuses = ", ".join(f"{count:,} {status}" for status, count in found.by_status.items())
+    more = found.without_formula_count - _LISTED
+    lists = {
+        "slowest": [f"{row['seconds']:9.3f} s  {row['status']:10}  {row['name']}" for row in found.slowest],
+        "worst": [f"{row['excess']:9g} excess  {row['status']:10}  {row['name']}" for row in found.worst],
+        "without a formula that has no conflicts": found.without_formula[:_LISTED]
+        + ([f"and {more:,} more"] if more > 0 else []),
+    }
     lines = [
         f"{found.total:,} problems ({found.different:,} different): {statuses or 'none'}",
         f"{found.conflict_free:,} without conflicts, {found.without_formula_count:,} that no formula serves"
         " without conflicts",
         f"{found.seconds:,.1f} s of solving",
     ]
-    if found.slowest:
-        lines += ["", "slowest"]
-        lines += [f"  {row['seconds']:9.3f} s  {row['status']:10}  {row['name']}" for row in found.slowest]
-    if found.worst:
-        lines += ["", "worst"]
-        lines += [f"  {row['excess']:9g} excess  {row['status']:10}  {row['name']}" for row in found.worst]
-    if found.without_formula:
-        lines += ["", "without a formula that has no conflicts"]
-        lines += [f"  {name}" for name in found.without_formula[:_LISTED]]
-        if found.without_formula_count > _LISTED:
-            lines.append(f"  and {found.without_formula_count - _LISTED:,} more")
+    for title, rows in lists.items():
+        lines += ["", title, *(f"  {row}" for row in rows)] if rows else []
     return "\n".join(lines) + "\n"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -22,31 +21,12 @@ from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Problem
 from layoutopt.search.proposal import check_method, check_workers
-from layoutopt.sweeps import cluster, local
 from layoutopt.sweeps.store import Answered, Store, Tile, typed
-from layoutopt.sweeps.task import LOST, Outcome, Task, device_digest, digest, spelling_of
+from layoutopt.sweeps.task import LOST, Outcome, Task, device_digest, digest
+from layoutopt.sweeps.workers import outcomes
 
 _PIECE: Final = 500
-_READ_FIRST: Final = 40  # pieces
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a sweep is.
-
-    Attributes:
-        total: different questions, as far as they are read.
-        before: of them, answered before the sweep began.
-        done: answered now.
-        rate: answers a second.
-        seconds_left: at this rate; None while not all of them are read.
-    """
-
-    total: int
-    before: int
-    done: int
-    rate: float
-    seconds_left: float | None
+_READ_FIRST: Final = 20  # pieces, so that the time that is left is known
 
 
 @dataclass
@@ -60,7 +40,8 @@ class Sweep:
         answered_before: questions whose answers were in the store.
         outcomes: questions by status, and whether conflicts remain.
         solved: by status, of those solved now; `lost` where processes died of a problem.
-        seconds: that it took.
+        seconds: that it took, so far.
+        all_read: whether all problems are read, so that no more questions come.
     """
 
     store: Store
@@ -72,6 +53,18 @@ class Sweep:
     solved: Counter[str] = field(default_factory=Counter)
     lost: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
+    all_read: bool = False
+
+    @property
+    def rate(self) -> float:
+        """Questions solved in a second."""
+        return self.solved.total() / max(self.seconds, 1e-9)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At this rate; None while not all problems are read."""
+        left = self.questions - self.answered_before - self.solved.total()
+        return left / self.rate if self.all_read and self.rate else None
 
     def answered(self) -> Iterator[Answered]:
         """Every problem in the store with its answer, in the order in which they came."""
@@ -89,9 +82,7 @@ class Sweep:
     def __enter__(self) -> Sweep:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -105,7 +96,7 @@ def sweep(
     conflict_free: bool = False,
     method: Method = "auto",
     devices: Sequence[Device] = (),
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[Sweep], None] = lambda _: None,
 ) -> Sweep:
     """Solve many problems: each question once, on all cores or a cluster, every answer kept as it comes.
 
@@ -119,7 +110,7 @@ def sweep(
         conflict_free: make any excess infeasible.
         method: as for `solve`.
         devices: those beside the package's.
-        progress: called after each answer.
+        progress: called after each answer with what is done.
 
     Raises:
         MachineError: the cluster is gone, or has another version of layoutopt.
@@ -133,15 +124,11 @@ def sweep(
     done = Sweep(Store(Path(store) if store is not None else None, write=True))
     try:
         read = itertools.chain.from_iterable(_items(one, k, over) for k, one in enumerate(sources, 1))
-        questions = _Questions(done, read, devices, time_limit, conflict_free, method)
-        found = (
-            cluster.outcomes(questions.tasks(), scheduler, devices)
-            if scheduler is not None
-            else local.outcomes(questions.tasks(), workers, devices)
-        )
-        for outcomes in found:
-            questions.keep(outcomes)
-            progress(questions.progress(time.monotonic() - begun))
+        questions = _Questions(done, read, devices, Task("", b"", time_limit, conflict_free, method))
+        for found in outcomes(questions.tasks(), devices, workers=workers, scheduler=scheduler):
+            questions.keep(found)
+            done.seconds = time.monotonic() - begun
+            progress(done)
     except BaseException:
         done.close()
         raise
@@ -155,59 +142,47 @@ class _Questions:
     Attributes:
         seen: questions so far, by hash and device.
         device: digests of the devices of what is under way, by hash.
-        all_read: whether nothing is left to read.
     """
 
-    def __init__(
-        self,
-        done: Sweep,
-        read: Iterable[Input],
-        devices: Sequence[Device],
-        time_limit: float,
-        conflict_free: bool,
-        method: Method,
-    ) -> None:
-        self.done, self.devices, self.time_limit = done, devices, time_limit
-        self.conflict_free, self.method = conflict_free, method
-        items = iter(read)
-        self.pieces = iter(lambda: list(itertools.islice(items, _PIECE)), [])
+    def __init__(self, done: Sweep, read: Iterator[Input], devices: Sequence[Device], how: Task) -> None:
+        self.done, self.read, self.devices, self.how = done, read, devices, how
         self.seen: set[tuple[str, str]] = set()
         self.device: dict[str, str] = {}
         self.digests: dict[str, tuple[Device, str]] = {}
-        self.all_read = False
 
     def tasks(self) -> Iterator[Task]:
         """Each that is not answered as a task."""
-        first = [asked for piece in itertools.islice(self.pieces, _READ_FIRST) for asked in self._left(piece)]
-        rest = (asked for piece in self.pieces for asked in self._left(piece))
-        following = next(rest, None)
-        self.all_read = following is None
-        for hash_, gpu in itertools.chain(first, () if following is None else (following,), rest):
-            self.device[hash_] = gpu
-            data = self.done.store.problem(hash_)
-            yield Task(hash_, data, self.time_limit, self.conflict_free, self.method)
-        self.all_read = True
+        waiting: list[Task] = []
+        pieces = 0
+        while not self.done.all_read:
+            piece = list(itertools.islice(self.read, _PIECE))
+            self.done.all_read = len(piece) < _PIECE
+            waiting += self._left(piece)
+            pieces += 1
+            if pieces >= _READ_FIRST or self.done.all_read:
+                yield from waiting
+                waiting = []
 
-    def _left(self, piece: list[Input]) -> list[tuple[str, str]]:
-        """Put some problems into the store; the hash and device of new questions that it does not answer."""
+    def _left(self, piece: list[Input]) -> list[Task]:
+        """Put some problems into the store; of new questions, those that it does not answer."""
         done, left = self.done, []
         tiles = [self._tile(item) for item in piece]
-        done.store.add_tiles(tiles)
+        done.store.add_tiles(tile for tile, _ in tiles)
         done.problems += len(tiles)
-        for item, (tile, _) in zip(piece, tiles, strict=True):
+        for item, (tile, data) in zip(piece, tiles, strict=True):
             if tile.hash is None or tile.device is None:
                 done.wrong.append(f"{item.label}: {tile.error}")
                 continue
-            asked = tile.hash, tile.device
-            if asked in self.seen:
+            if (tile.hash, tile.device) in self.seen:
                 continue
-            self.seen.add(asked)
-            kept = done.store.standing(*asked, self.time_limit)
+            self.seen.add((tile.hash, tile.device))
+            kept = done.store.standing(tile.hash, tile.device, self.how.time_limit)
             if kept is None:
-                left.append(asked)
+                self.device[tile.hash] = tile.device
+                left.append(replace(self.how, hash=tile.hash, data=data))
             else:
                 done.answered_before += 1
-                done.outcomes[kept[0], bool(kept[1])] += 1
+                done.outcomes[kept.status, bool(kept.excess)] += 1
         done.questions = len(self.seen)
         return left
 
@@ -223,29 +198,22 @@ class _Questions:
             return Tile(item.source or item.label, item.values, str(name), error=str(error)), b""
         gpu, data = self.digests[problem.target]
         shape = problem.tile.shape if isinstance(problem, Problem) else ()
-        hash_ = digest(problem, conflict_free=self.conflict_free, method=self.method)
-        spelling = spelling_of(problem)
-        tile = Tile(item.source, item.values, problem.name, gpu.name, shape, hash_, data, spelling)
+        hash_ = digest(problem, conflict_free=self.how.conflict_free, method=self.how.method)
+        names = tuple(access.name for access in problem.accesses)
+        tile = Tile(item.source, item.values, problem.name, gpu.name, shape, names, hash_, data)
         return tile, msgspec.json.encode(problem)
 
-    def keep(self, outcomes: list[Outcome]) -> None:
+    def keep(self, found: list[Outcome]) -> None:
         """Keep outcomes. Those that were lost are not kept: another run tries them again."""
         done = self.done
-        lost = [outcome for outcome in outcomes if outcome.status == LOST]
-        done.store.add((o, self.device[o.hash], self.time_limit) for o in outcomes if o.status != LOST)
-        done.lost += lost
-        for outcome in outcomes:
+        limit = self.how.time_limit
+        done.store.add((o, self.device[o.hash], limit) for o in found if o.status != LOST)
+        done.lost += (outcome for outcome in found if outcome.status == LOST)
+        for outcome in found:
             del self.device[outcome.hash]
-            done.solved[str(outcome.status)] += 1
-            status = "missing" if outcome.status == LOST else str(outcome.status)
+            done.solved[outcome.status] += 1
+            status = "missing" if outcome.status == LOST else outcome.status
             done.outcomes[status, bool(outcome.excess)] += 1
-
-    def progress(self, seconds: float) -> Progress:
-        """How far it is after so many seconds."""
-        before, count = self.done.answered_before, self.done.solved.total()
-        rate = count / max(seconds, 1e-9)
-        left = (len(self.seen) - before - count) / rate if self.all_read else None
-        return Progress(len(self.seen), before, count, rate, left)
 
 
 def _items(source: Source, number: int, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:

@@ -97,11 +97,11 @@ def started(template: Path, store: Path, *more: str, bytes_limit: int | None = N
 
 
 def children(process: subprocess.Popen) -> list[int]:
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     try:
-        return [int(pid) for pid in path.read_text().split()]
+        lists = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/children")]
     except OSError:
         return []
+    return [int(pid) for text in lists for pid in text.split()]
 
 
 def disturbed(kind: str, template: Path, store: Path, moment: float, size: int, folder: Path) -> None:
