@@ -129,20 +129,13 @@ def catalogue(limit: float) -> Iterator[dict[str, Any]]:
 
 def random_question(seed: int, number: int, limit: float) -> dict[str, Any]:
     """A problem of the fuzzer, real or toy device, with options as the fuzzer draws them."""
-    from generate import Maker, random_target, toy_devices
-    from oracle.problem_file import device_of, hardware
+    from generate import random_problem
 
-    from problems import options
+    from problems import constraints
 
     rng = random.Random(f"{seed} random {number}")
-    if rng.random() < 0.4:
-        devices = toy_devices(rng)
-        target = rng.choice(devices["devices"])["name"]
-        problem = Maker(rng, target, device_of(devices, target), toy=True).problem()
-    else:
-        devices, target = None, random_target(rng)
-        problem = Maker(rng, target, hardware(target)).problem()
-    more = options(rng, problem) if rng.random() < 0.2 else []
+    problem, devices = random_problem(rng, toy=0.4)
+    more = constraints(rng, problem) if rng.random() < 0.2 else []
     if devices is None:
         return solve_of(f"random {number}", problem, limit, *more)
     found = solve_of(f"random {number}", problem, limit, *more, "--device-file", "d.json")
@@ -187,13 +180,12 @@ def tile_set(seed: int, number: int, limit: float) -> dict[str, Any]:
 
 def kernels() -> Iterator[dict[str, Any]]:
     """Every kernel's machine code, checked and imported at the launch that its source tells."""
-    from kernel_launches import launches, scalars
+    from kernel_launches import launches, options
 
     for kernel in launches():
         for path in sorted(kernel.source.parent.glob(f"{kernel.name}.*.sass")):
-            given = [f"--arg={position}={value}" for position, value in scalars(kernel).items()]
-            launch = ["--entry", kernel.symbol, "--block", ",".join(map(str, kernel.block))]
-            launch += ["--grid", ",".join(map(str, kernel.grid)), "--shared", str(kernel.shared), *given]
+            given = {"--entry": [kernel.symbol], **options(kernel)}
+            launch = [f"{option}={value}" for option, values in given.items() for value in values]
             check = ["check", "k.sass", *launch, "--json", "--time-limit", "60"]
             imported = ["import", "kernel", "k.sass", *launch, "-o", "imported"]
             files = {"k.sass": path.read_text()}

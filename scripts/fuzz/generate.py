@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from oracle.problem_file import NAMED, PACKED, Hardware, Tile, hardware
+from oracle.problem_file import NAMED, PACKED, Hardware, Tile, device_of, hardware
 
 FAMILIES = ["none", "order", "pad", "split", "interval", "rotate", "xor", "matrix", "table"]
 TARGETS = ["sm_90"] * 8 + [
@@ -268,6 +268,16 @@ class Maker:
         if rng.random() < 0.2:
             found["minimise"] = rng.choice(["bytes", "instructions", "excess"])
         return found
+
+
+def random_problem(rng: random.Random, toy: float) -> tuple[dict, dict | None]:
+    """A problem of one tile for a GPU of the package, or for a toy device and the file of it."""
+    if rng.random() < toy:
+        devices = toy_devices(rng)
+        target = rng.choice(devices["devices"])["name"]
+        return Maker(rng, target, device_of(devices, target), toy=True).problem(), devices
+    target = random_target(rng)
+    return Maker(rng, target, hardware(target)).problem(), None
 
 
 def share(rng: random.Random, problem: dict) -> None:

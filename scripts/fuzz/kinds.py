@@ -1,18 +1,199 @@
-"""Kinds of cases of one problem: what is changed, and the commands that read it."""
+"""Kinds of cases: valid files, what is changed in them, and a command that reads them."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
+import mutate
 from campaign import scratch
-from command_lines import LIMIT, command_of
-from mutate import jsonable, lines, mutate_array, mutate_bytes, mutate_data, mutated
-from originals import DEVICES, PROBLEMS, RECORDS, TRACE
-from process import call
+from mutate import HOSTILE, NUMBERS, PROBLEMS, TEMPLATE, changed, jsonable, lines, mutate_bytes, mutate_code
+from process import ROOT, call
+
+sys.path.insert(0, str(ROOT / "scripts/measure"))
+
+from kernel_launches import KERNELS, launch, options
+
+LIMIT_S = 0.2
+LIMIT = ["--time-limit", str(LIMIT_S)]
+LIMITED = {"solve", "check", "compare", "explain", "show", "emit", "run", "sweep", "patch"}
+Files = dict[str, bytes]
+Case = tuple[Files, list[str]]
+
+# Command lines: [in brackets] what may be left out, one|of|several, CAPITALS what is drawn from `WORDS`.
+OF_A_PROBLEM = """
+solve p.json [--json]
+solve p.json --code o.cuh --table o.npy
+solve p.json --certificate o.json
+check p.json [--json]
+check p.json --no-fix --offset EXPRESSION
+compare p.json [--markdown|--csv|--json]
+explain p.json [--json]
+show p.json [--json]
+show p.json [--layout published] --svg o.svg --html o.html
+emit p.json --lang LANGUAGE -o o.txt
+emit p.json --self-test|--edit
+emit p.json --offset published --lang LANGUAGE --json
+emit p.json --only access --lang LANGUAGE
+run p.json
+problems p.json [--expanded|--json]
+import cute ((4,8),(2,2)):((32,1),(16,8)) --tile 16x8 --element f32 --into p.json
+"""
+OF_A_RESULT = """
+emit r.json --lang LANGUAGE [--problem p.json]
+emit r.json --lang c -o o.h --problem p.json
+emit r.json --lang cuda --problem p.json --self-test
+emit r.json --problem p.json --edit|--json
+run r.json --problem p.json
+show p.json --layout r.json
+"""
+OF_A_TABLE = """
+check p.json --table t.npy --no-fix|--json
+show p.json --layout t.npy
+count t.npy --op load --bytes 4
+count t.npy --op ld.shared.v4.b32|ldmatrix.x4|atom.shared.add.u32 [--json]
+count t.npy --op VALUE
+import trace tr.jsonl --tile 8x8 --element f32 --threads 64 --table t.npy
+"""
+OF_DEVICES = """
+solve p.json [--json]
+targets [sm_90|--json]
+count n.jsonl
+check p.json --no-fix --offset x0*9+x1
+compare|show|explain p.json
+"""
+OF_RECORDS = """
+count n.jsonl [--json]
+count n.jsonl --target gfx942
+import trace n.jsonl --tile TILE --element ELEMENT --threads 64 --offset EXPRESSION
+import trace n.jsonl --tile 16x32 --element f32 --threads 64 --offset x0*32+x1 -o o.json
+"""
+OF_ARGUMENTS = """
+check p.json --no-fix --offset EXPRESSION
+check p.json --offset x0*9+x1 --time-limit NUMBER
+emit p.json --lang c --offset EXPRESSION
+emit p.json --lang VALUE
+solve|explain p.json --time-limit NUMBER
+solve p.json --workers|--max-bytes|--pitch-multiple|--alignment NUMBER
+solve p.json --families VALUE
+solve p.json --table p.json
+solve p.json --code no/such/o.h
+solve p.json --table o.npy --code o.npy
+solve|compare|problems|targets VALUE
+count n.jsonl --target VALUE
+show p.json --width|--warp NUMBER
+show p.json --access|--iteration|--layout VALUE
+new KIND --tile TILE [--threads NUMBER --element ELEMENT]
+new KIND -o p.json
+new gemm --mma VALUE
+new transpose --name VALUE
+new hopper --tile TILE --element ELEMENT -o o.json
+new gemm --stages NUMBER --operand B
+import trace --header
+import cute THREADS --tile TILE --element ELEMENT
+import cute THREADS --tile 16x8 --element f32 --name VALUE
+import cute (4,8):(8,1) --tile 8x4 --element f32 --order VALUE
+import triton THREADS --tile 32x32 --element f16
+"""
+OF_A_TEMPLATE = """
+solve p.json [--over OVER] [--json]
+check p.json --no-fix --offset EXPRESSION
+check p.json --over OVER --json
+compare|show p.json --over OVER
+explain p.json
+emit p.json --lang LANGUAGE [-o o.txt]
+problems p.json [--expanded]
+sweep p.json [--over OVER] -o o.sqlite --workers 1 [--json]
+"""
+OF_SEVERAL = """
+solve p.json q.json|- --json
+solve q.json p.json
+solve -|f|l.jsonl --json
+check p.json q.json --no-fix --offset EXPRESSION
+compare q.json p.json --json
+explain l.jsonl
+show p.json l.jsonl
+emit p.json q.json --lang c
+sweep p.json q.json l.jsonl -o o.sqlite --workers 1
+sweep f -o o.sqlite --workers 1 --export o.csv|f/a.json
+sweep - -o o.sqlite --workers 1 --json
+solve f --table f/a.json
+"""
+OF_NUMBERS = """
+solve p.json --json
+check p.json --no-fix --offset EXPRESSION
+problems p.json --expanded
+show|compare p.json
+"""
+OF_A_STORE = """
+sweep --report s.sqlite [--json]
+sweep --report s.sqlite --export o.csv|o.json|o.parquet|o.cuh
+sweep --report s.sqlite --export VALUE
+sweep p.json -o s.sqlite --workers 1 [--export o.csv --json]
+solve p.json --store s.sqlite [--json]
+compare p.json --store s.sqlite
+"""
+OF_A_KERNEL = """
+check KERNEL LAUNCH [--no-fix] [--json]
+check KERNEL KERNEL LAUNCH --no-fix
+import kernel KERNEL LAUNCH -o o
+import kernel KERNEL LAUNCH -o o --array VALUE
+import kernel KERNEL LAUNCH -o o --array NAME --shape EXTENTS
+"""
+OF_PTX = """
+patch KERNEL LAUNCH -o o.ptx [--json]
+patch KERNEL LAUNCH -o o.ptx --array VALUE
+patch KERNEL LAUNCH -o o.ptx --array NAME --shape EXTENTS
+"""
+OF_A_PATCH = """
+patch KERNEL LAUNCH -o o.ptx --array tile --result r.json [--json]
+patch KERNEL LAUNCH -o r.json --array tile --result r.json
+patch KERNEL LAUNCH -o r.json --data 0=r.json
+import kernel KERNEL LAUNCH -o r.json
+"""
+TEXTS = [h for h in HOSTILE if isinstance(h, str) and "\x00" not in h and "\ud800" not in h]
+WORDS: dict[str, list[str]] = {
+    "EXPRESSION": mutate.EXPRESSIONS,
+    "NUMBER": NUMBERS,
+    "VALUE": [*NUMBERS, *TEXTS],
+    "LANGUAGE": ["cuda", "hip", "opencl", "c", "cute", "gluon", "tilelang", "numba"],
+    "EXTENTS": ["32x32", "16x64", "8x8x8", "1024", "0x1", "3x5", "64x64"],
+    "TILE": mutate.TILES,
+    "ELEMENT": ["f32", "f16", "s4", "c128", "", "f\n", "12"],
+    "OVER": mutate.PARAMETERS,
+    "KIND": ["gemm", "transpose", "conv", "stencil", "attention", "blank"],
+    "NAME": ["tile", "tile", "shared+0", "s", "line"],
+    "THREADS": [
+        *("((4,8),(2,2)):((32,1),(16,8))", "(4,8:1", "4:1:1", "((", "", "(" * 5000, f"(4,8):(1,{'9' * 100})"),
+        "#ttg.blocked<{sizePerThread=[1,4], threadsPerWarp=[8,4], warpsPerCTA=[4,1], order=[1,0]}>",
+        *("BlockedLayout([1,4],[8,4],[1,1],[1,0])", "BlockedLayout([1," * 99),
+    ],
+}  # fmt: skip
+
+
+def command_of(table: str, rng: random.Random, **given: list[str]) -> list[str]:
+    """One of the command lines, its open words filled in: by those that are given, or drawn."""
+    line = rng.choice(table.strip().splitlines())
+    line = re.sub(r"\[(.*?)\]", lambda part: part[1] if rng.random() < 0.5 else "", line)
+    words: list[str] = []
+    for word in line.split():
+        one = rng.choice(word.split("|"))
+        words += given.get(one) or [rng.choice(WORDS[one]) if one in WORDS else one]
+    limited = words[0] in LIMITED or words[:2] == ["import", "kernel"]
+    limited = limited and not {"--report", "--time-limit"} & set(words)
+    return words + LIMIT * limited
+
+
+# One problem --------------------------------------------------------------------------------------
 
 
 @cache
@@ -28,147 +209,45 @@ def answers() -> list[tuple[dict, dict, dict]]:
     return found
 
 
-OF_A_PROBLEM = """
-solve p.json --json LIMIT
-solve p.json LIMIT --code o.cuh --table o.npy
-solve p.json --certificate o.json LIMIT
-check p.json --no-fix --offset EXPRESSION
-check p.json LIMIT
-check p.json --json LIMIT
-compare p.json LIMIT
-compare p.json --markdown LIMIT
-compare p.json --csv LIMIT
-compare p.json --json LIMIT
-explain p.json LIMIT
-show p.json LIMIT
-show p.json --svg o.svg --html o.html LIMIT
-emit p.json --lang LANGUAGE -o o.txt LIMIT
-emit p.json --self-test LIMIT
-emit p.json --edit LIMIT
-emit p.json --offset published --lang LANGUAGE --json
-emit p.json --only access --lang LANGUAGE LIMIT
-run p.json LIMIT
-explain p.json --json LIMIT
-show p.json --json LIMIT
-show p.json --layout published --html o.html LIMIT
-problems p.json --expanded
-problems p.json --json
-problems p.json
-import cute ((4,8),(2,2)):((32,1),(16,8)) --tile 16x8 --element f32 --into p.json
-"""
-OF_A_RESULT = """
-emit r.json --lang LANGUAGE
-emit r.json --lang c -o o.h --problem p.json
-emit r.json --lang cuda --problem p.json --self-test
-emit r.json --lang LANGUAGE --problem p.json
-emit r.json --problem p.json --edit
-emit r.json --problem p.json --json
-run r.json --problem p.json
-show p.json --layout r.json LIMIT
-"""
-OF_A_TABLE = """
-check p.json --table t.npy --no-fix
-check p.json --table t.npy --json LIMIT
-show p.json --layout t.npy LIMIT
-count t.npy --op load --bytes 4
-count t.npy --op ld.shared.v4.b32 --json
-count t.npy --op ldmatrix.x4
-count t.npy --op atom.shared.add.u32
-count t.npy --op VALUE
-import trace tr.jsonl --tile 8x8 --element f32 --threads 64 --table t.npy
-"""
-OF_DEVICES = """
-solve p.json LIMIT --json
-targets
-targets sm_90
-targets --json
-count n.jsonl
-check p.json --no-fix --offset x0*9+x1
-compare p.json LIMIT
-show p.json LIMIT
-explain p.json LIMIT
-"""
-OF_RECORDS = """
-count n.jsonl
-count n.jsonl --json
-count n.jsonl --target gfx942
-import trace n.jsonl --tile TILE --element ELEMENT --threads 64 --offset EXPRESSION
-import trace n.jsonl --tile 16x32 --element f32 --threads 64 --offset x0*32+x1 -o o.json
-"""
-OF_ARGUMENTS = """
-check p.json --no-fix --offset EXPRESSION
-check p.json --offset x0*9+x1 --time-limit NUMBER
-emit p.json --lang c --offset EXPRESSION LIMIT
-emit p.json --lang VALUE
-solve p.json --time-limit NUMBER
-solve p.json --workers NUMBER LIMIT
-solve p.json --families VALUE LIMIT
-solve p.json --max-bytes NUMBER LIMIT
-solve p.json --pitch-multiple NUMBER LIMIT
-solve p.json --alignment NUMBER LIMIT
-solve p.json --table p.json LIMIT
-solve p.json --code no/such/o.h LIMIT
-solve p.json --table o.npy --code o.npy LIMIT
-solve VALUE LIMIT
-compare VALUE LIMIT
-problems VALUE
-targets VALUE
-count n.jsonl --target VALUE
-explain p.json --time-limit NUMBER
-show p.json --width NUMBER LIMIT
-show p.json --warp NUMBER LIMIT
-show p.json --access VALUE LIMIT
-show p.json --iteration VALUE LIMIT
-show p.json --layout VALUE LIMIT
-new KIND --tile TILE --threads NUMBER --element ELEMENT
-new KIND --tile TILE
-new KIND -o p.json
-new gemm --mma VALUE
-new transpose --name VALUE
-new hopper --tile TILE --element ELEMENT -o o.json
-new gemm --stages NUMBER --operand B
-import trace --header
-import cute THREADS --tile TILE --element ELEMENT
-import cute THREADS --tile 16x8 --element f32 --name VALUE
-import cute (4,8):(8,1) --tile 8x4 --element f32 --order VALUE
-import triton THREADS --tile 32x32 --element f16
-"""
-# Each kind makes files (name -> bytes) and a command line.
+def problem_case(rng: random.Random) -> Case:
+    return {"p.json": changed(rng.choice(PROBLEMS), rng)}, command_of(OF_A_PROBLEM, rng)
 
 
-def problem_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
-    return {"p.json": mutated(rng.choice(PROBLEMS), rng)}, command_of(OF_A_PROBLEM, rng)
-
-
-def result_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
+def result_case(rng: random.Random) -> Case:
     problem, result, _ = rng.choice(answers())
-    return {"p.json": jsonable(problem), "r.json": mutated(result, rng)}, command_of(OF_A_RESULT, rng)
+    return {"p.json": jsonable(problem), "r.json": changed(result, rng)}, command_of(OF_A_RESULT, rng)
 
 
-def certificate_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
+def certificate_case(rng: random.Random) -> Case:
     problem, _, certificate = rng.choice(answers())
-    if rng.random() < 0.75:
-        files = {"p.json": jsonable(problem), "c.json": mutated(certificate, rng)}
-    else:
-        files = {"p.json": mutated(problem, rng), "c.json": jsonable(certificate)}
-    return files, ["CHECKER", "p.json", "c.json"]
+    files = {"p.json": jsonable(problem), "c.json": jsonable(certificate)}
+    one = {"c.json": certificate} if rng.random() < 0.75 else {"p.json": problem}
+    return files | {name: changed(data, rng) for name, data in one.items()}, ["CHECKER", "p.json", "c.json"]
 
 
-def table_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
-    files = {"p.json": jsonable(PROBLEMS[0]), "tr.jsonl": lines(TRACE), "t.npy": mutate_array(rng)}
+def table_case(rng: random.Random) -> Case:
+    files = {
+        "p.json": jsonable(PROBLEMS[0]),
+        "tr.jsonl": lines(mutate.TRACE),
+        "t.npy": mutate.mutate_array(rng),
+    }
     return files, command_of(OF_A_TABLE, rng)
 
 
-def device_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
-    files = {"p.json": jsonable(PROBLEMS[0]), "n.jsonl": lines(RECORDS), "d.json": mutated(DEVICES, rng)}
+def device_case(rng: random.Random) -> Case:
+    files = {
+        "p.json": jsonable(PROBLEMS[0]),
+        "n.jsonl": lines(mutate.RECORDS),
+        "d.json": changed(mutate.DEVICES, rng),
+    }
     return files, [*command_of(OF_DEVICES, rng), "--device-file", "d.json"]
 
 
-def records_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
+def records_case(rng: random.Random) -> Case:
     command = command_of(OF_RECORDS, rng)
-    records = TRACE if command[0] == "import" else RECORDS
+    records = mutate.TRACE if command[0] == "import" else mutate.RECORDS
     if rng.random() < 0.8:
-        data = lines([mutate_data(r, rng) if rng.random() < 0.5 else r for r in records])
+        data = lines([mutate.mutate_data(r, rng) if rng.random() < 0.5 else r for r in records])
     else:
         data = mutate_bytes(lines(records), rng)
     if command[0] == "count" and rng.random() < 0.2:
@@ -176,18 +255,225 @@ def records_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
     return {"n.jsonl": data}, command
 
 
-def argument_case(rng: random.Random) -> tuple[dict[str, bytes], list[str]]:
-    return {"p.json": jsonable(PROBLEMS[0]), "n.jsonl": lines(RECORDS)}, command_of(OF_ARGUMENTS, rng)
+def argument_case(rng: random.Random) -> Case:
+    return {"p.json": jsonable(PROBLEMS[0]), "n.jsonl": lines(mutate.RECORDS)}, command_of(OF_ARGUMENTS, rng)
 
 
-KINDS: list[Callable[[random.Random], tuple[dict[str, bytes], list[str]]]] = [
-    problem_case,
-    problem_case,
-    problem_case,
-    result_case,
-    certificate_case,
-    table_case,
-    device_case,
-    records_case,
-    argument_case,
-]
+# Many problems ------------------------------------------------------------------------------------
+
+
+def template_case(rng: random.Random) -> Case:
+    whole = rng.choice([TEMPLATE, TEMPLATE, mutate.SIZES])
+    data = changed(whole, rng) if rng.random() < 0.8 else jsonable(whole)
+    return {"p.json": data}, command_of(OF_A_TEMPLATE, rng)
+
+
+def several_case(rng: random.Random) -> Case:
+    """Problems of which some are wrong, as files, lines and standard input."""
+    small = [*PROBLEMS[:3], TEMPLATE, mutate.COORDINATES]
+    rows = [
+        (changed if rng.random() < 0.5 else lambda one, _: jsonable(one))(rng.choice(small), rng)
+        for _ in "abc"
+    ]
+    many = b"\n".join(row.replace(b"\n", b" ") for row in rows) + b"\n"
+    files = {"p.json": jsonable(rng.choice(small)), "q.json": rows[0], "stdin": rng.choice([many, rows[1]])}
+    files["l.jsonl"] = mutate_bytes(many, rng) if rng.random() < 0.3 else many
+    command = command_of(OF_SEVERAL, rng)
+    if "f" in command:
+        files |= {"f/a.json": rows[1], "f/b.jsonl": many, "f/g/c.json": rows[2]}
+    return files, command
+
+
+def numbers_case(rng: random.Random) -> Case:
+    """Accesses as arrays of coordinates."""
+    return {"p.json": changed(mutate.COORDINATES, rng)}, command_of(OF_NUMBERS, rng)
+
+
+@cache
+def store() -> bytes:
+    """The store of a small sweep."""
+    with scratch() as folder:
+        (folder / "p.json").write_text(json.dumps(TEMPLATE))
+        call("sweep", "p.json", "-o", "s.sqlite", "--workers", "1", *LIMIT, folder=folder, cpu_s=60)
+        return (folder / "s.sqlite").read_bytes()
+
+
+def store_case(rng: random.Random) -> Case:
+    data, kind = bytearray(store()), rng.random()
+    if kind < 0.1:
+        for _ in range(20):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+    else:
+        data = mutate_bytes(store(), rng) if kind < 0.3 else with_changed_cells(store(), rng)
+    return {"s.sqlite": bytes(data), "p.json": jsonable(TEMPLATE)}, command_of(OF_A_STORE, rng)
+
+
+def with_changed_cells(data: bytes, rng: random.Random) -> bytes:
+    """A store that SQLite reads and in which a cell, a row, a column or a table is not as it was."""
+    with scratch() as folder:
+        path = folder / "s.sqlite"
+        path.write_bytes(data)
+        db = sqlite3.connect(path)
+        for _ in range(rng.choice([1, 1, 2])):
+            names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+            ((table,),) = rng.choices(names)
+            if rng.random() < 0.85:
+                change_cell(db, table, rng)
+                continue
+            db.execute(rng.choice([
+                f"DELETE FROM {table}", f"ALTER TABLE {table} RENAME COLUMN hash TO hush",
+                "PRAGMA user_version = 2", "PRAGMA application_id = 7", f"DROP TABLE {table}",
+            ]))  # fmt: skip
+            break
+        db.commit()
+        db.close()
+        return path.read_bytes()
+
+
+def change_cell(db: sqlite3.Connection, table: str, rng: random.Random) -> None:
+    column = rng.choice([row[1] for row in db.execute(f"PRAGMA table_info({table})")])
+    rows = db.execute(f"SELECT hash, {column} FROM {table} WHERE hash IS NOT NULL").fetchall()
+    if not rows:
+        return
+    hash_, value = rng.choice(rows)
+    try:
+        db.execute(
+            f"UPDATE OR REPLACE {table} SET {column} = ? WHERE hash = ?", (new_value(value, rng), hash_)
+        )
+    except (sqlite3.IntegrityError, OverflowError, UnicodeEncodeError):
+        return
+
+
+def new_value(value: Any, rng: random.Random) -> Any:
+    """JSON with a field changed, or something hostile."""
+    try:
+        decoded = json.loads(value)
+    except (ValueError, TypeError):
+        decoded = None
+    if isinstance(decoded, dict | list) and rng.random() < 0.8:
+        text = json.dumps(mutate.mutate_data(decoded, rng))
+        return text.encode() if isinstance(value, bytes) else text
+    hostile = rng.choice(HOSTILE)
+    return json.dumps(hostile) if isinstance(hostile, list | dict) else hostile
+
+
+# Compiled kernels ---------------------------------------------------------------------------------
+
+NAMES = (
+    "transpose_plain", "reduce_interleaved", "atomics_histogram", "early_exit", "threads_7x7", "scan_naive",
+    "block_3d", "integer_division", "atomics_cas", "transpose_f64", "stmatrix_epilogue", "dynamic_arrays",
+    "predicated_edges", "generic_pointer", "bulk_copy", "cp_async_small", "index_in_shared", "vote_loop",
+    "constant_table", "divergent_paths", "reduce_shuffle", "sort_exchange", "structures_12",
+)  # fmt: skip
+BLOCKS = ["32", "1", "33", "1024", "1025", "32,8", "0", "-1", "", "4,4,4", "1,1,1,1", "x", "9" * 30, "2,2000"]
+DATA = ["zeros", "iota", "random:7", "random:x", "no/such.npy", "", "KERNEL"]
+IR = """
+#blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>
+#mma = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [2, 2], instrShape = [16, 8]}>
+#shared = #ttg.swizzled_shared<{vec = 8, perPhase = 2, maxPhase = 4, order = [1, 0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:80", "ttg.threads-per-warp" = 32 : i32} {
+  tt.func public @kernel(%p: !tt.ptr<f16>) {
+    %a = ttg.local_alloc : () -> !ttg.memdesc<3x128x32xf16, #shared, #smem, mutable> loc(#loc1)
+    %a0 = ttg.memdesc_index %a[%c0] : !ttg.memdesc<3x128x32xf16, #shared, #smem, mutable> -> !ttg.memdesc<128x32xf16, #shared, #smem, mutable>
+    %t = ttg.async_copy_global_to_local %p0, %a0 mask %m : tensor<128x32x!tt.ptr<f16>, #blocked> -> <128x32xf16, #shared, #smem, mutable>
+    scf.for %i = %c0 to %n step %c1 {
+      %s = ttg.memdesc_subslice %a0[0, 16] : !ttg.memdesc<128x32xf16, #shared, #smem, mutable> -> !ttg.memdesc<128x16xf16, #shared, #smem, mutable, 128x32>
+      %v = ttg.local_load %s token %t : !ttg.memdesc<128x16xf16, #shared, #smem, mutable, 128x32> -> tensor<128x16xf16, #ttg.dot_op<{opIdx = 0, parent = #mma, kWidth = 2}>>
+    }
+  }
+}
+"""  # noqa: E501
+
+
+def launched(name: str, rng: random.Random | None = None) -> list[str]:
+    """The options of a kernel's launch, in a third of the cases with one left out, changed or added."""
+    given = options(launch(KERNELS / f"{name}.cu")) | {"--max-steps": ["20000"]}
+    if rng is not None and rng.random() < 0.3:
+        numbers = rng.choice(["0", "2", "+8", "n", "99", "", "x=y"]) + "=" + rng.choice(NUMBERS)
+        drawn = {
+            "--block": BLOCKS, "--grid": BLOCKS, "--arg": [numbers], "--assume": [numbers],
+            "--shared": WORDS["VALUE"], "--entry": WORDS["VALUE"],
+            "--data": [rng.choice(["0", "1", "in"]) + "=" + rng.choice(DATA)],
+            "--target": ["sm_90", "sm_80", "gfx942", "x", ""],
+        }  # fmt: skip
+        option = rng.choice(list(drawn))
+        given[option] = [] if rng.random() < 0.2 else [rng.choice(drawn[option])]
+    return [word for option, values in given.items() for value in values for word in (option, value)]
+
+
+def kernel_case(file: str, data: bytes, name: str, table: str, rng: random.Random) -> Case:
+    return {file: data}, command_of(table, rng, LAUNCH=launched(name, rng), KERNEL=[file])
+
+
+def listing_case(rng: random.Random) -> Case:
+    name, ptx = rng.choice(NAMES), rng.random() < 0.6
+    text = (KERNELS / f"{name}.{'ptx' if ptx else 'sm_90.sass'}").read_text()
+    how = rng.random()
+    data = (
+        mutate_code(text, rng)
+        if how < 0.8
+        else mutate_bytes(text.encode(), rng)
+        if how < 0.9
+        else text.encode()
+    )
+    return kernel_case("k.ptx" if ptx else "k.sass", data, name, OF_A_KERNEL.strip() + OF_PTX * ptx, rng)
+
+
+@cache
+def cubins() -> list[tuple[str, bytes]]:
+    """Some kernels assembled; without an assembler, what is none."""
+    assembler, found = shutil.which("ptxas"), []
+    for name in NAMES[:4] if assembler else ():
+        with scratch() as folder:
+            command = [assembler, "-arch=sm_90", "-o", str(folder / "k"), str(KERNELS / f"{name}.ptx")]
+            if not subprocess.run(command, capture_output=True, check=False).returncode:
+                found.append((name, (folder / "k").read_bytes()))
+    return found or [(NAMES[0], b"\x7fELF\x02\x01\x01" + bytes(57))]
+
+
+def binary_case(rng: random.Random) -> Case:
+    """A binary with numbers of its tables replaced."""
+    name, data = rng.choice(cubins())
+    binary = bytearray(data)
+    if rng.random() < 0.7:
+        for _ in range(rng.choice([1, 1, 3, 10])):
+            at = rng.choice([rng.randrange(64), rng.randrange(len(data))])
+            size = rng.choice([1, 2, 4, 8])
+            value = rng.choice([0, 1, 0x7F, 0xFF, 1 << 20, 1 << 31, (1 << 63) - 1, (1 << 64) - 1, len(data)])
+            binary[at : at + size] = value.to_bytes(8, "little")[:size]
+    else:
+        binary = bytearray(mutate_bytes(data, rng))
+    return kernel_case(rng.choice(["k.cubin", "k.cubin", "k.o"]), bytes(binary), name, OF_A_KERNEL, rng)
+
+
+@cache
+def tile_result() -> dict:
+    """The answer to the problem of a kernel's array."""
+    with scratch() as folder:
+        (folder / "k.sass").write_text((KERNELS / f"{NAMES[0]}.sm_90.sass").read_text())
+        call("import", "kernel", "k.sass", *launched(NAMES[0]), "-o", "o", folder=folder)
+        (problem,) = (folder / "o").glob("*.json")
+        return json.loads(call("solve", problem, "--json", folder=folder).out)
+
+
+def result_of_a_tile_case(rng: random.Random) -> Case:
+    """A kernel as it is, and a changed result to put into it."""
+    files, command = kernel_case(
+        "k.ptx", (KERNELS / f"{NAMES[0]}.ptx").read_bytes(), NAMES[0], OF_A_PATCH, rng
+    )
+    return {**files, "r.json": changed(tile_result(), rng)}, command
+
+
+def ir_case(rng: random.Random) -> Case:
+    data = mutate_code(IR, rng) if rng.random() < 0.85 else mutate_bytes(IR.encode(), rng)
+    return {"k.ttgir": data}, ["import", "ttgir", "k.ttgir", "-o", "o"]
+
+
+KINDS: dict[Callable[[random.Random], Case], int] = {
+    problem_case: 3, result_case: 1, certificate_case: 1, table_case: 1, device_case: 1, records_case: 1,
+    argument_case: 1, template_case: 2, several_case: 2, numbers_case: 1, store_case: 2, listing_case: 3,
+    binary_case: 1, result_of_a_tile_case: 1, ir_case: 1,
+}  # fmt: skip
+OF_MANY = {template_case, several_case, store_case}
+PREPARED = (answers, cubins, tile_result, store)

@@ -75,6 +75,16 @@ def scalars(kernel: Launch) -> dict[str, Any]:
     return {str(k): a[1] for k, a in enumerate(kernel.args) if a[0] != "struct" and not a[0].endswith("*")}
 
 
+def options(kernel: Launch) -> dict[str, list[str]]:
+    """What `layoutopt check` takes for a launch, by option."""
+    return {
+        "--block": [",".join(map(str, kernel.block))],
+        "--grid": [",".join(map(str, kernel.grid))],
+        "--arg": [f"{position}={value}" for position, value in scalars(kernel).items()],
+        "--shared": [str(kernel.shared)] if kernel.shared else [],
+    }
+
+
 def benches(kernel: Launch) -> list[Launch]:
     """The kernel at a size at which its time means something, if it has one."""
     if not kernel.bench:

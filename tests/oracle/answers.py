@@ -117,16 +117,26 @@ def verify_offset(asked: Question, table: np.ndarray, text: str | None) -> None:
     """The printed formula at every coordinate; look-ups are left to the table."""
     if not text or "lookup" in text:
         return
-    tile = asked.tile
-    code = compile(text, "offset", "eval")
-    for x in np.ndindex(table.shape):
+    packed, values = asked.tile.packed, offsets_of(asked.tile, text)
+    told = bytes_of(asked.tile, values)
+    for x in np.argwhere(told != table)[:1]:
+        raise Finding("offset formula is not the table", (text, x, values[tuple(x)], table[tuple(x)]))
+    place = np.arange(table.shape[-1]) % packed
+    require((values % packed == place).all(), "place in the byte", text)
+
+
+def offsets_of(tile: Tile, text: str) -> np.ndarray:
+    """A formula of element offsets at every coordinate."""
+    code, values = compile(text, "offset", "eval"), np.zeros(tile.shape, np.int64)
+    for x in np.ndindex(tile.shape):
         env = {f"x{d}": int(v) for d, v in enumerate(x)} | {"min": min, "max": max, "__builtins__": {}}
-        value = int(eval(code, env))
-        byte = value // tile.packed if tile.packed > 1 else value * tile.size
-        require(byte == table[x], "offset formula is not the table", (text, x, value, int(table[x])))
-        require(
-            tile.packed == 1 or value % tile.packed == x[-1] % tile.packed, "place in the byte", (text, x)
-        )
+        values[x] = int(eval(code, env))
+    return values
+
+
+def bytes_of(tile: Tile, offsets: np.ndarray) -> np.ndarray:
+    """Where elements at these offsets begin: packed ones at the byte that they share."""
+    return offsets // tile.packed if tile.packed > 1 else offsets * tile.size
 
 
 def verify_constraints(asked: Question, table: np.ndarray, result: dict, options: list[str]) -> None:
