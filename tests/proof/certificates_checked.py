@@ -1,23 +1,35 @@
 """Certificates as the script that checks them takes them."""
 
+import contextlib
 import copy
+import io
 import json
 import re
 import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
 
-from command import python
 from conftest import ROOT
 from oracle import toy
-from written import reads, writes
+from written import lines_of
 
 from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.search.block import solve
 from layoutopt.search.certify import certificate
-from layoutopt.search.solve import solve
 
 sys.path.insert(0, str(ROOT / "scripts" / "checkers"))
+import check_certificate
 from certificate.subject import digest
 
 SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"
+
+
+def toy_of(problem):
+    """Lanes and banks of the toy device that a problem names, or nothing."""
+    found = re.fullmatch(r"toy_(\d+)_(\d+)", problem.get("target", "")) if isinstance(problem, dict) else None
+    return found and tuple(map(int, found.groups()))
 
 
 def as_forged(problem, given):
@@ -35,27 +47,51 @@ def as_forged(problem, given):
     return given
 
 
-def checked(problem, given, tmp_path):
-    """Exit code and output of the script, which is told of the toy device that a problem names."""
-    contents = [problem, as_forged(problem, given)]
-    if match := re.fullmatch(r"toy_(\d+)_(\d+)", problem.get("target", "")):
-        contents.append(toy.device_file(*map(int, match.groups())))
-    paths = [tmp_path / name for name in ("p.json", "c.json", "d.json")][: len(contents)]
-    for path, data in zip(paths, contents, strict=True):
-        path.write_text(json.dumps(data))
-    done = python("-I", SCRIPT, *paths)
-    return done.returncode, done.stdout + done.stderr
+def checked(problem, given, forged=True):
+    """Exit code and output of the script, which is told of the toy device that a problem names.
+
+    Either may be the text of a file. `forged`: the digest is made that of the problem.
+    """
+    contents = [problem, as_forged(problem, given) if forged else given]
+    if lanes_and_banks := toy_of(problem):
+        contents.append(toy.device_file(*lanes_and_banks))
+    said = io.StringIO()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+    ):
+        paths = [Path(folder, f"{k}.json") for k in range(len(contents))]
+        for path, data in zip(paths, contents, strict=True):
+            path.write_text(data if isinstance(data, str) else json.dumps(data))
+        with mock.patch.object(sys, "argv", [SCRIPT.name, *map(str, paths)]):
+            try:
+                code = check_certificate.main()
+            except SystemExit as wrong:
+                code = 1 if isinstance(wrong.code, str) else wrong.code
+                said.write(f"{wrong.code}\n")
+    return code, said.getvalue()
 
 
-def certified(data, gpu, tmp_path, **options):
-    """Code and output of the script, and the certificate."""
-    data["target"] = gpu.name
-    problem = from_data(data)
-    given = json.loads(json.dumps(certificate(problem, gpu, solve(problem, target=gpu, **options))))
-    return *checked(data, given, tmp_path), given
+def holds(problem, given, said="", code=0, **options):
+    """The script says so and ends with the code; all that it prints."""
+    found, text = checked(problem, given, **options)
+    assert (found, said in text, "Traceback" in text) == (code, True, False), text
+    return text
 
 
-def plain_transpose(**layout):
-    accesses = [writes("rows", 4, ["i", "tid"], i=8), reads("columns", 4, ["tid", "i"], i=8)]
-    tile = {"shape": [8, 8], "element": "f32"}
-    return {"name": "t", "tile": tile, "threads": 8, "accesses": accesses, "layout": layout}
+def certified(data, **options):
+    """The certificate of what is found for a problem on the GPU that it names, as JSON."""
+    lanes_and_banks = toy_of(data)
+    gpu = toy.toy_device(*lanes_and_banks) if lanes_and_banks else device(data.get("target", "sm_90"))
+    found = solve(from_data(data), target=gpu, **options)
+    return json.loads(json.dumps(certificate(from_data(data), gpu, found)))
+
+
+def plain_transpose(target="toy_8_8", **layout):
+    return {**lines_of(8, lines=("rows", "columns"), **layout), "target": target}
+
+
+def lines_of_squares(n=8):
+    """Rows, columns and wrapped diagonals, which no layout serves."""
+    return {**lines_of(n), "target": f"toy_{n}_{n}"}

@@ -26,7 +26,7 @@ SET = data_of("""32 threads; name block; target sm_90
 
 def compared(**changes):
     tile_set = from_data({**SET, **changes})
-    return tile_set, rows_of(compare(tile_set, time_limit=2))
+    return tile_set, rows_of(compare(tile_set, time_limit=10))
 
 
 def test_rows_without_a_budget_are_those_of_arranging_each_family():
