@@ -15,9 +15,9 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
-from layoutopt.accesses.lower import byte_table, named_lanes, named_widths, offset_formula, width_choices
-from layoutopt.engine.conflicts import Counts
-from layoutopt.engine.referee import CountedAccess, rounded_count
+from layoutopt.accesses.lower import named_lanes
+from layoutopt.engine.case import case_of, cases
+from layoutopt.engine.referee import CountedAccess
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.files.checks import fields_of
@@ -27,14 +27,14 @@ from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
 from layoutopt.problems.answer import AccessReport, Estimate
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Block, NamedTile, Problem
+from layoutopt.problems.types import Block, Problem
 from layoutopt.search.free_lanes import under_layout
 from layoutopt.search.packing import rounded_up
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimate_of, fix
-from layoutopt.study.in_use import AnyLayout, InUse
+from layoutopt.study.in_use import AnyLayout, InUse, in_use
 
 
 class AuditStatus(enum.StrEnum):
@@ -172,8 +172,8 @@ def check(
     if isinstance(problem, Block):
         if layout is not None:
             raise ProblemFileError("layout", "is one tile's; of several, the file says each tile's layout")
-        return _block_audit(problem, gpu, solver, budget, counting)
-    return _tile_audit(problem, layout, gpu, solver, budget, counting)
+        return _block_audit(problem, gpu, solver, budget or Budget(), counting)
+    return _tile_audit(problem, layout, gpu, solver, budget or Budget(), counting)[1]
 
 
 def _tile_audit(
@@ -181,85 +181,60 @@ def _tile_audit(
     layout: AnyLayout | None,
     gpu: Device,
     solver: Solver | None,
-    budget: Budget | None,
+    budget: Budget,
     counting: Budget | None,
-) -> Audit:
+) -> tuple[InUse, Audit]:
     """The audit under the lanes and widths that cost least, where the file leaves them open."""
     chosen = problem
     if is_free(problem):
-        natural = naturally(problem, free_accesses(problem, gpu))
-        table = InUse(width_choices(natural)[0], layout, gpu).table
+        natural = case_of(naturally(problem, free_accesses(problem, gpu)), gpu)
+        table = in_use(natural, layout).table.repeat(problem.tile.packed)
         chosen = under_layout(problem, gpu, table, budget)
-    options = [InUse(option, layout, gpu, counting) for option in width_choices(chosen)]
+    limit = counting if any(access.any for access in problem.accesses) else None
+    options = [in_use(case, layout, counting) for case in cases(chosen, gpu, limit)]
     used = min(options, key=_cost) if len(options) > 1 else options[0]
-    audit = _audit(used, solver, budget or Budget())
-    accesses = named_widths(audit.accesses, chosen, used.problem)
-    return msgspec.structs.replace(audit, accesses=named_lanes(accesses, problem, chosen))
+    audit = _audit(used, solver, budget)
+    return used, msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, problem, chosen))
 
 
 def _cost(used: InUse) -> tuple[bool, float]:
     """Whether the layout cannot hold the tile with these widths, and its wavefronts."""
-    wavefronts = sum(a.report(c).wavefronts for a, c in zip(used.accesses, used.counts, strict=True))
-    return any(any(kind(used)) for kind in _WRONG), wavefronts
+    return any(findings.wrong(used)), sum(report.wavefronts for report in used.reports)
 
 
 def _audit(used: InUse, solver: Solver | None, budget: Budget) -> Audit:
     """Everything about a layout with one width for each access."""
-    counted = list(zip(used.accesses, used.problem.accesses, used.counts, strict=True))
-    reports = tuple(_report(used, access, counts) for access, _, counts in counted)
-    known = [(a.lanes, source, counts) for a, source, counts in counted if a.any_is is None]
-    wrong = [finding for kind in _WRONG for finding in kind(used)]
-    over = (float(((c.wavefronts - c.ideal) * a.weight).sum()) for a, _, c in counted)
-    weighted_excess = rounded_count(sum(over)) / used.lanes.weight_unit
-    excess = rounded_count(sum(report.excess for report in reports))
-    found = [
-        *wrong,
-        *(f for lanes, _, counts in known for f in findings.worst(used, lanes, counts)),
-        *findings.unused(used),
-        *findings.too_large(used),
-        *findings.idle_xor(used, used.counts, budget),
-        *findings.alignment_note(used, budget),
-        *(f for lanes, source, counts in known for f in findings.fusion(used, lanes, source, counts)),
-    ]
+    problem, wrong = used.case.problem, list(findings.wrong(used))
+    found = [*wrong, *findings.worth_knowing(used, budget)]
     own = estimate_of(used, used.node, budget) if used.node is not None and not wrong else None
-    edit = edited(used, excess, budget) if solver is not None else None
+    edit = edited(used, budget) if solver is not None else None
     if solver is not None:
+        mended = fix(used, bool(wrong), solver, own, budget)
         found += [edit_finding(used, edit)] if edit is not None else []
-        found += fix(used, excess, weighted_excess, bool(wrong), solver, own, budget)
+        found += [mended] if mended is not None else []
     return Audit(
-        used.problem.name,
-        used.gpu.name,
-        _status(not wrong, excess),
+        problem.name,
+        used.case.device.name,
+        _status(not wrong, used.excess),
         to_text(used.node) if used.node is not None else None,
         used.size,
         max(used.array or 0, used.size),
         used.alignment,
-        excess,
-        weighted_excess,
-        reports,
+        used.excess,
+        used.weighted_excess,
+        tuple(_with_counters(used, *each) for each in zip(used.case.accesses, used.reports, strict=True)),
         tuple(found),
         edit,
         own,
     )
 
 
-# What makes a layout no layout of the tile.
-_WRONG = (
-    findings.overlaps,
-    findings.unaligned,
-    findings.vectors,
-    findings.base,
-    findings.outside,
-    findings.unreached,
-)
-
-
-def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess:
-    report = msgspec.structs.replace(access.report(counts), descriptor=used.by_hardware.get(access.name))
+def _with_counters(used: InUse, access: CountedAccess, report: AccessReport) -> AuditedAccess:
+    """The report with the profiler's counters; none shows a worst case or an expectation."""
     shown: dict[str, int] = {}
-    if access.any_is is None:  # no counter shows a worst case or an expectation
+    if access.any_is is None:
         wavefronts, conflicts = int(report.wavefronts), int(report.bank_conflicts)
-        shown = counters(used.gpu, access.operation, wavefronts, conflicts)
+        shown = counters(used.case.device, access.operation, wavefronts, conflicts)
     return AuditedAccess(**msgspec.structs.asdict(report), counters=shown)
 
 
@@ -267,33 +242,25 @@ def _report(used: InUse, access: CountedAccess, counts: Counts) -> AuditedAccess
 
 
 def _block_audit(
-    block: Block, gpu: Device, solver: Solver | None, budget: Budget | None, counting: Budget | None
+    block: Block, gpu: Device, solver: Solver | None, budget: Budget, counting: Budget | None
 ) -> BlockAudit:
     """Every tile's layout in the file, and how the tiles lie."""
-    audits = {}
+    audits: dict[str, tuple[InUse, Audit]] = {}
     for tile in block.tiles:
         with fields_of(block, tile):
             audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, solver, budget, counting)
-    placed = tuple(_placed(block, audits))
+    placed = tuple(_placed(block, {name: audit for name, (_, audit) in audits.items()}))
     size = max(part.ranges[-1][0] + part.audit.declared_bytes for part in placed)
     limit = within_room(block, gpu).layout.max_bytes
     wrong = [*_misplaced(placed), *_overlaps(block, placed)]
     if limit is not None and size > limit:
         text = f"the block takes {size:,} bytes of shared memory; {limit:,} are allowed"
         wrong.append(Finding("budget", text, details={"bytes": size, "max_bytes": limit}))
-    wrong += _different(block, audits)
-    sound = not wrong and all(part.audit.status is not AuditStatus.INFEASIBLE for part in placed)
+    sound = {part.tile for part in placed if part.audit.status is not AuditStatus.INFEASIBLE}
+    wrong += _different(block, {name: used for name, (used, _) in audits.items() if name in sound})
     excess = sum(part.audit.excess for part in placed)
-    return BlockAudit(
-        block.name,
-        gpu.name,
-        _status(sound, excess),
-        size,
-        limit,
-        excess,
-        placed,
-        tuple(wrong),
-    )
+    status = _status(not wrong and len(sound) == len(placed), excess)
+    return BlockAudit(block.name, gpu.name, status, size, limit, excess, placed, tuple(wrong))
 
 
 def _placed(block: Block, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
@@ -343,27 +310,27 @@ def _overlaps(block: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding
             yield Finding("overlap", text, details={"tiles": [one.tile, other.tile], "bytes": list(shared)})
 
 
-def _different(block: Block, audits: Mapping[str, Audit]) -> Iterator[Finding]:
+def _different(block: Block, layouts: Mapping[str, InUse]) -> Iterator[Finding]:
     """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
     for tiles, _ in groups(block):
-        if len(tiles) < 2 or any(audits[tile.name].status is AuditStatus.INFEASIBLE for tile in tiles):
+        if any(tile.name not in layouts for tile in tiles):
             continue
-        first, *others = (_byte_offsets(tile, audits[tile.name]) for tile in tiles)
+        first, *others = (_byte_offsets(layouts[tile.name]) for tile in tiles)
         for tile, offsets in zip(tiles[1:], others, strict=True):
             count = min(len(first), len(offsets))
             apart = np.flatnonzero(first[:count] != offsets[:count])
             if len(apart):
                 at = int(apart[0])
-                yield Finding(
-                    "layouts_differ",
+                text = (
                     f"tiles {tiles[0].name} and {tile.name} are to share a layout (same_layout): byte {at:,} "
-                    f"of their elements lies at {first[at]:,} in one and at {offsets[at]:,} in the other",
-                    details={"tiles": [tiles[0].name, tile.name], "byte": at},
+                    f"of their elements lies at {first[at]:,} in one and at {offsets[at]:,} in the other"
+                )
+                yield Finding(
+                    "layouts_differ", text, details={"tiles": [tiles[0].name, tile.name], "byte": at}
                 )
 
 
-def _byte_offsets(tile: NamedTile, audit: Audit) -> IntArray:
+def _byte_offsets(used: InUse) -> IntArray:
     """Where each byte of the elements lies, row-major."""
-    start = byte_table(offset_formula(audit.offset or "0", tile), tile)
-    offsets: IntArray = (start[:, None] + np.arange(tile.storage.element_bytes)).ravel()
+    offsets: IntArray = (used.table[:, None] + np.arange(used.case.lowered.tile.element_bytes)).ravel()
     return offsets

@@ -1,0 +1,65 @@
+"""One warp instruction of a problem: which it is, and what its lanes meet under a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layoutopt.accesses.lower import with_loops
+from layoutopt.accesses.trace import LaneTrace, instruction_at
+from layoutopt.engine.case import Case
+from layoutopt.engine.witness import PhaseWitness, Served, serve, witness
+from layoutopt.ground.arrays import IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A row of the trace of an access, by their numbers."""
+
+    case: Case
+    access: int
+    row: int
+
+    @property
+    def lanes(self) -> LaneTrace:
+        """What the whole access touches."""
+        return self.case.lanes.accesses[self.access]
+
+    @property
+    def at(self) -> tuple[int, dict[str, int]]:
+        """The warp, and the values of the loops."""
+        warps = -(-self.case.problem.threads // self.case.device.lanes)
+        return instruction_at(with_loops(self.case.problem).accesses[self.access], self.row, warps)
+
+    @property
+    def text(self) -> str:
+        """`name, warp w, i = 3`."""
+        warp, iteration = self.at
+        return ", ".join([self.lanes.name, f"warp {warp}", *(f"{k} = {v}" for k, v in iteration.items())])
+
+    def coordinates(self, lane: int) -> tuple[int, ...]:
+        """Of the element that a lane touches first."""
+        return self.case.coordinates(int(self.lanes.element[self.row, lane]))
+
+    def addresses(self, table: IntArray) -> list[int]:
+        """The byte address of each lane under byte offsets by row-major index."""
+        addresses: list[int] = table[self.lanes.element[self.row]].tolist()
+        return addresses
+
+    def served(self, table: IntArray) -> tuple[Served, ...]:
+        """Each phase, wavefront by wavefront."""
+        active = self.lanes.active[self.row].tolist()
+        return serve(self.addresses(table), active, self.lanes.operation, self.case.device)
+
+    def phases(self, table: IntArray) -> tuple[PhaseWitness, ...]:
+        """Each phase with its busiest bank."""
+        active = self.lanes.active[self.row].tolist()
+        return witness(self.addresses(table), active, self.lanes.operation, self.case.device)
+
+    def worst_phase(self, table: IntArray) -> PhaseWitness:
+        """The phase of the most wavefronts."""
+        return max(self.phases(table), key=lambda phase: phase.wavefronts)
+
+
+def place_text(coordinates: tuple[int, ...]) -> str:
+    """Coordinates as text."""
+    return f"({', '.join(map(str, coordinates))})"
