@@ -149,20 +149,19 @@ def _text(found: Views, width: int, colour_by: str | None) -> str:
 def _json(found: Views) -> Shown:
     from layoutopt.study.picture import to_json
 
-    chosen = found.chosen
+    problem, (warp, iteration) = found.case.problem, found.chosen.at
+    access = problem.accesses[found.chosen.access]
     data: Shown = {
         "schema": "layoutopt.show/1",
-        "problem": found.problem.name,
-        "target": found.gpu.name,
-        "access": found.problem.accesses[chosen.access].name,
-        "op": found.problem.accesses[chosen.access].op,
-        "warp": chosen.warp,
-        "iteration": chosen.iteration,
+        "problem": problem.name,
+        "target": found.case.device.name,
+        "access": access.name,
+        "op": access.op,
+        "warp": warp,
+        "iteration": iteration,
         "note": found.note,
         "widths": found.widths,
-        "pictures": [
-            to_json(*each) for each in zip(found.pictures(), found.costs(chosen.access), strict=True)
-        ],
+        "pictures": list(map(to_json, found.pictures())),
     }
     if found.tile is not None:
         data["tile"], data["base_bytes"] = found.tile

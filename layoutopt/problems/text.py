@@ -46,6 +46,11 @@ def lanes_text(asked: Problem, chosen: Problem) -> str:
     )
 
 
+def count_text(count: float, one: str, more: str = "") -> str:
+    """`1 byte`, `12 bytes`."""
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
 def listed(items: Sequence[object], shown: int = 8) -> str:
     """Items as "a, b and c", all but the first few as a number; whole numbers in equal steps as a range."""
     texts = [str(item) for item in items]

@@ -17,14 +17,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.accesses.trace import LaneTrace
-from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.ground.escape import script, xml, xml_text
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import default_colouring, summary
-from layoutopt.study.picture import Shown, instruction
+from layoutopt.study.instruction import Instruction
+from layoutopt.study.picture import Shown
 from layoutopt.study.show import Views
 
 # Lane accesses that a page holds, 4 bytes each before base64; an access beyond its share is cut short.
@@ -38,19 +37,19 @@ def page(found: Views, colour_by: str | None) -> str:
         found: what to draw; its chosen instruction is what the page opens with.
         colour_by: "lane" or "phase"; None for phases where there are several, else lanes.
     """
-    problem, gpu, chosen = found.problem, found.gpu, found.chosen
+    case, chosen = found.case, found.chosen
+    problem, gpu = case.problem, case.device
+    warp, _ = chosen.at
     warps = -(-problem.threads // gpu.lanes)
     share = max(1, MAX_LANE_ACCESSES // gpu.lanes // warps // len(problem.accesses))
     accesses: list[dict[str, Any]] = []
-    kept: list[slice] = []
-    for number, access in enumerate(found.lanes.accesses):
+    kept: list[range] = []
+    for number, access in enumerate(case.lanes.accesses):
         iterations = len(access.element) // warps
-        first = 0
-        if number == chosen.access:
-            first = max(0, min(chosen.row // warps, iterations - share))
-        last = min(iterations, first + share)
-        kept.append(slice(first * warps, last * warps))
-        accesses.append(_access(found, number, access, range(first, last), warps))
+        first = max(0, min(chosen.row // warps, iterations - share)) if number == chosen.access else 0
+        kept.append(range(first, min(iterations, first + share)))
+        accesses.append(_access(found, number, kept[-1], warps))
+    lane_colours = [palette.lane_colour(lane, gpu.lanes) for lane in range(gpu.lanes)]
     data = {
         "shape": problem.tile.shape,
         "packed": problem.tile.packed,
@@ -58,49 +57,46 @@ def page(found: Views, colour_by: str | None) -> str:
         "lanes": gpu.lanes,
         "warps": warps,
         "accesses": accesses,
-        "layouts": [_layout(found, shown, kept) for shown in found.layouts],
+        "layouts": [_layout(found, shown, kept, warps) for shown in found.layouts],
         "start": {
             "access": chosen.access,
-            "warp": chosen.warp,
-            "iteration": chosen.row // warps - kept[chosen.access].start // warps,
+            "warp": warp,
+            "iteration": chosen.row // warps - kept[chosen.access].start,
             "colour": colour_by or default_colouring(found.pictures()),
         },
         "phase_colours": palette.PHASES,
-        "lane_colours": [palette.lane_colour(lane, gpu.lanes) for lane in range(gpu.lanes)],
+        "lane_colours": lane_colours,
+        "ink": {ground: palette.ink_on(ground) for ground in (*palette.PHASES, *lane_colours)},
     }
-    grounds = (*palette.PHASES, *(palette.lane_colour(lane, gpu.lanes) for lane in range(gpu.lanes)))
-    data["ink"] = {ground: palette.ink_on(ground) for ground in grounds}
-    title = f"{problem.name}, {tile_text(problem)} on {gpu.name}"
     return Template(_part("page.html")).substitute(
-        title=xml(title),
+        title=xml(f"{problem.name}, {tile_text(problem)} on {gpu.name}"),
         style=_part("page.css"),
         script=_part("page.js"),
         data=script(xml_text(json.dumps(data, separators=(",", ":"), ensure_ascii=False))),
     )
 
 
-def _layout(found: Views, shown: Shown, kept: Sequence[slice]) -> dict[str, Any]:
+def _layout(found: Views, shown: Shown, kept: Sequence[range], warps: int) -> dict[str, Any]:
     """One layout, and the wavefronts of the instructions kept of every access."""
-    wavefronts = []
-    for access, rows in zip(found.lanes.accesses, kept, strict=True):
-        address = shown.table[access.element[rows]]
-        counts = count_wavefronts(address, access.active[rows], access.operation, found.gpu)
-        wavefronts.append(_packed(counts.wavefronts))
+    counts = found.case.count(shown.table)
+    rows = [slice(each.start * warps, each.stop * warps) for each in kept]
     return {
         "name": shown.name,
         "offset": shown.offset or "a table",
-        "bytes": int(shown.table.max()) + found.problem.tile.storage.element_bytes,
+        "bytes": found.case.size(shown.table),
         "table": _packed(shown.table),
-        "wavefronts": wavefronts,
+        "wavefronts": [_packed(c.wavefronts[part]) for c, part in zip(counts, rows, strict=True)],
     }
 
 
-def _access(found: Views, number: int, access: LaneTrace, iterations: range, warps: int) -> dict[str, Any]:
+def _access(found: Views, number: int, iterations: range, warps: int) -> dict[str, Any]:
+    """The elements of an access in some iterations, -1 where a lane is idle."""
+    access = found.case.lanes.accesses[number]
     rows = slice(iterations.start * warps, iterations.stop * warps)
     element = np.where(access.active[rows], access.element[rows], -1)
     names = []
     for k in iterations:
-        values = instruction(found.problem, number, k * warps, found.gpu.lanes).iteration
+        _, values = Instruction(found.case, number, k * warps).at
         names.append(", ".join(f"{name} = {value}" for name, value in values.items()) or "the only one")
     return {
         "number": number,
@@ -109,7 +105,7 @@ def _access(found: Views, number: int, access: LaneTrace, iterations: range, war
         "width_bytes": access.operation.width_bytes,
         "iterations": names,
         "left_out": len(access.element) // warps - len(iterations),
-        "rule": _rule(found.gpu.rule(access.operation)),
+        "rule": _rule(found.case.device.rule(access.operation)),
         "element": _packed(element),
         "cost": summary(access.name, found.costs(number), found.note),
     }

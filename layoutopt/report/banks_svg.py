@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from layoutopt.ground.escape import xml as escape
+from layoutopt.problems.text import count_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import (
     cell_colour,
@@ -43,9 +44,9 @@ def document(found: Views, colour_by: str | None) -> str:
     """
     shown = found.pictures()
     by = colour_by or default_colouring(shown)
-    blocks = [_picture(p, by, found.gpu.lanes) for p in shown]
+    blocks = [_picture(p, by, found.case.device.lanes) for p in shown]
     width = max(_LEFT * 2 + sum(w for _, w, _ in blocks) + _GAP * (len(blocks) - 1), 640)
-    access = found.problem.accesses[found.chosen.access]
+    access = found.chosen.lanes
     notes = [*summary(access.name, found.costs(found.chosen.access), found.note), _legend(by)]
     height = _TOP + max(h for _, _, h in blocks) + 22 + 16 * len(notes)
     title = headline(found)
@@ -85,7 +86,7 @@ def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
     )
     width = cell * drawn.banks
     parts = [
-        f'<text class="s" x="0" y="-26">{escape(drawn.layout)}: {escape(drawn.offset)}</text>',
+        f'<text class="s" x="0" y="-26">{escape(drawn.cost.name)}: {escape(drawn.cost.offset)}</text>',
         f'<text class="s" x="0" y="-13">{escape(cost_text(drawn))}</text>',
         *(
             f'<text class="b" x="{(b + 0.5) * cell:g}" y="9" text-anchor="middle">{b}</text>'
@@ -124,7 +125,7 @@ def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int]:
 
 
 def _skipped(count: int, y: float) -> str:
-    return f'<text class="u" x="0" y="{y + 12:g}">… {count} line{"s" if count != 1 else ""} not shown</text>'
+    return f'<text class="u" x="0" y="{y + 12:g}">… {count_text(count, "line")} not shown</text>'
 
 
 def _row(line: Line, y: float, cell: float, by: str, lanes: int) -> list[str]:

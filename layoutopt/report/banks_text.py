@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from layoutopt.ground.escape import terminal
-from layoutopt.problems.text import tile_text
+from layoutopt.problems.text import count_text, tile_text
 from layoutopt.report import palette
-from layoutopt.study.picture import Cell, Cost, Line, Picture, instruction_text
+from layoutopt.study.picture import Cell, Cost, Line, Picture
 from layoutopt.study.show import Views
 
 MIN_WIDTH = 80
@@ -29,22 +29,21 @@ def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str
         colour: whether to write escape sequences.
     """
     shown = found.pictures()
-    lanes = found.gpu.lanes
+    lanes = found.case.device.lanes
     by = colour_by or default_colouring(shown)
-    access = found.problem.accesses[found.chosen.access]
     lines = [*_wrapped(headline(found), width), ""]
     lines += pictures(shown, width, by, lanes, colour)
     lines += ["", *legend(shown, width, by, lanes, colour)]
-    notes = summary(access.name, found.costs(found.chosen.access), found.note)
+    notes = summary(found.chosen.lanes.name, found.costs(found.chosen.access), found.note)
     lines += [""] + [piece for text in notes for piece in _wrapped("  " + text, width)]
     return "\n".join(lines)
 
 
 def headline(found: Views) -> str:
     """The problem, and the instruction that is drawn."""
-    problem, chosen = found.problem, found.chosen
-    what = f"{problem.accesses[chosen.access].op} {instruction_text(problem, chosen)}"
-    return f"{problem.name}  {tile_text(problem)}  on {found.gpu.name}: {what}"
+    problem, chosen = found.case.problem, found.chosen
+    head = f"{problem.name}  {tile_text(problem)}  on {found.case.device.name}"
+    return f"{head}: {chosen.lanes.op} {chosen.text}"
 
 
 def default_colouring(shown: Sequence[Picture]) -> str:
@@ -55,7 +54,7 @@ def default_colouring(shown: Sequence[Picture]) -> str:
 def summary(access: str, costs: Sequence[Cost], note: str) -> list[str]:
     """What the access costs in all, under each layout (the last is the best), and what to do."""
     lines = [
-        f"{c.name}: all of {access!r} takes {_plural(c.wavefronts, 'wavefront')}, "
+        f"{c.name}: all of {access!r} takes {count_text(c.wavefronts, 'wavefront')}, "
         f"{c.wavefronts - c.ideal:,} more than ideal; {c.bytes:,} bytes"
         for c in costs
     ]
@@ -121,23 +120,21 @@ def legend(shown: Sequence[Picture], width: int, colour_by: str, lanes: int, col
 
 def cost_text(drawn: Picture) -> str:
     """The bytes of a layout, which lanes meet, and what it costs, in one line."""
-    met, size = drawn.meeting, f"{drawn.bytes:,} bytes"
-    if met is None:
-        return f"{size}; no conflict: {_plural(drawn.wavefronts, 'wavefront')}, as few as can be"
-    some = ", ".join(
-        f"{lane} ({','.join(map(str, at))})"
-        for lane, at in zip(met.lanes[:_SHOWN_LANES], met.coordinates, strict=False)
-    )
-    more = f" and {len(met.lanes) - _SHOWN_LANES} more" if len(met.lanes) > _SHOWN_LANES else ""
+    size = f"{drawn.cost.bytes:,} bytes"
+    if drawn.meeting is None:
+        return f"{size}; no conflict: {count_text(drawn.wavefronts, 'wavefront')}, as few as can be"
+    met = [f"{lane} ({','.join(map(str, at))})" for lane, at in drawn.coordinates.items()]
+    more = f" and {len(met) - _SHOWN_LANES} more" if len(met) > _SHOWN_LANES else ""
+    words = len({touch.word for touch in drawn.meeting.touches})
     return (
-        f"{size}; conflict: lanes {some}{more} meet in bank {met.bank} with {len(met.words)} different "
-        f"words: {drawn.wavefronts} wavefronts instead of {drawn.ideal}"
+        f"{size}; conflict: lanes {', '.join(met[:_SHOWN_LANES])}{more} meet in bank {drawn.meeting.bank} "
+        f"with {words} different words: {drawn.wavefronts} wavefronts instead of {drawn.ideal}"
     )
 
 
 def _picture(drawn: Picture, width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
     cell_width, kind, strips = _style(drawn, width)
-    title = f"{drawn.layout}: {drawn.offset}" if drawn.offset else drawn.layout
+    title = ": ".join(filter(None, (drawn.cost.name, drawn.cost.offset)))
     lines = [*_wrapped(title, width), *_wrapped(cost_text(drawn), width)]
     per_strip = drawn.banks // strips
     for strip in range(strips):
@@ -145,7 +142,7 @@ def _picture(drawn: Picture, width: int, colour_by: str, lanes: int, colour: boo
         lines += ["", _bank_numbers(banks, cell_width)]
         for run in _runs(drawn.lines):
             if not run[0].touched:
-                lines.append(f"{'':>{_MARGIN}}... {_plural(len(run), 'line')} not touched")
+                lines.append(f"{'':>{_MARGIN}}... {count_text(len(run), 'line')} not touched")
                 continue
             for line in run:
                 shown = "".join(
@@ -219,10 +216,6 @@ def _cell(cell: Cell, width: int, kind: str, colour_by: str, lanes: int, colour:
 
 def _filled(text: str, width: int) -> str:
     return text + " " * (width - len(_ESCAPES.sub("", text)))
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

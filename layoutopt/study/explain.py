@@ -6,7 +6,7 @@ Of several tiles: what decides each of them by itself, and what the common budge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypedDict, Unpack, overload
 
@@ -20,7 +20,7 @@ from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
@@ -30,8 +30,9 @@ from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
 from layoutopt.study.explanation import ALLOWED, BlockExplanation, ExplainedTile, Explanation, Relaxation
+from layoutopt.study.in_use import formula_in_use
 from layoutopt.study.known import Solved, solved
-from layoutopt.study.phase_words import PhaseWords
+from layoutopt.study.phase_words import why
 from layoutopt.study.relaxations import QUESTION_SHARE, Relaxations, names, of_constraints
 
 # Share of the time that the first search may use; the questions after it have the rest.
@@ -79,6 +80,9 @@ def explain(
     return _of_tile(problem, gpu, time, progress)
 
 
+# A tile ------------------------------------------------------------------------------------------
+
+
 def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
     in_use = _in_use(problem)
@@ -93,12 +97,14 @@ def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) 
     general = bound if bound.everywhere else result.proof.every_layout
     in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
     proved = general if in_every and not verdict and general is not None else bound
-    questions = _Questions(best, in_use, Relaxations(case, budget))
-    relaxations = tuple(questions.relaxations(verdict, refuted and in_every))
+    told = _Told(best, Relaxations(case, budget))
+    told.edit(in_use)
+    if not verdict:
+        told.what_would_help(every_layout_conflicts=refuted and in_every)
     scope = ALLOWED if verdict is False and not proved.lower_bound else proved.scope
-    reasons = (*PhaseWords(case).why(result, in_use), *questions.why_none)
+    reasons = [*why(case, result, in_use), *told.why_none]
     if best.lanes:
-        reasons = (f"The lanes are chosen: {best.lanes}; what follows is about them.", *reasons)
+        reasons.insert(0, f"The lanes are chosen: {best.lanes}; what follows is about them.")
         scope += ", with the lanes chosen"
     return Explanation(
         case.problem.name,
@@ -110,12 +116,12 @@ def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) 
         result.excess,
         result.weighted_excess,
         result.offset,
-        questions.clique,
-        names(questions.clash),
-        questions.minimal,
-        tuple(questions.others),
-        relaxations,
-        reasons,
+        told.clique,
+        names(told.clash),
+        told.minimal,
+        tuple(told.others),
+        tuple(told.relaxations),
+        tuple(reasons),
         best.widths,
         result.decided_by,
         result.model,
@@ -134,82 +140,67 @@ def _in_use(problem: Problem) -> Node | None:
     Raises:
         ProblemFileError: it cannot be read.
     """
-    texts = {"layout.offset": problem.layout.offset}
-    if problem.published is not None:
-        texts["published.offset"] = problem.published.offset
-    for field, text in texts.items():
-        if text is not None:
-            try:
-                return offset_formula(text, problem.tile)
-            except ExpressionError as error:
-                raise ProblemFileError(field, error.reason) from None
-    return None
+    found = formula_in_use(problem)
+    try:
+        return None if found is None else offset_formula(found[1], problem.tile)
+    except ExpressionError as error:
+        raise ProblemFileError(found[0] if found is not None else "", error.reason) from None
 
 
-class _Questions:
+@dataclass(slots=True)
+class _Told:
     """What to change or to give up, and why every layout has conflicts.
 
     Attributes:
+        best: the tile and its best layout.
+        ask: answers questions about its accesses.
+        relaxations: what would help.
         clique: words that pairwise meet, more than banks, as in a certificate; None without.
         clash: accesses that cannot all be served; `minimal` where each is needed for that.
         others: the names of more such accesses.
         why_none: sentences.
     """
 
-    def __init__(self, best: Solved, in_use: Node | None, give_up: Relaxations) -> None:
-        self.case, self.result, self.in_use, self.give_up = best.case, best.result, in_use, give_up
-        self.clique: dict[str, Any] | None = None
-        self.clash: list[Access] = []
-        self.minimal = False
-        self.others: list[tuple[str, ...]] = []
-        self.why_none: list[str] = []
+    best: Solved
+    ask: Relaxations
+    relaxations: list[Relaxation] = field(default_factory=list)
+    clique: dict[str, Any] | None = None
+    clash: list[Access] = field(default_factory=list)
+    minimal: bool = False
+    others: list[tuple[str, ...]] = field(default_factory=list)
+    why_none: list[str] = field(default_factory=list)
 
-    def relaxations(self, free: bool | None, none_at_all: bool) -> Iterator[Relaxation]:
-        """What would help, where no layout is known to be free of conflicts; an edit in any case.
+    def edit(self, in_use: Node | None) -> None:
+        """Tell the nearest edit of the layout in use, where it leaves no conflict."""
+        case, budget = self.best.case, self.ask.budget
+        found = None if in_use is None else nearest_edit(in_use, case, budget.part(QUESTION_SHARE))
+        if found is not None and not any(a.excess for a in case.measure(found.edit.node)):  # of weight 0, too
+            after = f"{to_text(found.edit.node)} has no conflicts, {found.bytes:,} bytes"
+            self.relaxations.append(Relaxation("edit", f"{found.edit.text}: {after}"))
 
-        Args:
-            free: whether a layout is free of conflicts; None where that is open.
-            none_at_all: every layout has conflicts.
-        """
-        case, ask, result = self.case, self.give_up, self.result
-        yield from self._edit()
-        if free:
-            return
-        yield from of_constraints(case, ask.budget)
+    def what_would_help(self, *, every_layout_conflicts: bool) -> None:
+        """Tell what to give up where no layout is known to be free of conflicts."""
+        case, ask, layout = self.best.case, self.ask, self.best.result.layout
+        self.relaxations += of_constraints(case, ask.budget)
         if case.chooses:
             return  # what lanes may choose has no other width or order
-        found: list[Relaxation] = []
-        if none_at_all:
+        if every_layout_conflicts:
             self._explain_none()
             self.clash, self.minimal = ask.smallest(ask.accesses)
             self.others = ask.others(self.clash)
-            found += ask.of_accesses(self.clash, self.others)
+            self.relaxations += ask.of_accesses(self.clash, self.others)
             self.why_none += dict.fromkeys(ask.not_allowed)
-        if result.layout is not None:
-            found += ask.lane_orders(case.as_bytes(result.layout), self.clash)
-            found += ask.free_lanes(self.clash)
-            if all(relaxation.kind == "drop_access" for relaxation in found):
-                found += ask.narrower_with_order(self.clash)
-        yield from found
-
-    def _edit(self) -> Iterator[Relaxation]:
-        """The nearest edit of the layout in use, where it leaves no conflict."""
-        if self.in_use is None:
-            return
-        found = nearest_edit(self.in_use, self.case, self.give_up.budget.part(QUESTION_SHARE))
-        if found is None:
-            return
-        if not any(report.excess for report in self.case.measure(found.edit.node)):  # of weight 0, too
-            after = to_text(found.edit.node)
-            yield Relaxation("edit", f"{found.edit.text}: {after} has no conflicts, {found.bytes:,} bytes")
+        if layout is not None:
+            self.relaxations += ask.lane_orders(case.as_bytes(layout), self.clash)
+            self.relaxations += ask.free_lanes(self.clash)
 
     def _explain_none(self) -> None:
         """Why every layout has conflicts: the clique as data, if that is a reason, and sentences."""
-        case, proof = self.case, self.result.proof
+        case, proof = self.best.case, self.best.result.proof
         subject = subject_of(case.lowered.tile, case.device, case.lanes)
         easier = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence)
         for reason in BY_HAND:
-            found = reason.find(subject, Search(self.give_up.budget))
+            found = reason.find(subject, Search(self.ask.budget))
             if found is None:
                 continue
             self.why_none += reason.words(subject, case.problem, found)
@@ -227,21 +218,31 @@ class _Questions:
 
 def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
     """What decides each tile, and what all of them share."""
-    found = solve(block, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
-    room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
-    block = within_room(block, gpu)
 
     def solved_again(changed: Block) -> Arrangement:
         return solve(changed, target=gpu, budget=time.part(_ARRANGE_SHARE))
 
-    def without(constraint: str, value: int | None) -> Arrangement | None:
-        """What comes out with more of what a constraint leaves; None where nothing can be better."""
-        if getattr(block.layout, constraint) is None or found.excess == 0:
-            return None
-        return solved_again(_with(block, **{constraint: value}))
-
-    free, wide = without("max_bytes", MAX_BYTES), without("families", None)
-    together = _Together(block, room, found, free, wide, solved_again)
+    found = solve(block, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
+    room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
+    block = within_room(block, gpu)
+    limit, free, wide = block.layout.max_bytes, None, None
+    if limit is not None and found.excess != 0:
+        free = _worth_more(solved_again(_with(block, max_bytes=MAX_BYTES)), found, limit)
+    if block.layout.families is not None and found.excess != 0:
+        wide = solved_again(_with(block, families=None))
+    relaxations = []
+    if wide is not None and wide.tiles and (not found.tiles or _is_better(wide, found)):
+        text = f"with all families there are {_excess(wide, 'no conflicts')} in {wide.bytes:,} bytes"
+        relaxations.append(Relaxation("families", text))
+    if free is not None:
+        least = _excess(free, "no conflicts")
+        if room is None or (free.bytes or 0) <= room:
+            text = f"with layout.max_bytes {free.bytes:,} there are {least}"
+            relaxations.append(Relaxation("max_bytes", text))
+        most = max(tile.stages for tile in block.tiles)
+        if (stages := _fewer_stages(block, free, solved_again)) is not None:
+            text = f"with {stages} in place of {most} stages there are {least}"
+            relaxations.append(Relaxation("stages", text))
     members, explained = groups(block), []
     for k, (tiles, problem) in enumerate(members):
         part, told = time.part(1 / (len(members) - k)), partial(_tell, progress, tiles[0].name)
@@ -259,10 +260,10 @@ def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> Bl
         found.excess,
         found.weighted_excess,
         found.bytes,
-        block.layout.max_bytes,
+        limit,
         tuple(name for part in explained for name in part.explanation.clashing_accesses),
-        tuple(together.relaxations()),
-        tuple(together.reasons(explained)),
+        tuple(relaxations),
+        tuple(_reasons(block, found, free, room, explained)),
         tuple(explained),
     )
 
@@ -283,78 +284,60 @@ def _bound(found: Arrangement, explained: Sequence[ExplainedTile]) -> Bound:
     return Bound(everywhere, EVERY_LAYOUT) if everywhere >= proved.lower_bound else proved
 
 
-def _least(found: Arrangement | Result, none: str = "no conflicts") -> str:
+def _excess(found: Arrangement, none: str) -> str:
     return f"{found.excess:g} excess wavefronts" if found.excess else none
 
 
-@dataclass(frozen=True, slots=True)
-class _Together:
-    """What holds of all tiles: `free` and `wide` are answers without the budget, and in every family.
+def _is_better(other: Arrangement, found: Arrangement) -> bool:
+    """Whether another answer, which the time may have cut off, is better than the one found."""
+    return (other.weighted_excess or 0) < (found.weighted_excess or 0)
 
-    `room` is what a block of the GPU has, where that is known; the budget may be less.
-    """
 
-    block: Block
-    room: int | None
-    found: Arrangement
-    free: Arrangement | None
-    wide: Arrangement | None
-    solve: Callable[[Block], Arrangement]
+def _worth_more(free: Arrangement, found: Arrangement, limit: int) -> Arrangement | None:
+    """The answer without the budget, where the budget is what keeps from it."""
+    if free.bytes is None or free.bytes <= limit:
+        return None
+    better = _is_better(free, found) and (free.excess or 0) < (found.excess or 0)
+    return free if better or not found.tiles else None
 
-    def reasons(self, explained: Sequence[ExplainedTile]) -> Iterator[str]:
-        """What comes out, the tiles that decide it by themselves, and what the budget costs."""
-        limit, found = self.block.layout.max_bytes, self.found
-        if not found.tiles:
-            yield f"{found.status}: {found.reason}"
-        else:
-            of = f" of {limit:,}" if limit is not None else ""
-            yield f"all tiles together: {_least(found, 'no bank conflicts')} in {found.bytes:,} bytes{of}"
-        for part in explained:
-            if part.explanation.conflict_free is False:
-                has = "has conflicts in" if part.explanation.lower_bound else "is held by none of"
-                scope = f"{part.explanation.scope}, whatever the others take"
-                yield f"tile {' and '.join(part.tiles)} {has} {scope}"
-        if (free := self._beyond_budget()) is not None:
-            has = f"layout.max_bytes is {limit:,}"
-            if limit == self.room:
-                has = f"a block of {self.block.target} has {limit:,}"
-            saved = (found.excess or 0) - (free.excess or 0)
-            costs = f"the budget costs {saved:g} excess wavefronts: " if found.tiles else ""
-            least = _least(free, "no bank conflicts")
-            yield f"{costs}with {least} the tiles take {free.bytes:,} bytes, and {has}"
 
-    def relaxations(self) -> Iterator[Relaxation]:
-        """What to give up of what all tiles share."""
-        wide, free, limit = self.wide, self._beyond_budget(), self.block.layout.max_bytes
-        if wide is not None and wide.tiles and (not self.found.tiles or self._is_better(wide)):
-            yield Relaxation(
-                "families", f"with all families there are {_least(wide)} in {wide.bytes:,} bytes"
-            )
-        if free is None:
-            return
-        least = _least(free)
-        if self.room is None or (free.bytes or 0) <= self.room:
-            yield Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}")
-        most = max(tile.stages for tile in self.block.tiles)
-        for stages in range(most - 1, 0, -1):
-            if sum(min(stages, t.stages) * t.bytes for t in self.block.tiles) > (limit or 0):
-                continue
-            tiles = tuple(
-                msgspec.structs.replace(tile, stages=min(stages, tile.stages)) for tile in self.block.tiles
-            )
-            fewer = self.solve(msgspec.structs.replace(self.block, tiles=tiles))
+def _fewer_stages(
+    block: Block, free: Arrangement, solved_again: Callable[[Block], Arrangement]
+) -> int | None:
+    """The most stages of a tile with which the budget costs nothing, if it is fewer than the file has."""
+    for stages in range(max(tile.stages for tile in block.tiles) - 1, 0, -1):
+        tiles = tuple(msgspec.structs.replace(t, stages=min(stages, t.stages)) for t in block.tiles)
+        if sum(tile.stages * tile.bytes for tile in tiles) <= (block.layout.max_bytes or 0):
+            fewer = solved_again(msgspec.structs.replace(block, tiles=tiles))
             if fewer.tiles and (fewer.weighted_excess or 0) <= (free.weighted_excess or 0):
-                yield Relaxation("stages", f"with {stages} in place of {most} stages there are {least}")
-                return
+                return stages
+    return None
 
-    def _beyond_budget(self) -> Arrangement | None:
-        """The answer without the budget, where the budget is what keeps from it."""
-        free, found, limit = self.free, self.found, self.block.layout.max_bytes
-        if free is None or free.bytes is None or limit is None or free.bytes <= limit:
-            return None
-        better = self._is_better(free) and (free.excess or 0) < (found.excess or 0)
-        return free if better or not found.tiles else None
 
-    def _is_better(self, other: Arrangement) -> bool:
-        """Whether another answer, which the time may have cut off, is better than the one found."""
-        return (other.weighted_excess or 0) < (self.found.weighted_excess or 0)
+def _reasons(
+    block: Block,
+    found: Arrangement,
+    free: Arrangement | None,
+    room: int | None,
+    explained: Sequence[ExplainedTile],
+) -> Iterator[str]:
+    """What comes out, the tiles that decide it by themselves, and what the budget costs.
+
+    `free` is the answer without the budget, where that is better; `room` is what a block of the GPU has.
+    """
+    limit, none = block.layout.max_bytes, "no bank conflicts"
+    if not found.tiles:
+        yield f"{found.status}: {found.reason}"
+    else:
+        of = f" of {limit:,}" if limit is not None else ""
+        yield f"all tiles together: {_excess(found, none)} in {found.bytes:,} bytes{of}"
+    for part in explained:
+        if part.explanation.conflict_free is False:
+            has = "has conflicts in" if part.explanation.lower_bound else "is held by none of"
+            scope = f"{part.explanation.scope}, whatever the others take"
+            yield f"tile {' and '.join(part.tiles)} {has} {scope}"
+    if free is not None:
+        has = f"a block of {block.target} has" if limit == room else "layout.max_bytes is"
+        saved = (found.excess or 0) - (free.excess or 0)
+        costs = f"the budget costs {saved:g} excess wavefronts: " if found.tiles else ""
+        yield f"{costs}with {_excess(free, none)} the tiles take {free.bytes:,} bytes, and {has} {limit:,}"

@@ -59,9 +59,10 @@ def _elements(used: InUse) -> Iterator[Finding]:
     close = np.flatnonzero(np.diff(used.table[order]) < tile.element_bytes)
     if len(close):
         a, b = (int(order[k]) for k in (close[0], close[0] + 1))
-        at, first = int(used.table[b]), [case.coordinates(a), case.coordinates(b)]
-        text = f"{len(close)} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {at}"
-        yield Finding("overlap", text, None, {"elements": len(close), "first": first, "byte_offset": at})
+        at, both = int(used.table[b]), [case.coordinates(a), case.coordinates(b)]
+        count = len(close) * case.problem.tile.packed
+        text = f"{count} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {at}"
+        yield Finding("overlap", text, None, {"elements": count, "first": both, "byte_offset": at})
     alignment = case.problem.tile.element_alignment
     astray = np.flatnonzero(used.table % alignment)
     if len(astray):

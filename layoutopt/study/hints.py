@@ -10,7 +10,6 @@ write into the file.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Final
@@ -31,7 +30,7 @@ from layoutopt.problems.types import FAMILIES, Access, Block, Problem
 from layoutopt.search.proposal import Ask, Progress
 from layoutopt.search.solve import Under, estimated, solve
 from layoutopt.study.advice import difference
-from layoutopt.study.relaxations import Relaxations
+from layoutopt.study.relaxations import Relaxations, narrower_widths
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _PADS: Final = ("none", "order", "pad")
@@ -183,12 +182,10 @@ def _other_widths(case: Case, layout: Layout, budget: Budget) -> Iterator[str]:
 
 def _widths(access: Access, case: Case) -> tuple[int, ...]:
     """The width of an access and those below it that serve it as well, in bytes."""
-    operation = parse_operation(access.op, access.single_width)
-    if not isinstance(access.bytes, int) or not operation.does.narrows or not operation.does.by_pointer:
+    if not isinstance(access.bytes, int):
         return ()
-    least = max(case.problem.tile.storage.element_bytes, case.device.bank_bytes)
-    halves = itertools.takewhile(lambda width: width >= least, (access.bytes >> k for k in range(4)))
-    return tuple(halves)
+    by_pointer = parse_operation(access.op, access.bytes).does.by_pointer
+    return (access.bytes, *narrower_widths(access, case)) if by_pointer else ()
 
 
 def _wavefronts(case: Case, layout: Layout) -> float:

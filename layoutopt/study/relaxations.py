@@ -6,15 +6,16 @@ Each is asked of proofs and of the solver, and confirmed by a proof or by a layo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from layoutopt.accesses.lower import with_widths
 from layoutopt.accesses.trace import LaneTrace, Trace, trace
-from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.case import Case
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.operations import parse_operation
@@ -131,7 +132,7 @@ class Relaxations:
         try:
             if not accesses or not trace(smaller, self.case.device, part).taking_part:
                 return True
-            return solve(smaller, target=self.case.device, budget=part, conflict_free=True).layout is not None
+            return solve(smaller, target=self.case.device, budget=part, conflict_free=True).has_layout
         except (OutOfTime, ProblemFileError):  # or the constraints contradict what an access becomes
             return False
 
@@ -153,36 +154,35 @@ class Relaxations:
             clash: accesses that cannot all be served.
             others: names of more such accesses.
         """
-        helped = False
+        helped: list[Relaxation] = []
         for access in clash:
-            if (without := self._served((access, None))) is not None:
-                yield without
-            each = (self._served((access, narrow)) for narrow in self._narrower(access))
-            if (narrower := next(filter(None, each), None)) is not None:
-                helped = True
-                yield narrower
-        if not helped:
-            involved = {*names(clash), *itertools.chain.from_iterable(others)}
-            yield from self._two_narrower([a for a in self.accesses if a.name in involved])
-
-    def _two_narrower(self, involved: Sequence[Access]) -> Iterator[Relaxation]:
-        """Two accesses to make narrower together, for each pair the widest that do."""
-        for one, other in itertools.combinations(involved[:_MAX_PAIRED], 2):
+            yield from self._first([[(access, None)]])
+            narrower = list(self._first([(access, narrow)] for narrow in self._narrower(access)))
+            helped += narrower
+            yield from narrower
+        if helped:
+            return
+        names_of = {*names(clash), *itertools.chain.from_iterable(others)}
+        involved = [access for access in self.accesses if access.name in names_of][:_MAX_PAIRED]
+        for one, other in itertools.combinations(involved, 2):  # the widest two that do
             pairs = itertools.product(self._narrower(one), self._narrower(other))
-            each = (self._served((one, a), (other, b)) for a, b in self.budget.while_left(pairs))
-            yield from itertools.islice(filter(None, each), 1)
+            yield from self._first([(one, a), (other, b)] for a, b in self.budget.while_left(pairs))
 
-    def _served(self, *changes: tuple[Access, Access | None]) -> Relaxation | None:
+    def _first(self, changes: Iterable[Sequence[tuple[Access, Access | None]]]) -> Iterator[Relaxation]:
+        """The first of some changes, each of accesses to replace or to leave out, that helps."""
+        yield from itertools.islice(filter(None, map(self._served, changes)), 1)
+
+    def _served(self, changes: Sequence[tuple[Access, Access | None]]) -> Relaxation | None:
         """What to make narrower, or to leave out, if a layout then serves them all without conflicts."""
         changed = {old.name: new for old, new in changes}
         left = [changed.get(access.name, access) for access in self.accesses]
         accesses = [access for access in left if access is not None]
         if not self.possible(accesses):
             return None
-        access = changes[0][0].name
-        narrower = [f"`{old.name}` {_in_words(old, new)}" for old, new in changes if new is not None]
+        access, *others = (old.name for old, _ in changes)
+        narrower = " and ".join(_in_words(old, new) for old, new in changes if new is not None)
         if not self._allowed(accesses):
-            what = f"With {' and '.join(narrower)}" if narrower else f"Without `{access}`"
+            what = f"With {narrower}" if narrower else f"Without `{access}`"
             self.not_allowed.append(
                 f"{what} there is a layout free of conflicts, but none is known that the "
                 "constraints of `layout` allow."
@@ -190,39 +190,17 @@ class Relaxations:
             return None
         if not narrower:
             return Relaxation("drop_access", f"without `{access}` a layout free of conflicts exists", access)
-        what = f"{' and '.join(narrower)}: a layout free of conflicts exists"
-        return Relaxation("narrower", what, access, with_access=next((o.name for o, _ in changes[1:]), None))
-
-    def narrower_with_order(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
-        """One access to make narrower, and another order of the lanes of one: where neither helps alone."""
-        pairs = ((access, narrow) for access in clash[:_MAX_PAIRED] for narrow in self._narrower(access))
-        for access, narrow in self.budget.while_left(pairs):
-            accesses = tuple(narrow if a is access else a for a in self.accesses)
-            case = case_of(msgspec.structs.replace(self.case.lowered, accesses=accesses), self.case.device)
-            result = solve_cases([case], Ask(self.budget.part(QUESTION_SHARE)))
-            if result.layout is None:
-                continue
-            orders = Relaxations(case, self.budget).lane_orders(case.as_bytes(result.layout), clash)
-            if (order := next(orders, None)) is not None:
-                message = f"`{access.name}` {_in_words(access, narrow)} and {order.message}"
-                yield msgspec.structs.replace(order, message=message, with_access=access.name)
-                return
+        text = f"{narrower}: a layout free of conflicts exists"
+        return Relaxation("narrower", text, access, with_access=others[0] if others else None)
 
     def _narrower(self, access: Access) -> Iterator[Access]:
         """The access as several narrower ones, the widest first."""
         operation = parse_operation(access.op, access.single_width)
-        size = self.case.lowered.tile.element_bytes
-        width, name = operation.width_bytes // 2, _half(access)
-        *outer, last = access.index
-        while operation.does.narrows and width >= max(size, self.case.device.bank_bytes):
-            yield msgspec.structs.replace(
-                access,
-                op=operation.does.short,
-                bytes=width,
-                index=(*outer, f"({last}) + {name}*{width // size}"),
-                loops={**access.loops, name: operation.width_bytes // width},
-            )
-            width //= 2
+        for width in narrower_widths(access, self.case):
+            widths = (operation.width_bytes, width)
+            source = msgspec.structs.replace(access, op=operation.does.short, bytes=widths)
+            alone = msgspec.structs.replace(self.case.lowered, accesses=(source,))
+            yield from with_widths(alone, {access.name: width}).accesses
 
     # Other lanes -------------------------------------------------------------------------------
 
@@ -277,10 +255,10 @@ class Relaxations:
                 order = lane_order(sets, lanes, tile, access, rule, budget=part, table=table)
                 found = self._reordered(access, order) if order is not None else None
                 if order is not None and found is not None:
-                    lanes_now = ", ".join(map(str, order))
                     message = (
                         f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts "
-                        f"if lane k does what lane n does now, for k = 0, 1, ... and n = {lanes_now}"
+                        "if lane k does what lane n does now, for k = 0, 1, ... and "
+                        f"n = {', '.join(map(str, order))}"
                     )
                     yield Relaxation("lane_order", message, access.name, order)
                     break
@@ -314,6 +292,14 @@ def names(accesses: Sequence[Access]) -> tuple[str, ...]:
     return tuple(a.name for a in accesses)
 
 
+def narrower_widths(access: Access, case: Case) -> list[int]:
+    """Half the width of an access, and so on, in bytes: no less than an element or what a bank has."""
+    operation = parse_operation(access.op, access.single_width)
+    least = max(case.lowered.tile.element_bytes, case.device.bank_bytes)
+    halves = (operation.width_bytes >> k for k in range(1, operation.width_bytes.bit_length()))
+    return [width for width in halves if width >= least and operation.does.narrows]
+
+
 def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
     """The access with its values free, then its lanes, in words and as it is."""
     operation = parse_operation(access.op, access.single_width)
@@ -328,14 +314,6 @@ def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
 
 
 def _in_words(access: Access, narrow: Access) -> str:
-    """`as 2 accesses of 8 bytes each`."""
-    width = parse_operation(narrow.op, narrow.single_width).width_bytes
-    return f"as {narrow.loops[_half(access)]} accesses of {width} bytes each"
-
-
-def _half(access: Access) -> str:
-    """A loop variable that the access does not use yet."""
-    name = "part"
-    while name in access.loops:
-        name += "_"
-    return name
+    """`name` as 2 accesses of 8 bytes each."""
+    before, width = parse_operation(access.op, access.single_width).width_bytes, narrow.single_width or 1
+    return f"`{access.name}` as {before // width} accesses of {width} bytes each"

@@ -138,7 +138,7 @@ def test_compare_show_and_explain_take_the_solvers_choice():
     assert "with `rows` of 8 bytes" in explanation_report(tile, explained)
     chosen = {"access": "rows", "warp": None, "iteration": {"part": 1}, "time_limit": 10}
     seen = views(tile, device("sm_90"), before="none", **chosen)
-    assert (seen.layouts[-1].offset, seen.chosen.iteration["part"]) == (result.offset, 1)
+    assert (seen.layouts[-1].offset, seen.chosen.at[1]["part"]) == (result.offset, 1)
     assert "drawn with `rows` of 8 bytes" in seen.note
 
 

@@ -325,7 +325,7 @@ def test_what_is_drawn_is_the_worst_conflict_or_an_access_under_the_layout_that_
     worst, asked = drawn(), drawn(access="b", iteration={"i": 3})
     assert worst.tile[0] == "A"
     assert [shown.wavefronts for shown in worst.pictures()] == [8, 1]
-    assert (asked.tile, asked.chosen.iteration) == (("B", 2048), {"i": 3})
+    assert (asked.tile, asked.chosen.at[1]) == (("B", 2048), {"i": 3})
     assert asked.note.startswith("tile B of 2; its first stage begins at byte 2,048")
 
 

@@ -100,11 +100,11 @@ def test_problems_of_every_kind_can_be_drawn(path):
 def test_every_element_stands_in_its_word(name):
     (path,) = [p for p in PROBLEMS if problem_id(p) == name]
     found = seen(path)
-    size = found.problem.tile.element_bytes
+    size = found.case.problem.tile.element_bytes
     for layout, shown in zip(found.layouts, found.pictures(), strict=True):
         first = {}
         for coordinates, byte in zip(
-            np.ndindex(found.problem.tile.shape), layout.table.tolist(), strict=True
+            np.ndindex(found.case.problem.tile.shape), layout.table.tolist(), strict=True
         ):
             for word in range(byte // shown.bank_bytes, (byte + size - 1) // shown.bank_bytes + 1):
                 starts = byte // shown.bank_bytes == word
