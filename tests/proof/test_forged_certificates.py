@@ -71,6 +71,11 @@ def meeting(given):
     return given["clique"]["meetings"][0]
 
 
+def as_many_words_as_banks(given):
+    given["clique"]["words"].pop()
+    given["clique"]["meetings"] = given["clique"]["meetings"][:1]
+
+
 def share(given):
     return given["packing"]["cliques"][0]
 
@@ -107,7 +112,7 @@ FORGED = {
         (lambda g: meeting(g)["lanes"].reverse(), "these lanes do not touch them"),
         (lambda g: meeting(g).update(access="line 2"), "these lanes do not touch them"),
         (lambda g: g["clique"]["meetings"].pop(), "some pair does not meet"),
-        (lambda g: g["clique"]["words"].pop(), ""),
+        (as_many_words_as_banks, "as many banks as words"),
         (lambda g: g.update(banks=4), "not those of an access"),
     ],
     "packing": [
@@ -221,22 +226,31 @@ def test_vector_types_and_the_two_copies_of_16_bytes_are_known(element, access):
     holds(data, certified(data))
 
 
-@pytest.mark.parametrize(("modulus", "weights"), [(None, []), (8, []), (0.5, [0.25]), (1, [1])])
-def test_a_parity_needs_weights_that_contradict(modulus, weights):
+@pytest.mark.parametrize(
+    ("combinations", "said"),
+    [
+        ([], "no combination of weights"),
+        ([{"modulus": 8, "weights": []}], "malformed"),
+        ([{"modulus": 0.5, "weights": [0.25]}], "whole numbers"),
+        ([{"modulus": 1, "weights": [1]}], "whole numbers"),
+        ([{"modulus": 2, "weights": [1]}], "a word's weights"),
+        ([{"modulus": 8, "weights": [8]}], "no contradiction"),
+    ],
+)
+def test_a_parity_needs_weights_that_contradict(combinations, said):
     """One phase that fills all banks, and no reason why it should have a conflict."""
     data = lines_of_squares()
     data["accesses"] = data["accesses"][:1]
     given = certified(data)
     holds(data, given)
     phase = {"access": "rows", "warp": 0, "iteration": {"i": 0}, "lanes": [*range(8)]}
-    combinations = [] if modulus is None else [{"modulus": modulus, "weights": weights}]
     refuted = "a layout without conflicts"
     given |= {
         "status": "infeasible", "layout": None, "bound": {**given["bound"], "excess": 1},
         "infeasible": {"refuted": refuted, "max_bytes": None, "reason": "", "rests_on": "arithmetic"},
         "parity": {"vector_bytes": 4, "place": 0, "banks": 8, "excess": 1, "phases": [phase], "combinations": combinations},
     }  # fmt: skip
-    holds(data, given, code=1)
+    holds(data, given, said, 1)
 
 
 @pytest.mark.parametrize("field", [{"lanes": "free"}, {"values": "free"}, {"any": {"b": 2}}])

@@ -4,173 +4,139 @@ import json
 
 import pytest
 from command import layoutopt
-from conftest import ROOT
 from oracle import toy
-from oracle.random_tiles import constrained, random_case
-from written import one_tile, problem_of, saved
+from oracle.random_tiles import constrained as constrained_case
+from oracle.random_tiles import random_case
+from written import constrained, data_of, problem_of, saved
 
-from layoutopt.files.file import from_data, load
+from layoutopt import load
+from layoutopt.files.file import from_data
 from layoutopt.problems.answer import METHODS, Status
 from layoutopt.search.solve import solve
 
-
-def compare(seed, larger=False):
-    """Solve random problem `seed`, and try every layout of its families."""
-    data, plain, lanes, banks, families = random_case(seed, larger)
-    result = solve(from_data(data), target=toy.toy_device(lanes, banks))
-    expected = toy.best(tuple(data["tile"]["shape"]), plain, lanes, banks, families)
-    if expected is None:
-        assert result.status is Status.INFEASIBLE, (seed, data)
-        return
-    assert result.status is Status.OPTIMAL, (seed, data)
-    assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
-    bound = result.proof.objective
-    assert bound.lower_bound == expected[0], (seed, data)
-    assert result.proof.excess.lower_bound <= result.excess, (seed, data)
-    clean = solve(from_data(data), target=toy.toy_device(lanes, banks), conflict_free=True)
-    assert (clean.status is Status.INFEASIBLE) == (expected[0] > 0), (seed, data)
+# Families that one model decides together.
+FEW = [
+    ["none", "xor"], ["pad", "xor"], ["order", "pad", "xor"], ["order", "pad"], ["none", "order"],
+    ["order", "split", "xor"], ["none", "rotate", "interval", "xor"], ["pad", "matrix"],
+]  # fmt: skip
 
 
-def compare_constrained(seed):
-    """Solve random problem `seed` by both methods, with one worker and with two."""
-    data, device, best = constrained(seed)
-    for method, workers in zip(METHODS, (1 + seed % 2, 2 - seed % 2), strict=True):
-        result = solve(from_data(data), target=device, method=method, workers=workers)
-        if best is None:
-            assert result.status is Status.INFEASIBLE, (seed, method, data)
-            continue
-        found = result.status, result.weighted_excess, result.bytes
-        assert found == (Status.OPTIMAL, best[0], 4 * best[1]), (seed, method, data, found, best)
-        assert result.decided_by is not None, (seed, method)
+def case(seed, larger=False, families=None, minimise=None):
+    """A random problem, its device, and the best (weighted excess, words) of all its layouts."""
+    data, plain, lanes, banks, its_families = random_case(seed, larger)
+    data["layout"] = {"families": families or its_families, **({"minimise": minimise} if minimise else {})}
+    given = tuple(data["tile"]["shape"]), plain, lanes, banks, families or its_families
+    best = toy.best(*given)
+    if best is not None and minimise == "bytes":
+        best = toy.best_by_bytes(*given)
+    return data, toy.toy_device(lanes, banks), best
 
 
-@pytest.mark.parametrize("block", range(20))
-def test_same_minimum_as_exhaustive_search(block):
-    for seed in range(block * 20, block * 20 + 20):
-        compare(seed)
+AUTO, BY_MODEL = {}, {"method": "model"}
+CAMPAIGNS = {
+    "every family": (range(400), case, [AUTO, {"conflict_free": True}]),
+    "larger tiles": (range(30), lambda seed: case(seed, larger=True), [AUTO, {"conflict_free": True}]),
+    "bytes first": (range(1000, 1080), lambda seed: case(seed, minimise="bytes"), [AUTO]),
+    "one model": (
+        range(9000, 9160),
+        lambda seed: case(seed, families=FEW[seed % len(FEW)]),
+        [BY_MODEL, {**BY_MODEL, "conflict_free": True}],
+    ),
+    # `max_bytes`, `pitch_multiple_bytes` and bytes first, with one worker and with two; scripts/fuzz goes on.
+    "constraints": (
+        range(180),
+        constrained_case,
+        [{"method": method, "workers": n} for method, n in zip(METHODS, (1, 2), strict=True)],
+    ),
+}
+BLOCKS = [(name, block) for name, (seeds, _, _) in CAMPAIGNS.items() for block in range(0, len(seeds), 40)]
 
 
-@pytest.mark.parametrize("block", range(6))
-def test_same_minimum_on_larger_tiles(block):
-    for seed in range(block * 5, block * 5 + 5):
-        compare(seed, larger=True)
-
-
-@pytest.mark.parametrize("block", range(6))
-def test_constraints_on_pitches_by_both_methods(block):
-    """`max_bytes`, `pitch_multiple_bytes` and bytes first, against every layout; scripts/fuzz goes on."""
-    for seed in range(30 * block, 30 * block + 30):
-        compare_constrained(seed)
-
-
-@pytest.mark.parametrize("block", range(4))
-def test_bytes_first(block):
-    for seed in range(1000 + block * 20, 1020 + block * 20):
-        data, plain, lanes, banks, families = random_case(seed)
-        data["layout"]["minimise"] = "bytes"
-        if not toy.best(tuple(data["tile"]["shape"]), plain, lanes, banks, families):
-            continue
-        result = solve(from_data(data), target=toy.toy_device(lanes, banks))
-        expected = toy.best_by_bytes(tuple(data["tile"]["shape"]), plain, lanes, banks, families)
-        assert result.status is Status.OPTIMAL, (seed, data)
-        assert (result.weighted_excess, result.bytes) == (expected[0], 4 * expected[1]), (seed, data, result)
+@pytest.mark.parametrize(("campaign", "block"), BLOCKS)
+def test_same_minimum_as_exhaustive_search(campaign, block):
+    seeds, asked, ways = CAMPAIGNS[campaign]
+    for seed in seeds[block : block + 40]:
+        data, target, best = asked(seed)
+        for options in ways:
+            result = solve(from_data(data), target=target, **options)
+            if best is None or (best[0] and options.get("conflict_free")):
+                assert result.status is Status.INFEASIBLE, (seed, data)
+                continue
+            found = result.status, result.weighted_excess, result.bytes
+            assert found == (Status.OPTIMAL, best[0], 4 * best[1]), (seed, data, options)
+            assert result.proof.excess.lower_bound <= result.excess, (seed, data)
+            assert result.proof.objective.lower_bound == best[0], (seed, data)
+            assert result.decided_by is not None or campaign == "every family", (seed, data)
 
 
 def test_instructions_first():
     """Never more of them than where excess comes first, and with as many never more excess."""
     for seed in range(2000, 2016):
         data, _, lanes, banks, _ = random_case(seed)
-        target = toy.toy_device(lanes, banks)
-        data["layout"]["minimise"] = "instructions"
-        cheap = solve(from_data(data), target=target)
-        data["layout"]["minimise"] = "excess"
-        usual = solve(from_data(data), target=target)
+        target, first = toy.toy_device(lanes, banks), {**data["layout"], "minimise": "instructions"}
+        usual, cheap = (solve(from_data(asked), target=target) for asked in (data, {**data, "layout": first}))
         assert (cheap.layout is None) is (usual.layout is None), (seed, data)
         if usual.layout is None:
             continue
         cost, other = cheap.proof.index_cost, usual.proof.index_cost
         assert cheap.status is Status.FEASIBLE or cost.proved, (seed, data)
         assert cost.value <= other.value, (seed, data)
-        if cost.value == other.value:
-            assert cheap.weighted_excess <= usual.weighted_excess, (seed, data)
+        assert cost.value < other.value or cheap.weighted_excess <= usual.weighted_excess, (seed, data)
         if usual.weighted_excess == 0:
-            free = solve(from_data(data | {"layout": {**data["layout"], "minimise": "instructions"}}),
-                         target=target, conflict_free=True)  # fmt: skip
+            free = solve(from_data({**data, "layout": first}), target=target, conflict_free=True)
             least = free.proof.index_cost
             assert free.status is Status.FEASIBLE or least.proved, (seed, data)
-            assert free.weighted_excess == 0, (seed, data)
-            assert cost.value <= least.value <= other.value, (seed, data)
+            assert (free.weighted_excess, cost.value <= least.value <= other.value) == (0, True), (seed, data)
 
 
 def test_a_limit_on_bytes():
     """The least excess within every number of bytes that some layout takes, and one byte less."""
     for seed in range(3000, 3010):
         data, plain, lanes, banks, families = random_case(seed)
-        target = toy.toy_device(lanes, banks)
         shape = tuple(data["tile"]["shape"])
-        sizes = {4 * (max(offsets) + 1) for offsets in toy.layouts(shape, plain, banks, families)}
-        for limit in sorted(sizes)[:3]:
-            for most in (limit - 1, limit):
-                data["layout"]["max_bytes"] = most
-                result = solve(from_data(data), target=target)
-                fitting = [
-                    (toy.excess(plain, lanes, offsets, banks), 4 * (max(offsets) + 1))
-                    for offsets in toy.layouts(shape, plain, banks, families, within=most // 4)
-                    if 4 * (max(offsets) + 1) <= most
-                ]
-                if fitting:
-                    assert result.status is Status.OPTIMAL, (seed, most)
-                    assert (result.weighted_excess, result.bytes) == min(fitting), (seed, most)
-                else:
-                    assert result.status is Status.INFEASIBLE, (seed, most)
+        sizes = sorted({4 * (max(o) + 1) for o in toy.layouts(shape, plain, banks, families)})
+        for most in {size - k for size in sizes[:3] for k in (0, 1)}:
+            layouts = toy.layouts(shape, plain, banks, families, within=most // 4)
+            fitting = [o for o in layouts if 4 * (max(o) + 1) <= most]
+            best = min(
+                ((toy.excess(plain, lanes, o, banks), 4 * (max(o) + 1)) for o in fitting), default=None
+            )
+            data["layout"]["max_bytes"] = most
+            result = solve(from_data(data), target=toy.toy_device(lanes, banks))
+            status = Status.OPTIMAL if fitting else Status.INFEASIBLE
+            found = (result.weighted_excess, result.bytes) if fitting else None
+            assert (result.status, found) == (status, best), (seed, most)
 
 
 def test_row_operations_of_an_xor_shorten_the_last_block():
     """A source bit inside the bank field moves no word into another conflict, but the last rows together."""
-    problem = problem_of(
-        """33x16 f16, 32 threads; families none order pad split rotate xor
+    result = solve(problem_of("""33x16 f16, 32 threads; families none order pad split rotate xor
         diagonals: store 2 [tid, (144 - tid + i) % 16]; i<16
-        rows: load 16 [(tid + 32*i) % 66 // 2, 8*((tid + 32*i) % 66 % 2)]; i<3""",
-        name="anti-diagonals",
-    )
-    result = solve(problem)
+        rows: load 16 [(tid + 32*i) % 66 // 2, 8*((tid + 32*i) % 66 % 2)]; i<3"""))  # fmt: skip
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 1120)
-
-
-BASICS = ROOT / "problems" / "basics"
 
 
 @pytest.mark.parametrize("k", [32, 64])
 def test_gemm_tiles_get_the_shape_of_cutes_swizzle(k):
-    problem = load(BASICS / f"gemm_a_128x{k}_f16.json")
+    problem = load(f"gemm_a_128x{k}_f16")
     result = solve(problem)
-    assert result.offset == problem.published.offset
-    assert (result.excess, result.bytes) == (0, problem.tile.bytes)
+    assert (result.offset, result.excess, result.bytes) == (problem.published.offset, 0, problem.tile.bytes)
 
 
 def test_pads_alone():
-    problem = load(BASICS / "transpose_32x32_f32.json")
-    padded = solve(restricted(problem, ["none", "pad"]))
+    problem, pads = load("transpose_32x32_f32"), {"families": ("none", "pad")}
+    padded = solve(constrained(problem, **pads))
     assert (padded.offset, padded.bytes, padded.declared_bytes) == ("x0*33 + x1", 4220, 4224)
     assert padded.proof.bytes.scope == "families none, pad"
-    plain = solve(restricted(problem, ["none"]))
+    plain = solve(constrained(problem, families=("none",)))
     assert (plain.status, plain.excess) == (Status.OPTIMAL, 32 * 31)
-    two_columns = solve(restricted(load(BASICS / "transpose_16x32_f32.json"), ["none", "pad"]))
-    assert two_columns.offset == "x0*34 + x1"
-
-
-def restricted(problem, families):
-    import msgspec
-
-    return msgspec.structs.replace(
-        problem, layout=msgspec.structs.replace(problem.layout, families=tuple(families))
-    )
+    assert solve(constrained(load("transpose_16x32_f32"), **pads)).offset == "x0*34 + x1"
 
 
 def test_wrapped_diagonals_on_32_banks():
     """Impossible in every layout; without a swizzle the true minimum is a 2-way conflict a diagonal."""
-    problem = load(BASICS / "diagonals_32x32_f32.json")
-    result = solve(restricted(problem, ["none", "order", "pad", "split"]))
+    problem = load("diagonals_32x32_f32")
+    result = solve(constrained(problem, families=("none", "order", "pad", "split")))
     assert (result.status, result.excess) == (Status.OPTIMAL, 32)
     assert result.proof.excess.scope == "families none, order, pad, split"
     limited = solve(problem, time_limit=2)
@@ -180,72 +146,73 @@ def test_wrapped_diagonals_on_32_banks():
 
 def rows_of_lanes(rows, columns, element, vector):
     """A cooperative 16-byte fill, then a row a lane, then every second row a lane."""
-    chunks = columns // vector
-    fill = "tid + 128*i"
-    every = {"op": "load", "bytes": 16, "for": {"j": chunks}}
-    accesses = [
-        {
-            "name": "fill", "op": "store", "bytes": 16, "for": {"i": -(-rows * chunks // 128)},
-            "index": [f"({fill}) // {chunks}", f"{vector}*(({fill}) % {chunks})"],
-            "where": f"{fill} < {rows * chunks}",
-        },
-        {"name": "rows", "index": ["lane", f"{vector}*j"], **every},
-        {"name": "even", "index": [f"2*lane % {rows}", f"{vector}*j"], **every},
-    ]  # fmt: skip
-    return of(f"rows {rows}x{columns}", (rows, columns), element, 128, accesses)
+    chunks, fill = columns // vector, "(tid + 128*i)"
+    pieces = rows * chunks
+    return data_of(f"""{rows}x{columns} {element}, 128 threads; name rows {rows}x{columns}
+        fill: store 16 [{fill} // {chunks}, {vector}*({fill} % {chunks})]; i<{-(-pieces // 128)}; where {fill} < {pieces}
+        rows: load 16 [lane, {vector}*j]; j<{chunks}
+        even: load 16 [2*lane % {rows}, {vector}*j]; j<{chunks}""")
 
 
-def blocks(rows, columns):
-    """A warp reads blocks of 16x2, and blocks of 4x8."""
-    load = {"op": "load", "bytes": 4}
-    tall = {"name": "16x2", "index": ["lane // 2", "lane % 2 + 2*j"], "for": {"j": columns // 2}}
-    wide = {"name": "4x8", "index": ["lane // 8 + 4*k", "lane % 8 + 8*j"]}
-    wide["for"] = {"k": rows // 4, "j": columns // 8}
-    return of(f"blocks {rows}x{columns}", (rows, columns), "f32", 32, [{**tall, **load}, {**wide, **load}])
-
-
-def of(name, shape, element, threads, accesses):
-    return one_tile(name, list(shape), element, threads, accesses, target="sm_90")
-
-
-def shipped(name):
-    return json.loads((ROOT / "problems" / "ggml" / f"{name}.json").read_text())
-
-
+# A warp reads blocks of 16x2, and blocks of 4x8.
+BLOCKS_24X20 = data_of("""24x20 f32, 32 threads; name blocks 24x20
+    16x2: load 4 [lane // 2, lane % 2 + 2*j]; j<10
+    4x8: load 4 [lane // 8 + 4*k, lane % 8 + 8*j]; k<6, j<2""")
 # Least excess and bytes with pads alone, with an XOR alone, and with both; any order of dimensions.
 TILES = [
-    (shipped("flash_attention_tile_k_d40"), (32, 5120), (32, 5120), (0, 8144)),
-    (shipped("flash_attention_tile_k_d96"), (48, 7152), (32, 6144), (0, 8160)),
-    (shipped("flash_attention_tile_k_d112"), (48, 7168), (48, 7168), (0, 8176)),
+    ("flash_attention_tile_k_d40", (32, 5120), (32, 5120), (0, 8144)),
+    ("flash_attention_tile_k_d96", (48, 7152), (32, 6144), (0, 8160)),
+    ("flash_attention_tile_k_d112", (48, 7168), (48, 7168), (0, 8176)),
     (rows_of_lanes(48, 48, "f32", 4), (216, 9968), (128, 9216), (0, 12224)),
     (rows_of_lanes(64, 96, "f16", 8), (224, 13296), (128, 12288), (0, 16320)),
-    (blocks(24, 20), (10, 2224), (5, 1920), (0, 2288)),
+    (BLOCKS_24X20, (10, 2224), (5, 1920), (0, 2288)),
 ]
-FAMILIES = ["none", "order", "pad"], ["none", "order", "xor"], ["none", "order", "pad", "xor"]
+FAMILIES = ("none", "order", "pad"), ("none", "order", "xor"), ("none", "order", "pad", "xor")
 
 
-@pytest.mark.parametrize(("data", "pad", "xor", "both"), TILES, ids=[data["name"] for data, *_ in TILES])
-def test_neither_alone_but_both_together(data, pad, xor, both):
-    for families, (excess, size) in zip(FAMILIES, (pad, xor, both), strict=True):
-        result = solve(from_data({**data, "layout": {"families": families}}))
-        assert (result.weighted_excess, result.bytes) == (excess, size)
-        assert result.status is Status.OPTIMAL
+@pytest.mark.parametrize(("tile", "pad", "xor", "both"), TILES, ids=str)
+def test_neither_alone_but_both_together(tile, pad, xor, both):
+    problem = load(tile) if isinstance(tile, str) else from_data(tile)
+    for families, expected in zip(FAMILIES, (pad, xor, both), strict=True):
+        result = solve(constrained(problem, families=families))
+        assert (result.status, (result.weighted_excess, result.bytes)) == (Status.OPTIMAL, expected)
 
 
-def test_both_are_a_row_of_compare(tmp_path):
-    file = saved(tmp_path, "tile.json", blocks(24, 20))
-    rows = {
-        row["family"]: row for row in json.loads(layoutopt("compare", str(file), "--json").stdout)["rows"]
-    }
-    assert (rows["pad+xor"]["excess"], rows["pad+xor"]["bytes"]) == (0, 2288)
-    assert (rows["xor"]["excess"], rows["xor"]["bytes"]) == (5, 1920)
-    assert rows["pad"]["excess"] >= 10
+@pytest.mark.parametrize("method", METHODS)
+def test_pads_of_a_period_and_more_where_bytes_allow(method):
+    """A 4x4 tile on two banks whose XOR needs bits that no pad of less than a period moves."""
+    data, _, lanes, banks, _ = random_case(70821)
+    layout, options = (
+        {"families": ["order", "pad", "xor"]},
+        {"target": toy.toy_device(lanes, banks), "method": method},
+    )
+    usual, larger = (
+        solve(from_data({**data, "layout": {**layout, **more}}), **options)
+        for more in ({}, {"max_bytes": 200})
+    )
+    assert (usual.status, usual.excess, usual.bytes) == (Status.OPTIMAL, 1, 88)
+    assert (larger.status, larger.excess, larger.bytes) == (Status.OPTIMAL, 0, 136)
+    assert "any length" not in usual.proof.excess.scope
+    assert larger.proof.bytes.scope.endswith("pads of any length within 200 bytes")
 
 
-def test_both_need_both_to_be_allowed(tmp_path):
-    file = saved(tmp_path, "tile.json", {**blocks(24, 20), "layout": {"families": ["none", "order", "xor"]}})
-    rows = {
-        row["family"]: row for row in json.loads(layoutopt("compare", str(file), "--json").stdout)["rows"]
-    }
-    assert rows["pad+xor"]["status"] == "infeasible"
-    assert rows["pad+xor"]["reason"] == "not allowed by the problem's layout constraints"
+@pytest.mark.parametrize("method", METHODS)
+def test_xor_over_two_pads(method):
+    """A 2x2x3 tile whose pitches are even: one pad under the XOR leaves a conflict, two do not."""
+    data, _, lanes, banks, _ = random_case(20134)
+    data["layout"] = {"families": ["order", "pad", "xor"], "pitch_multiple_bytes": 8}
+    found = solve(from_data(data), target=toy.toy_device(lanes, banks), method=method)
+    assert (found.status, found.excess, found.family) == (Status.OPTIMAL, 0, "pad+xor")
+
+
+def test_both_are_a_row_of_compare_where_both_are_allowed(tmp_path):
+    only_xor = {**BLOCKS_24X20, "layout": {"families": ["none", "order", "xor"]}}
+    allowed, refused = (
+        {row["family"]: row for row in json.loads(layoutopt("compare", file, "--json").stdout)["rows"]}
+        for file in (saved(tmp_path, "tile.json", BLOCKS_24X20), saved(tmp_path, "xor.json", only_xor))
+    )
+    costs = {family: (allowed[family]["excess"], allowed[family]["bytes"]) for family in ("pad+xor", "xor")}
+    assert costs == {"pad+xor": (0, 2288), "xor": (5, 1920)}
+    assert allowed["pad"]["excess"] >= 10
+    said = "not allowed by the problem's layout constraints"
+    assert (refused["pad+xor"]["status"], refused["pad+xor"]["reason"]) == ("infeasible", said)

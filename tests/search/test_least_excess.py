@@ -3,16 +3,14 @@
 import itertools
 import random
 
-import msgspec
 import numpy as np
 import pytest
 from oracle import toy
 from oracle.toy import apply
-from written import problem_of, reads, writes
+from written import constrained, problem_of
 
 from layoutopt import Status, Tile, check, load
 from layoutopt.engine.case import case_of
-from layoutopt.files.catalogue import find
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.layout import Digit
@@ -68,12 +66,6 @@ def random_question(seed, halves=False):
     return tile, field, [(c, random_phases(chance, c, tile.shape, subsets)) for c in batch], starts
 
 
-def every_mask(candidate, phases, tile, field, starts):
-    """(excess, elements) under every mask that keeps the vectors whole."""
-    for masks, used in every_swizzle(candidate, tile, field, starts):
-        yield phases.excess(masks), used
-
-
 def every_swizzle(candidate, tile, field, starts):
     """Every mask that keeps the vectors whole, and the elements that the layout takes under it."""
     table = candidate.table(tile.shape).tolist()
@@ -86,88 +78,74 @@ def every_swizzle(candidate, tile, field, starts):
             yield masks, max(offsets) + 1
 
 
+def asked(candidate, phases, tile, field, most, below):
+    given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+    return Question(phases, field, given, last, candidate.span, most, below)
+
+
+def least(*given):
+    answer = least_excess(asked(*given), 1 << 30, Budget())
+    assert answer.complete
+    return answer.best
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_the_tree_finds_the_least_of_all_masks(block):
-    better = 0
+    """Of all linearisations within a bound, of one within its bytes, and within ceilings where there are any."""
+    better, verdicts = 0, set()
     for seed in range(25 * block, 25 * block + 25):
         tile, field, batch, starts = random_question(seed)
-        reachable = [min(every_mask(c, phases, tile, field, starts)) for c, phases in batch]
-        plain = [(phases.excess({}), c.span) for c, phases in batch]
-        best = min(reachable)
-        better += best < min(plain)
-        for below in (min(plain), (best[0], best[1] + 1), best):
-            expected = best if best < below else None
-            found = below
-            for candidate, phases in batch:
-                given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-                question = Question(phases, field, given, last, candidate.span, None, found)
-                answer = least_excess(question, 1 << 30, Budget())
-                assert answer.complete
-                if answer.best is not None:
-                    found = answer.best.excess, answer.best.used
-                    assert phases.excess(answer.best.masks) == answer.best.excess, seed
-            assert (found if found < below else None) == expected, (seed, below)
-    assert better > 5
-
-
-@pytest.mark.parametrize("block", range(4))
-def test_the_tree_finds_masks_within_ceilings_where_there_are_any(block):
-    verdicts = set()
-    for seed in range(25 * block, 25 * block + 25):
-        tile, field, batch, starts = random_question(seed)
-        chance = random.Random(seed)
+        chance, reachable = random.Random(seed), []
         for candidate, phases in batch:
-            ceilings = np.array([chance.choice([1, 1, 2]) for _ in range(len(phases))])
-            ceilings = np.maximum(ceilings, phases.ideal)
+            every = [
+                (phases.excess(masks), used, masks)
+                for masks, used in every_swizzle(candidate, tile, field, starts)
+            ]
+            reachable.append(min(cost[:2] for cost in every))
+            for most in {used for _, used, _ in every} if seed % 25 == 3 else ():
+                found = least(candidate, phases, tile, field, most, (1000, 0))
+                assert (found.excess, found.used) == min(cost[:2] for cost in every if cost[1] <= most)
+            ceilings = np.maximum([chance.choice([1, 1, 2]) for _ in range(len(phases))], phases.ideal)
             sizes = [
                 used
-                for masks, used in every_swizzle(candidate, tile, field, starts)
+                for _, used, masks in every
                 if used <= candidate.span and (phases.costs(masks) <= ceilings).all()
             ]
-            given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-            question = Question(phases, field, given, last, candidate.span, candidate.span, (0, 0))
+            question = asked(candidate, phases, tile, field, candidate.span, (0, 0))
             answer = within_ceilings(question, ceilings, 1 << 30, Budget())
-            assert answer.complete
-            assert (answer.best is not None) == bool(sizes), seed
+            assert (answer.complete, answer.best is not None) == (True, bool(sizes)), seed
             if answer.best is not None:
                 assert (phases.costs(answer.best.masks) <= ceilings).all()
                 assert answer.best.used == min(sizes)
             verdicts.add(bool(sizes))
-    assert verdicts == {True, False}
+        plain, best = min((phases.excess({}), c.span) for c, phases in batch), min(reachable)
+        better += best < plain
+        for below in (plain, (best[0], best[1] + 1), best):
+            found = below
+            for candidate, phases in batch:
+                one = least(candidate, phases, tile, field, None, found)
+                if one is not None:
+                    found = one.excess, one.used
+                    assert phases.excess(one.masks) == one.excess, seed
+            assert found == (best if best < below else below), (seed, below)
+    assert (better > 5, verdicts) == (True, {True, False})
 
 
 def test_accesses_that_see_different_numbers_of_banks():
     """Their masks may read bits that others select banks by; what the last block takes is not looked at."""
     for seed in range(40):
         tile, field, batch, starts = random_question(seed, halves=True)
-        least = min(min(every_mask(c, phases, tile, field, starts))[0] for c, phases in batch)
-        for below, expected in (((least + 1, 0), {least}), ((least, 0), set())):
-            found = set()
-            for candidate, phases in batch:
-                given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-                question = Question(phases, field, given, last, candidate.span, None, below)
-                answer = least_excess(question, 1 << 30, Budget())
-                found |= set() if answer.best is None else {answer.best.excess}
-            assert found == expected, seed
-
-
-def test_no_layout_takes_more_than_it_may():
-    tile, field, batch, starts = random_question(3)
-    for candidate, phases in batch:
-        every = sorted(every_mask(candidate, phases, tile, field, starts), key=lambda found: found[1])
-        for most in sorted({used for _, used in every}):
-            expected = min(found for found in every if found[1] <= most)
-            given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-            question = Question(phases, field, given, last, candidate.span, most, (1000, 0))
-            found = least_excess(question, 1 << 30, Budget()).best
-            assert (found.excess, found.used) == expected
+        every = [
+            phases.excess(masks) for c, phases in batch for masks, _ in every_swizzle(c, tile, field, starts)
+        ]
+        for below, expected in ((min(every) + 1, {min(every)}), (min(every), set())):
+            found = [least(c, phases, tile, field, None, (below, 0)) for c, phases in batch]
+            assert {one.excess for one in found if one is not None} == expected, seed
 
 
 def test_a_tree_out_of_steps_says_so():
     tile, field, batch, _ = random_question(1)
-    candidate, phases = batch[0]
-    given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-    question = Question(phases, field, given, last, candidate.span, None, (1000, 0))
+    question = asked(*batch[0], tile, field, None, (1000, 0))
     assert not least_excess(question, 1, Budget()).complete
     assert least_excess(question, 1 << 20, Budget()).complete
 
@@ -176,17 +154,14 @@ def test_phases_that_no_mask_changes_only_add_their_floor():
     """A lane alone costs one wavefront: nothing to decide but the bytes of the last block."""
     tile, field, batch, _ = random_question(1)
     candidate, _ = batch[0]
-    each = np.ones(1, np.int64)
+    each, none = np.ones(1, np.int64), np.zeros(0, np.int64)
     alone = Phases(np.array([[-1, 3]]), 0 * each, BANK_BITS * each, 5 * each, each, each)
-    given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-    question = Question(alone, field, given, last, candidate.span, None, (1, 1000))
+    nobody = Phases(np.zeros((0, 0), np.int64), *[none] * 5)
+    last = last_block(candidate, field, tile)
     shortest = candidate.span if last is None else min(last.reach.values())
-    answer = least_excess(question, 1 << 20, Budget())
-    assert answer.complete
-    assert (answer.best.excess, answer.best.used) == (0, shortest)
-    nobody = Phases(np.zeros((0, 0), np.int64), *[np.zeros(0, np.int64)] * 5)
-    question = Question(nobody, field, given, last, candidate.span, None, (1, 1000))
-    assert least_excess(question, 1 << 20, Budget()).best.used == shortest
+    for phases in (alone, nobody):
+        found = least(candidate, phases, tile, field, None, (1, 1000))
+        assert (found.excess, found.used) == (0, shortest)
 
 
 @pytest.mark.parametrize(
@@ -199,30 +174,23 @@ def test_phases_that_no_mask_changes_only_add_their_floor():
 )
 def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size):
     """Every order, pad and XOR is ruled out, in seconds."""
-    problem = load(find(name))
-    layout = msgspec.structs.replace(problem.layout, families=("none", "order", "pad", "xor"))
-    case = case_of(msgspec.structs.replace(problem, layout=layout), device(problem.target))
-    found = formulas(case, Ask())
+    problem = constrained(load(name), families=("none", "order", "pad", "xor"))
+    found = formulas(case_of(problem, device(problem.target)), Ask())
     assert (found.weighted_excess, found.bytes) == (excess, size)
-    assert found.complete
-    assert found.decided_by == "tree"
+    assert (found.complete, found.decided_by) == (True, "tree")
 
 
-@pytest.mark.parametrize("limit", [None, 108])
+@pytest.mark.parametrize("limit", ["", "; max_bytes 108"])
 def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limit):
     """An XOR of bits inside the last block serves a pitch of 4 in 108 bytes; 112 were called the fewest."""
     whole = (tuple(range(4)),)
-    rule = {("load", 4): PhaseRule(whole, 4, 4), ("store", 4): PhaseRule(whole, 2, 4)}
-    served = {"load": [11, 1, 12, 14, 17, 14, 6, 1], "store": [18, 3, 13, 0, 16, 4, 7, 20]}
-    accesses = [
-        {"name": op, "op": op, "bytes": 4, "for": {"i": 2},
-         "index": [f"{elements}[tid + 4*i] // 3", f"{elements}[tid + 4*i] % 3"]}
-        for op, elements in served.items()
-    ]  # fmt: skip
-    layout = {"families": ["pad", "xor"]} | ({} if limit is None else {"max_bytes": limit})
-    problem = problem_of("7x3 f32, 4 threads", *accesses, layout=layout)
-    gpu = Device("uneven", "uneven", 4, 4, 4, rule)
-    result = solve(problem, target=gpu, conflict_free=limit is not None)
+    rules = {("load", 4): PhaseRule(whole, 4, 4), ("store", 4): PhaseRule(whole, 2, 4)}
+    loaded, stored = "[11, 1, 12, 14, 17, 14, 6, 1][tid + 4*i]", "[18, 3, 13, 0, 16, 4, 7, 20][tid + 4*i]"
+    problem = problem_of(f"""7x3 f32, 4 threads; families pad xor{limit}
+        load: load 4 [{loaded} // 3, {loaded} % 3]; i<2
+        store: store 4 [{stored} // 3, {stored} % 3]; i<2""")
+    gpu = Device("uneven", "uneven", 4, 4, 4, rules)
+    result = solve(problem, target=gpu, conflict_free=bool(limit))
     assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
     assert result.proof.bytes.lower_bound <= 108
 
@@ -230,78 +198,51 @@ def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limi
 @pytest.mark.parametrize(
     ("constraint", "scope"),
     [
-        ({"order": [0, 1]}, "families none, pad"),
-        ({"pitch_multiple_bytes": 32}, "families none, order, pad, split"),
+        ("families none order pad split matrix; order 0 1", "families none, pad"),
+        (
+            "families none order pad split interval matrix; pitch_multiple_bytes 32",
+            "families none, order, pad, split",
+        ),
     ],
 )
 def test_a_scope_names_what_the_constraints_leave(constraint, scope):
     """A fixed order leaves no cuts and a pitch no pads within rows: `x0*10 + x1 // 4 * 5 + x1 % 4` keeps the order."""
-    named = ["none", "order", "pad", "split", "interval", "matrix"]
-    families = named if "pitch_multiple_bytes" in constraint else [f for f in named if f != "interval"]
-    problem = problem_of(
-        """4x8 f32, 8 threads
+    problem = problem_of(f"""4x8 f32, 8 threads; {constraint}
         squares: load 4 [tid % 4, tid // 4 * 4 + i]; i<4
         rows: load 4 [i, tid]; i<4
-        pairs: load 4 [tid // 4 * 2, tid % 4 * 2]""",
-        layout={"families": families, **constraint},
-    )
+        pairs: load 4 [tid // 4 * 2, tid % 4 * 2]""")
     result = solve(problem, target=toy.toy_device(8, 8))
     assert (result.proof.excess.lower_bound > 0, result.proof.excess.scope) == (True, scope)
 
 
-OUTSIDE = ", XOR sources outside groups of 32 words"
-
-
-def grouped():
-    """8-byte stores by halves; bytes by all lanes, in groups of 32 words over 16 banks."""
-    given = toy.toy_device(16, 16)
-    rules = {**given.rules, ("load", 1): PhaseRule((tuple(range(16)),), 16, 4, row_words=32)}
-    return Device("grouped", "grouped", 16, 16, 4, rules)
-
-
-def rows_and_bytes(**layout):
-    """Every second row of 16 words starts at one bank, unless a swizzle reads a bit inside a group."""
-    rows = writes("rows", 8, ["lane % 8", "0"])
-    single = reads("single", 1, ["0", "lane % 8"])
-    return problem_of("8x8 f64, 16 threads", rows, single, layout={"families": ["none", "xor"], **layout})
-
-
 def test_a_scope_names_the_sources_that_are_left_out():
-    problem, offset = rows_and_bytes(), "x0*8 + (x1 ^ x0)"
-    assert check(problem, offset, target=grouped()).excess == 0
-    found = solve(problem, target=grouped())
-    assert found.excess > 0
-    assert found.proof.excess.scope == "families none, xor" + OUTSIDE
-
-
-def test_what_such_a_source_may_do_is_not_refuted():
-    found = solve(rows_and_bytes(), target=grouped(), conflict_free=True)
-    assert found.status is Status.UNKNOWN
-    assert OUTSIDE in found.reason
-
-
-def thirds(**layout):
-    """Bytes of every third element of 10 bytes, by four lanes."""
-    flat = "tid + 32*i"
-    bytewise = reads("a", 1, [f"(({flat})//3 + i) % 5", f"({flat}) % 3"])
-    return problem_of("5x3 10B, 4 threads", bytewise | {"for": {"i": 3}}, layout=layout)
-
-
-def banks_of_four():
-    given = toy.toy_device(8, 4)
-    rules = {**given.rules, ("load", 1): PhaseRule((tuple(range(8)),), 4, 4)}
-    return Device("four", "four", 8, 4, 4, rules)
+    """Every second row of 16 words starts at one bank, unless a swizzle reads a bit inside a group."""
+    given, lanes = toy.toy_device(16, 16), (tuple(range(16)),)
+    rules = {
+        **given.rules,
+        ("load", 1): PhaseRule(lanes, 16, 4, row_words=32),
+    }  # bytes, in groups of 32 words
+    gpu = Device("grouped", "grouped", 16, 16, 4, rules)
+    problem = problem_of("""8x8 f64, 16 threads; families none xor
+        rows: store 8 [lane % 8, 0]
+        single: load 1 [0, lane % 8]""")
+    assert check(problem, "x0*8 + (x1 ^ x0)", target=gpu).excess == 0
+    found, outside = solve(problem, target=gpu), ", XOR sources outside groups of 32 words"
+    assert (found.excess > 0, found.proof.excess.scope) == (True, "families none, xor" + outside)
+    refused = solve(problem, target=gpu, conflict_free=True)
+    assert (refused.status, outside in refused.reason) == (Status.UNKNOWN, True)
 
 
 def test_elements_of_odd_sizes_have_no_swizzle_in_the_scope():
-    problem, offset = thirds(), "(x0*3 + x1) ^ (x0*3 + x1)//8"
-    swizzled, found = check(problem, offset, target=banks_of_four()), solve(problem, target=banks_of_four())
+    """Bytes of every third element of 10 bytes; what is not searched is not infeasible."""
+    given = toy.toy_device(8, 4)
+    rules = {**given.rules, ("load", 1): PhaseRule((tuple(range(8)),), 4, 4)}
+    gpu, flat = Device("four", "four", 8, 4, 4, rules), "(tid + 32*i)"
+    problem = problem_of("5x3 10B, 4 threads", f"a: load 1 [({flat}//3 + i) % 5, {flat} % 3]; i<3")
+    swizzled, found = check(problem, "(x0*3 + x1) ^ (x0*3 + x1)//8", target=gpu), solve(problem, target=gpu)
     assert swizzled.excess == found.excess == 0
     assert swizzled.bytes < found.bytes == found.proof.bytes.lower_bound
     assert found.proof.bytes.scope.endswith(", no XOR over elements of 10 bytes")
-
-
-@pytest.mark.parametrize(("families", "status"), [(["xor"], Status.UNKNOWN), (["pad"], Status.INFEASIBLE)])
-def test_what_is_not_searched_is_not_infeasible(families, status):
-    found = solve(thirds(families=families, max_bytes=160), target=banks_of_four(), conflict_free=True)
-    assert found.status is status
+    for families, status in ((("xor",), Status.UNKNOWN), (("pad",), Status.INFEASIBLE)):
+        limited = constrained(problem, families=families, max_bytes=160)
+        assert solve(limited, target=gpu, conflict_free=True).status is status
