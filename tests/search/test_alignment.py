@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracle.banks import serve
 from oracle.toy import rules, toy_device
-from written import data_of, one_tile, problem_of, reads, writes
+from written import by_lane, data_of, problem_of, reads, refused_with, rows_of, writes
 
 import layoutopt
 from layoutopt import check, compare, explain, solve
@@ -28,39 +28,24 @@ def toy(banks, lanes=LANES):
     return toy_device(lanes, banks, WIDTHS)
 
 
-def chosen_by_lane(values):
-    """An expression that gives lane k the k-th value."""
-    text = str(values[-1])
-    for lane, value in reversed(list(enumerate(values[:-1]))):
-        text = f"({value} if tid == {lane} else {text})"
-    return text
-
-
 def random_problem(rng):
     """A problem as its file has it, and its accesses as (width, element of each lane, None for none)."""
     size = rng.choice((1, 2, 3, 4, 4, 5, 6, 8, 8, 10, 12, 12, 15, 16, 16))
-    element = {"bytes": size}
-    alignment = size & -size
+    alignment, element = size & -size, f"{size}B"
     if rng.random() < 0.6:
         alignment = rng.choice([a for a in (1, 2, 4, 8, 16) if size % a == 0])
-        element["align"] = alignment
+        element += f"@{alignment}"
     count = rng.randint(2, 3 if alignment < 4 else 4)
     accesses, plain = [], []
     for k in range(rng.randint(1, 2)):
-        fits = [w for w in (1, 2, 4, 8, 16) if w <= size or (w % size == 0 and w // size <= count)]
-        width = rng.choice(fits)
+        width = rng.choice([w for w in WIDTHS if w <= size or (w % size == 0 and w // size <= count)])
         covered = max(1, width // size)
-        starts = range(0, count - covered + 1, covered)
-        lanes = [rng.choice(starts) for _ in range(LANES)]
-        on = [rng.random() < 0.9 for _ in range(LANES)]
-        on[0] = True
-        access = {"name": f"a{k}", "op": rng.choice(("load", "store")), "bytes": width}
-        accesses.append(
-            {**access, "index": [chosen_by_lane(lanes)], "where": chosen_by_lane([*map(int, on)])}
-        )
+        lanes = [rng.choice(range(0, count - covered + 1, covered)) for _ in range(LANES)]
+        on = [True, *(rng.random() < 0.9 for _ in range(LANES - 1))]
+        make = rng.choice((reads, writes))
+        accesses.append(make(f"a{k}", width, [by_lane(lanes)], where=by_lane(map(int, on))))
         plain.append((width, [e if o else None for e, o in zip(lanes, on, strict=True)]))
-    data = {"name": "random", "tile": {"shape": [count], "element": element}, "threads": LANES}
-    return {**data, "accesses": accesses}, (size, alignment, count, plain)
+    return data_of(f"{count} {element}, {LANES} threads", *accesses), (size, alignment, count, plain)
 
 
 def excess(table, accesses, banks, base=0):
@@ -140,17 +125,16 @@ def test_nothing_said_of_every_layout_is_beaten(seed):
 # One input each -----------------------------------------------------------------------------------
 
 
-def loads_of(element, shape, width, index="tid", threads=32, **more):
-    access = reads("a", width, index if isinstance(index, list) else [index])
-    return from_data(one_tile("t", shape, element, threads, [access], **more))
+def loads_of(tile, width, index="tid", threads=32, more="", **fields):
+    return problem_of(f"{tile}, {threads} threads{more}", f"a: load {width} [{index}]", **fields)
 
 
 @pytest.mark.parametrize(("size", "width", "excess"), [(8, 4, 1), (16, 4, 3), (16, 8, 2)])
 def test_elements_are_as_aligned_as_the_file_says(size, width, excess):
     """By default to their size, so that narrow loads meet in few banks; otherwise no bound says so."""
-    aligned = solve(loads_of({"bytes": size}, [32], width))
+    aligned = solve(loads_of(f"32 {size}B", width))
     assert (aligned.proof.excess.lower_bound, aligned.proof.excess.scope) == (excess, EVERY_LAYOUT)
-    packed = loads_of({"bytes": size, "align": width}, [32], width)
+    packed = loads_of(f"32 {size}B@{width}", width)
     found = solve(packed)
     assert found.proof.excess.scope != EVERY_LAYOUT
     assert found.proof.every_layout.lower_bound == 0
@@ -159,54 +143,32 @@ def test_elements_are_as_aligned_as_the_file_says(size, width, excess):
     assert check(packed, table).excess == 0
 
 
+@pytest.mark.parametrize("element", ["12B@8", "12B@3", "16B@32", "16B@0"])
+def test_an_alignment_is_a_power_of_two_that_divides_the_size(element):
+    size, align = element.split("B@")
+    with refused_with("tile.element.align"):
+        loads_of("8", 4, element={"bytes": int(size), "align": int(align)})
+
+
 @pytest.mark.parametrize(
-    ("element", "said"),
+    ("threads", "table", "said"),
     [
-        ({"bytes": 12, "align": 8}, "tile.element.align"),
-        ({"bytes": 12, "align": 3}, "tile.element.align"),
-        ({"bytes": 16, "align": 32}, "tile.element.align"),
-        ({"bytes": 16, "align": 0}, "tile.element.align"),
+        (8, np.arange(8) * 4 + 2, "warp 0, lane 0, (0) starts at byte 2"),
+        (
+            4,  # an element keeps its alignment where nobody reads it
+            np.array([0, 4, 8, 12, 18, 22, 26, 30]),
+            "4 elements do not start at a multiple of 4: (4) starts at byte 18",
+        ),
     ],
 )
-def test_an_alignment_is_a_power_of_two_that_divides_the_size(element, said):
-    with pytest.raises(ProblemFileError, match=said):
-        loads_of(element, [8], 4)
-
-
-def test_a_table_is_refused_where_an_access_is_misaligned():
-    audit = check(loads_of("f32", [8], 4, threads=8), np.arange(8) * 4 + 2)
+def test_a_table_is_refused_where_something_is_misaligned(threads, table, said):
+    audit = check(loads_of("8 f32", 4, threads=threads), table)
     assert str(audit.status) == "infeasible"
-    messages = [f.message for f in audit.findings if f.kind == "misaligned"]
-    assert any("warp 0, lane 0, (0) starts at byte 2" in message for message in messages)
-
-
-def test_an_element_keeps_its_alignment_where_nobody_reads_it():
-    audit = check(loads_of("f32", [8], 4, threads=4), np.array([0, 4, 8, 12, 18, 22, 26, 30]))
-    (finding,) = (f for f in audit.findings if f.kind == "misaligned")
-    assert finding.message == "4 elements do not start at a multiple of 4: (4) starts at byte 18"
-
-
-def test_the_base_keeps_words_whole_and_needs_no_more():
-    index = "(tid % 16) * 2 + tid // 16 * 33"
-    assert solve(loads_of("f16", [66], 2, index)).alignment_bytes == 4
-    assert solve(loads_of("f64", [8], 4, threads=8, layout={"alignment_bytes": 4})).alignment_bytes == 4
-    with pytest.raises(ProblemFileError, match=r"layout\.alignment_bytes: .* 4, not 2"):
-        solve(loads_of("f16", [66], 2, index, layout={"alignment_bytes": 2}))
-    audit = check(loads_of("f32", [8], 16, "4*tid", threads=2, layout={"alignment_bytes": 8}), "x0")
-    assert [f.kind for f in audit.findings] == ["alignment"]
-    assert str(audit.status) == "infeasible"
-
-
-def test_the_tiles_of_a_set_need_no_more_than_the_file_has():
-    tiles = [{"name": n, "shape": [8], "element": "f64"} for n in ("s", "t")]
-    accesses = [reads(n, 4, ["tid"], tile=n) for n in ("s", "t")]
-    data = {"name": "two", "tiles": tiles, "threads": 8, "accesses": accesses}
-    assert layoutopt.solve(from_data(data)).alignment_bytes == 8
-    assert layoutopt.solve(from_data({**data, "layout": {"alignment_bytes": 4}})).alignment_bytes == 4
+    assert any(said in f.message for f in audit.findings if f.kind == "misaligned")
 
 
 def test_an_error_names_access_lane_and_address():
-    case = case_of(loads_of("f32", [8], 4, threads=8), device("sm_90"))
+    case = case_of(loads_of("8 f32", 4, threads=8), device("sm_90"))
     said = (
         "access 'a' is misaligned: lane 3 of warp instruction 0 starts at byte 14, which is no multiple of 4"
     )
@@ -214,15 +176,29 @@ def test_an_error_names_access_lane_and_address():
         case.check(np.array([0, 4, 8, 14, 18, 22, 26, 30]))
 
 
+def test_the_base_keeps_words_whole_and_needs_no_more():
+    index = "(tid % 16) * 2 + tid // 16 * 33"
+    assert solve(loads_of("66 f16", 2, index)).alignment_bytes == 4
+    assert solve(loads_of("8 f64", 4, threads=8, more="; alignment_bytes 4")).alignment_bytes == 4
+    with pytest.raises(ProblemFileError, match=r"layout\.alignment_bytes: .* 4, not 2"):
+        solve(loads_of("66 f16", 2, index, more="; alignment_bytes 2"))
+    audit = check(loads_of("8 f32", 16, "4*tid", threads=2, more="; alignment_bytes 8"), "x0")
+    assert ([f.kind for f in audit.findings], str(audit.status)) == (["alignment"], "infeasible")
+    two = data_of("""8 threads
+        tile s: 8 f64
+        tile t: 8 f64
+        s: load 4 [tid]; tile s
+        t: load 4 [tid]; tile t""")
+    for layout, aligned in (({}, 8), ({"alignment_bytes": 4}, 4)):
+        assert layoutopt.solve(from_data({**two, "layout": layout})).alignment_bytes == aligned
+
+
 @pytest.mark.parametrize(
     ("width", "index", "layout"),
-    [
-        (8, [0, "2*tid"], {"order": [1, 0]}),
-        (4, [0, "tid"], {"pitch_multiple_bytes": 48, "families": ["none"]}),
-    ],
+    [(8, "0, 2*tid", "; order 1 0"), (4, "0, tid", "; pitch_multiple_bytes 48; families none")],
 )
 def test_the_stride_of_one_value_binds_nothing(width, index, layout):
-    result = solve(loads_of("f32", [1, 32], width, index, threads=8, layout=layout))
+    result = solve(loads_of("1x32 f32", width, index, threads=8, more=layout))
     assert (str(result.status), result.bytes, result.excess) == ("optimal", 128, 0)
 
 
@@ -245,33 +221,26 @@ def test_words_that_are_shared_leave_an_ideal_of_fewer_wavefronts(method):
     assert result.proof.excess.lower_bound == 1
 
 
-def test_an_explanation_counts_blocks_wider_than_a_row_of_banks():
-    words = " ".join(
-        explain(loads_of({"bytes": 16}, [4], 4, threads=LANES), budget=Budget(5), target=toy(2)).reasons
-    )
-    assert "which can lie in 1 of the 2 banks only: 4 wavefronts" in words
+def test_an_explanation_counts_words_that_alignment_keeps_in_few_banks():
+    for tile, threads, target, said in (
+        ("4 16B", LANES, toy(2), "which can lie in 1 of the 2 banks only: 4 wavefronts"),
+        ("32 8B", 32, None, "Counting: elements start at multiples of 8 bytes"),
+    ):
+        found = explain(loads_of(tile, 4, threads=threads), budget=Budget(5), target=target)
+        assert said in " ".join(found.reasons)
 
 
 def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_banks():
-    access = reads("a", 16, ["4*v"], any={"v": 2})
-    problem = problem_of(f"8 f32, {LANES} threads", access)
-    with pytest.raises(ProblemFileError, match="wider than the 8 bytes of a row of banks"):
-        solve(problem, target=toy(2))
+    with refused_with("wider than the 8 bytes of a row of banks"):
+        solve(problem_of(f"8 f32, {LANES} threads", "a: load 16 [4*v]; any v<2"), target=toy(2))
 
 
 def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
-    rows = writes("a", 4, ["tid // 8", "tid % 8"])
-    columns = {**rows, "name": "b", "op": "load", "index": ["tid % 8", "tid // 8"]}
-    data = data_of("8x8 f32, 64 threads", rows, columns)
-    found = compare(from_data({**data, "layout": {"alignment_bytes": 16}}))
-    (guess,) = (row for row in found.rows if row.family == "guess_xor")
-    assert guess.reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
+    found = compare(problem_of("""8x8 f32, 64 threads; alignment_bytes 16
+        a: store 4 [tid // 8, tid % 8]
+        b: load 4 [tid % 8, tid // 8]"""))  # fmt: skip
+    assert rows_of(found)["guess_xor"].reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
     assert all(row.alignment_bytes is None or row.alignment_bytes <= 16 for row in found.rows)
-
-
-def test_an_explanation_names_alignment_where_no_vector_is_wide():
-    words = " ".join(explain(loads_of({"bytes": 8}, [32], 4), budget=Budget(5)).reasons)
-    assert "Counting: elements start at multiples of 8 bytes" in words
 
 
 def test_the_fewest_bytes_may_be_aligned_in_sum_only():
@@ -282,46 +251,37 @@ def test_the_fewest_bytes_may_be_aligned_in_sum_only():
 
 
 def test_a_table_keeps_the_elements_of_a_byte_together():
-    data = data_of("4x16 u1, 1 threads", "a: load 1 [0, 0]")
+    problem = problem_of("4x16 u1, 1 threads", "a: load 1 [0, 0]")
     table = np.arange(8).repeat(8).reshape(4, 16)
-    assert check(from_data(data), table).excess == 0
+    assert check(problem, table).excess == 0
     table[1, 2] = 66
-    with pytest.raises(ProblemFileError, match="do not stay together"):
-        check(from_data(data), table)
+    with refused_with("do not stay together"):
+        check(problem, table)
 
 
 def test_an_access_that_no_lane_makes_binds_nothing():
     """Neither the order, which its vectors would have dictated, nor the base, which they would have aligned."""
-    never = writes("a1", 8, ["0", "0"], where="1 <= tid < 8")
-    problem = problem_of(
-        """8x4 bf16x2, 1 threads; target sm_80; order 1 0; alignment_bytes 4
-        a0: load 2 [0, 0]""",
-        never,
-    )
-    result = solve(problem)
+    problem = problem_of("""8x4 bf16x2, 1 threads; target sm_80; order 1 0; alignment_bytes 4
+        a0: load 2 [0, 0]
+        a1: store 8 [0, 0]; where 1 <= tid < 8""")
+    result, audited = solve(problem), check(problem, "x0 + x1*8")
     assert (result.status, result.alignment_bytes) == (Status.OPTIMAL, 4)
-    audited = check(problem, "x0 + x1*8")
     assert [a.wavefronts for a in audited.accesses] == [a.wavefronts for a in result.accesses] == [1, 0]
     assert not [f for f in audited.findings if f.kind == "alignment"]
 
 
 @pytest.mark.parametrize(
-    ("element", "alignment", "scope"),
+    ("element", "layout", "scope"),
     [
-        ("f32", 4, "families none, order"),
-        ({"bytes": 12}, None, "families none, order, no XOR over elements of 12 bytes"),
+        ("f32", "; alignment_bytes 4", "families none, order"),
+        ("12B", "", "families none, order, no XOR over elements of 12 bytes"),
     ],
 )
-def test_matrices_that_are_not_listed_are_in_no_scope(element, alignment, scope):
+def test_matrices_that_are_not_listed_are_in_no_scope(element, layout, scope):
     """They are listed with the swizzles that may follow, which such a base and such elements rule out."""
-    data = data_of(
-        """16x32, 32 threads
+    problem = problem_of(f"""16x32 {element}, 32 threads; families none order matrix{layout}
         columns: load 4 [tid % 16, tid // 16 + 2*i]; i<16
-        rows: store 4 [i, tid]; i<16""",
-        element=element,
-        layout={"families": ["none", "order", "matrix"]}
-        | ({"alignment_bytes": alignment} if alignment else {}),
-    )
-    result = solve(from_data(data))
+        rows: store 4 [i, tid]; i<16""")
+    result = solve(problem)
     assert (result.proof.excess.scope, result.proof.excess.lower_bound > 0) == (scope, True)
-    assert solve(from_data(data), conflict_free=True).status is Status.UNKNOWN
+    assert solve(problem, conflict_free=True).status is Status.UNKNOWN
