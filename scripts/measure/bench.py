@@ -14,10 +14,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import on_gpu
@@ -170,26 +169,21 @@ def _copy_headers(source: Path, folder: Path) -> None:
 
 
 def measure(folder: Path) -> None:
-    entries = json.loads((folder / "entries.json").read_text())
+    entries = on_gpu.entries(folder)
     for number, entry in enumerate(entries):
         include = ("-I", folder / "include")
         program = on_gpu.built(folder / f"{number}.cu", *on_gpu.compile_flags(), *include)
-        rows: dict[str, dict[str, object]] = {}
-        for _ in range(_RUNS):
-            done = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True, timeout=60)
-            for line in done.stdout.splitlines():
-                _, name, time, registers, blocks, same, error = line.split("\t")
-                new = {"microseconds": [], "registers": int(registers), "blocks": int(blocks)}
-                row = rows.setdefault(name, {"layout": name, **new, "same_results": True, "error": error})
-                row["microseconds"].append(float(time))  # type: ignore[attr-defined]
-                row["same_results"] = row["same_results"] and same == "1"
+        rows: dict[str, dict[str, Any]] = {}
+        for line in (line for _ in range(_RUNS) for line in on_gpu.printed(program).splitlines()):
+            _, name, time, registers, blocks, same, error = line.split("\t")
+            new = {"microseconds": [], "registers": int(registers), "blocks": int(blocks)}
+            row = rows.setdefault(name, {"layout": name, **new, "same_results": True, "error": error})
+            row["microseconds"].append(float(time))
+            row["same_results"] = row["same_results"] and same == "1"
         entry["times"] = list(rows.values())
         print(entry, flush=True)
-        head = {
-            "about": "Whole kernels with the layouts of their tiles: median times, run by run.",
-            "provenance": on_gpu.provenance("bench.py"),
-        }
-        (folder / "bench.json").write_text(on_gpu.record(head, "kernels", entries))
+    about = "Whole kernels with the layouts of their tiles: median times, run by run."
+    on_gpu.write_record(folder / "bench.json", about, {"kernels": entries})
 
 
 if __name__ == "__main__":

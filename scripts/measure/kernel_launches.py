@@ -1,23 +1,38 @@
-"""The launches of tests/data/kernels, and a driver for them: libcuda through ctypes, no package but numpy.
+"""Launches of compiled kernels: which they are, a driver for them, and the profiler's counters of each.
 
-A kernel's file holds one line `// launch: {...}`: `entry` (demangled), `block`, `grid`, `args`, perhaps
-`shared` (dynamic bytes), `symbol` (where mangled), `data_dependent` (addresses or branches come from input
-data) and `bench` (a grid and arguments at which its time means something). Arguments are `[type, value]`,
-buffers `[type*, elements, fill]` with fill zeros, iota, random or `below N`, and structures by value
-`["struct", [fields]]`.
+A kernel of tests/data/kernels holds one line `// launch: {...}`: `entry` (demangled), `block`, `grid`,
+`args`, perhaps `shared` (dynamic bytes), `symbol` (where mangled), `data_dependent` (addresses or branches
+come from input data) and `bench` (a grid and arguments at which its time means something). Arguments are
+`[type, value]`, buffers `[type*, elements, fill]` with fill zeros, iota, random or `below N`, and structures
+by value `["struct", [fields]]`.
+
+    python3 scripts/measure/kernel_launches.py FOLDER NAME ...
+
+launches cubins of a folder by its launches.json, three times each, and prints a digest of what they left in
+their buffers; `profile` runs it under Nsight Compute. The driver is libcuda through ctypes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
+import os
 import re
+import signal
+import struct
+import subprocess
+import sys
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import on_gpu
+
+from layoutopt.hardware import machine
 
 KERNELS = Path(__file__).parents[2] / "tests/data/kernels"
 TYPES = {
@@ -27,21 +42,25 @@ TYPES = {
         "f32": "f4", "f64": "f8",
     }.items()
 }  # fmt: skip
+REPEAT = 3
+GROUP = 8  # kernels a run of the profiler: one that hangs takes few others with it
+SECONDS_A_RUN = 40
+PARTS = ("ld", "st", "atom")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel of the collection."""
+    """One launch of a kernel, of a source or a cubin."""
 
     name: str
     source: Path
-    entry: str
     symbol: str
     block: tuple[int, int, int]
     grid: tuple[int, int, int]
     shared: int
     args: list[Any]
-    data_dependent: bool
+    entry: str = ""
+    data_dependent: bool = False
     bench: dict[str, Any] = field(default_factory=dict)
 
 
@@ -62,12 +81,22 @@ def launch(path: Path) -> Launch:
     found = re.search(r"^// launch: (\{.*\})$", path.read_text(), re.M)
     if found is None:
         raise SystemExit(f"{path}: a line '// launch: {{...}}' is missing")
-    d = json.loads(found[1])
-    block, grid = (tuple(d[key]) for key in ("block", "grid"))
-    return Launch(
-        path.stem, path, d["entry"], d.get("symbol", d["entry"]), block, grid, d.get("shared", 0), d["args"],
-        d.get("data_dependent", False), d.get("bench", {}),
-    )  # fmt: skip
+    d = {"shared": 0, "symbol": None, **json.loads(found[1])}
+    d |= {"symbol": d["symbol"] or d["entry"], "block": tuple(d["block"]), "grid": tuple(d["grid"])}
+    return Launch(path.stem, path, **d)
+
+
+def write_list(folder: Path, kernels: Iterable[Launch]) -> None:
+    """Write launches.json of a folder that holds the cubins."""
+    keys = ("name", "symbol", "block", "grid", "shared", "args")
+    rows = [{key: getattr(k, key) for key in keys} | {"source": k.source.name} for k in kernels]
+    (folder / "launches.json").write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+
+
+def listed(folder: Path) -> list[Launch]:
+    """The launches of a folder's launches.json."""
+    rows = json.loads((folder / "launches.json").read_text())
+    return [Launch(**{**row, "source": folder / row["source"]}) for row in rows]
 
 
 def scalars(kernel: Launch) -> dict[str, Any]:
@@ -168,10 +197,8 @@ class Device:
         self.call("cuModuleGetFunction", ctypes.byref(found), module, symbol.encode())
         return found
 
-    def run(
-        self, function: ctypes.c_void_p, kernel: Launch, repeat: int = 1
-    ) -> tuple[list[np.ndarray[Any, Any]], list[float]]:
-        """Launch `repeat` times on fresh buffers; the buffers afterwards, and each launch's microseconds."""
+    def run(self, function: ctypes.c_void_p, kernel: Launch, repeat: int = 1) -> list[np.ndarray[Any, Any]]:
+        """Launch `repeat` times on fresh buffers; the buffers afterwards."""
         packed = pack(kernel.args)
         pointers: list[tuple[ctypes.c_uint64, np.ndarray[Any, Any]]] = []
         for argument in packed:
@@ -184,37 +211,83 @@ class Device:
         parameters = (ctypes.c_void_p * len(raw))(*(ctypes.addressof(r) for r in raw))
         if kernel.shared > 48 * 1024:
             self.call("cuFuncSetAttribute", function, 8, kernel.shared)
-        events = [ctypes.c_void_p() for _ in range(2)]
-        for event in events:
-            self.call("cuEventCreate", ctypes.byref(event), 0)
-        times = []
+        sizes = (*kernel.grid, *kernel.block, kernel.shared)
         for _ in range(repeat):
             for pointer, data in pointers:
-                self.call(
-                    "cuMemcpyHtoD_v2",
-                    pointer,
-                    data.ctypes.data_as(ctypes.c_void_p),
-                    ctypes.c_size_t(data.nbytes),
-                )
+                self.call("cuMemcpyHtoD_v2", pointer, *_bytes(data))
             self.call("cuCtxSynchronize")
-            self.call("cuEventRecord", events[0], None)
-            self.call(
-                "cuLaunchKernel", function, *kernel.grid, *kernel.block, kernel.shared, None, parameters, None
-            )
-            self.call("cuEventRecord", events[1], None)
+            self.call("cuLaunchKernel", function, *sizes, None, parameters, None)
             self.call("cuCtxSynchronize")
-            elapsed = ctypes.c_float()
-            self.call("cuEventElapsedTime", ctypes.byref(elapsed), *events)
-            times.append(elapsed.value * 1000)
         results = []
         for pointer, data in pointers:
-            result = np.empty_like(data)
-            self.call(
-                "cuMemcpyDtoH_v2",
-                result.ctypes.data_as(ctypes.c_void_p),
-                pointer,
-                ctypes.c_size_t(data.nbytes),
-            )
-            results.append(result)
+            results.append(np.empty_like(data))
+            place, size = _bytes(results[-1])
+            self.call("cuMemcpyDtoH_v2", place, pointer, size)
             self.call("cuMemFree_v2", pointer)
-        return results, times
+        return results
+
+
+def _bytes(data: np.ndarray[Any, Any]) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    return data.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(data.nbytes)
+
+
+def code_digest(cubin: bytes, symbol: str) -> str:
+    """The first 16 digits of SHA-256 of the section that holds the kernel's machine code."""
+    table, size, count, names = (
+        struct.unpack_from("<Q", cubin, 0x28)[0], *struct.unpack_from("<HHH", cubin, 0x3A),
+    )  # fmt: skip
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + k * size) for k in range(count)]
+    for section in sections:
+        start = sections[names][4] + section[0]
+        if cubin[start : cubin.index(b"\0", start)] == f".text.{symbol}".encode():
+            return hashlib.sha256(cubin[section[4] : section[4] + section[5]]).hexdigest()[:16]
+    raise SystemExit(f"no code of {symbol}")
+
+
+def watched(*command: Any) -> tuple[str, str]:
+    """What a command printed and complained of; one that hangs is ended with all that it started."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=SECONDS_A_RUN)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "", f"no end after {SECONDS_A_RUN} s"
+
+
+def profile(folder: Path, metrics: Sequence[str]) -> dict[str, list[dict[str, int]] | str]:
+    """Counters of the launches of a folder by name: a row for each repetition, or the text of an error.
+
+    Several kernels share a run of the profiler; where one of them fails, each has a run of its own.
+    """
+    found: dict[str, list[dict[str, int]] | str] = {}
+    every = [kernel.name for kernel in listed(folder)]
+    groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
+    while groups:
+        group = groups.pop(0)
+        watch = (on_gpu.tool("ncu"), "--metrics", ",".join(metrics), *on_gpu.RAW_PAGE)
+        printed, errors = watched(*watch, sys.executable, __file__, folder, *group)
+        rows = machine.launches(printed)
+        failed = len(rows) != REPEAT * len(group) or any("nan" in row.values() for row in rows)
+        if failed and len(group) > 1:
+            print(f"one by one: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
+            groups = [*([name] for name in group), *groups]
+            continue
+        for k, name in enumerate(group):
+            mine = [{m: on_gpu.counted(row, m) for m in metrics} for row in rows[k * REPEAT :][:REPEAT]]
+            found[name] = f"launch failed: {errors.strip()[-300:]}" if failed else mine
+            print(name, found[name] if failed else "counted", flush=True)
+    return found
+
+
+def main() -> None:
+    folder, *names = sys.argv[1:]
+    device, known = Device(), {kernel.name: kernel for kernel in listed(Path(folder))}
+    for name in names:
+        left = device.run(device.function(known[name].source, known[name].symbol), known[name], REPEAT)
+        print(name, hashlib.sha256(b"".join(one.tobytes() for one in left)).hexdigest(), sep="\t", flush=True)
+
+
+if __name__ == "__main__":
+    main()

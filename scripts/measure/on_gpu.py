@@ -48,8 +48,14 @@ def compile_flags() -> list[str]:
 def built(source: Path, *flags: str | Path, **options: Any) -> Path:
     """The program that nvcc makes of a source, beside it."""
     program = source.with_suffix("").absolute()
-    run("nvcc", *flags, "-o", program, source, **options)
+    run("nvcc", *(flags or compile_flags()), "-o", program, source, **options)
     return program
+
+
+def printed(program: str | Path, *arguments: str | Path, **options: Any) -> str:
+    """What a program prints that was built; its exit status may say that a value is wrong."""
+    limits = {"timeout": 120, "check": False, **options}
+    return subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, **limits).stdout
 
 
 def profiled(
@@ -75,13 +81,16 @@ def counted(row: dict[str, str], metric: str) -> int:
     return int(float(row[metric].replace(",", "")))
 
 
-def record(head: dict[str, Any], key: str, rows: Sequence[Any]) -> str:
-    """JSON text of `head` with `rows` under `key`, one a line."""
-    return records({**head, key: list(rows)})
+def write_record(path: Path, about: str, found: dict[str, Any], script: str = "") -> None:
+    """Write what was found, with its provenance."""
+    made = {"about": about, "provenance": provenance(script or Path(sys.argv[0]).name)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text_of({**made, **found}))
+    print(f"wrote {path}")
 
 
-def records(found: dict[str, Any]) -> str:
-    """JSON text of what was found, the rows of its lists of objects one a line."""
+def text_of(found: dict[str, Any]) -> str:
+    """A record as JSON, the rows of its lists of objects one a line."""
     fields = []
     for key, value in found.items():
         text = json.dumps(value, indent=1).replace("\n", "\n ")
@@ -90,6 +99,12 @@ def records(found: dict[str, Any]) -> str:
             text = f"[\n{lines}\n ]" if value and isinstance(value[0], dict) else json.dumps(value)
         fields.append(f' "{key}": {text}')
     return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    """What the first step of a script wrote for the second."""
+    found: list[dict[str, Any]] = json.loads((folder / "entries.json").read_text())
+    return found
 
 
 def write_or_measure(doc: str, write: Callable[[Path], None], measure: Callable[[Path], None]) -> None:

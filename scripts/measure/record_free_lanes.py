@@ -9,7 +9,6 @@ to 512 MB with 16-byte accesses to global memory on both sides, beside a device-
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,29 +164,24 @@ def _run(data: dict[str, Any], planned: Any) -> str:
 
 def measure(folder: Path) -> None:
     """Run and profile every program: of every access its values and counters, of every transpose its times."""
-    found: dict[str, Any] = {"provenance": on_gpu.provenance("record_free_lanes.py")}
-    found |= {"accesses": [], "transposes": []}
+    found: dict[str, Any] = {"accesses": [], "transposes": []}
     for source in sorted(folder.glob("*.cu")):
-        program, transposes = on_gpu.built(source, *on_gpu.compile_flags()), source.stem == "transposes"
-        printed = subprocess.run([program], check=False, stdout=subprocess.PIPE, text=True, timeout=60).stdout
-        print(printed, flush=True)
+        program, transposes = on_gpu.built(source), source.stem == "transposes"
+        head, *lines = on_gpu.printed(program).splitlines()
+        print(head, *lines, sep="\n", flush=True)
         kernels = "_transpose" if transposes else "_access_"
         launched = on_gpu.profiled(METRICS, kernels, program, "profile")
-        counts = [
-            [sum(counted(row, m) for m in names) for names in (WAVEFRONTS, CONFLICTS)] for row in launched
-        ]
-        head, *lines = printed.splitlines()
-        for line, row in zip(lines if transposes else lines[1:], counts, strict=True):
+        for line, row in zip(lines if transposes else lines[1:], launched, strict=True):
+            counts = [sum(counted(row, m) for m in names) for names in (WAVEFRONTS, CONFLICTS)]
             if transposes:
                 figures = dict(zip(head.split("\t"), line.split("\t"), strict=True))
-                found["transposes"].append({**figures, "bank_conflicts": row[1]})
+                found["transposes"].append({**figures, "bank_conflicts": counts[1]})
                 continue
-            _, access, op, values, wavefronts, conflicts, _ = line.split("\t")
-            found["accesses"].append(
-                {"problem": head.split(":")[0], "access": access, "op": op, "values": values,
-                 "predicted": [int(wavefronts), int(conflicts)], "counted": row}
-            )  # fmt: skip
-    (folder / "h200_free_lanes.json").write_text(on_gpu.records(found))
+            _, access, op, values, *told, _ = line.split("\t")
+            row = {"problem": head.split(":")[0], "access": access, "op": op, "values": values}
+            found["accesses"].append(row | {"predicted": [*map(int, told)], "counted": counts})
+    about = "Lanes that were chosen: counters of fills and drains, and transposes beside a plain copy."
+    on_gpu.write_record(folder / "h200_free_lanes.json", about, found)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,7 @@ import importlib.util
 import json
 import re
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,8 +26,7 @@ from typing import Any
 
 import kernel_launches
 import on_gpu
-import record_kernels
-from kernel_launches import Launch
+from kernel_launches import PARTS, Launch
 
 HERE = Path(__file__).parent
 TABLE = HERE / "public_kernels.json"
@@ -40,11 +37,9 @@ FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-lineinfo", "-w", "-Dmain=unused_m
 # What CUDA has dropped since these were written, in code of the host only.
 DROPPED = ("-DcudaThreadSynchronize=cudaDeviceSynchronize", "-DcudaThreadExit=cudaDeviceReset")
 SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".def", ".c", ".cpp", ".py")
-REPEAT = record_kernels.REPEAT
 SECONDS = 60.0
-PARTS = ("ld", "st", "atom")
 COUNTERS = {
-    f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}"
+    f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}.sum"
     for ours, theirs in (("wavefronts", "pipe_lsu_wavefronts"), ("bank_conflicts", "bank_conflicts_pipe_lsu"))
     for part in PARTS
 }
@@ -71,11 +66,6 @@ def _argument(text: str) -> list[Any]:
     if value is not None:
         return [kind, float(value) if kind.startswith("f") else int(value, 0)]
     return [f"{kind}*", int(count), fill or "zeros"]
-
-
-def sizes(given: list[int]) -> tuple[int, int, int]:
-    x, y, z = [*given, 1, 1][:3]
-    return x, y, z
 
 
 # ------------------------------------------------------------------ compile
@@ -125,29 +115,21 @@ def wrapper(source: dict[str, Any], path: Path) -> str:
 def compile_source(number: int, source: dict[str, Any], root: Path, folder: Path) -> Path:
     """The cubin of a source."""
     path = root / source["file"]
-    repository_includes = [root / one for one in source["includes"]]
     wrapped = path.parent / f"layoutopt_wrapper_{number}.cu"
     wrapped.write_text(wrapper(source, path))
     cubin = folder / f"{number:03}_{path.stem}.cubin"
-    command: list[Any] = [
-        on_gpu.tool("nvcc"),
-        *FLAGS,
-        *DROPPED,
-        *source.get("flags", []),
-        "-o",
-        cubin.resolve(),
-        wrapped.name,
-    ]
     stubs = root / f"layoutopt_empty_{number}"
     for header in source.get("empty", []):
         (stubs / header).parent.mkdir(parents=True, exist_ok=True)
         (stubs / header).touch()
-    command += [f"-I{one}" for one in (*repository_includes, stubs)]
+    flags = [*FLAGS, *DROPPED, *source.get("flags", []), "-o", cubin.resolve(), wrapped.name]
+    flags += [f"-I{one}" for one in (*(root / one for one in source["includes"]), stubs)]
     done = subprocess.run(
-        command, cwd=path.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        [on_gpu.tool("nvcc"), *flags], cwd=path.parent, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        errors = [line for line in done.stdout.splitlines() if "error" in line or "fatal" in line]
+        said = (done.stdout + done.stderr).splitlines()
+        errors = [line for line in said if "error" in line or "fatal" in line]
         raise RuntimeError(" | ".join(errors[:3])[:600])
     return cubin
 
@@ -192,19 +174,17 @@ def compile_triton(number: int, source: dict[str, Any], root: Path, folder: Path
     return cubin
 
 
-def build(folder: Path, clones: Path, only: Sequence[str]) -> None:
+def build(folder: Path, clones: Path) -> None:
     """Compile all sources, and write how their kernels are launched."""
     from layoutopt.errors import LayoutoptError
     from layoutopt.kernels.read.files import chosen, programs
 
     folder.mkdir(parents=True, exist_ok=True)
     data = table()
-    rows = []
+    launches = []
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         jobs = []
         for number, source in enumerate(data["sources"]):
-            if only and not any(one in kernel["name"] for kernel in source["kernels"] for one in only):
-                continue
             repository = data["repositories"][source["repository"]]
             source["includes"] = [*repository.get("include", []), *source.get("include", [])]
             root = checkout(clones, source, repository, Path(name))
@@ -223,61 +203,30 @@ def build(folder: Path, clones: Path, only: Sequence[str]) -> None:
                 except LayoutoptError as error:
                     print(f"{kernel['name']}: {error}", flush=True)
                     continue
-                code = record_kernels.code_digest(cubin.read_bytes(), program.name)
-                rows.append({**kernel, "cubin": cubin.name, "symbol": program.name, "code": code})
+                block, grid = (tuple([*kernel.get(key, []), 1, 1, 1][:3]) for key in ("block", "grid"))
+                given = (block, grid, kernel.get("shared", 0), arguments(kernel["args"]))
+                launches.append(Launch(kernel["name"], cubin, program.name, *given))
             print(f"compiled {source['file']}", flush=True)
-    kept = folder / "launches.json"
-    if only and kept.exists():
-        names = {row["name"] for row in rows}
-        rows += [row for row in json.loads(kept.read_text()) if row["name"] not in names]
-    kept.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    print(f"{len(rows)} kernels", flush=True)
+    kernel_launches.write_list(folder, launches)
+    print(f"{len(launches)} kernels", flush=True)
 
 
-def built(folder: Path) -> list[tuple[Launch, dict[str, Any]]]:
-    """The launches of a built folder."""
-    return [
-        (
-            Launch(
-                row["name"], folder / row["cubin"], row["symbol"], row["symbol"], sizes(row["block"]),
-                sizes(row.get("grid", [1])), row.get("shared", 0), arguments(row["args"]),
-                row.get("data_dependent", False),
-            ),
-            row,
-        )
-        for row in json.loads((folder / "launches.json").read_text())
-    ]  # fmt: skip
+def digest(kernel: Launch) -> str:
+    return kernel_launches.code_digest(kernel.source.read_bytes(), kernel.symbol)
 
 
 # ------------------------------------------------------------------ measure
 
 
-def launch_all(folder: Path, names: Sequence[str]) -> None:
-    """Launch these kernels, one after the other; what the profiler watches."""
-    device = kernel_launches.Device()
-    kernels = {kernel.name: kernel for kernel, _ in built(folder)}
-    for name in names:
-        kernel = kernels[name]
-        device.run(device.function(kernel.source, kernel.symbol), kernel, REPEAT)
-
-
-def measure(folder: Path, out: Path, only: Sequence[str]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    rows = {row["name"]: row for _, row in built(folder) if not only or row["name"] in only}
-    command = [sys.executable, __file__, "--launch", str(folder)]
-    names = record_kernels.metrics()
-    found = record_kernels.profile(dict.fromkeys(rows, REPEAT), names, command)
-    head: dict[str, object] = {
-        "about": "Nsight Compute's counters of public kernels, three launches each.",
-        "provenance": on_gpu.provenance("record_public.py"),
-    }
+def measure(folder: Path, out: Path) -> None:
     records = []
-    for name, seen in found.items():
-        counted = record_kernels.counts(seen, names)
-        what = {"error": seen} if isinstance(seen, str) else {"counters": counters(counted)}
-        records.append({"name": name, "code": rows[name]["code"], **what})
-    (out / "public.json").write_text(on_gpu.record(head, "kernels", records))
-    print(f"wrote {len(records)} kernels, {sum('error' in r for r in records)} with errors")
+    codes = {kernel.name: digest(kernel) for kernel in kernel_launches.listed(folder)}
+    for name, seen in kernel_launches.profile(folder, list(COUNTERS.values())).items():
+        what = {"error": seen} if isinstance(seen, str) else {"counters": counters(seen)}
+        records.append({"name": name, "code": codes[name], **what})
+    about = "Nsight Compute's counters of public kernels, three launches each."
+    on_gpu.write_record(out / "public.json", about, {"kernels": records})
+    print(f"{len(records)} kernels, {sum('error' in r for r in records)} with errors")
 
 
 def counters(launches: Sequence[dict[str, int]]) -> dict[str, int | list[int]]:
@@ -336,49 +285,23 @@ def _without_folders(text: str) -> str:
     return re.sub(r"\((?:[^()]*/)?([^/()]+:\d+)\)", r"(\1)", text)[:160]
 
 
-def compare(folder: Path, only: Sequence[str]) -> None:
-    """Print, and write into the record, what is predicted."""
+def compare(folder: Path) -> None:
+    """Write what is predicted into the record, and print where it is not what was counted."""
     from layoutopt.kernels.read.files import programs
 
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {"kernels": []}
+    record = json.loads(RECORD.read_text())
     rows = {row["name"]: row for row in record["kernels"]}
-    for kernel, row in built(folder):
-        if only and not any(one in kernel.name for one in only):
+    for kernel in kernel_launches.listed(folder):
+        row = rows.get(kernel.name)
+        if row is None or row["code"] != digest(kernel):
+            print(f"{kernel.name}: not measured, or other machine code", flush=True)
             continue
         program = next(p for p in programs(kernel.source) if p.name == kernel.symbol)
-        start = time.monotonic()
-        found = {
-            "predicted": predicted(program, kernel, False),
-            "with_data": predicted(program, kernel, True),
-        }
-        own = rows.get(kernel.name, {})
-        print(f"{kernel.name}: {time.monotonic() - start:.1f} s: {said(own, found)}", flush=True)
-        if own.get("code") == row["code"]:
-            own.update(found)
-    if rows and not only:
-        head = {key: value for key, value in record.items() if key != "kernels"}
-        RECORD.write_text(on_gpu.record(head, "kernels", list(rows.values())))
-
-
-def verdict(row: dict[str, Any], found: dict[str, Any]) -> str:
-    """What came of one prediction: exact, differs (and where), varies, or why it is not certain."""
-    if "refused" in found:
-        return f"refused: {found['refused']}"
-    if "counters" not in row:
-        return ("certain" if found["certain"] else f"not certain: {found['why']}") + " (not measured)"
-    seen = row["counters"]
-    varies = [one for one in OURS if isinstance(seen[one], list)]
-    wrong = [] if exact(row, found) else [o for o in OURS if found[o] != seen[o] and o not in varies]
-    told = "; ".join(f"{one} {found[one]}, measured {seen[one]}" for one in wrong)
-    right = f"differs: {told}" if wrong else "exact"
-    noise = "".join(f"; {one} {found[one]}, repetitions {seen[one]}" for one in varies)
-    sure = "certain" if found["certain"] else f"not certain ({found['why']})"
-    return f"{sure}, {right}{noise}"
-
-
-def said(row: dict[str, Any], found: dict[str, Any]) -> str:
-    alone, known = (verdict(row, found[key]) for key in ("predicted", "with_data"))
-    return alone if alone == known else f"{alone}; with data: {known}"
+        row["predicted"], row["with_data"] = (predicted(program, kernel, data) for data in (False, True))
+        for found in (row["predicted"], row["with_data"]):
+            if "counters" not in row or "refused" in found or not exact(row, found):
+                print(f"{kernel.name}: {found}, counted {row.get('counters')}", flush=True)
+    RECORD.write_text(on_gpu.text_of(record))
 
 
 # ------------------------------------------------------------------ documentation
@@ -414,7 +337,9 @@ def _table_line(title: str, numbers: Sequence[int]) -> str:
 
 def _kinds(row: dict[str, Any]) -> tuple[int, int, int, int]:
     """1 or 0 each: has conflicts, is certain, is certain at least with data, and what is certain is exact."""
-    conflicts = any(row["counters"][one] not in (0, [0] * REPEAT) for one in OURS if "conflicts" in one)
+    conflicts = any(
+        row["counters"][one] not in (0, [0] * kernel_launches.REPEAT) for one in OURS if "conflicts" in one
+    )
     alone, known = row["predicted"], row["with_data"]
     sure = [one for one in (alone, known) if one.get("certain")]
     return (
@@ -456,21 +381,17 @@ def main() -> None:
     steps.add_argument(
         "--write-docs", action="store_true", help="put what the record holds into docs/kernels.md"
     )
-    steps.add_argument("--launch", nargs="+", metavar="FOLDER NAME", help="launch these, as --measure does")
     parser.add_argument("--clones", type=Path, metavar="CLONES", help="where the repositories are cloned")
     parser.add_argument("--out", type=Path, metavar="OUT", help="where public.json is written")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="kernels whose names hold this")
     args = parser.parse_args()
     if args.build:
-        build(args.build, args.clones, args.only)
+        build(args.build, args.clones)
     elif args.measure:
-        measure(args.measure, args.out, args.only)
-    elif args.write_docs:
-        write_docs()
+        measure(args.measure, args.out)
     elif args.compare:
-        compare(args.compare, args.only)
+        compare(args.compare)
     else:
-        launch_all(Path(args.launch[0]), args.launch[1:])
+        write_docs()
 
 
 if __name__ == "__main__":

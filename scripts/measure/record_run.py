@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,43 +53,28 @@ def write(folder: Path) -> None:
             except LayoutError as error:
                 print(f"{path.stem} {kind}: {error}", file=sys.stderr)
                 continue
-            number = f"{len(entries):03}"
-            (folder / f"{number}.cu").write_text(text)
+            (folder / f"{len(entries):03}.cu").write_text(text)
             layout = msgspec.to_builtins(planned.layout) if isinstance(planned.layout, Layout) else None
-            entries.append(
-                {
-                    "problem": f"{name}.json",
-                    "layout": kind,
-                    "offset": to_text(planned.offset),
-                    "digits": layout,
-                    "bytes": planned.bytes,
-                    "accesses": [
-                        {
-                            "name": a.access.name,
-                            "op": a.access.op,
-                            "predicted": counters(
-                                gpu, a.lanes.operation, a.report.wavefronts, a.report.bank_conflicts
-                            ),
-                        }
-                        for a in planned.accesses
-                    ],
-                }
-            )
+            entry = {"problem": f"{name}.json", "layout": kind, "offset": to_text(planned.offset)}
+            entry |= {"digits": layout, "bytes": planned.bytes, "accesses": []}
+            for a in planned.accesses:
+                report = (a.report.wavefronts, a.report.bank_conflicts)
+                told = {"name": a.access.name, "op": a.access.op}
+                told["predicted"] = counters(gpu, a.lanes.operation, *report)
+                entry["accesses"].append(told)
+            entries.append(entry)
     (folder / "entries.json").write_text(json.dumps(entries))
     print(f"{len(entries)} programs, {sum(len(e['accesses']) for e in entries)} accesses")
 
 
 def measure(folder: Path) -> None:
-    entries = json.loads((folder / "entries.json").read_text())
-    flags = on_gpu.compile_flags()
+    entries = on_gpu.entries(folder)
     build = Path("/tmp/layoutopt_record_run")
     build.mkdir(exist_ok=True)
-    start = time.monotonic()
 
     def compile_one(number: int) -> Path:
-        out = build / f"{number:03}.o"
-        name = f"-Dmain=main_{number:03}"
-        on_gpu.run("nvcc", *flags, name, "-c", "-o", out, folder / f"{number:03}.cu")
+        out, name = build / f"{number:03}.o", f"-Dmain=main_{number:03}"
+        on_gpu.run("nvcc", *on_gpu.compile_flags(), name, "-c", "-o", out, folder / f"{number:03}.cu")
         return out
 
     with ThreadPoolExecutor() as pool:
@@ -105,42 +88,31 @@ def measure(folder: Path) -> None:
         + "".join(f'std::printf("program {k}\\n"); wrong += {n}(c, v);\n' for k, n in enumerate(names))
         + "return wrong != 0; }\n"
     )
-    program = build / "all"
-    on_gpu.run("nvcc", *flags, "-o", program, driver, *objects)
-    print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
-    accesses = sum(len(e["accesses"]) for e in entries)
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
-    parts = re.split(r"^program \d+\n", done.stdout, flags=re.M)[1:]
-    print(f"ran in {time.monotonic() - start:.0f} s, status {done.returncode}", done.stderr[:500], flush=True)
-    # The profiler replays a kernel for every few counters, and now and then a replay counts one more.
-    read, *again = [machine.run_counters(program, accesses) for _ in range(_PROFILES)]
-    print(f"profiled in {time.monotonic() - start:.0f} s", flush=True)
-    at = wrong = differ = 0
+    program = on_gpu.built(driver, *on_gpu.compile_flags(), *objects)
+    parts = re.split(r"^program \d+\n", on_gpu.printed(program, timeout=300), flags=re.M)[1:]
+    accesses = [access for entry in entries for access in entry["accesses"]]
+    values = []
     for entry, part in zip(entries, parts, strict=True):
-        entry["distinct"], values = machine.parse_values(part)
-        for access, (right, cycles) in zip(entry["accesses"], values, strict=True):
-            access |= {"values": "right" if right else "WRONG", "cycles": cycles}
-            if read is not None:
-                access["measured"] = machine.compared(access["predicted"], read[at])
-                if access["measured"] != access["predicted"]:
-                    differ += 1
-                    access["measured_again"] = [
-                        machine.compared(access["predicted"], other[at])
-                        for other in again
-                        if other is not None
-                    ]
-                    print(entry["problem"], entry["layout"], access, flush=True)
-            wrong += not right
-            if not right:
-                print("WRONG", entry["problem"], entry["layout"], access["name"], flush=True)
-            at += 1
-    head = {
-        "about": "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each "
-        "access, and the profiler's counters beside those predicted.",
-        "provenance": on_gpu.provenance("record_run.py"),
-    }
-    (folder / "measured.json").write_text(on_gpu.record(head, "runs", entries))
-    print(f"{accesses} accesses: {wrong} with wrong values, {differ} with other counters than predicted")
+        entry["distinct"], told = machine.parse_values(part)
+        values += told
+    # The profiler replays a kernel for every few counters, and now and then a replay counts one more.
+    profiles = [machine.run_counters(program, len(accesses)) for _ in range(_PROFILES)]
+    for number, (access, (right, cycles)) in enumerate(zip(accesses, values, strict=True)):
+        read = [machine.compared(access["predicted"], one[number]) for one in profiles if one is not None]
+        access |= {"values": "right" if right else "WRONG", "cycles": cycles}
+        if read:
+            access["measured"] = read[0]
+        if read and read[0] != access["predicted"]:
+            access["measured_again"] = read[1:]
+        if not right or "measured_again" in access:
+            print(access, flush=True)
+    about = (
+        "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each access, and "
+        "the profiler's counters beside those predicted."
+    )
+    on_gpu.write_record(folder / "measured.json", about, {"runs": entries})
+    wrong, differ = sum(not right for right, _ in values), sum("measured_again" in a for a in accesses)
+    print(f"{len(accesses)} accesses: {wrong} with wrong values, {differ} with other counters than predicted")
 
 
 if __name__ == "__main__":

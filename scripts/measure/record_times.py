@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -66,48 +65,39 @@ def write(folder: Path) -> None:
 
 
 def measure(folder: Path) -> None:
-    entries = json.loads((folder / "entries.json").read_text())
-    flags = on_gpu.compile_flags()
-    start = time.monotonic()
+    entries = on_gpu.entries(folder)
 
     def compiled(number: int) -> Path | None:
-        source = folder / f"{number:03}.cu"
         try:
-            program = on_gpu.built(source, *flags, stderr=subprocess.DEVNULL, timeout=60)
+            return on_gpu.built(folder / f"{number:03}.cu", stderr=subprocess.DEVNULL, timeout=60)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             print(f"nvcc refuses {number:03}.cu, {entries[number]['problem']}", flush=True)
             return None
-        print(f"{time.monotonic() - start:.0f} s: compiled {entries[number]['problem']}", flush=True)
-        return program
 
     with ThreadPoolExecutor() as pool:
         programs = list(pool.map(compiled, range(len(entries))))
-    print(f"compiled in {time.monotonic() - start:.0f} s", flush=True)
-    head = {
-        "about": "The layouts to choose from, every problem of the catalogue: cycles of one pass of a block "
-        "over all accesses, computing its addresses in every pass (once) or keeping what does not change "
-        "(kept), by one block alone; of a multiprocessor for one pass where as many blocks run as fit "
-        "(together); and the same again, later.",
-        "provenance": on_gpu.provenance("record_times.py"),
-    }
+    print("compiled", flush=True)
     for again in (False, True):
         for entry, program in zip(entries, programs, strict=True):
             try:
-                done = subprocess.run(
-                    [program or ""], capture_output=True, text=True, check=False, timeout=15
-                )
+                printed = on_gpu.printed(program or "", timeout=15)
             except (OSError, subprocess.TimeoutExpired) as error:
                 print(entry["problem"], error, flush=True)
                 continue
-            for found in machine.parse_times(done.stdout):
+            for found in machine.parse_times(printed):
                 times = msgspec.to_builtins(found)
                 row = entry["rows"][times.pop("row")]
                 row |= {"again": [times[name] for name in _TIMES]} if again else times
             missing = [row["offset"] for row in entry["rows"] if ("again" if again else "once") not in row]
             if missing:
-                print(f"{entry['problem']}: no times of {missing}: {done.stderr.strip()[:300]}", flush=True)
-        (folder / "times.json").write_text(on_gpu.record(head, "problems", entries))
-    print(f"ran in {time.monotonic() - start:.0f} s", flush=True)
+                print(f"{entry['problem']}: no times of {missing}", flush=True)
+    about = (
+        "The layouts to choose from, every problem of the catalogue: cycles of one pass of a block over all "
+        "accesses, computing its addresses in every pass (once) or keeping what does not change (kept), by "
+        "one block alone; of a multiprocessor for one pass where as many blocks run as fit (together); and "
+        "the same again, later."
+    )
+    on_gpu.write_record(folder / "times.json", about, {"problems": entries})
 
 
 if __name__ == "__main__":

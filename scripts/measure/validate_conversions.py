@@ -11,7 +11,6 @@ scratch, with the fewest instructions, and as they come. The second step needs n
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def write(folder: Path) -> None:
         rows.append(row | {"wavefronts": {kind: split(found, kind) for kind in COUNTERS}})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "conversions.cu").write_text(text + filled_text(parts["end"], CALLS=calls))
-    (folder / "expected.json").write_text(json.dumps(rows))
+    (folder / "entries.json").write_text(json.dumps(rows))
 
 
 def validated(seed: int, shape: list, element: str, source: dict, destination: dict):
@@ -87,19 +86,18 @@ def split(found, kind: str) -> int:
 
 def measure(folder: Path) -> None:
     """Compile, run, profile; one launch of each kernel a pass of its check."""
-    program = on_gpu.built(folder / "conversions.cu", *on_gpu.compile_flags())
-    printed = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True).stdout
-    wrong = {name: int(count) for name, count in map(str.split, printed.splitlines())}
+    program = on_gpu.built(folder / "conversions.cu")
+    wrong = {name: int(count) for name, count in map(str.split, on_gpu.printed(program).splitlines())}
     counted: dict[str, dict[str, int]] = {}
     for launch in on_gpu.profiled(tuple(COUNTERS.values()), "conversion_.*", program):
         name = launch["Kernel Name"].split("(")[0].removesuffix("_kernel")
         counted[name] = {kind: on_gpu.counted(launch, metric) for kind, metric in COUNTERS.items()}
-    rows = json.loads((folder / "expected.json").read_text())
+    rows = on_gpu.entries(folder)
     for row in rows:
         name = f"conversion_{row['seed']}"
         row |= {"counted": counted[name], "wrong": wrong[name]}
-    head = on_gpu.provenance(Path(__file__).name)
-    (folder / "measured.json").write_text(on_gpu.record(head, "conversions", rows))
+    about = "Emitted conversions between register layouts: scratch bytes, wavefronts, wrong elements."
+    on_gpu.write_record(folder / "measured.json", about, {"conversions": rows})
     as_expected = sum(row["counted"] == row["wavefronts"] for row in rows)
     print(f"{sum(not row['wrong'] for row in rows)} of {len(rows)} right, {as_expected} counted as expected")
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import on_gpu
@@ -130,25 +129,20 @@ def write(folder: Path) -> None:
 
 
 def measure(folder: Path) -> None:
-    entries = json.loads((folder / "entries.json").read_text())
-    flags = on_gpu.compile_flags()
+    entries = on_gpu.entries(folder)
     for entry in entries:
-        source = folder / f"{entry['element']}.cu"
-        program = on_gpu.built(source, *flags)
-        done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
-        print(done.stdout, done.stderr, end="", flush=True)
-        found = re.findall(r"^\w+( control)? (right|WRONG) (\d+) of (\d+)$", done.stdout, flags=re.M)
+        printed = on_gpu.printed(on_gpu.built(folder / f"{entry['element']}.cu"))
+        print(printed, end="", flush=True)
+        found = re.findall(r"^\w+( control)? (right|WRONG) (\d+) of (\d+)$", printed, flags=re.M)
         for control, word, wrong, elements in found:
             entry["control" if control else "product"] = word
             entry["control_wrong" if control else "product_wrong"] = int(wrong)
             entry["elements"] = int(elements)
-    data = {
-        "about": "Products through the code emitted for the problems of `layoutopt new gemm`; the control "
-        "reads B as the neighbouring lane. code: the lines of the headers that compute or do something.",
-        "provenance": on_gpu.provenance("validate_gemm.py"),
-        "products": entries,
-    }
-    (folder / "measured.json").write_text(json.dumps(data, indent=1) + "\n")
+    about = (
+        "Products through the code emitted for the problems of `layoutopt new gemm`; the control reads B as "
+        "the neighbouring lane. code: the lines of the headers that compute or do something."
+    )
+    on_gpu.write_record(folder / "measured.json", about, {"products": entries})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -87,39 +87,10 @@ def bits_of(values: np.ndarray, kind: str) -> np.ndarray:
     return (values & ((1 << width) - 1)).astype(np.uint64)
 
 
-def values_of(bits: np.ndarray, kind: str) -> np.ndarray:
-    """Accumulators as numbers."""
-    match kind:
-        case "f16":
-            return bits.astype(np.uint16).view(np.float16).astype(np.float64)
-        case "f32":
-            return bits.astype(np.uint32).view(np.float32).astype(np.float64)
-        case "f64":
-            return bits.view(np.float64)
-    return bits.astype(np.uint32).view(np.int32).astype(np.float64)
-
-
 def pack(values: np.ndarray, width: int) -> np.ndarray:
     """(lanes, values) bit patterns to (lanes, words) of 32 bits, low bits first."""
-    if width == 64:
-        return (
-            np.stack([values & 0xFFFFFFFF, values >> np.uint64(32)], -1)
-            .reshape(len(values), -1)
-            .astype(np.uint32)
-        )
-    per = 32 // width
-    grouped = values.reshape(len(values), -1, per)
-    shifts = (np.arange(per) * width).astype(np.uint64)
-    return (grouped << shifts).sum(-1).astype(np.uint32)
-
-
-def unpack(words: np.ndarray, width: int) -> np.ndarray:
-    """The inverse of `pack`."""
-    wide = words.astype(np.uint64)
-    if width == 64:
-        return wide[:, ::2] | wide[:, 1::2] << np.uint64(32)
-    shifts = (np.arange(32 // width) * width).astype(np.uint64)
-    return ((wide[..., None] >> shifts) & np.uint64((1 << width) - 1)).reshape(len(words), -1)
+    bits = (values[..., None] >> np.arange(width, dtype=np.uint64) & np.uint64(1)).astype(np.uint8)
+    return np.packbits(bits.reshape(len(values), -1), axis=1, bitorder="little").view(np.uint32)
 
 
 def operands(test):
@@ -129,25 +100,20 @@ def operands(test):
     return [known[f"mma.{shape}.{letter}.{kind}"] for letter in letters] + [known[f"mma.{shape}.C.{acc}"]]
 
 
-def random_operands(number, test):
-    """Matrices A and B; four of each where every quad pair has its own."""
-    a, b, _ = operands(test)
+def product_registers(number, test):
+    """Words of the registers of A and B, and of C after the product; exact, as integers are small."""
+    a, b, c = operands(test)
     rng = np.random.default_rng(number)
     low, high = {"u4": (0, 15), "u8": (0, 15), "b1": (0, 1)}.get(test[1], (-7, 7))
+    # Each quad pair has matrices of its own where the instruction multiplies four.
     four = 4 if "quad pair" in a.note and test[1] == "f16" else 1
-    return [rng.integers(low, high + 1, (four, *f.extent.values())) for f in (a, b)]
-
-
-def pair_of(four):
-    return np.arange(32) // 4 % 4 if four == 4 else np.zeros(32, np.int64)
-
-
-def registers(number, test):
+    left, right = (rng.integers(low, high + 1, (four, *f.extent.values())) for f in (a, b))
+    product = np.einsum("qmk,qkn->qmn", left, right)
+    pair = np.arange(32) // 4 % 4 if four == 4 else np.zeros(32, np.int64)
     words = []
-    for held, matrix in zip(operands(test)[:2], random_operands(number, test), strict=True):
+    for held, matrix, kind in ((a, left, test[1]), (b, right, test[1]), (c, product, test[2])):
         first, second = (t[:, 0] for t in held.at.values())
-        picked = matrix[pair_of(len(matrix))[:, None], first, second]
-        words.append(pack(bits_of(picked, test[1]), held.bits))
+        words.append(pack(bits_of(matrix[pair[:, None], first, second], kind), held.bits))
     return words
 
 
@@ -276,119 +242,96 @@ def span_of(name: str) -> int:
     return int({"none": "128"}.get(mode_of(name), mode_of(name).rstrip("B"))) // 2
 
 
-def write(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    chunks, tests, kernels = [], [], []
-
-    def add(kernel: str, words: np.ndarray, outputs: int, threads: int) -> None:
-        tests.append(f"    {{{kernel}, {sum(map(len, chunks))}, {outputs}, {threads}}},")
-        chunks.append(np.ascontiguousarray(words).ravel().astype(np.uint32))
-
+def tests():
+    """Every test: its group, name, kernel, input, the output expected and threads; the last of TMA."""
     for number, test in enumerate(PRODUCTS):
-        kernels.append(product_kernel(number, test))
-        words = np.concatenate([w.ravel() for w in registers(number, test)])
-        c = operands(test)[2]
-        add(f"product_{number}", words, 32 * c.values * c.bits // 32, 32)
+        a, b, c = product_registers(number, test)
+        name = f"mma.{test[0]}.{test[1]}.{test[2]}"
+        given = np.concatenate([a.ravel(), b.ravel()])
+        yield "products", name, f"product_{number}", product_kernel(number, test), given, c, 32
     for number, test in enumerate(MATRICES):
-        kernels.append(matrix_kernel(number, test))
         addresses, held, tags = matrix_case(test)
         content = tags.view(np.uint32)
-        head = np.array([len(addresses), len(content)], np.uint32)
-        count = held.size if test[0][0] == "l" else len(content)
-        add(f"matrix_{number}", np.concatenate([head, addresses.ravel(), held.ravel(), content]), count, 32)
-    names = []
+        given = [[len(addresses), len(content)], addresses.ravel(), held.ravel(), content]
+        left = held if test[0][0] == "l" else content
+        name = f"{test[0]} {test[1]} {','.join(test[3] or [])}".strip()
+        kernel = matrix_kernel(number, test)
+        yield "matrices", name, f"matrix_{number}", kernel, np.concatenate(given), left, 32
     for candidate, _, lanes, table in epilogue_cases():
         mode = mode_of(candidate.name)
         for access in lanes.accesses:
             name = f"epilogue_{access.operation.kind}_{mode}_{access.name.replace(' ', '_')}"
-            names.append(name)
             kind = "stm" if access.operation.kind == "stmatrix" else "st16"
-            kernels.append(f"__global__ void {name}(const uint32_t* in, uint32_t*) {{ {kind}(in); }}")
+            kernel = f"__global__ void {name}(const uint32_t* in, uint32_t*) {{ {kind}(in); }}"
             at = table.ravel()[access.element].reshape(-1, 4, 32)
-            add(name, np.concatenate([[len(at)], at.ravel()]), 1, 128)
-    boxes = []
+            given = np.concatenate([[len(at)], at.ravel()])
+            yield "epilogue", f"tma.{mode} {access.name}", name, kernel, given, np.zeros(1), 128
     for candidate, problem, _, table in epilogue_cases():
-        mode, span = mode_of(candidate.name), span_of(candidate.name)
         image = np.zeros(problem.tile.elements, np.uint16)
-        image[table.ravel() // 2] = np.arange(problem.tile.elements)
-        boxes.append((mode, span, image))
-    tma = np.concatenate([image.view(np.uint32) for _, _, image in boxes])
-    start = sum(map(len, chunks))
-    chunks.append(tma)
-    rows = ", ".join(f'{{"{m}", {s}, {i}}}' for i, (m, s, _) in enumerate(boxes))
-    np.concatenate(chunks).tofile(folder / "in.bin")
+        image[table.ravel() // 2] = order = np.arange(problem.tile.elements, dtype=np.uint16)
+        yield "tma", candidate.name, "", "", image.view(np.uint32), order.view(np.uint32), 0
+
+
+def write(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    entries, inputs, outputs, kernels, rows, boxes, place = [], [], [], [], [], [], 0
+    for group, name, kernel, text, given, left, threads in tests():
+        entries.append({"group": group, "name": name, "kernel": kernel, "words": left.size})
+        inputs.append(given.astype(np.uint32))
+        outputs.append(left.ravel().astype(np.uint32))
+        if group == "tma":
+            boxes.append(f'{{"{mode_of(name)}", {span_of(name)}, {len(boxes)}}}')
+        else:
+            kernels.append(text)
+            rows.append(f"    {{{kernel}, {place}, {left.size}, {threads}}},")
+            place += given.size
+    predicted = {
+        f"tma.{mode_of(candidate.name)} {report.name}": {
+            "layoutopt_wavefronts": report.wavefronts,
+            "layoutopt_bank_conflicts": report.bank_conflicts,
+        }
+        for candidate, problem, _, _ in epilogue_cases()
+        for report in case_of(problem, device("sm_90")).measure(candidate.layout)
+    }
+    (folder / "entries.json").write_text(json.dumps([entries, predicted]))
+    np.concatenate(inputs).tofile(folder / "in.bin")
+    np.concatenate(outputs).tofile(folder / "expected.bin")
     for data in (TRANSPOSE, GEMM):
         problem = from_data(data)
         (folder / f"{problem.name}.cuh").write_text(emit(problem, solve(problem, time_limit=30)))
-    header = (HERE.parents[1] / "layoutopt/imports/layoutopt_record.cuh").read_text()
-    (folder / "layoutopt_record.cuh").write_text(header)
-    template = (HERE / "validate_h200.cu").read_text()
-    source = (
-        template.replace("//KERNELS", "\n".join(kernels))
-        .replace("//TESTS", "\n".join(tests))
-        .replace("TMA_START", str(start))
-        .replace("/*BOXES*/", rows)
-    )
+    shutil.copy(HERE.parents[1] / "layoutopt/imports/layoutopt_record.cuh", folder)
+    source = (HERE / "validate_h200.cu").read_text()
+    for mark, text in (
+        ("//KERNELS", "\n".join(kernels)), ("//TESTS", "\n".join(rows)), ("TMA_START", str(place)),
+        ("/*BOXES*/", ", ".join(boxes)),
+    ):  # fmt: skip
+        source = source.replace(mark, text)
     (folder / "main.cu").write_text(source)
-    print(f"wrote {folder}: {len(tests)} tests")
+    print(f"wrote {folder}: {len(rows)} tests")
 
 
 def measure(folder: Path) -> None:
     """Run the program, profile it, and compare what it wrote with what the fragments say."""
     program = on_gpu.built(folder / "main.cu", *HOPPER_FLAGS)
-    subprocess.run([program, "."], cwd=folder, check=True, timeout=120)
+    on_gpu.printed(program, ".", cwd=folder, check=True)
     launched = on_gpu.profiled(METRICS, "^(epilogue_|transpose|gemm)", program, "profiled", cwd=folder)
-    measured = {
-        row["Kernel Name"].partition("(")[0].removeprefix("void "): {m: counted(row, m) for m in METRICS}
-        for row in launched
-    }
-    words = np.fromfile(folder / "out.bin", np.uint32)
+    counts = {}
+    for row in launched:
+        name = row["Kernel Name"].partition("(")[0].removeprefix("void ")
+        wavefronts = counted(row, WAVEFRONTS_SUM) - counted(row, ELSEWHERE_SUM)
+        counts[name] = {"wavefronts": wavefronts, "bank_conflicts": counted(row, CONFLICTS_SUM)}
+    seen, expected = (np.fromfile(folder / name, np.uint32) for name in ("out.bin", "expected.bin"))
+    entries, predicted = on_gpu.entries(folder)
+    report: dict[str, dict] = {group: {} for group in ("products", "matrices", "epilogue", "tma")}
     place = 0
-
-    def take(count: int) -> np.ndarray:
-        nonlocal place
-        place += count
-        return words[place - count : place]
-
-    report = {"provenance": on_gpu.provenance("validate_h200.py"), "products": {}, "matrices": {}}
-    for number, test in enumerate(PRODUCTS):
-        c = operands(test)[2]
-        got = values_of(unpack(take(32 * c.values * c.bits // 32).reshape(32, -1), c.bits), test[2])
-        a, b = random_operands(number, test)
-        want = np.einsum("qmk,qkn->qmn", a, b)
-        first, second = (t[:, 0] for t in c.at.values())
-        right = bool((got == want[pair_of(len(a))[:, None], first, second]).all())
-        report["products"][f"mma.{test[0]}.{test[1]}.{test[2]}"] = right
-    for test in MATRICES:
-        _, held, tags = matrix_case(test)
-        want = held if test[0][0] == "l" else tags.view(np.uint32)
-        report["matrices"][f"{test[0]} {test[1]} {','.join(test[3] or [])}".strip()] = bool(
-            (take(want.size) == want.ravel()).all()
-        )
-    report["epilogue"] = {}
-    for candidate, problem, lanes, _ in epilogue_cases():
-        take(len(lanes.accesses))
-        mode = f"tma.{mode_of(candidate.name)}"
-        reports = case_of(problem, device("sm_90")).measure(candidate.layout)
-        for access, ours in zip(lanes.accesses, reports, strict=True):
-            name = f"epilogue_{access.operation.kind}_{mode[4:]}_{access.name.replace(' ', '_')}"
-            row = measured[name]
-            report["epilogue"][f"{mode} {access.name}"] = {
-                "wavefronts": row[WAVEFRONTS_SUM] - row[ELSEWHERE_SUM],
-                "bank_conflicts": row[CONFLICTS_SUM],
-                "layoutopt_wavefronts": ours.wavefronts,
-                "layoutopt_bank_conflicts": ours.bank_conflicts,
-            }
-    report["tma"] = {}
-    for candidate, problem, _, _ in epilogue_cases():
-        got = take(problem.tile.elements // 2).view(np.uint16)
-        report["tma"][candidate.name] = bool((got == np.arange(problem.tile.elements)).all())
-    report["kernels"] = {
-        name: {"bank_conflicts": row[CONFLICTS_SUM], "wavefronts": row[WAVEFRONTS_SUM] - row[ELSEWHERE_SUM]}
-        for name, row in measured.items()
-        if not name.startswith("epilogue")
-    }
-    (folder / "h200_fragments.json").write_text(on_gpu.records(report))
+    for entry in entries:
+        part = slice(place, place := place + entry["words"])
+        found = bool((seen[part] == expected[part]).all())
+        if entry["group"] == "epilogue":
+            found = counts.pop(entry["kernel"]) | predicted[entry["name"]]
+        report[entry["group"]][entry["name"]] = found
+    about = "What fragments say, TMA's modes and recorded kernels, on the machine."
+    on_gpu.write_record(folder / "h200_fragments.json", about, {**report, "kernels": counts})
     print(json.dumps(report, indent=1))
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +58,12 @@ EPILOGUES: dict[str, tuple[dict[str, Any], str]] = {
         "        }});",
     ),
 }  # fmt: skip
-# Inline PTX of the products: types of the operands, flags behind the descriptors.
+# Products: bytes of an element, types in PTX and depth of one instruction.
 TYPES = {
-    "f16": ("f16.f16", "f32.f16.f16", 16),
-    "bf16": ("bf16", "f32.bf16.bf16", 16),
-    "tf32": ("tf32", "f32.tf32.tf32", 8),
-    "e4m3": ("e4m3", "f32.e4m3.e4m3", 32),
+    "f16": (2, "f32.f16.f16", 16),
+    "bf16": (2, "f32.bf16.bf16", 16),
+    "tf32": (4, "f32.tf32.tf32", 8),
+    "e4m3": (1, "f32.e4m3.e4m3", 32),
 }
 BITS = {
     "f16": "return __half_as_ushort(__float2half(float(v)));",
@@ -99,7 +98,8 @@ def copies() -> list[dict[str, Any]]:
         ([96, 24], {"bytes": 4}, {"mode": "none"}),
         ([64, 64], "f16", {"mode": "128B", "map": "u32"}),
     ]
-    return [{"shape": shape, "element": element, **how} for shape, element, how in [*plain, *more]]
+    head = ("kind", "shape", "element")
+    return [dict(zip(head, ("copy", *case[:2]), strict=True)) | case[2] for case in [*plain, *more]]
 
 
 def products() -> list[dict[str, Any]]:
@@ -116,12 +116,29 @@ def products() -> list[dict[str, Any]]:
     # Epilogues with conflicts: boxes of whole rows, and spans of 32 and 64 bytes.
     plain = {"element": "f16", "k": 64, "a": "K", "b": "K", "mode": "128B"}
     stores = [{"mode": "none", "box": [128, 64]}, *({"mode": mode} for mode in MODES)]
-    return [*cases, *({**plain, "d": store, "by": by} for by in EPILOGUES for store in stores)]
+    cases += [{**plain, "d": store, "by": by} for by in EPILOGUES for store in stores]
+    return [{"kind": "product", **case} for case in cases]
 
 
-def copy_case(number: int, case: dict[str, Any]) -> tuple[str, str]:
-    """A case's code, and its name."""
-    name = f"c{number}"
+def struct(name: str, code: str, element_bytes: int, *members: str) -> str:
+    """The code of a case and what the programs call of it."""
+    own = "".join(f"    {member}\n" for member in members)
+    return f"""{code}
+struct Case_{name} {{
+    using T = {RAW[element_bytes]};
+    static constexpr uint32_t bytes = {name}_bytes;
+{own}}};
+"""
+
+
+def encoding(kind: str, emitted: str) -> str:
+    """A function that makes the tensor map of an access."""
+    taken = "Encode e, CUtensorMap* m, void* g, Extents n, Extents b"
+    return f"static CUresult {kind}({taken}) {{ return {emitted}_encode(e, m, g, n, b); }}"
+
+
+def copy_case(name: str, case: dict[str, Any]) -> str:
+    """Code for a tile that TMA loads and stores."""
     fill = {key: case[key] for key in ("mode", "order", "box") if key in case}
     if "map" in case:
         fill["element"] = case["map"]
@@ -136,31 +153,24 @@ def copy_case(number: int, case: dict[str, Any]) -> tuple[str, str]:
     assert use is not None
     unit = ELEMENT_BYTES[map_element(use, problem.tile)]
     place[0] = place[0] * size // unit
-    at = ", ".join(map(str, place))
+    at, shape, order = (", ".join(map(str, numbers)) for numbers in (place, case["shape"], found.order))
     x = ", ".join(f"x[{d}]" for d in range(rank))
-    shape, order = ", ".join(map(str, case["shape"])), ", ".join(map(str, found.order))
-    text = f"""{emit(problem, result)}
-struct Case_{name} {{
-    using T = {RAW[size]};
-    static constexpr int rank = {rank}, elements = {problem.tile.elements}, map_bytes = {unit};
-    static constexpr uint32_t bytes = {name}_bytes, load_bytes = {name}_fill_boxes * {name}_fill_box_bytes;
-    static constexpr bool stores = true;
-    __host__ __device__ static constexpr int shape(int d) {{ const int s[] = {{{shape}}}; return s[d]; }}
-    static constexpr int order(int d) {{ const int o[] = {{{order}}}; return o[d]; }}
-    __device__ static uint32_t offset(const int* x) {{ return {name}_offset_bytes({x}); }}
-    __device__ static void load(uint32_t s, const void* map, uint32_t bar) {{
-        {name}_fill(s, map, bar, {at});
-    }}
-    __device__ static void store(uint32_t s, const void* map) {{ {name}_back(s, map, {at}); }}
-    static CUresult encode_load(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{
-        return {name}_fill_encode(e, m, g, n, b);
-    }}
-    static CUresult encode_store(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{
-        return {name}_back_encode(e, m, g, n, b);
-    }}
-}};
-"""
-    return text, name
+    return struct(
+        name, emit(problem, result), size,
+        f"static constexpr int rank = {rank}, elements = {problem.tile.elements}, map_bytes = {unit};",
+        f"static constexpr uint32_t load_bytes = {name}_fill_boxes * {name}_fill_box_bytes;",
+        "static constexpr bool stores = true;",
+        f"__host__ __device__ static constexpr int shape(int d) {{ const int n[] = {{{shape}}};",
+        "    return n[d]; }",
+        f"static constexpr int order(int d) {{ const int n[] = {{{order}}}; return n[d]; }}",
+        f"__device__ static uint32_t offset(const int* x) {{ return {name}_offset_bytes({x}); }}",
+        "__device__ static void load(uint32_t s, const void* map, uint32_t bar) {",
+        f"    {name}_fill(s, map, bar, {at});",
+        "}",
+        f"__device__ static void store(uint32_t s, const void* map) {{ {name}_back(s, map, {at}); }}",
+        encoding("encode_load", f"{name}_fill"),
+        encoding("encode_store", f"{name}_back"),
+    )  # fmt: skip
 
 
 def product_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
@@ -191,55 +201,48 @@ def one_tile(name: str, case: dict[str, Any], accesses: list[dict[str, Any]]) ->
     return {"name": name, "target": TARGET, "threads": 128, "tile": tile, "accesses": accesses}
 
 
-def product_case(number: int, case: dict[str, Any]) -> tuple[str, str, int]:
-    """A case's code, its name, and the wavefronts that its epilogue takes."""
-    name = f"p{number}"
+def product_case(name: str, case: dict[str, Any]) -> str:
+    """Code for a product; the wavefronts that its epilogue takes are put into the case."""
     tiles = from_data(product_problem(name, case))
     found = solve(tiles)
     assert found.tiles, found.reason
     (epilogue,) = [a for t in found.tiles for a in t.result.accesses if a.name == "accumulators"]
-    _, types, depth = TYPES[case["element"]]
-    wide = case["element"] in ("f16", "bf16")
-    flags = f", 1, 1{', ' + str(int(case['a'] == 'MN')) + ', ' + str(int(case['b'] == 'MN')) if wide else ''}"
+    case["wavefronts"] = int(epilogue.wavefronts)
+    size, types, depth = TYPES[case["element"]]
+    turned = [str(case[side] == "MN").lower() for side in "ab"]
+    flags = "".join(f", {int(one == 'true')}" for one in turned) if size == 2 else ""
     held = ", ".join(f"%{i}" for i in range(64))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(64))
     base = {side: f"s + {name}_{side}_base" for side in "abd"}
-    size = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1}[case["element"]]
     loads = " ".join(f"{name}_{s}_fill_{s}({base[s]}, {s}, bar, 0, 0);" for s in "ab")
     expected = " + ".join(f"{name}_{s}_fill_{s}_boxes * {name}_{s}_fill_{s}_box_bytes" for s in "ab")
-    encodes = "\n".join(
-        f"    static CUresult encode_{s}(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{"
-        f" return {name}_{s}_{'store' if s == 'd' else 'fill_' + s}_encode(e, m, g, n, b); }}"
-        for s in "abd"
-    )
-    text = f"""{code_of("cuda", placed(tiles, device(TARGET), found))}
-struct Case_{name} {{
-    using T = {RAW[size]};
-    static constexpr int k = {case["k"]}, k_steps = {case["k"] // depth};
-    static constexpr bool a_turned = {str(case["a"] == "MN").lower()};
-    static constexpr bool b_turned = {str(case["b"] == "MN").lower()};
-    static constexpr uint32_t bytes = {name}_bytes, load_bytes = {expected};
-    static T bits(int v) {{ {BITS[case["element"]]} }}
-    __device__ static void load(uint32_t s, const void* a, const void* b, uint32_t bar) {{ {loads} }}
-    __device__ static uint64_t a_descriptor(uint32_t s, uint32_t i) {{
-        return {name}_a_operand_a_descriptor({base["a"]}, i);
-    }}
-    __device__ static uint64_t b_descriptor(uint32_t s, uint32_t i) {{
-        return {name}_b_operand_b_descriptor({base["b"]}, i);
-    }}
-    __device__ static void mma(float (&d)[64], uint64_t a, uint64_t b) {{
-        asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; "
-            "wgmma.mma_async.sync.aligned.m64n128k{depth}.{types} {{{held}}}, %64, %65, p{flags}; }}"
-            : {outputs} : "l"(a), "l"(b));
-    }}
-    __device__ static void epilogue(uint32_t s, int tid, const float (&acc)[64]) {{
-        {EPILOGUES[case.get("by", "stmatrix.x4")][1].format(name=name, base=base["d"])}
-    }}
-    __device__ static void store(uint32_t s, const void* d) {{ {name}_d_store({base["d"]}, d, 0, 0); }}
-{encodes}
-}};
-"""
-    return text, name, int(epilogue.wavefronts)
+    by = EPILOGUES[case.get("by", "stmatrix.x4")][1]
+    return struct(
+        name, code_of("cuda", placed(tiles, device(TARGET), found)), size,
+        f"static constexpr int k = {case['k']}, k_steps = {case['k'] // depth};",
+        f"static constexpr bool a_turned = {turned[0]}, b_turned = {turned[1]};",
+        f"static constexpr uint32_t load_bytes = {expected};",
+        f"static T bits(int v) {{ {BITS[case['element']]} }}",
+        f"__device__ static void load(uint32_t s, const void* a, const void* b, uint32_t bar) {{ {loads} }}",
+        *(
+            f"__device__ static uint64_t {s}_descriptor(uint32_t s, uint32_t i) "
+            f"{{ return {name}_{s}_operand_{s}_descriptor({base[s]}, i); }}"
+            for s in "ab"
+        ),
+        "__device__ static void mma(float (&d)[64], uint64_t a, uint64_t b) {",
+        '    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; "',
+        f'        "wgmma.mma_async.sync.aligned.m64n128k{depth}.{types} "',
+        f'        "{{{held}}}, %64, %65, p, 1, 1{flags}; }}"',
+        f'        : {outputs} : "l"(a), "l"(b));',
+        "}",
+        "__device__ static void epilogue(uint32_t s, int tid, const float (&acc)[64]) {",
+        f"    {by.format(name=name, base=base['d'])}",
+        "}",
+        "__device__ static void store(uint32_t s, const void* d) {",
+        f"    {name}_d_store({base['d']}, d, 0, 0);",
+        "}",
+        *(encoding(f"encode_{s}", f"{name}_{s}_{'store' if s == 'd' else 'fill_' + s}") for s in "abd"),
+    )  # fmt: skip
 
 
 # Bulk copies and multicast ------------------------------------------------------------------------
@@ -294,68 +297,68 @@ def moved_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def moved_case(name: str, case: dict[str, Any]) -> str:
-    """A case's header and what the program calls of it."""
+    """Code for a bulk copy or a multicast."""
     problem = from_data(moved_problem(name, case))
     result = solve(problem)
     assert result.layout is not None, (case, result.reason)
     rows, columns = case["shape"]
-    own = (
-        f"""
-    static constexpr uint32_t copies = {name}_fill_copies, copy_bytes = {name}_fill_copy_bytes;
-    __device__ static void load(uint32_t s, const void* from, uint32_t bar, uint32_t i) {{
-        {name}_fill(s, from, bar, i);
-    }}
-    __device__ static void store(uint32_t s, void* to, uint32_t i) {{ {name}_fill_store(s, to, i); }}"""
-        if case["kind"] == "bulk"
-        else f"""
-    static constexpr uint32_t load_bytes = {name}_fill_boxes * {name}_fill_box_bytes;
-    static constexpr int cluster = {name}_cluster, shared = {name}_fill_multicast;
-    __device__ static void load(uint32_t s, const void* map, uint32_t bar, uint32_t block,
-        uint16_t mask, int row) {{
-        {name}_fill(s, map, bar, block, mask, 0, row);
-    }}
-    static CUresult encode(Encode e, CUtensorMap* m, void* g, Extents n, Extents b) {{
-        return {name}_fill_encode(e, m, g, n, b);
-    }}"""
-    )
-    return f"""{emit(problem, result)}
-struct Case_{name} {{
-    using T = {RAW[problem.tile.element_bytes]};
-    static constexpr int rows = {rows}, columns = {columns};
-    static constexpr uint32_t bytes = {name}_bytes;
-    __device__ static uint32_t offset(int r, int c) {{ return {name}_offset_bytes(r, c); }}{own}
-}};
-"""
+    own = {
+        "bulk": (
+            f"static constexpr uint32_t copies = {name}_fill_copies, copy_bytes = {name}_fill_copy_bytes;",
+            "__device__ static void load(uint32_t s, const void* from, uint32_t bar, uint32_t i) {",
+            f"    {name}_fill(s, from, bar, i);",
+            "}",
+            "__device__ static void store(uint32_t s, void* to, uint32_t i) {",
+            f"    {name}_fill_store(s, to, i);",
+            "}",
+        ),
+        "multicast": (
+            f"static constexpr uint32_t load_bytes = {name}_fill_boxes * {name}_fill_box_bytes;",
+            f"static constexpr int cluster = {name}_cluster, shared = {name}_fill_multicast;",
+            "__device__ static void load(uint32_t s, const void* map, uint32_t bar, uint32_t block,",
+            "    uint16_t mask, int row) {",
+            f"    {name}_fill(s, map, bar, block, mask, 0, row);",
+            "}",
+            encoding("encode", f"{name}_fill"),
+        ),
+    }  # fmt: skip
+    return struct(
+        name, emit(problem, result), problem.tile.element_bytes,
+        f"static constexpr int rows = {rows}, columns = {columns};",
+        f"__device__ static uint32_t offset(int r, int c) {{ return {name}_offset_bytes(r, c); }}",
+        *own[case["kind"]],
+    )  # fmt: skip
+
+
+# Of each kind: how a case is named, its code, and what of the program runs it.
+KINDS = {
+    "copy": ("c", copy_case, "copies"),
+    "product": ("p", product_case, "products"),
+    "bulk": ("c", moved_case, "bulk_case"),
+    "multicast": ("m", moved_case, "multicast_case"),
+}
 
 
 def write(folder: Path) -> None:
     """Both programs and their cases."""
-    parts, entries, known = [], [], []
-    for number, case in enumerate(copies()):
-        text, name = copy_case(number, case)
-        parts.append(text)
-        entries.append(f'{{"{name}", copies<Case_{name}>}}')
-        known.append({"name": name, "kind": "copy", **case})
-    for number, case in enumerate(products()):
-        text, name, wavefronts = product_case(number, case)
-        parts.append(text)
-        entries.append(f'{{"{name}", products<Case_{name}>}}')
-        known.append({"name": name, "kind": "product", "wavefronts": wavefronts, **case})
-    write_program(folder / "hopper", parts, entries, known)
-    moved = [{"name": f"c{k}", **case} for k, case in enumerate([*bulk_cases(), *multicast_cases()])]
-    parts = [moved_case(case["name"], case) for case in moved]
-    entries = [f'{{"{case["name"]}", {case["kind"]}_case<Case_{case["name"]}>}}' for case in moved]
-    write_program(folder / "copies", parts, entries, moved)
+    write_program(folder / "hopper", copies(), products())
+    write_program(folder / "copies", bulk_cases(), multicast_cases())
 
 
-def write_program(folder: Path, parts: list[str], entries: list[str], cases: list[dict[str, Any]]) -> None:
+def write_program(folder: Path, *groups: list[dict[str, Any]]) -> None:
     """The code of the cases, what they are, and the program that runs them."""
     folder.mkdir(parents=True, exist_ok=True)
-    listed = ",\n".join(f"    {entry}" for entry in entries)
-    text = "\n".join([*parts, "static const Entry entries[] = {", listed, "};"])
+    parts, listed, known = [], [], []
+    for number, case in ((number, case) for group in groups for number, case in enumerate(group)):
+        letter, code, runs = KINDS[case["kind"]]
+        name = f"{letter}{number}"
+        parts.append(code(name, case))
+        listed.append(f'    {{"{name}", {runs}<Case_{name}>}}')
+        known.append({"name": name, **case})
+    text = "\n".join([*parts, "static const Entry entries[] = {", ",\n".join(listed), "};"])
     # One file of headers: each says `#pragma once`, which is for files of its own.
     (folder / "cases.cuh").write_text(text.replace("#pragma once\n", "") + "\n")
-    (folder / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
+    (folder / "entries.json").write_text(json.dumps(known, indent=1) + "\n")
     for name in (f"validate_{folder.name}.cu", "hopper.cuh"):
         shutil.copy(HERE / name, folder)
 
@@ -364,26 +367,15 @@ def found_by(folder: Path) -> tuple[Path, dict[str, Any], list[dict[str, Any]]]:
     """A program compiled and run: where it is, its cases by name, and the lines that it wrote."""
     program = on_gpu.built(folder / f"validate_{folder.name}.cu", *HOPPER_FLAGS, "-I", folder)
     out = folder / "found.jsonl"
-    subprocess.run([program, out], check=False, timeout=120)
-    cases = {case["name"]: case for case in json.loads((folder / "cases.json").read_text())}
+    on_gpu.printed(program, out)
+    cases = {case["name"]: case for case in on_gpu.entries(folder)}
     return program, cases, [json.loads(line) for line in out.read_text().splitlines()]
 
 
 def measure(folder: Path) -> None:
     """Run both programs and write what they found, case by case."""
-    measure_hopper(folder)
-    measure_copies(folder)
-
-
-def measure_hopper(folder: Path) -> None:
     program, cases, lines = found_by(folder / "hopper")
-    found: dict[str, Any] = {
-        "about": "Tiles that TMA loaded and stored, and products by wgmma, with the code that is emitted "
-        "for them: wrong counts elements. counted: the profiler's, of the epilogue.",
-        "provenance": on_gpu.provenance("validate_hopper.py"),
-        "copies": [],
-        "products": [],
-    }
+    found: dict[str, Any] = {"copies": [], "products": []}
     names = [case["name"] for case in cases.values() if "d" in case]
     launched = on_gpu.profiled(METRICS, "product", program, folder / "profiled.jsonl", *names)
     pairs = zip(launched[::2], launched[1::2], strict=True)  # without the stores, and with them
@@ -392,43 +384,39 @@ def measure_hopper(folder: Path) -> None:
             # 16 rows of 64 bytes in mode 128B, as 2-byte words
             found["short rows"] = row["seen"][: 16 * 64]
             continue
-        case = dict(cases[row["name"]])
-        kind = {"copy": "copies", "product": "products"}[case.pop("kind")]
+        case = cases[row["name"]]
         case |= {"wrong": row["wrong"]} | ({"error": row["error"]} if row["error"] else {})
         if "d" in case:
-            without, with_stores = next(pairs)
-            case["counted"] = {key: counted(with_stores, key) - counted(without, key) for key in METRICS}
-        found[kind].append(case)
-    wrong = [c["name"] for key in ("copies", "products") for c in found[key] if c["wrong"] or "error" in c]
-    other = [
-        (case["name"], case["wavefronts"], case["counted"][STORED])
-        for case in found["products"]
-        if "counted" in case and case["counted"][STORED] != case["wavefronts"]
-    ]
-    print(
-        f"{len(found['copies'])} copies, {len(found['products'])} products; wrong: {wrong or 'none'}; "
-        f"wavefronts other than predicted: {other or 'none'}"
+            without, stored = next(pairs)
+            case["counted"] = {key: counted(stored, key) - counted(without, key) for key in METRICS}
+        found[KINDS[case.pop("kind")][2]].append(case)
+    told = [c for c in found["products"] if "counted" in c]
+    other = [c["name"] for c in told if c["counted"][STORED] != c["wavefronts"]]
+    print(f"wavefronts other than predicted: {other or 'none'}")
+    about = (
+        "Tiles that TMA loaded and stored, and products by wgmma, with the code that is emitted for them: "
+        "wrong counts elements. counted: the profiler's, of the epilogue."
     )
-    (folder / "h200_hopper.json").write_text(on_gpu.records(found))
-
-
-def measure_copies(folder: Path) -> None:
+    print_wrong(found["copies"] + found["products"])
+    on_gpu.write_record(folder / "h200_hopper.json", about, found)
     _, cases, lines = found_by(folder / "copies")
     rows = [cases[row["name"]] | row for row in lines if row["name"] in cases]
-    found = {
-        "about": "Tiles that cp.async.bulk copied in and out, and tiles that the blocks of a cluster copied "
-        "together by TMA, with the code that is emitted for them: wrong counts elements.",
-        "provenance": on_gpu.provenance("validate_hopper.py"),
-        "cases": rows,
-        # 2-byte words by place, of 16 rows of 128 bytes, words numbered row by row
-        "swizzles": [
-            {key: row[key] for key in ("name", "error", "seen") if key != "seen" or not row["error"]}
-            for row in lines
-            if "seen" in row
-        ],
-    }
-    print(f"{len(rows)} cases; wrong: {[r['name'] for r in rows if r['wrong'] or r['error']] or 'none'}")
-    (folder / "h200_copies.json").write_text(on_gpu.records(found))
+    # 2-byte words by place, of 16 rows of 128 bytes, words numbered row by row
+    seen = [row for row in lines if "seen" in row]
+    swizzles = [
+        {k: row[k] for k in ("name", "error", "seen") if k != "seen" or not row["error"]} for row in seen
+    ]
+    about = (
+        "Tiles that cp.async.bulk copied in and out, and tiles that the blocks of a cluster copied together "
+        "by TMA, with the code that is emitted for them: wrong counts elements."
+    )
+    print_wrong(rows)
+    on_gpu.write_record(folder / "h200_copies.json", about, {"cases": rows, "swizzles": swizzles})
+
+
+def print_wrong(rows: list[dict[str, Any]]) -> None:
+    wrong = [row["name"] for row in rows if row["wrong"] or row.get("error")]
+    print(f"{len(rows)} cases; wrong: {wrong or 'none'}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from on_gpu import run
@@ -13,101 +14,72 @@ from layoutopt.codegen.templates import filled_text, parts_of
 SHARED_BYTES = 32768
 PARTS = parts_of(Path(__file__).with_suffix(".cu").read_text())
 
-# op -> (bytes at each lane's address, CUDA statement run by the active lanes). The statement sees
-# `a` (shared address), `v0`..`v3` (values that the compiler cannot know) and `source` (global).
-STATEMENTS: dict[str, tuple[int, str]] = {
-    "ld.shared.u8": (1, 'asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v0) : "r"(a) : "memory");'),
-    "ld.shared.u16": (2, 'asm volatile("{ .reg .u16 h; ld.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }" '
-                      ': "=r"(v0) : "r"(a) : "memory");'),
-    "ld.shared.b32": (4, 'asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v0) : "r"(a) : "memory");'),
-    "ld.shared.b64": (8, 'asm volatile("{ .reg .b64 d; ld.shared.b64 d, [%2]; mov.b64 {%0, %1}, d; }" '
-                      ': "=r"(v0), "=r"(v1) : "r"(a) : "memory");'),
-    "ld.shared.v2.b32": (8, 'asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" '
-                         ': "=r"(v0), "=r"(v1) : "r"(a) : "memory");'),
-    "ld.shared.v4.b32": (16, 'asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" '
-                         ': "=r"(v0), "=r"(v1), "=r"(v2), "=r"(v3) : "r"(a) : "memory");'),
-    "st.shared.u8": (1, 'asm volatile("st.shared.u8 [%0], %1;" :: "r"(a), "r"(v0) : "memory");'),
-    "st.shared.u16": (2, 'asm volatile("{ .reg .u16 h; cvt.u16.u32 h, %1; st.shared.u16 [%0], h; }" '
-                      ':: "r"(a), "r"(v0) : "memory");'),
-    "st.shared.b32": (4, 'asm volatile("st.shared.b32 [%0], %1;" :: "r"(a), "r"(v0) : "memory");'),
-    "st.shared.b64": (8, 'asm volatile("{ .reg .b64 d; mov.b64 d, {%1, %2}; st.shared.b64 [%0], d; }" '
-                      ':: "r"(a), "r"(v0), "r"(v1) : "memory");'),
-    "st.shared.v2.b32": (8, 'asm volatile("st.shared.v2.b32 [%0], {%1, %2};" '
-                         ':: "r"(a), "r"(v0), "r"(v1) : "memory");'),
-    "st.shared.v4.b32": (16, 'asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" '
-                         ':: "r"(a), "r"(v0), "r"(v1), "r"(v2), "r"(v3) : "memory");'),
-    "atom.shared.add.u32": (4, 'asm volatile("atom.shared.add.u32 %0, [%1], %2;" '
-                            ': "=r"(v0) : "r"(a), "r"(v1) : "memory");'),
-    # The one reduction that the compiler turns into an instruction of its own: it counts lanes.
-    "red.shared.add.u32": (4, 'asm volatile("red.shared.add.u32 [%0], 1;" :: "r"(a) : "memory");'),
-}  # fmt: skip
-# The machine instruction of each op, as a pattern of its name in full.
-MACHINE: dict[str, str] = {
-    "ld.shared.u8": r"LDS\.U8",
-    "ld.shared.u16": r"LDS\.U16",
-    "st.shared.u8": r"STS\.U8",
-    "st.shared.u16": r"STS\.U16",
-    "atom.shared.add.u32": r"ATOMS\.ADD",
-    "red.shared.add.u32": r"ATOMS\.POPC\.INC\.32",
-}
-for _bytes, _suffix in ((4, ""), (8, r"\.64"), (16, r"\.128")):
-    for _op, (_width, _) in STATEMENTS.items():
-        if _op[:2] in ("ld", "st") and _width == _bytes:
-            MACHINE[_op] = ("LDS" if _op[:2] == "ld" else "STS") + _suffix
-for _n, _cache, _suffix in (
-    (4, "ca", ""),
-    (8, "ca", r"\.64"),
-    (16, "ca", r"\.128"),
-    (16, "cg", r"\.BYPASS\.128"),
+# Of each op: bytes at each lane's address, the pattern of its machine instruction's name, the CUDA statement
+# that active lanes run. It sees `a` (shared address), `v0`..`v3` (values that the compiler cannot know) and
+# `source` (global).
+INSTRUCTIONS: dict[str, tuple[int, str, str]] = {}
+
+
+def _add(op: str, width: int, machine: str, text: str, writes: int = 0, reads: Sequence[int] = ()) -> None:
+    written = ", ".join(f'"=r"(v{k})' for k in range(writes))
+    read = ", ".join(['"r"(a)', *(f'"r"(v{k})' for k in reads)])
+    INSTRUCTIONS[op] = width, machine, f'asm volatile("{text}" : {written} : {read} : "memory");'
+
+
+def _held(first: int, count: int) -> str:
+    names = ", ".join(f"%{first + k}" for k in range(count))
+    return names if count == 1 else f"{{{names}}}"
+
+
+_WIDTHS = {"u8": r"\.U8", "u16": r"\.U16", "b32": "", "b64": r"\.64", "v2.b32": r"\.64", "v4.b32": r"\.128"}
+_WORDS = {"b64": 2, "v2.b32": 2, "v4.b32": 4}
+for _kind, _suffix in _WIDTHS.items():
+    _op, _n = f"ld.shared.{_kind}", _WORDS.get(_kind, 1)
+    _text = f"{_op} {_held(0, _n)}, [%{_n}];"
+    if _kind == "u16":
+        _text = f"{{ .reg .u16 h; {_op} h, [%1]; cvt.u32.u16 %0, h; }}"
+    if _kind == "b64":
+        _text = f"{{ .reg .b64 d; {_op} d, [%2]; mov.b64 {{%0, %1}}, d; }}"
+    _add(_op, {"u8": 1, "u16": 2}.get(_kind, 4 * _n), f"LDS{_suffix}", _text, _n)
+for _kind, _suffix in _WIDTHS.items():
+    _op, _n = f"st.shared.{_kind}", _WORDS.get(_kind, 1)
+    _text = f"{_op} [%0], {_held(1, _n)};"
+    if _kind == "u16":
+        _text = f"{{ .reg .u16 h; cvt.u16.u32 h, %1; {_op} [%0], h; }}"
+    if _kind == "b64":
+        _text = f"{{ .reg .b64 d; mov.b64 d, {{%1, %2}}; {_op} [%0], d; }}"
+    _add(_op, {"u8": 1, "u16": 2}.get(_kind, 4 * _n), f"STS{_suffix}", _text, reads=range(_n))
+_add("atom.shared.add.u32", 4, r"ATOMS\.ADD", "atom.shared.add.u32 %0, [%1], %2;", 1, [1])
+# The one reduction that the compiler turns into an instruction of its own: it counts lanes.
+_add("red.shared.add.u32", 4, r"ATOMS\.POPC\.INC\.32", "red.shared.add.u32 [%0], 1;")
+for _cache, _n, _suffix in (
+    ("ca", 4, ""),
+    ("ca", 8, r"\.64"),
+    ("ca", 16, r"\.128"),
+    ("cg", 16, r"\.BYPASS\.128"),
 ):
-    STATEMENTS[f"cp.async.{_cache}.{_n}"] = (
+    INSTRUCTIONS[f"cp.async.{_cache}.{_n}"] = (
         _n,
+        rf"LDGSTS\.E{_suffix}",
         f'asm volatile("cp.async.{_cache}.shared.global [%0], [%1], {_n};" '
         f':: "r"(a), "l"(source + {_n} * lane) : "memory"); asm volatile("cp.async.wait_all;" ::: "memory");',
     )
-    MACHINE[f"cp.async.{_cache}.{_n}"] = rf"LDGSTS\.E{_suffix}"
-for _m in (1, 2, 4):
+for _n in (1, 2, 4):
     for _trans in ("", ".trans"):
-        _out = ", ".join(f"%{i}" for i in range(_m))
-        _in = ", ".join(f"%{i + 1}" for i in range(_m))
-        _written = ", ".join(f'"=r"(v{i})' for i in range(_m))
-        _read = ", ".join(f'"r"(v{i})' for i in range(_m))
-        STATEMENTS[f"ldmatrix.x{_m}{_trans}"] = (
-            16,
-            f'asm volatile("ldmatrix.sync.aligned.m8n8.x{_m}{_trans}.shared.b16 {{{_out}}}, [%{_m}];" '
-            f': {_written} : "r"(a) : "memory");',
-        )
-        STATEMENTS[f"stmatrix.x{_m}{_trans}"] = (
-            16,
-            f'asm volatile("stmatrix.sync.aligned.m8n8.x{_m}{_trans}.shared.b16 [%0], {{{_in}}};" '
-            f':: "r"(a), {_read} : "memory");',
-        )
-        _move = r"\.MT88" if _trans else r"\.M88"
-        for _kind, _name in (("ldmatrix", "LDSM"), ("stmatrix", "STSM")):
-            MACHINE[f"{_kind}.x{_m}{_trans}"] = f"{_name}\\.16{_move}" + (rf"\.{_m}" if _m > 1 else "")
-STATEMENTS |= {
-    "red.shared.add.u32 of a register": (4, 'asm volatile("red.shared.add.u32 [%0], %1;" '
-                                         ':: "r"(a), "r"(v1) : "memory");'),
-    "red.shared.max.u32": (4, 'asm volatile("red.shared.max.u32 [%0], %1;" :: "r"(a), "r"(v1) : "memory");'),
-    "atom.shared.add.u32 of 1": (4, 'asm volatile("atom.shared.add.u32 %0, [%1], 1;" '
-                                 ': "=r"(v0) : "r"(a) : "memory");'),
-    "atom.shared.max.u32": (4, 'asm volatile("atom.shared.max.u32 %0, [%1], %2;" '
-                            ': "=r"(v0) : "r"(a), "r"(v1) : "memory");'),
-    "atom.shared.exch.b32": (4, 'asm volatile("atom.shared.exch.b32 %0, [%1], %2;" '
-                             ': "=r"(v0) : "r"(a), "r"(v1) : "memory");'),
-    "atom.shared.cas.b32": (4, 'asm volatile("atom.shared.cas.b32 %0, [%1], %2, %3;" '
-                            ': "=r"(v0) : "r"(a), "r"(v1), "r"(v2) : "memory");'),
-}  # fmt: skip
-MACHINE |= {
-    "red.shared.add.u32 of a register": r"ATOMS\.ADD",
-    "red.shared.max.u32": r"ATOMS\.MAX",
-    "atom.shared.add.u32 of 1": r"ATOMS\.ADD",
-    "atom.shared.max.u32": r"ATOMS\.MAX",
-    "atom.shared.exch.b32": r"ATOMS\.EXCH",
-    "atom.shared.cas.b32": r"ATOMS\.CAS",
-}
+        _move = (r"\.MT88" if _trans else r"\.M88") + (rf"\.{_n}" if _n > 1 else "")
+        _form, _list = f"x{_n}{_trans}", [f"%{k}" for k in range(_n + 1)]
+        _text = f"ldmatrix.sync.aligned.m8n8.{_form}.shared.b16 {{{', '.join(_list[:_n])}}}, [%{_n}];"
+        _add(f"ldmatrix.{_form}", 16, rf"LDSM\.16{_move}", _text, _n)
+        _text = f"stmatrix.sync.aligned.m8n8.{_form}.shared.b16 [%0], {{{', '.join(_list[1:])}}};"
+        _add(f"stmatrix.{_form}", 16, rf"STSM\.16{_move}", _text, reads=range(_n))
+_add("red.shared.add.u32 of a register", 4, r"ATOMS\.ADD", "red.shared.add.u32 [%0], %1;", reads=[1])
+_add("red.shared.max.u32", 4, r"ATOMS\.MAX", "red.shared.max.u32 [%0], %1;", reads=[1])
+_add("atom.shared.add.u32 of 1", 4, r"ATOMS\.ADD", "atom.shared.add.u32 %0, [%1], 1;", 1)
+_add("atom.shared.max.u32", 4, r"ATOMS\.MAX", "atom.shared.max.u32 %0, [%1], %2;", 1, [1])
+_add("atom.shared.exch.b32", 4, r"ATOMS\.EXCH", "atom.shared.exch.b32 %0, [%1], %2;", 1, [1])
+_add("atom.shared.cas.b32", 4, r"ATOMS\.CAS", "atom.shared.cas.b32 %0, [%1], %2, %3;", 1, [1, 2])
 
-OPS = list(STATEMENTS)
+OPS = list(INSTRUCTIONS)
 
 
 def kernel_name(op: str) -> str:
@@ -117,7 +89,7 @@ def kernel_name(op: str) -> str:
 def cuda_source() -> str:
     kernels = "".join(
         filled_text(PARTS["kernel"], NAME=kernel_name(op), STATEMENT=statement)
-        for op, (_, statement) in STATEMENTS.items()
+        for op, (_, _, statement) in INSTRUCTIONS.items()
     )
     table = ", ".join(["k_none", *map(kernel_name, OPS)])
     return filled_text(PARTS["host"], KERNELS=kernels, TABLE=table, SHARED_BYTES=SHARED_BYTES)
@@ -149,8 +121,8 @@ def machine_code(program: Path) -> dict[str, str]:
     wrong = [f"none: {found.get('none')}"] if found.get("none") != [] else []
     for op in OPS:
         print(f"{op:<34}{' '.join(found[op])}")
-        if len(found[op]) != 1 or not re.fullmatch(MACHINE[op], found[op][0]):
-            wrong.append(f"{op}: {' '.join(found[op]) or 'nothing'}, expected {MACHINE[op]}")
+        if len(found[op]) != 1 or not re.fullmatch(INSTRUCTIONS[op][1], found[op][0]):
+            wrong.append(f"{op}: {' '.join(found[op]) or 'nothing'}, expected {INSTRUCTIONS[op][1]}")
     if wrong:
         sys.exit("not one shared-memory instruction of the kind meant:\n" + "\n".join(wrong))
     print(f"each of {len(OPS)} kernels holds one shared-memory instruction, of the kind meant", flush=True)
