@@ -78,9 +78,12 @@ def _binary(symbol: str, a: Range, b: Range) -> Range:
     return _UNBOUNDED
 
 
-def simplify(node: Node, ranges: Mapping[str, Range]) -> Node:
-    """An equal expression without the operations that the ranges make redundant."""
-    done: dict[Node, Node] = {}  # rules look at what they made again, and parts repeat
+def simplify(node: Node, ranges: Mapping[str, Range], known: dict[Node, Node] | None = None) -> Node:
+    """An equal expression without the operations that the ranges make redundant.
+
+    `known` keeps what became of parts, for who asks about them under the same ranges, too.
+    """
+    done = {} if known is None else known  # rules look at what they made again, and parts repeat
 
     def run(node: Node) -> Node:
         if not isinstance(node, Op | Lookup):
@@ -259,7 +262,7 @@ def _divides_by_shift(node: Op) -> bool:
     return isinstance(divisor, Const) and divisor.value > 0 and not divisor.value & (divisor.value - 1)
 
 
-def expanded(node: Node, ranges: Mapping[str, Range]) -> Node:
+def expanded(node: Node, ranges: Mapping[str, Range], known: dict[Node, Node] | None = None) -> Node:
     """Sums and products expanded, so that every variable contributes a constant step where it can.
 
         ((m - tid + 1)*17 + tid % 4*2)*4 // 8     ->     (m*17 - tid*17 + tid % 4*2 + 17) // 2
@@ -277,7 +280,7 @@ def expanded(node: Node, ranges: Mapping[str, Range]) -> Node:
             done[node] = _apart(plain) if isinstance(plain, Op) else plain
         return done[node]
 
-    return simplify(run(simplify(node, ranges)), ranges)
+    return simplify(run(simplify(node, ranges, known)), ranges, known)
 
 
 def through_xor(node: Node) -> Node:

@@ -19,7 +19,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from layoutopt.expressions.grammar import (
     substituted,
     to_text,
 )
-from layoutopt.expressions.simplify import Range, bounds, operations, simplify
+from layoutopt.expressions.simplify import Range, bounds, expanded, operations, simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.index.cost import AddressCost, Form, Start, instructions
 from layoutopt.problems.types import Access
@@ -48,7 +48,15 @@ _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of compari
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
 COMPARED: Final = 16  # iterations by which forms are compared
 _KEPT: Final = 1 << 20  # values of an expression that are kept for when it is met again
-_Rank = tuple[int, int, int, int]
+
+
+class _Changed(NamedTuple):
+    """What loop variables change of an address; see `Form`."""
+
+    inside: tuple[str, ...]
+    flips: Node
+    steps: Node
+    bits: int
 
 
 def over_tid(text: str, access: Access, lanes: int) -> Node:
@@ -85,47 +93,62 @@ class FormSearch:
         predicate: Node | None,
         start: Callable[[Form], Start] = lambda _: "free",
     ) -> None:
-        self.loops = access.loops
-        self.env = env
-        self.active = active
+        self.loops, self.env, self.ranges = access.loops, env, ranges
+        self.active, self.wanted = active, wanted
         self.all_active = bool(active.all())
-        self._known: dict[tuple[Node, bool], IntArray] = {}
-        self._ranked: set[Form] = set()
-        self.wanted = wanted
-        self.ranges = ranges
         apart = set() if predicate is None else names(predicate) & set(access.loops)
         self.cost = AddressCost(access.loops, ranges, apart, start)
+        # What was found of addresses, most of which share their parts, their values and what loops change.
+        self._known: dict[tuple[Node, bool], IntArray] = {}
+        self._simpler: dict[Node, Node] = {}
+        self._bounds: dict[Node, Range] = {}
+        self._changed: tuple[IntArray, _Changed | None] | None = None
+        self._of_bits: dict[bytes, Node | None] = {}
+        self._ranked: set[Form] = set()
 
     def cheapest(self, addresses: Sequence[Node]) -> Form | None:
         """The cheapest form of any of these spellings of the address; None if none is right."""
-        best = self._best(simplify(address, self.ranges) for address in addresses)
-        if best is None or best[0][0] > _CHEAP:
-            from layoutopt.expressions.simplify import expanded  # only where it may help
-
-            best = self._best([expanded(address, self.ranges) for address in addresses], best)
+        simpler = dict.fromkeys(self._simplified(address) for address in addresses)
+        right = [address for address in simpler if self.right(address)]
+        best = self._best(form for address in right for form in self._forms(address, self._simplified))
+        if best is not None and best[0] > _CHEAP:
+            best = self._best((form for a in right for form in self._forms(a, self._expanded)), best)
         return None if best is None else best[1]
+
+    def _simplified(self, node: Node) -> Node:
+        return simplify(node, self.ranges, self._simpler)
+
+    def _expanded(self, node: Node) -> Node:
+        return expanded(node, self.ranges, self._simpler)
 
     def right(self, address: Node) -> bool:
         """Whether an expression points where the access must, at every active thread and iteration."""
         values = self._values(address)
         return values is not None and bool(((values == self.wanted) | ~self.active).all())
 
-    def _best(
-        self, addresses: Iterable[Node], best: tuple[_Rank, Form] | None = None
-    ) -> tuple[_Rank, Form] | None:
-        """The better of `best` and the best form of right addresses; of equal ones, the first."""
-        right = [address for address in dict.fromkeys(addresses) if self.right(address)]
-        for form in dict.fromkeys(form for address in right for form in self._forms(address)):
+    def _best(self, forms: Iterable[Form], best: tuple[int, Form] | None = None) -> tuple[int, Form] | None:
+        """The better of `best` and the best of these forms, each with its instructions; the first of equals.
+
+        What is less is better: instructions of a pass, loop variables in the base, then length. A base
+        without loop variables is computed once even where a compiler does not unroll.
+        """
+        for form in forms:
             if form in self._ranked:
                 continue
             self._ranked.add(form)
             # With more in its base, a form must cost less.
-            most = math.inf if best is None else best[0][0] - (len(form.inside) > best[0][1])
+            more = 0 if best is None else len(form.inside) - len(best[1].inside)
+            most = math.inf if best is None else best[0] - (more > 0)
             cost = sum(self.cost.of(form, most, COMPARED))
-            if cost <= most:
-                rank = self._rank(form, cost)
-                best = (rank, form) if best is None or rank < best[0] else best
+            if cost > most:
+                continue
+            if best is None or cost < best[0] or more < 0 or self._length(form) < self._length(best[1]):
+                best = cost, form
         return best
+
+    def _length(self, form: Form) -> tuple[int, int]:
+        whole = instructions([form.address], self.ranges, form.positive)
+        return whole, len(to_text(form.address))
 
     def _values(self, node: Node, everywhere: bool = False) -> IntArray | None:
         """Of every thread and iteration, arbitrary where not active; None where one has no value."""
@@ -141,31 +164,49 @@ class FormSearch:
             self._known[node, everywhere] = found
         return found
 
-    def _forms(self, address: Node) -> Iterator[Form]:
-        """Forms with as many loop variables as possible outside the base, and with all inside."""
+    def _forms(self, address: Node, spelled: Callable[[Node], Node]) -> Iterator[Form]:
+        """Forms with as many loop variables as possible outside the base, and with all inside.
+
+        Args:
+            address: a right one, simplified.
+            spelled: how bases are to be spelled.
+        """
         # Inactive threads compute the base too, so it must have a value for all of them.
         everywhere = self._values(address, everywhere=True)
-        if everywhere is None:
-            yield self._whole(address)
-            return
-        found = self._hoisted(address, everywhere)
+        found = None if everywhere is None else self._hoisted(address, everywhere, spelled)
         if found is not None:
             yield found
-        for node in dict.fromkeys((_cheapest(address, self.ranges), address)):
-            yield self._whole(node)
+            if spelled != self._simplified:
+                return
+        whole = address if spelled == self._simplified else spelled(address)
+        for node in dict.fromkeys((self._cheapest(whole), whole) if everywhere is not None else (whole,)):
+            yield self.as_it_is(node, self._positive(node))
 
-    def _whole(self, node: Node) -> Form:
-        return Form(node, Const(0), Const(0), tuple(self.loops), 0, self._positive(node))
+    def as_it_is(self, node: Node, positive: frozenset[Node] = frozenset()) -> Form:
+        """The form with every loop variable in its base; of its dividends, `positive` are not negative."""
+        return Form(node, Const(0), Const(0), tuple(self.loops), 0, positive)
 
-    def as_it_is(self, node: Node) -> Form:
-        """The form with every loop variable in its base; any of its dividends may be negative."""
-        return Form(node, Const(0), Const(0), tuple(self.loops), 0, frozenset())
-
-    def _hoisted(self, address: Node, everywhere: IntArray) -> Form | None:
+    def _hoisted(self, address: Node, everywhere: IntArray, spelled: Callable[[Node], Node]) -> Form | None:
         """The form with as few loop variables in the base as possible; None where all would stay in it.
 
         `everywhere`: the address of every thread and iteration.
         """
+        if self._changed is None or not np.array_equal(self._changed[0], everywhere):
+            self._changed = everywhere, self._changes(address, everywhere)
+        changed = self._changed[1]
+        if changed is None:
+            return None
+        zero: dict[str, Node] = {v: Const(0) for v in self.loops if v not in changed.inside}
+        base = self._cheapest(spelled(substituted(address, zero)))
+        found = Form(base, changed.flips, changed.steps, changed.inside, changed.bits, self._positive(base))
+        if not self.all_active:
+            values = self._values(found.address, everywhere=True)
+            if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
+                return None
+        return found
+
+    def _changes(self, address: Node, everywhere: IntArray) -> _Changed | None:
+        """What loop variables change of an address with these values; None where all stay in the base."""
         loops = [v for v, trips in self.loops.items() if trips > 1]
         if not loops or not self.active.any():
             return None
@@ -188,40 +229,42 @@ class FormSearch:
             bits |= int(np.bitwise_or.reduce(flip))
         if any(node is None for node in (*steps, *flips)):
             return None
-        zero: dict[str, Node] = {v: Const(0) for v in self.loops if v not in inside}
-        free = {v: r for v, r in self.ranges.items() if v not in zero}
-        base = _cheapest(simplify(substituted(address, zero), self.ranges), free)
-        found = Form(base, _joined("^", flips), _joined("+", steps), inside, bits, self._positive(base))
-        values = self._values(found.address, everywhere=True)
-        if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
-            return None
-        return found
+        return _Changed(inside, _joined("^", flips), _joined("+", steps), bits)
+
+    def _cheapest(self, node: Node) -> Node:
+        """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
+        if names(node) != {"tid"}:
+            return node  # what depends on loops has no other form
+        env = {"tid": np.arange(self.ranges["tid"][1] + 1, dtype=np.int64)}
+        values = evaluate(node, env)
+        key = values.tobytes()
+        if key not in self._of_bits:
+            right = [form for form in _of_bits(values) if _same(form, env, values)]
+            self._of_bits[key] = min(right, key=self._base_cost, default=None)
+        other = self._of_bits[key]
+        if other is None:
+            return node
+        return min((other, node) if operators(node) & {"&", "%"} else (node, other), key=self._base_cost)
+
+    def _base_cost(self, node: Node) -> tuple[int, int]:
+        return instructions([node], self.ranges), operations(node)
 
     def _positive(self, node: Node) -> frozenset[Node]:
         """The dividends in `node` whose ranges allow negative values that no active thread computes."""
-        found = frozenset[Node]().union(*map(self._positive, parts(node)))
-        if isinstance(node, Op) and node.symbol in ("//", "%"):
-            dividend = node.args[0]
-            if (
-                bounds(dividend, self.ranges)[0] < 0
-                and self.active.any()
-                and self.never_negative((dividend,))
-            ):
-                found |= {dividend}
-        return found
+        negative = (d for d in dividends(node) if bounds(d, self.ranges, self._bounds)[0] < 0)
+        return frozenset(d for d in negative if self.active.any() and self.never_negative((d,)))
 
     def never_negative(self, nodes: Iterable[Node]) -> bool:
         """Whether no active thread computes a negative value for one of them."""
         values = [self._values(node) for node in nodes]
         return all(v is not None and v[self.active].min(initial=0) >= 0 for v in values)
 
-    def _rank(self, form: Form, cost: int) -> _Rank:
-        """What is less is better: instructions of a pass, loop variables in the base, then length.
 
-        A base without loop variables is computed once even where a compiler does not unroll.
-        """
-        whole = instructions([form.address], self.ranges, form.positive)
-        return cost, len(form.inside), whole, len(to_text(form.address))
+@lru_cache(maxsize=1 << 12)
+def dividends(node: Node) -> frozenset[Node]:
+    """What `node` divides, or takes a remainder of."""
+    inner = frozenset[Node]().union(*map(dividends, parts(node)))
+    return inner | {node.args[0]} if isinstance(node, Op) and node.symbol in ("//", "%") else inner
 
 
 def _changes(
@@ -323,23 +366,16 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
     return chain
 
 
-def _cheapest(node: Node, ranges: Mapping[str, Range]) -> Node:
-    """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
-    if names(node) != {"tid"}:
-        return node  # what depends on loops has no other form
-    env = {"tid": np.arange(ranges["tid"][1] + 1, dtype=np.int64)}
-    values = evaluate(node, env)
-    candidates = []
-    if values.min() >= 0:
-        # First, since compilers keep constants that are added to bits apart, but not those in a sum of bits.
-        moved = moved_bits(Var("tid"), values ^ values[0])
-        if moved is not None:
-            start = int(values[0])
-            candidates.append(moved if start == 0 else Op("^", (moved, Const(start))))
-        candidates += bit_sums(Var("tid"), values)
-    candidates.insert(len(candidates) if operators(node) & {"&", "%"} else 0, node)
-    right = [c for c in candidates if _same(c, env, values)]
-    return min(right, key=lambda form: (instructions([form], ranges), operations(form)))
+def _of_bits(values: IntArray) -> Iterator[Node]:
+    """What may compute these values of `tid`: bits of it moved, or added up."""
+    if values.min() < 0:
+        return
+    # First, since compilers keep constants that are added to bits apart, but not those in a sum of bits.
+    moved = moved_bits(Var("tid"), values ^ values[0])
+    if moved is not None:
+        start = int(values[0])
+        yield moved if start == 0 else Op("^", (moved, Const(start)))
+    yield from bit_sums(Var("tid"), values)
 
 
 def _same(node: Node, env: Mapping[str, IntArray], values: IntArray) -> bool:

@@ -42,6 +42,8 @@ EFFORT = 10.0
 # Rounds of local search before the solver is asked, then, and to even columns out, for an effort of 2; a
 # greater one has up to so many times as many.
 _FIRST, _MORE, _EVEN = 3, 14, 1
+# Units of phases of which the solver, with so much effort, is done before the compiled search is loaded.
+_SMALL, _SMALL_EFFORT = 512, 0.1
 _SEARCHED_EFFORT, _MOST_TIMES = 2.0, 2.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
 _QUICK, _LONG = 0.2, 0.6
@@ -185,7 +187,7 @@ def _within(
         return found
     packed, own = _packed(model), model.tile.bytes
     answer = model.solve(effort * _QUICK, atoms=max_bytes // model.atom, least=True, hint=packed)
-    tables = [packed] + ([_stacked(model, model.positions_in(answer))] if _is_solved(answer) else [])
+    tables = [packed] + ([_placed(model, answer)] if _is_solved(answer) else [])
     # Where atoms are shared, the chunks that the model does not place may need one more.
     known = [_assignment(model, table, found.bound, own) for table in tables]
     fitting = [f for f in known if f.bytes is not None and f.bytes <= max_bytes]
@@ -199,14 +201,23 @@ def _least(model: PlacementModel, effort: float, hint: IntArray | None, bound: i
     if hint is not None and (known := _near_hint(model, hint, bound)) is not None and known.complete:
         return known
     times = min(_MOST_TIMES, effort / _SEARCHED_EFFORT)
+
+    def tight(effort: float) -> FreeAssignment | None:
+        """Most often the counting bounds can be met in the tile's own bytes."""
+        if bound != model.floor:
+            return None
+        answer = model.solve(effort, atoms=model.atoms(own), hint=hint)
+        return _assignment(model, _placed(model, answer), bound, own) if _is_solved(answer) else None
+
+    if sum(len(phase.units) for phase in model.phases) <= _SMALL:
+        known = tight(_SMALL_EFFORT)
+        if known is not None and known.complete:
+            return known
     near = _assignment(model, _searched(model, hint, bound, math.ceil(_FIRST * times)), bound, own)
     if near.complete:
         return near
-    # Most often the counting bounds can be met in the tile's own bytes.
-    if bound == model.floor:
-        tight = model.solve(effort * _QUICK, atoms=model.atoms(own), hint=hint)
-        if _is_solved(tight):
-            return _assignment(model, _stacked(model, model.positions_in(tight)), bound, own)
+    if (found := tight(effort * _QUICK)) is not None:
+        return found
     if near.excess != bound:
         table = _searched(model, near.table, bound, math.ceil(_MORE * times))
         near = _assignment(model, table, bound, own)
@@ -232,7 +243,7 @@ def _proved(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeA
     bound = max(near.bound, model.excess_at(best.bound))
     known = [replace(near, bound=bound)]
     if _is_solved(best):
-        table = _stacked(model, model.positions_in(best))
+        table = _placed(model, best)
         known.append(_assignment(model, table, bound, near.bytes_bound))
     return min(known, key=lambda f: f.excess or 0)
 
@@ -246,13 +257,18 @@ def _smallest(model: PlacementModel, effort: float, found: FreeAssignment) -> Fr
     while atoms < last:
         answer = model.solve(effort, atoms=atoms, most=found.excess, hint=found.table)
         if _is_solved(answer):
-            found = _assignment(model, _stacked(model, model.positions_in(answer)), found.bound, 0)
+            found = _assignment(model, _placed(model, answer), found.bound, 0)
         if answer.outcome is not Outcome.INFEASIBLE:
             break
         size_bound = atoms * model.atom + model.tile.element_bytes
         atoms = atoms // row_atoms * row_atoms + row_atoms
     # The sizes between two row ends were not asked for one by one.
     return replace(found, bytes_bound=size_bound if found.excess == found.bound else model.tile.bytes)
+
+
+def _placed(model: PlacementModel, answer: Answer) -> IntArray:
+    """The table in a solution."""
+    return _stacked(model, model.positions_in(answer))
 
 
 def _is_solved(answer: Answer) -> bool:

@@ -49,6 +49,8 @@ _MOST_ALIKE = 32
 _MOST_POLISHED = 16
 # Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
 _INDEX_EFFORT = 0.2
+# The next smallest pitches that are looked at before the model is asked.
+_AHEAD: Final = 16
 # Linearisations that are named in the account of the rounds.
 _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
@@ -130,6 +132,7 @@ class ReachFloor:
         try:
             if not (self.presolved and self._dense()):
                 if self._pending:
+                    self._look_at_following(0, _AHEAD if self.presolved and self.best is None else 0)
                     self._grow()
                 self._look_at_listed(None)
         except OutOfTime:
@@ -279,6 +282,8 @@ class ReachFloor:
             OutOfTime: the time is over, or ceilings do not tell what holds; `best` does, if there is one.
         """
         self._pending = False
+        if self.presolved and self._settled():
+            return
         batch = 1
         while True:
             choice = self._proposal()
@@ -301,6 +306,24 @@ class ReachFloor:
                 self._look_at(choice.candidate, counted=True)
                 self._look_at_following(choice.candidate.span, batch - 1)
                 batch = 2 * batch + 1
+
+    def _settled(self) -> bool:
+        """Whether counting and the tree leave no pitches, swizzled or not, that are better than the best.
+
+        All that may be were looked at. Over those that are not refuted, none of which does as it is, a
+        swizzle of one shift is the least; often a textbook one does.
+        """
+        if self.best is None:
+            return False
+        for usual in self._usual(self.best):
+            self._keep(usual)
+        following, elements = self._following(), self.scene.tile.elements
+        if self._bound > elements:
+            left = self._look_past(self._bound)
+        else:
+            left = following is not None and following.span <= elements
+        written = self.model.written
+        return not left and all(self.model.least_used(c) > self._swizzled_bound(c) for c in written)
 
     def _proposal(self) -> Choice | None:
         """What the model takes to be smallest, then cheapest; None where it knows that nothing is left.
@@ -341,7 +364,7 @@ class ReachFloor:
             constraints,
             branches=sum(answer.branches for answer in answers),
             conflicts=sum(answer.conflicts for answer in answers),
-            effort=round(sum(answer.effort for answer in answers), 4),
+            effort=round(sum((answer.effort for answer in answers), 0.0), 4),
             written=tuple(c.text(shape) for c in itertools.islice(self.model.written, _NAMED)),
             proposed=tuple(c.text(shape) for c in self._rejected[:_NAMED]),
         )
