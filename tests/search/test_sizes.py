@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from command import layoutopt
-from written import data_of, reads, saved, writes
+from written import data_of, reads, refused_with, saved, writes
 
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -33,10 +33,44 @@ def found(raw, budget=None):
     return common_formula(raw["tile"]["shape"], problems, GPU, budget)
 
 
-def test_one_formula_serves_every_size():
-    common = found(file())
-    assert to_text(common.offset) == "x0*N + (x1 ^ x0 % 32)"
-    assert [(size.excess, size.bytes) for size in common.sizes] == [(0, 4096), (0, 8192), (0, 16384)]
+def ordered(*families):
+    columns = writes("columns", 4, ["i", "tid % N"], i="M")
+    return file(threads=32, accesses=[columns], layout={"order": [1, 0], "families": [*families]})
+
+
+def strided():
+    """Strides on one dimension: no row to pad."""
+    accesses = [reads("strided", 4, ["tid * (M // 128)"]), writes("neighbours", 4, ["tid"])]
+    tile = {"shape": ["M"], "element": "f32"}
+    return file([{"M": 1024}, {"M": 2048}], accesses=accesses, threads=128, tile=tile)
+
+
+COMMON = {
+    "every size": (file(), "x0*N + (x1 ^ x0 % 32)"),
+    "constraints hold at every size": (file(layout={"families": ["none", "pad"]}), "x0*(N + 1) + x1"),
+    # Columns of any height: only contiguous ones have no conflicts in as few bytes.
+    "another order": (file([{"M": 32, "N": 32}, {"M": 33, "N": 32}], accesses=[file()["accesses"][1]]), "x1*M + x0"),
+    "a pad after every so many elements": (strided(), "x0 + x0 // 32"),
+    "the order of the file": (ordered("none"), "x1*M + x0"),
+    "the order of the file, swizzled": (ordered("none", "xor"), "x1*M + (x0 ^ x1 % 32)"),
+    "the order of the file, padded": (ordered("none", "pad"), "x1*(M + 1) + x0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COMMON)
+def test_one_formula_serves_every_size(case):
+    raw, formula = COMMON[case]
+    common = found(raw)
+    assert to_text(common.offset) == formula
+    if "order of" not in case:
+        assert {size.excess for size in common.sizes} == {0}
+    if case == "every size":
+        assert [size.bytes for size in common.sizes] == [4096, 8192, 16384]
+
+
+def test_a_formula_that_does_not_fit_every_size_is_none():
+    with pytest.raises(LayoutError, match="holds every size"):
+        found(file(layout={"max_bytes": 8192}))
 
 
 class Asked(Budget):
@@ -54,14 +88,6 @@ class Asked(Budget):
         return self.times < 0
 
 
-def test_the_search_keeps_to_its_time():
-    """It knew no clock, and 64 sizes took minutes."""
-    assert to_text(found(file(), Asked(10**6)).offset) == "x0*N + (x1 ^ x0 % 32)"
-    least = next(n for n in range(10_000) if (best := found_in(n)) is not None)
-    assert to_text(best.offset) == "x0*N + x1"
-    assert found_in(least - 1) is None
-
-
 def found_in(times):
     try:
         return found(file(), Asked(times))
@@ -69,37 +95,17 @@ def found_in(times):
         return None
 
 
+def test_the_search_keeps_to_its_time():
+    """It knew no clock, and 64 sizes took minutes."""
+    assert to_text(found_in(10**6).offset) == "x0*N + (x1 ^ x0 % 32)"
+    assert (
+        to_text(next(best for best in map(found_in, range(10_000)) if best is not None).offset) == "x0*N + x1"
+    )
+
+
 def test_sizes_that_are_too_large_together_are_refused():
-    large = file(sizes=[{"M": 2048, "N": n} for n in range(512, 532)])
-    with pytest.raises(
-        ProblemFileError, match=r"sizes\[7\]: more than 16,777,216 lane accesses of all sizes"
-    ):
-        found(large)
-
-
-def test_constraints_hold_at_every_size():
-    common = found(file(layout={"families": ["none", "pad"]}))
-    assert to_text(common.offset) == "x0*(N + 1) + x1"
-    assert [size.excess for size in common.sizes] == [0, 0, 0]
-    with pytest.raises(LayoutError, match="holds every size"):
-        found(file(layout={"max_bytes": 8192}))
-
-
-def test_dimensions_in_another_order():
-    """Columns of any height: only contiguous ones have no conflicts in as few bytes."""
-    common = found(file([{"M": 32, "N": 32}, {"M": 33, "N": 32}], accesses=[file()["accesses"][1]]))
-    assert to_text(common.offset) == "x1*M + x0"
-    assert [size.excess for size in common.sizes] == [0, 0]
-
-
-def test_a_pad_after_every_so_many_elements():
-    """Strides on one dimension: no row to pad."""
-    accesses = [reads("strided", 4, ["tid * (M // 128)"]), writes("neighbours", 4, ["tid"])]
-    raw = file([{"M": 1024}, {"M": 2048}], accesses=accesses, threads=128)
-    raw["tile"] = {"shape": ["M"], "element": "f32"}
-    common = found(raw)
-    assert [size.excess for size in common.sizes] == [0, 0]
-    assert to_text(common.offset) == "x0 + x0 // 32"
+    with refused_with("sizes[7]: more than 16,777,216 lane accesses of all sizes"):
+        found(file(sizes=[{"M": 2048, "N": n} for n in range(512, 532)]))
 
 
 def types(**more):
@@ -114,55 +120,48 @@ def types(**more):
 def test_one_formula_for_several_element_types():
     common = found(types())
     assert to_text(common.offset) == "x0*(V*8) + (x1 ^ x0 % 8 * (16 // element_bytes))"
-    assert [(size.values["T"], size.excess, size.bytes) for size in common.sizes] == [
-        (name, 0, 8192) for name in ("f64", "f32", "f16", "bf16")
-    ]
-    padded = found(types(layout={"families": ["pad"]}))
-    assert [size.excess for size in padded.sizes] == [0, 0, 0, 0]
+    assert [size.values["T"] for size in common.sizes] == ["f64", "f32", "f16", "bf16"]
+    assert {(size.excess, size.bytes) for size in common.sizes} == {(0, 8192)}
+    assert {size.excess for size in found(types(layout={"families": ["pad"]})).sizes} == {0}
 
 
 def compiled(folder, text, call):
+    """What the compiler says of a header in which something is to hold."""
     source = folder / "t.cpp"
     source.write_text(
-        text.replace("#pragma once\n", "") + f'static_assert({call}, "");\nint main() {{ return 0; }}\n'
+        f'{text.replace("#pragma once", "")}\nstatic_assert({call}, "");\nint main() {{ return 0; }}\n'
     )
     command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source]
-    return subprocess.run(command, capture_output=True, text=True)
+    return subprocess.run(command, capture_output=True, text=True).stderr
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
-@pytest.mark.parametrize("lang", ["cuda", "hip"])
-def test_the_header_compiles_for_its_sizes_and_no_others(tmp_path, lang):
-    raw = file()
-    text = sizes_header(raw, found(raw), "t", lang)
+def test_the_header_compiles_for_its_sizes_and_types_and_no_others(tmp_path):
+    raw, none = file(), "a size that was not solved"
     right = "t_columns_bytes<64, 32>(33, 1) == 4 * (33 * 32 + (4 ^ 1)) && t_bytes<64, 64>() == 16384"
-    assert compiled(tmp_path, text, right).stderr == ""
-    assert "a size that was not solved" in compiled(tmp_path, text, "t_offset_bytes<9, 32>(0, 0) == 0").stderr
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
-def test_a_type_is_any_of_its_size_and_alignment(tmp_path):
+    for lang in ("cuda", "hip"):
+        text = sizes_header(raw, found(raw), "t", lang)
+        assert compiled(tmp_path, text, right) == ""
+        assert none in compiled(tmp_path, text, "t_offset_bytes<9, 32>(0, 0) == 0")
+    # A type is any of its size and alignment.
     raw = types()
     text = sizes_header(raw, found(raw), "t")
     assert "template <typename T, int V>" in text
-    right = "t_columns_bytes<{}, {}>(33, 1) == {} * (33 * 8 * {} + (2 * {} ^ 33 % 8 * {}))"
-    known = (("float", 4), ("double", 2), ("short", 8))
-    calls = " && ".join(right.format(t, v, 16 // v, v, v, v) for t, v in known)
-    other = "struct two { char bytes[2]; }; struct alignas(16) four { float x; };\n"
-    assert compiled(tmp_path, text + other, f"{calls} && t_bytes<two, 8>() == 8192").stderr == ""
+    text += "struct two { char bytes[2]; }; struct alignas(16) four { float x; };\n"
+    calls = " && ".join(
+        f"t_columns_bytes<{t}, {v}>(33, 1) == {16 // v} * (33 * 8 * {v} + (2 * {v} ^ 33 % 8 * {v}))"
+        for t, v in (("float", 4), ("double", 2), ("short", 8))
+    )
+    assert compiled(tmp_path, text, f"{calls} && t_bytes<two, 8>() == 8192") == ""
     for wrong in ("t_bytes<float, 8>()", "t_rows_bytes<four, 4>(0, 0)"):
-        assert "a size that was not solved" in compiled(tmp_path, text + other, f"{wrong} > 0").stderr
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
-def test_structures_of_several_sizes(tmp_path):
-    """The size of an element may be a parameter itself."""
+        assert none in compiled(tmp_path, text, f"{wrong} > 0")
+    # The size of an element may be a parameter itself.
     raw = data_of(
         "4x32, 128 threads", writes("one", "4*B", ["tid // 32", "tid % 32"]), element={"bytes": "4*B"}
     )
     raw["sizes"] = [{"B": 1}, {"B": 2}, {"B": 4}]
     text = sizes_header(raw, found(raw), "t")
-    assert compiled(tmp_path, text, "t_one_bytes<2>(33) == 8 * 33 && t_bytes<4>() == 2048").stderr == ""
+    assert compiled(tmp_path, text, "t_one_bytes<2>(33) == 8 * 33 && t_bytes<4>() == 2048") == ""
 
 
 def test_the_command(tmp_path):
@@ -195,17 +194,6 @@ def test_the_element_is_named_at_every_size():
     raw["sizes"][1]["T"] = 4
     with pytest.raises(ProblemFileError, match=r"sizes\[1\].T.*name of the element's type"):
         list(expand(raw))
-
-
-def test_the_order_of_the_file_is_that_of_the_formula():
-    columns = writes("columns", 4, ["i", "tid % N"], i="M")
-    for families, formula in (
-        (["none"], "x1*M + x0"),
-        (["none", "xor"], "x1*M + (x0 ^ x1 % 32)"),
-        (["none", "pad"], "x1*(M + 1) + x0"),
-    ):
-        layout = {"order": [1, 0], "families": families}
-        assert to_text(found(file(threads=32, accesses=[columns], layout=layout)).offset) == formula
 
 
 def test_every_pitch_is_the_multiple_that_is_asked_for():

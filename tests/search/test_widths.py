@@ -2,22 +2,21 @@
 
 import itertools
 import json
-import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from emit_programs import emit
-from written import access_from, data_of, one_tile, problem_of, reads
+from written import access_from, problem_of, reads, rows_of
 
 from layoutopt import Status, check, compare, explain, solve
 from layoutopt.errors import ProblemFileError
-from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.report import comparison_text
 from layoutopt.report.explanation_text import explanation_report
-from layoutopt.search.solve import cases as solve_module_cases
+from layoutopt.search.solve import cases
 from layoutopt.study.check import AuditStatus
 from layoutopt.study.show import views
 
@@ -27,10 +26,8 @@ NARROWEST = {**ROWS, "bytes": 4, "index": ["4*i + tid // 8", "4*(tid % 8) + p"],
 COLUMNS = reads("columns", 4, ["tid", "i"], i=32)
 
 
-def problem(*accesses, families=("none", "pad"), element="f32", shape=(32, 32)):
-    return from_data(
-        one_tile("widths", list(shape), element, 32, list(accesses), layout={"families": list(families)})
-    )
+def problem(*accesses, layout="none pad", tile="32x32 f32"):
+    return problem_of(f"{tile}, 32 threads; name widths; families {layout}", *accesses)
 
 
 def total(result, rows_weight=1):
@@ -39,42 +36,37 @@ def total(result, rows_weight=1):
 
 
 @pytest.mark.parametrize(
-    ("families", "weight"),
-    [*itertools.product((("none", "pad"), ("none", "xor")), (1, 0.25, 40)), (("none",), 40)],
+    ("layout", "weight"), [*itertools.product(("none pad", "none xor"), (1, 0.25, 40)), ("none", 40)]
 )
-def test_the_choice_is_the_best_of_all(weight, families):
-    by_width = {
-        16: solve(problem({**ROWS, "bytes": 16, "weight": weight}, COLUMNS, families=families)),
-        8: solve(problem({**NARROW, "weight": weight}, COLUMNS, families=families)),
-        4: solve(problem({**NARROWEST, "weight": weight}, COLUMNS, families=families)),
+def test_the_choice_is_the_best_of_all(weight, layout):
+    every = {
+        width: solve(problem({**rows, "bytes": width, "weight": weight}, COLUMNS, layout=layout))
+        for width, rows in ((16, ROWS), (8, NARROW), (4, NARROWEST))
     }
-    wanted = min(by_width, key=lambda w: (total(by_width[w], weight), by_width[w].bytes,
-                                          by_width[w].proof.index_cost.value))  # fmt: skip
-    result = solve(problem({**ROWS, "bytes": [16, 8, 4], "weight": weight}, COLUMNS, families=families))
-    assert result.status is Status.OPTIMAL
-    assert result.accesses[0].bytes == wanted
-    assert (total(result, weight), result.bytes) == (total(by_width[wanted], weight), by_width[wanted].bytes)
+    costs = {
+        w: (total(found, weight), found.bytes, found.proof.index_cost.value) for w, found in every.items()
+    }
+    wanted = min(costs, key=costs.get)
+    result = solve(problem({**ROWS, "bytes": [16, 8, 4], "weight": weight}, COLUMNS, layout=layout))
+    assert (result.status, result.accesses[0].bytes) == (Status.OPTIMAL, wanted)
+    assert (total(result, weight), result.bytes) == costs[wanted][:2]
 
 
 def test_two_narrow_stores_may_beat_a_wide_one():
     result = solve(problem({**ROWS, "bytes": [16, 8]}, COLUMNS))
-    assert [(a.name, a.bytes, a.wavefronts) for a in result.accesses] == [
-        ("rows", 8, 32),
-        ("columns", None, 64),
-    ]
+    got = [(a.name, a.bytes, a.wavefronts) for a in result.accesses]
+    assert got == [("rows", 8, 32), ("columns", None, 64)]
     assert total(solve(problem({**ROWS, "bytes": 16}, COLUMNS))) == 160
     # A given layout is checked at the width that costs least: at pitch 33 only single words are aligned.
-    widths = {"x0*36 + x1": 16, "x0*34 + x1": 8, "x0*33 + x1": 4}
-    for offset, width in widths.items():
+    for offset, width in {"x0*36 + x1": 16, "x0*34 + x1": 8, "x0*33 + x1": 4}.items():
         audit = check(problem({**ROWS, "bytes": [4, 16, 8]}, COLUMNS), offset)
         assert (audit.status is AuditStatus.CONFLICTS) == bool(audit.excess)
-        rows = audit.accesses[0]
-        assert (rows.bytes, rows.wavefronts) == (width, 32), offset
+        assert (audit.accesses[0].bytes, audit.accesses[0].wavefronts) == (width, 32), offset
 
 
 def test_packed_elements_and_a_variable_called_part():
-    access = {**ROWS, "bytes": [16, 8], "index": ["4*part + tid // 8", "32*(tid % 8)"], "for": {"part": 8}}
-    result = solve(problem(access, element="s4", shape=(32, 256), families=("none", "pad")))
+    access = "rows: store 16|8 [4*part + tid // 8, 32*(tid % 8)]; part<8"
+    result = solve(problem(access, tile="32x256 s4"))
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4096)
     assert result.accesses[0].bytes in (16, 8)
 
@@ -84,7 +76,7 @@ def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
     tile = problem({**ROWS, "bytes": [16, 8]}, COLUMNS)
     result = solve(tile)
     header = emit("cuda", tile, device(tile.target), result)
-    assert re.search(r"widths_rows_bytes\(int tid, int i, int part\)", header)
+    assert "widths_rows_bytes(int tid, int i, int part)" in header
     (tmp_path / "tile.cuh").write_text(header)
     (tmp_path / "main.cpp").write_text(
         '#include <cstdio>\n#include "tile.cuh"\nint main() { for (int i = 0; i < 8; ++i) for (int p = 0; p < 2; '
@@ -92,49 +84,41 @@ def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
     )
     subprocess.run(["g++", "-std=c++14", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
     output = subprocess.run(["./main"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    expected = [
-        int(result.layout.byte_offset(4 * i + t // 8, 4 * (t % 8) + 2 * p))
-        for i in range(8) for p in range(2) for t in range(32)
-    ]  # fmt: skip
+    i, p, t = np.indices((8, 2, 32)).reshape(3, -1)
+    expected = result.layout.byte_offset(4 * i + t // 8, 4 * (t % 8) + 2 * p).tolist()
     assert json.loads(f"[{output.rstrip(',')}]") == expected
 
 
 @pytest.mark.parametrize(
     ("accesses", "message"),
     [
-        ([{**ROWS, "bytes": [16, 12]}], r"accesses\[0\].bytes: 12 bytes must divide 16"),
-        (
-            [{**ROWS, "bytes": [16, 2]}],
-            r"accesses\[0\].bytes: 2 bytes must divide 16 and hold whole elements",
-        ),
-        ([{**ROWS, "bytes": [16, 0]}], r"accesses\[0\].bytes: 0 bytes must divide 16"),
-        ([{**ROWS, "bytes": []}], r"accesses\[0\].bytes: "),
-        ([{**ROWS, "name": f"r{k}", "bytes": [16, 8]} for k in range(5)], r"accesses: 32 choices of widths"),
-        ([{**ROWS, "op": "ldmatrix.x4", "bytes": [16, 8]}], r"accesses\[0\].op: .* 16 bytes wide"),
+        ([{"bytes": [16, 12]}], r"accesses\[0\].bytes: 12 bytes must divide 16"),
+        ([{"bytes": [16, 2]}], r"accesses\[0\].bytes: 2 bytes must divide 16 and hold whole elements"),
+        ([{"bytes": [16, 0]}], r"accesses\[0\].bytes: 0 bytes must divide 16"),
+        ([{"bytes": []}], r"accesses\[0\].bytes: "),
+        ([{"name": f"r{k}", "bytes": [16, 8]} for k in range(5)], r"accesses: 32 choices of widths"),
+        ([{"op": "ldmatrix.x4", "bytes": [16, 8]}], r"accesses\[0\].op: .* 16 bytes wide"),
     ],
 )
 def test_wrong_lists_are_refused(accesses, message):
     with pytest.raises(ProblemFileError, match=message):
-        solve(problem(*accesses))
-
-
-WID = data_of("""64x16 f64, 256 threads
-    rows: store 16|8 [tid//8+32*i, 2*(tid % 8)]; i<2
-    a: load 8 [tid % 64, tid // 64 + 4*(i ^ 1)]; i<4
-    b: load 8 [(tid % 64 * 2 + s) % 64, (tid // 64 + 4*s + tid % 64 // 32) % 16]; s<3""")
+        solve(problem(*({**ROWS, **access} for access in accesses)))
 
 
 def test_compare_show_and_explain_take_the_solvers_choice():
-    tile = from_data(WID)
+    tile = problem_of("""64x16 f64, 256 threads
+        rows: store 16|8 [tid//8+32*i, 2*(tid % 8)]; i<2
+        a: load 8 [tid % 64, tid // 64 + 4*(i ^ 1)]; i<4
+        b: load 8 [(tid % 64 * 2 + s) % 64, (tid // 64 + 4*s + tid % 64 // 32) % 16]; s<3""")
     result = solve(tile)
     assert (result.excess, result.accesses[0].bytes) == (0, 8)
     compared = compare(tile, time_limit=10)
-    everything = next(row for row in compared.rows if row.family == "all")
+    everything = rows_of(compared)["all"]
     assert (everything.excess, everything.offset, compared.widths) == (0, result.offset, {"rows": 8})
     assert "every row with `rows` of 8 bytes" in comparison_text.text(tile, compared)
     explained = explain(tile, budget=Budget(20))
-    assert (explained.conflict_free, explained.offset) == (True, result.offset)
-    assert explained.widths == {"rows": 8}
+    got = explained.conflict_free, explained.offset, explained.widths
+    assert got == (True, result.offset, {"rows": 8})
     assert "with `rows` of 8 bytes" in explanation_report(tile, explained)
     chosen = {"access": "rows", "warp": None, "iteration": {"part": 1}, "time_limit": 10}
     seen = views(tile, device("sm_90"), before="none", **chosen)
@@ -142,46 +126,44 @@ def test_compare_show_and_explain_take_the_solvers_choice():
     assert "drawn with `rows` of 8 bytes" in seen.note
 
 
-@pytest.mark.parametrize("conflict_free", [False, True])
-def test_what_one_choice_needs_is_not_said_of_all(monkeypatch, conflict_free):
-    """Rows of 8 bytes under columns of 1 byte: conflicts at 8 bytes a lane, none at 4, which there was no time for."""
-    data = data_of("""32x128 u8, 32 threads; name widths
-        rows: store 16|4 [tid, 0]
-        columns: load 1 [tid, i]; i<16""")
-    whole = solve(from_data(data), conflict_free=conflict_free)
+@pytest.fixture
+def only_one_choice(monkeypatch):
+    """There is no time for widths but the first."""
 
     def one_case(*asked):
-        yield next(iter(solve_module_cases(*asked)))
+        yield next(iter(cases(*asked)))
         raise OutOfTime
 
-    monkeypatch.setattr("layoutopt.search.solve.cases", one_case)
-    cut = solve(from_data(data), conflict_free=conflict_free)
+    return lambda: monkeypatch.setattr("layoutopt.search.solve.cases", one_case)
+
+
+@pytest.mark.parametrize("conflict_free", [False, True])
+def test_what_one_choice_needs_is_not_said_of_all(only_one_choice, conflict_free):
+    """Rows of 8 bytes under columns of 1 byte: conflicts at 8 bytes a lane, none at 4, which there was no time for."""
+    asked = problem_of("""32x128 u8, 32 threads
+        rows: store 16|4 [tid, 0]
+        columns: load 1 [tid, i]; i<16""")
+    whole = solve(asked, conflict_free=conflict_free)
+    only_one_choice()
+    cut = solve(asked, conflict_free=conflict_free)
     assert cut.status in (Status.FEASIBLE, Status.UNKNOWN)
     assert cut.proof.excess.lower_bound == 0 <= (whole.excess or 0)
     assert (cut.proof.excess.everywhere, cut.proof.evidence) == (True, "")
 
 
-def test_bytes_that_one_choice_needs_are_not_said_of_all(monkeypatch):
+def test_bytes_that_one_choice_needs_are_not_said_of_all(only_one_choice):
     """Pairs in rows of 33 words need a pad, single words none, which there was no time for."""
-    problem_asked = problem_of("""32x33 f32, 32 threads; name widths; families none pad
-        rows: store 8|4 [tid, 0]""")
-
-    def one_case(*asked):
-        yield next(iter(solve_module_cases(*asked)))
-        raise OutOfTime
-
-    monkeypatch.setattr("layoutopt.search.solve.cases", one_case)
-    result = solve(problem_asked)
+    only_one_choice()
+    result = solve(problem("rows: store 8|4 [tid, 0]", tile="32x33 f32"))
     assert (result.status, result.bytes) == (Status.FEASIBLE, 4 * (31 * 34 + 33))
     assert (result.proof.bytes.lower_bound, result.proof.bytes.scope) == (4 * 32 * 33, "every layout")
 
 
 def test_no_choice_has_all_of_the_time_but_the_last(monkeypatch):
-    asked = problem_of("32x32 f32, 32 threads; name widths", "rows: store 16|8|4 [tid, 0]")
     given = []
     monkeypatch.setattr(
         "layoutopt.search.solve.improved",
         lambda case, proposal, ask: given.append(ask.budget.seconds) or proposal,
     )
-    solve(asked, time_limit=1000)
+    solve(problem_of("32x32 f32, 32 threads", "rows: store 16|8|4 [tid, 0]"), time_limit=1000)
     assert given == [pytest.approx(seconds, abs=60) for seconds in (500, 500, 1000)]
