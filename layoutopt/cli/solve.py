@@ -148,7 +148,7 @@ class Asked:
 
     def answer(self, problem: Problem | Block, gpu: Device) -> int:
         """Solve, write what is asked for, print the answer; the exit code."""
-        from layoutopt.study.hints import timed, with_hints
+        from layoutopt.study.hints import with_faster, with_hints
 
         if self.certificate is not None:
             from layoutopt.search.certify import check_certifiable
@@ -160,8 +160,9 @@ class Asked:
         )
         seconds = time.monotonic() - start
         if not self.stopped.is_set():
-            found = timed(problem, found, gpu, self.time_limit, seconds)
-            left = min(_HINT_SECONDS, self.time_limit - seconds)
+            left = self.time_limit - seconds
+            found = with_faster(problem, found, gpu, left)
+            left = min(_HINT_SECONDS, left)
             if found.excess and left > 0:
                 found = interruptibly(partial(with_hints, problem, found, gpu), left)
         self._write(problem, found, gpu, seconds)

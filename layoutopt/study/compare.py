@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from layoutopt.accesses.lower import offset_formula
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget
@@ -118,18 +117,17 @@ class _Member:
 
     def alignment(self, row: Row) -> int:
         """The least of a base at which the row's layout has its counts, and elements are aligned."""
-        formula = self.found.formulas.get(row.offset or "")
         given = row.alignment_bytes or 1
-        if formula is None or self.dictated:
+        if self.dictated:
             return max(given, self.unit.least_alignment)
-        return own_alignment(self.unit, formula, given)
+        return own_alignment(self.unit, self.found.formulas[row.offset or ""], given)
 
     def bytes_of(self, row: Row, alignment: int, stages: int | None = None) -> int:
         """Bytes of all stages under the layout of a row, or of so many."""
         unit = self.unit
         sizes: tuple[int, ...] = (row.bytes or 0,) * len(unit.copies)
         if unit.several_sizes and row.offset is not None:
-            sizes = unit.sizes(unit.case.table(offset_formula(row.offset, unit.case.problem.tile)))
+            sizes = unit.sizes(unit.case.table(self.found.formulas[row.offset or ""]))
         return unit.bytes_at(sizes, alignment, stages)
 
 

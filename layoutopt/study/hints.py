@@ -39,54 +39,45 @@ _FASTER: Final = 1.005
 _WIDTHS_SHARE: Final = 0.5  # of the time for what would leave fewer conflicts, for other widths
 
 
-def timed(
-    problem: Problem | Block,
-    result: Result | Arrangement,
-    gpu: Device,
-    time_limit: float,
-    seconds: float,
+def with_faster(
+    problem: Problem | Block, found: Result | Arrangement, gpu: Device, left: float | None
 ) -> Result | Arrangement:
-    """What `solve` prints, in a share of what a search of so many seconds left of its limit.
+    """The answer with its estimate, and with a padded layout where that is estimated faster.
+
+    Of several tiles, or with an estimate, the answer stays as it is, as it does where no time is left; where
+    nothing is estimated, it says so.
 
     Args:
         problem: what was solved.
-        result: its answer; one that has an estimate, or is of several tiles, stays as it is.
+        found: its answer.
         gpu: the device.
-        time_limit: of the search, in seconds.
-        seconds: that it took.
+        left: seconds that the search left, of which a share is used; None for no limit.
     """
-    if isinstance(problem, Block) or isinstance(result, Arrangement) or result.estimate is not None:
-        return result
-    return with_faster(problem, result, gpu, Budget(_SHARE * (time_limit - seconds)))
-
-
-def with_faster(problem: Problem, result: Result, gpu: Device, budget: Budget) -> Result:
-    """The result with its estimate, and with a padded layout where that is estimated faster.
-
-    Without time the result stays as it is; where nothing is estimated, it says so.
-    """
-    if result.layout is None or budget.spent:
-        return result
-    case = case_of(assigned(problem, result), gpu, chosen_widths(problem, result))
+    budget = Budget(None if left is None else _SHARE * left)
+    if isinstance(problem, Block) or isinstance(found, Arrangement) or found.estimate is not None:
+        return found
+    if found.layout is None or budget.spent:
+        return found
+    case = case_of(assigned(problem, found), gpu, chosen_widths(problem, found))
     if (why := why_no_estimate(case)) is not None:
         said = () if case.chooses else (f"no time is estimated, as {why}",)
-        return msgspec.structs.replace(result, hints=said)
+        return msgspec.structs.replace(found, hints=said)
     if problem.layout.objective.time_first:
-        return result
-    result = estimated(case, result)
+        return found
+    found = estimated(case, found)
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
     # Of a layout with pads, the search among pads would find the same again.
-    if problem.is_dictated or "pad" not in allowed or result.family in _PADS or budget.spent:
-        return result
+    if problem.is_dictated or "pad" not in allowed or found.family in _PADS or budget.spent:
+        return found
     try:
         under = Under(case.asked, gpu, budget)
         constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
         padded = under.solve(constraints, Ask(budget, every_layout=False))
     except OutOfTime:
-        return result
-    if padded.layout is None or padded.offset == result.offset or budget.spent:
-        return result
-    return msgspec.structs.replace(result, faster=_faster(result, under.estimated(padded)))
+        return found
+    if padded.layout is None or padded.offset == found.offset or budget.spent:
+        return found
+    return msgspec.structs.replace(found, faster=_faster(found, under.estimated(padded)))
 
 
 def _faster(result: Result, other: Result) -> FasterLayout | None:
@@ -128,15 +119,10 @@ def with_hints(
         budget: the time to look for such a change.
         progress: called with a line of text before that starts.
     """
-    if (
-        isinstance(problem, Block)
-        or isinstance(found, Arrangement)
-        or found.layout is None
-        or not found.excess
-    ):
+    if isinstance(problem, Block) or isinstance(found, Arrangement):
         return found
-    open_width_or_value = any(access.any or isinstance(access.bytes, tuple) for access in problem.accesses)
-    if problem.is_dictated or is_free(problem) or open_width_or_value:
+    chosen = is_free(problem) or any(a.any or isinstance(a.bytes, tuple) for a in problem.accesses)
+    if found.layout is None or not found.excess or problem.is_dictated or chosen:
         return found
     progress("conflicts remain; what would leave fewer")
     try:

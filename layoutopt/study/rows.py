@@ -20,10 +20,10 @@ from layoutopt.accesses.lower import chosen_widths, offset_formula, over_element
 from layoutopt.engine.case import case_of
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
-from layoutopt.engine.referee import CountedAccess, rounded_count
-from layoutopt.engine.witness import witness, worst_instruction
+from layoutopt.engine.referee import rounded_count
+from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import Const, Node, Op, Var, to_text
+from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.expressions.simplify import operations, simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
@@ -41,6 +41,7 @@ from layoutopt.search.solve import solve_cases, solve_widths
 from layoutopt.study.comparison import Row, RowAccess, room
 from layoutopt.study.counted import Counter, best, cute_swizzles, plainly
 from layoutopt.study.edits import nearest_edit, strides_obey, strides_of
+from layoutopt.study.instruction import Instruction
 from layoutopt.study.known import with_known_lanes
 
 ALL: Final = "all"
@@ -115,18 +116,15 @@ class TileRows:
         """The rows with their estimated time, as far as the time limit goes, what is in use first."""
         if why_no_estimate(self.case) is not None:
             return rows
-        found: dict[str, tuple[Estimate, list[int]]] = {}
-        for row in self.budget.while_left(sorted(rows, key=lambda r: r.family not in _ESTIMATED_FIRST)):
-            text = row.offset or ""
-            if text not in found and (node := self.formulas.get(text)) is not None:
+        found: dict[str | None, tuple[Estimate, list[int]]] = {}
+        usable = [row for row in rows if row.wavefronts is not None]
+        for row in self.budget.while_left(sorted(usable, key=lambda r: r.family not in _ESTIMATED_FIRST)):
+            if row.offset not in found:
+                node = self.formulas[row.offset or ""]
                 took = estimate(self.case, node, self.case.count(self.case.table(node)))
-                found[text] = took, [code.instructions.total for code in self.case.index_code(node)]
-        return [
-            _with_estimate(row, *found[row.offset or ""])
-            if row.wavefronts is not None and row.offset in found
-            else row
-            for row in rows
-        ]
+                found[row.offset] = took, [code.instructions.total for code in self.case.index_code(node)]
+        timed = {id(row): _with_estimate(row, *found[row.offset]) for row in usable if row.offset in found}
+        return [timed.get(id(row), row) for row in rows]
 
     # Where layouts come from -------------------------------------------------------------------
 
@@ -221,17 +219,16 @@ class TileRows:
 
     def _edits(self) -> Iterator[Row]:
         """The nearest edit of the layout in use, else of the published one, where one is better."""
-        published = self.case.problem.published
+        tile, published = self.case.problem.tile, self.case.problem.published
         text = self.in_use or (published.offset if published is not None else None)
         if text is None:
             return
-        node = offset_formula(text, self.problem.tile)
+        node = offset_formula(text, tile)
         found, seconds = _timed(partial(nearest_edit, node, self.case, self.budget, by_time=True))
         if found is not None:
-            row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
-            tile = self.case.problem.tile
             strides = strides_of(found.edit.node, len(tile.shape)) or ()
             full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
+            row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
             yield self._row(row, found.edit.node, full * tile.element_bits // 8)
 
     @property
@@ -241,30 +238,27 @@ class TileRows:
 
     def _guesses(self) -> Iterator[Row]:
         """One vector of pad, and column ^ row: what people write without looking."""
-        tile, vector = self.problem.tile, self.space.vector
-        *outer, columns = tile.shape
-        column: Node = Var(f"x{len(outer)}")
-        row: Node = Var("x0")
+        vector, packed = self.space.vector, self.case.problem.tile.packed
+        *outer, columns = self.problem.tile.shape
+        row, column = "x0", f"x{len(outer)}"
         for d, extent in enumerate(outer[1:], 1):
-            row = _row_and(row, extent, Var(f"x{d}"))
+            row = f"({row})*{extent} + x{d}"
         if not outer:
             columns = self.space.period
-            row, column = Op("//", (row, Const(columns))), Op("%", (row, Const(columns)))
+            row, column = f"x0 // {columns}", f"x0 % {columns}"
         allowed, slots = searched_families(self.problem), columns // vector
         if self._guessed_pad in allowed:
-            padded = _row_and(row, columns + vector, column)
-            title = f"pad {vector * self.case.problem.tile.packed}"
-            yield self._guess(Row("guess_pad", title, "given"), padded, columns, vector)
+            title, text = f"pad {vector * packed}", f"({row})*{columns + vector} + {column}"
+            yield self._guess(Row("guess_pad", title, "given"), text, columns, vector)
         if "xor" in allowed and slots > 1:
-            turns = 1 << (slots.bit_length() - 1)
-            flip = Op("*", (Op("%", (row, Const(turns))), Const(vector)))
-            flipped = _row_and(row, columns, Op("^", (column, flip)))
-            yield self._guess(Row("guess_xor", "column ^ row", "given"), flipped, columns, 0)
+            flip = f"({row}) % {1 << (slots.bit_length() - 1)} * {vector}"
+            text = f"({row})*{columns} + ({column} ^ {flip})"
+            yield self._guess(Row("guess_xor", "column ^ row", "given"), text, columns, 0)
 
-    def _guess(self, row: Row, offset: Node, columns: int, pad: int) -> Row:
+    def _guess(self, row: Row, offset: str, columns: int, pad: int) -> Row:
         """The row of offsets of rows of so many columns, each with a pad."""
         tile, pitch = self.problem.tile, columns + pad
-        node = simplify(offset, coordinate_ranges(tile.shape))
+        node = simplify(offset_formula(offset, tile), coordinate_ranges(tile.shape))
         text = to_text(over_elements(node, self.case.problem.tile))
         strides = [*(pitch * math.prod(tile.shape[d:-1]) for d in range(1, len(tile.shape))), 1]
         if not strides_obey(strides, self.problem.layout, tile):
@@ -309,9 +303,9 @@ class TileRows:
         if wrong:
             return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=wrong)
         counts = case.count(table)
-        accesses = tuple(self._access(*each, table) for each in zip(case.accesses, counts, strict=True))
-        ways = [access.ways for access in accesses if access.ways is not None]
+        accesses = tuple(self._access(k, count, table) for k, count in enumerate(counts))
         self.formulas[text] = formula
+        ways = [access.ways for access in accesses if access.ways is not None]
         return msgspec.structs.replace(
             row,
             alignment_bytes=alignment,
@@ -325,14 +319,13 @@ class TileRows:
             accesses=accesses,
         )
 
-    def _access(self, access: CountedAccess, counts: Counts, table: IntArray) -> RowAccess:
+    def _access(self, number: int, counts: Counts, table: IntArray) -> RowAccess:
         """The totals of an access, and the conflict of its worst instruction."""
-        found, ways = access.report(counts), None
+        access, ways = self.case.accesses[number], None
         if access.any_is is None:
-            lanes, (_, row) = access.lanes, worst_instruction(counts)
-            address = table[lanes.element[row]]
-            phases = witness(address.tolist(), lanes.active[row].tolist(), lanes.operation, self.gpu)
-            ways = max((phase.wavefronts for phase in phases), default=0)
+            worst = Instruction(self.case, number, worst_instruction(counts)[1])
+            ways = max((phase.wavefronts for phase in worst.phases(table)), default=0)
+        found = access.report(counts)
         totals = found.wavefronts, found.ideal, found.excess, found.bank_conflicts
         return RowAccess(found.name, found.op, *totals, ways)
 
@@ -388,7 +381,3 @@ def _is_best_of(everything: Result, families: tuple[str, ...]) -> bool:
     if operations(element_expression(layout)) > shortest:
         return False
     return set(everything.family.split("+")) <= set(families)
-
-
-def _row_and(row: Node, pitch: int, column: Node) -> Node:
-    return Op("+", (Op("*", (row, Const(pitch))), column))

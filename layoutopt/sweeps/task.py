@@ -23,7 +23,7 @@ from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.block import solve
-from layoutopt.study.hints import timed
+from layoutopt.study.hints import with_faster
 
 ERROR: Final = "error"
 LOST: Final = "lost"
@@ -124,7 +124,7 @@ def outcome_of(task: Task, devices: Sequence[Device] = ()) -> Outcome:
         gpu = device(problem.target, devices)
         found = solve(problem, target=gpu, time_limit=task.time_limit, **how)
         seconds = time.monotonic() - begun
-        data = timed(problem, found, gpu, task.time_limit, seconds).to_json()
+        data = with_faster(problem, found, gpu, task.time_limit - seconds).to_json()
     except LayoutoptError as error:
         return Outcome(task.hash, ERROR, error=str(error))
     except MemoryError:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import layoutopt
 from layoutopt.hardware.devices import device
-from layoutopt.study.hints import timed
+from layoutopt.study.hints import with_faster
 
 LIMIT = 60.0  # seconds for each problem
 TEMPLATE = {
@@ -50,7 +50,7 @@ def one_process(problems: list) -> tuple[float, float]:
     for problem in problems:
         # What `layoutopt solve` prints, and a sweep keeps.
         result = layoutopt.solve(problem, time_limit=LIMIT)
-        timed(problem, result, device(problem.target), LIMIT, 0.0).to_json()
+        with_faster(problem, result, device(problem.target), LIMIT).to_json()
     return time.perf_counter() - begun, cpu(resource.RUSAGE_SELF) - used
 
 

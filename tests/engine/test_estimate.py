@@ -13,7 +13,6 @@ from layoutopt.engine.estimate import Memory, Terms, estimate, terms, timing_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import from_data, load
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Timing, device
 from layoutopt.report.text import report
 from layoutopt.search.solve import solve
@@ -143,7 +142,7 @@ def test_a_device_without_measurements_borrows():
 def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
     problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
     gpu = device("sm_90")
-    found = with_faster(problem, solve(problem), gpu, Budget())
+    found = with_faster(problem, solve(problem), gpu, None)
     assert found.offset == "x0*32 + (x1 ^ x0)"
     assert found.faster.offset == "x0*33 + x1"
     assert found.faster.cycles < found.estimate.cycles
@@ -171,17 +170,17 @@ def test_where_time_cannot_come_first():
     first = msgspec.structs.replace(problem.layout, minimise="time")
     with pytest.raises(ProblemFileError, match=r"layout\.minimise"):
         solve(msgspec.structs.replace(problem, layout=first))
-    assert with_faster(problem, solve(problem, time_limit=5), device("sm_90"), Budget()).estimate is None
+    assert with_faster(problem, solve(problem, time_limit=5), device("sm_90"), None).estimate is None
 
 
 def test_no_time_left_is_no_estimate():
     problem = load(ROOT / "problems/raft/contractions_64x32_f32.json")
-    assert with_faster(problem, solve(problem), device("sm_90"), Budget(0)).estimate is None
+    assert with_faster(problem, solve(problem), device("sm_90"), 0).estimate is None
 
 
 def test_a_block_that_no_multiprocessor_holds_is_said_to_be_one():
     rows = reads("rows", 16, ["tid", "8*i"], i=4)
     problem = problem_of("512x512 f16, 128 threads", rows)
-    result = with_faster(problem, solve(problem), device("sm_90"), Budget(None))
+    result = with_faster(problem, solve(problem), device("sm_90"), None)
     assert result.estimate.blocks_per_sm == 0
     assert "; not even one such block fits on a multiprocessor\n" in report(problem, result)

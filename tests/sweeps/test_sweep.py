@@ -23,7 +23,7 @@ from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import device
-from layoutopt.study.hints import timed
+from layoutopt.study.hints import with_faster
 from layoutopt.sweeps import workers
 from layoutopt.sweeps.export import row as export_row
 from layoutopt.sweeps.export import write_parquet
@@ -59,7 +59,7 @@ def store(answers, tmp_path):
 
 def solved(problem):
     """As the command answers."""
-    return timed(problem, package.solve(problem), device(problem.target), 60, 0)
+    return with_faster(problem, package.solve(problem), device(problem.target), 60)
 
 
 def swept(path, *more):
