@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from layoutopt.ground.escape import terminal
 from layoutopt.problems.text import count_text, tile_text
 from layoutopt.report import palette
-from layoutopt.study.picture import Cell, Cost, Line, Picture
+from layoutopt.report.text import wrapped
+from layoutopt.study.picture import Cell, Cost, Picture
 from layoutopt.study.show import Views
 
 MIN_WIDTH = 80
@@ -17,6 +20,8 @@ _SYMBOLS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _GAP = 3  # between two pictures
 _SHOWN_LANES = 4
+
+Paint = Callable[[Cell], str]
 
 
 def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str:
@@ -31,12 +36,22 @@ def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str
     shown = found.pictures()
     lanes = found.case.device.lanes
     by = colour_by or default_colouring(shown)
+    each = (width - _GAP * (len(shown) - 1)) // len(shown)
+    beside = len(shown) > 1 and each >= MIN_WIDTH
+    each = each if beside else width
+    paint = partial(cell_colour, colour_by=by, lanes=lanes) if colour else None
+    blocks = [_picture(drawn, each, paint) for drawn in shown]
     lines = [*_wrapped(headline(found), width), ""]
-    lines += pictures(shown, width, by, lanes, colour)
-    lines += ["", *legend(shown, width, by, lanes, colour)]
+    if beside:
+        for row in itertools.zip_longest(*blocks, fillvalue=""):
+            lines.append((" " * _GAP).join(_filled(cell, each) for cell in row).rstrip())
+    else:
+        lines += [line for block in blocks for line in (*block, "")][:-1]
+    lines += ["", *_wrapped(f"  {_legend({_style(drawn, each)[1] for drawn in shown}, lanes)}", width)]
+    if colour and by == "phase":
+        lines += _wrapped("  colours: phases, the lanes that are served together", width)
     notes = summary(found.chosen.lanes.name, found.costs(found.chosen.access), found.note)
-    lines += [""] + [piece for text in notes for piece in _wrapped("  " + text, width)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *(piece for text in notes for piece in _wrapped("  " + text, width))])
 
 
 def headline(found: Views) -> str:
@@ -75,47 +90,16 @@ def summary(access: str, costs: Sequence[Cost], note: str) -> list[str]:
     return lines
 
 
-def pictures(shown: Sequence[Picture], width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
-    """Pictures side by side where `width` columns hold them, else one below the other.
-
-    Args:
-        shown: what to draw, before and after.
-        width: columns of the terminal, at least `MIN_WIDTH`.
-        colour_by: "lane" or "phase".
-        lanes: lanes of a warp.
-        colour: whether to write escape sequences.
-    """
-    each = (width - _GAP * (len(shown) - 1)) // len(shown)
-    beside = len(shown) > 1 and each >= MIN_WIDTH
-    blocks = [_picture(p, each if beside else width, colour_by, lanes, colour) for p in shown]
-    if not beside:
-        return [line for block in blocks for line in (*block, "")][:-1]
-    height = max(map(len, blocks))
-    lines = []
-    for k in range(height):
-        cells = [block[k] if k < len(block) else "" for block in blocks]
-        lines.append((" " * _GAP).join(_filled(cell, each) for cell in cells).rstrip())
-    return lines
-
-
-def legend(shown: Sequence[Picture], width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
-    """What the cells say, at the sizes that `pictures` chooses."""
-    each = (width - _GAP * (len(shown) - 1)) // len(shown)
-    kinds = {_style(p, each if len(shown) > 1 and each >= MIN_WIDTH else width)[1] for p in shown}
-    parts = []
-    if "coordinates" in kinds:
-        parts.append("a cell is an element's coordinates")
-    if "lane" in kinds:
-        parts.append("a number is the lane")
-    if "symbol" in kinds:
-        more = f" (a = 10, b = 11, ...{' A = 36, ...' if lanes > 36 else ''})"
-        parts.append(f"a sign is the lane{more}")
-    parts.append("! it waits for an earlier wavefront")
-    parts.append("· element not touched, blank: none")
-    lines = [f"  {'; '.join(parts)}"]
-    if colour and colour_by == "phase":
-        lines.append("  colours: phases, the lanes that are served together")
-    return [piece for line in lines for piece in _wrapped(line, width)]
+def _legend(kinds: set[str], lanes: int) -> str:
+    """What the cells say."""
+    more = f" (a = 10, b = 11, ...{' A = 36, ...' if lanes > 36 else ''})"
+    said = {
+        "coordinates": "a cell is an element's coordinates",
+        "lane": "a number is the lane",
+        "symbol": f"a sign is the lane{more}",
+    }
+    parts = [text for kind, text in said.items() if kind in kinds]
+    return "; ".join([*parts, "! it waits for an earlier wavefront", "· element not touched, blank: none"])
 
 
 def cost_text(drawn: Picture) -> str:
@@ -132,7 +116,8 @@ def cost_text(drawn: Picture) -> str:
     )
 
 
-def _picture(drawn: Picture, width: int, colour_by: str, lanes: int, colour: bool) -> list[str]:
+def _picture(drawn: Picture, width: int, paint: Paint | None) -> list[str]:
+    """The lines of a picture; `paint` gives the colour of a cell, where there are colours."""
     cell_width, kind, strips = _style(drawn, width)
     title = ": ".join(filter(None, (drawn.cost.name, drawn.cost.offset)))
     lines = [*_wrapped(title, width), *_wrapped(cost_text(drawn), width)]
@@ -140,14 +125,12 @@ def _picture(drawn: Picture, width: int, colour_by: str, lanes: int, colour: boo
     for strip in range(strips):
         banks = range(strip * per_strip, (strip + 1) * per_strip)
         lines += ["", _bank_numbers(banks, cell_width)]
-        for run in _runs(drawn.lines):
-            if not run[0].touched:
+        for touched, group in itertools.groupby(drawn.lines, key=lambda line: line.touched):
+            run = list(group)
+            if not touched:
                 lines.append(f"{'':>{_MARGIN}}... {count_text(len(run), 'line')} not touched")
-                continue
-            for line in run:
-                shown = "".join(
-                    _cell(line.cells[b], cell_width, kind, colour_by, lanes, colour) for b in banks
-                )
+            for line in run if touched else ():
+                shown = "".join(_cell(line.cells[b], cell_width, kind, paint) for b in banks)
                 lines.append(f"{line.byte_offset:>{_MARGIN - 1}} {shown}".rstrip())
     return lines
 
@@ -174,16 +157,6 @@ def _bank_numbers(banks: range, cell_width: int) -> str:
     return f"{'bank':<{_MARGIN - 1}} {''.join(marks)}".rstrip()
 
 
-def _runs(lines: Sequence[Line]) -> list[list[Line]]:
-    runs: list[list[Line]] = []
-    for line in lines:
-        if runs and runs[-1][0].touched == line.touched:
-            runs[-1].append(line)
-        else:
-            runs.append([line])
-    return runs
-
-
 def coordinates_text(cell: Cell) -> str:
     """Coordinates of the element in a cell."""
     return ",".join(map(str, cell.coordinates or ()))
@@ -195,20 +168,16 @@ def cell_colour(cell: Cell, colour_by: str, lanes: int) -> str:
     return palette.phase_colour(cell.phase) if by_phase else palette.lane_colour(cell.lanes[0], lanes)
 
 
-def _cell(cell: Cell, width: int, kind: str, colour_by: str, lanes: int, colour: bool) -> str:
+def _cell(cell: Cell, width: int, kind: str, paint: Paint | None) -> str:
     if not cell.lanes:
         return ("" if cell.coordinates is None else "·").ljust(width)
-    if kind == "coordinates":
-        body = coordinates_text(cell)
-    elif kind == "lane":
-        body = str(cell.lanes[0])
-    else:
-        body = _SYMBOLS[cell.lanes[0]]
+    body = _SYMBOLS[cell.lanes[0]] if kind == "symbol" else str(cell.lanes[0])
+    body = coordinates_text(cell) if kind == "coordinates" else body
     said = (body + ("!" if cell.waits else "")).ljust(width - (kind != "symbol"))
     gap = " " if kind != "symbol" else ""
-    if not colour:
+    if paint is None:
         return said + gap
-    ground = cell_colour(cell, colour_by, lanes)
+    ground = paint(cell)
     ink = 16 if palette.ink_on(ground) == "#000000" else 231
     bold = "1;" if cell.waits else ""
     return f"\x1b[{bold}48;5;{palette.ansi(ground)};38;5;{ink}m{said}\x1b[0m{gap}"
@@ -219,8 +188,5 @@ def _filled(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
     text = terminal(text)
-    indent = " " * (len(text) - len(text.lstrip()))
-    return textwrap.wrap(text.strip(), width, initial_indent=indent, subsequent_indent=indent + "  ")
+    return wrapped(text.strip(), width, " " * (len(text) - len(text.lstrip())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from layoutopt.ground import escape
@@ -13,7 +13,7 @@ from layoutopt.layout.families import FAMILIES
 from layoutopt.problems.answer import Status
 from layoutopt.problems.text import tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.report.text import columns
+from layoutopt.report.text import columns, wrapped
 from layoutopt.study.comparison import BlockRow, Comparison, Row
 
 MAX_WIDTH: Final = 160  # of a line, on terminals that are wider, too
@@ -47,14 +47,9 @@ def text(problem: Problem | Block, comparison: Comparison, width: int = MAX_WIDT
     if comparison.recommendation is not None:
         lines += ["", *wrapped(comparison.recommendation.text, width, "  ")]
     lines += ["", *_table(comparison, width), ""]
-    for note in (*_legend(problem, comparison), *_notes(comparison)):
-        lines += wrapped(note.strip(), width, "  ")
+    for note in _notes(problem, comparison):
+        lines += wrapped(note, width, "  ")
     return "\n".join(lines) + "\n"
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines of at most `width` characters, those after the first indented once more."""
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ") or [""]
 
 
 def _table(comparison: Comparison, width: int) -> list[str]:
@@ -101,8 +96,7 @@ def markdown(problem: Problem | Block, comparison: Comparison) -> str:
         last = cells[-1]
         formula = escape.markdown_code(last) if row.wavefronts is not None else escape.markdown(last)
         lines.append("| " + " | ".join((name, *cells[1:-1], formula)) + " |")
-    notes = [*_legend(problem, comparison), *_notes(comparison)]
-    lines += ["", *(f"- {escape.markdown(note.strip())}" for note in notes)]
+    lines += ["", *(f"- {escape.markdown(note)}" for note in _notes(problem, comparison))]
     return "\n".join(lines) + "\n"
 
 
@@ -149,84 +143,64 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
     ]
 
 
-def _legend(problem: Problem | Block, comparison: Comparison) -> list[str]:
-    lines = [
-        "  * no other row has fewer wavefronts or bytes without having more of the other",
-    ]
-    limits = sorted({row.limited_by for row in comparison.rows if row.limited_by is not None})
+def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
+    """What the columns and the marks mean, what was run, and what is to be said of single rows."""
+    rows = comparison.rows
+    several = any(isinstance(row, BlockRow) for row in rows)
+    yield "* no other row has fewer wavefronts or bytes without having more of the other"
+    limits = sorted({row.limited_by for row in rows if row.limited_by is not None})
     if limits:
-        lines.append(
-            f"  blocks/SM: at most, limited here by {', '.join(limits)}; by memory: by shared memory alone; "
-            f"stages: {_stages(comparison)}"
+        stages = "those that fit in one block, of the tiles that have several"
+        yield (
+            f"blocks/SM: at most, limited here by {', '.join(limits)}; by memory: by shared memory alone; "
+            f"stages: {stages if several else 'copies of the tile in one block'}"
         )
         if problem.block.cluster is not None:
-            lines.append(
-                f"  blocks come in clusters of {problem.block.cluster}, at once on one GPC: fewer may fit"
-            )
-    elif any(row.wavefronts is not None for row in comparison.rows):
-        lines.append(f"  blocks/SM and stages: the limits of {comparison.target} are not in the device data")
-    if any(row.cycles is not None for row in comparison.rows):
+            yield f"blocks come in clusters of {problem.block.cluster}, at once on one GPC: fewer may fit"
+    elif any(row.wavefronts is not None for row in rows):
+        yield f"blocks/SM and stages: the limits of {comparison.target} are not in the device data"
+    if any(row.cycles is not None for row in rows):
         lent = f", with what was measured on {comparison.borrowed}" if comparison.borrowed else ""
-        lines.append(
-            "  instr: integer instructions of a thread's index code; "
+        yield (
+            "instr: integer instructions of a thread's index code; "
             f"cycles: estimated, of one pass of a block{lent}"
         )
     if comparison.no_estimate is not None:
-        lines.append(f"  cycles: not estimated, as {comparison.no_estimate}")
-    return [*lines, *_run(comparison)]
+        yield f"cycles: not estimated, as {comparison.no_estimate}"
+    yield from _run(comparison)
+    if any(row.status == Status.FEASIBLE for row in rows):
+        yield "? found within the time limit, not proved best of its family"
+    labelled = {"all", *(family.row for family in FAMILIES if family.shows_label)}
+    shown = [row for row in rows if row.family in labelled and row.label and row.wavefronts is not None]
+    if shown:
+        yield "; ".join(f"{row.title} is {row.label}" for row in shown)
+    yield from (f"{row.title}: {row.edit}" for row in rows if row.edit is not None)
+    yield from (f"{row.title}: {row.reason}" for row in rows if isinstance(row, BlockRow) and row.reason)
+    if comparison.widths:
+        yield f"every row with {widths_text(comparison.widths)}, as the best layout of all has it"
 
 
-def _run(comparison: Comparison) -> list[str]:
+def _run(comparison: Comparison) -> Iterator[str]:
     """What was run on a GPU: the fastest row, how it was counted, and whether that is as predicted."""
     timed = [(row.measured, row.title) for row in comparison.rows if row.measured is not None]
     if not timed:
-        return []
-    lines = [
-        f"  measured: cycles of one pass of a block on {comparison.measured_on}, without weights; "
-        f"the fastest is {min(timed)[1]}"
-    ]
-    if comparison.not_counted is not None:
-        return [*lines, f"  wavefronts were not counted there: {comparison.not_counted}"]
+        return
+    on, fastest = comparison.measured_on, min(timed)[1]
+    yield f"measured: cycles of one pass of a block on {on}, without weights; the fastest is {fastest}"
     counted = [row for row in comparison.rows if row.counted_as_predicted is not None]
-    other = [row.title for row in counted if not row.counted_as_predicted]
-    verdict = f"! other than predicted: {', '.join(other)}" if other else "all as predicted"
-    if counted:
-        lines.append(
-            f"  counted: wavefronts (bank conflicts) of such a pass by the profiler, which leaves "
+    other = ", ".join(row.title for row in counted if not row.counted_as_predicted)
+    if comparison.not_counted is not None:
+        yield f"wavefronts were not counted there: {comparison.not_counted}"
+    elif counted:
+        verdict = f"! other than predicted: {other}" if other else "all as predicted"
+        yield (
+            "counted: wavefronts (bank conflicts) of such a pass by the profiler, which leaves "
             f"copies past the registers out; {verdict}"
         )
-    return lines
-
-
-def _stages(comparison: Comparison) -> str:
-    if any(isinstance(row, BlockRow) for row in comparison.rows):
-        return "those that fit in one block, of the tiles that have several"
-    return "copies of the tile in one block"
-
-
-def _notes(comparison: Comparison) -> list[str]:
-    lines = []
-    if any(row.status == Status.FEASIBLE for row in comparison.rows):
-        lines.append("  ? found within the time limit, not proved best of its family")
-    shown = {"all", *(family.row for family in FAMILIES if family.shows_label)}
-    labels = [
-        f"{row.title} is {row.label}"
-        for row in comparison.rows
-        if row.family in shown and row.label and row.wavefronts is not None
-    ]
-    if labels:
-        lines.append(f"  {'; '.join(labels)}")
-    lines += [f"  {row.title}: {row.edit}" for row in comparison.rows if row.edit is not None]
-    lines += [
-        f"  {row.title}: {row.reason}" for row in comparison.rows if isinstance(row, BlockRow) and row.reason
-    ]
-    if comparison.widths:
-        lines.append(f"  every row with {widths_text(comparison.widths)}, as the best layout of all has it")
-    return lines
 
 
 def _cycles(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+    return _number(None if value is None else round(value))
 
 
 def _counted(row: Row) -> str:

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from layoutopt.problems.text import tile_text, widths_text
+from layoutopt.problems.answer import ModelGrowth
+from layoutopt.problems.text import listed, tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
-from layoutopt.report.text import rounds_text
+from layoutopt.report.text import rounds_text, wrapped
 from layoutopt.search.same_layout import groups
 from layoutopt.study.explanation import BlockExplanation, Explanation
 
@@ -16,72 +17,61 @@ _NAMED: Final = 8  # linearisations that are told by name
 
 
 def explanation_report(problem: Problem | Block, explanation: Explanation | BlockExplanation) -> str:
-    """The human report of an explanation."""
-    if isinstance(problem, Problem):
-        assert isinstance(explanation, Explanation)
-        return _tile_report(problem, explanation)
-    assert isinstance(explanation, BlockExplanation)
-    return _block_report(problem, explanation)
+    """The human report of an explanation: of several tiles, all of them together, then each."""
+    lines = [f"{problem.name}  {tile_text(problem)}  on {explanation.target}", ""]
+    if isinstance(explanation, Explanation):
+        return "\n".join([*lines, *_tile_lines(problem, explanation), ""])
+    assert isinstance(problem, Block)
+    for reason in explanation.reasons:
+        lines += [*textwrap.wrap(reason, 100), ""]
+    if explanation.relaxations:
+        lines += ["What would help:", *(f"  {r.kind}: {r.message}" for r in explanation.relaxations), ""]
+    parts = zip(groups(problem), explanation.tiles, strict=True)
+    return "\n".join([*lines, *(explanation_report(own, part.explanation) for (_, own), part in parts)])
 
 
-def _tile_report(problem: Problem, explanation: Explanation) -> str:
+def _tile_lines(problem: Problem | Block, explanation: Explanation) -> Iterator[str]:
+    """What is known, why, what clashes, what would help, and how the model came to it."""
+    yield _verdict(problem, explanation)
+    if explanation.widths:
+        yield f"with {widths_text(explanation.widths)}, the solver's choice; what follows is about it"
+    if explanation.evidence:
+        yield f"the bound rests on {explanation.evidence}"
+    for reason in explanation.reasons:
+        first, *rest = reason.split("\n")
+        yield from ("", *textwrap.wrap(first, 100), *rest)
+    if explanation.clashing_accesses:
+        yield from ("", *textwrap.wrap(_clash(explanation), 100))
+    if explanation.relaxations:
+        yield from ("", "What would help:")
+    for relaxation in explanation.relaxations:
+        yield from wrapped(f"{relaxation.kind}: {relaxation.message}", 120, "  ")
+    if explanation.model is not None:
+        yield from ("", *_model(explanation, explanation.model))
+
+
+def _verdict(problem: Problem | Block, explanation: Explanation) -> str:
+    """Whether a layout without conflicts exists, or what is known instead."""
     if explanation.conflict_free:
         chosen = any(access.any for access in problem.accesses)
         free = "no more wavefronts than the values need" if chosen else "free of conflicts"
-        verdict = f"{free}: {explanation.offset}"
-    elif explanation.conflict_free is False and not explanation.lower_bound:
-        verdict = "no layout keeps to the constraints"
-    elif explanation.conflict_free is False:
+        return f"{free}: {explanation.offset}"
+    if explanation.conflict_free is False and not explanation.lower_bound:
+        return "no layout keeps to the constraints"
+    if explanation.conflict_free is False:
         found = explanation.weighted_excess
         best = f"; the best found has {found:g}" if found is not None else ""
         if explanation.weighted and explanation.excess is not None:
             best += f", {explanation.excess} without weights"
         what = "weighted excess wavefronts" if explanation.weighted else "excess wavefronts"
-        verdict = f"at least {explanation.lower_bound:g} {what} in {explanation.scope}{best}"
-    elif explanation.excess is None:
-        verdict = "open: no layout found in the time there was"
-    else:
-        verdict = f"open: {explanation.excess} excess wavefronts found, none proved"
-    lines = [f"{problem.name}  {tile_text(problem)}  on {explanation.target}", "", verdict]
-    if explanation.widths:
-        lines.append(f"with {widths_text(explanation.widths)}, the solver's choice; what follows is about it")
-    if explanation.evidence:
-        lines.append(f"the bound rests on {explanation.evidence}")
-    for reason in explanation.reasons:
-        first, *rest = reason.split("\n")
-        lines += ["", *textwrap.wrap(first, 100), *rest]
-    if explanation.clashing_accesses:
-        lines += ["", *textwrap.wrap(_clash(explanation), 100)]
-    if explanation.relaxations:
-        lines += ["", "What would help:"]
-        for relaxation in explanation.relaxations:
-            text = f"{relaxation.kind}: {relaxation.message}"
-            lines += textwrap.wrap(text, 120, initial_indent="  ", subsequent_indent="    ")
-    if explanation.model is not None:
-        lines += ["", *_model(explanation)]
-    return "\n".join(lines) + "\n"
+        return f"at least {explanation.lower_bound:g} {what} in {explanation.scope}{best}"
+    if explanation.excess is None:
+        return "open: no layout found in the time there was"
+    return f"open: {explanation.excess} excess wavefronts found, none proved"
 
 
-def _block_report(block: Block, explanation: BlockExplanation) -> str:
-    """The same of several tiles: all of them together, then each."""
-    lines = [f"{block.name}  {tile_text(block)}  on {explanation.target}", ""]
-    for reason in explanation.reasons:
-        lines += [*textwrap.wrap(reason, 100), ""]
-    if explanation.relaxations:
-        lines += ["What would help:", *(f"  {r.kind}: {r.message}" for r in explanation.relaxations), ""]
-    parts = zip(groups(block), explanation.tiles, strict=True)
-    return (
-        "\n".join(lines)
-        + "\n"
-        + "\n".join(_tile_report(problem, part.explanation) for (_, problem), part in parts)
-    )
-
-
-def _model(explanation: Explanation) -> Iterator[str]:
+def _model(explanation: Explanation, grown: ModelGrowth) -> Iterator[str]:
     """How the model came to the layout."""
-    grown = explanation.model
-    if grown is None:
-        return
     yield f"The model: {rounds_text(grown)}." if grown.rounds else "The model was not asked: rules decided."
     for what, named, count in (
         ("proposed and rejected", grown.proposed, grown.rejected),
@@ -106,14 +96,13 @@ def _clash(explanation: Explanation) -> str:
     names = explanation.clashing_accesses
     together = {1: "", 2: "both "}.get(len(names), "all ")
     fewer = {1: "", 2: "; each can without the other"}.get(len(names), f"; any {len(names) - 1} of them can")
-    text = f"Clash: {_listed(names)} cannot {together}be free of conflicts"
-    text += (fewer if explanation.clash_is_minimal else "") + "."
+    minimal = fewer if explanation.clash_is_minimal else ""
+    text = f"Clash: {_quoted(names)} cannot {together}be free of conflicts{minimal}."
     if explanation.other_clashes:
-        others = "; ".join(_listed(clash) for clash in explanation.other_clashes)
+        others = "; ".join(map(_quoted, explanation.other_clashes))
         text += f" That is not all: without one of them, there still clash {others}."
     return text
 
 
-def _listed(names: Sequence[str]) -> str:
-    *first, last = (f"`{name}`" for name in names)
-    return f"{', '.join(first)} and {last}" if first else last
+def _quoted(names: Sequence[str]) -> str:
+    return listed([f"`{name}`" for name in names], len(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
@@ -23,7 +24,7 @@ from layoutopt.problems.answer import (
     Status,
     TensorMap,
 )
-from layoutopt.problems.text import abridged, shape_text, tables, tile_text
+from layoutopt.problems.text import abridged, count_text, shape_text, tables, tile_text
 from layoutopt.problems.types import Block, Problem, Resources
 from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
@@ -35,63 +36,41 @@ _Row = tuple[str, str, Place | PlacedAudit, int, float]
 
 def report(problem: Problem | Block, found: Result | Arrangement, seconds: float | None = None) -> str:
     """The human report of a solve, which took so many seconds, without the code."""
+    lines = _head(problem, found.target)
+    if not found.has_layout:
+        return "\n".join([*lines, f"{found.status}: {found.reason}", ""])
     if isinstance(problem, Problem):
         assert isinstance(found, Result)
-        return _tile_report(problem, found, seconds)
-    assert isinstance(found, Arrangement)
-    return _block_report(problem, found)
-
-
-def _tile_report(problem: Problem, result: Result, seconds: float | None) -> str:
-    lines = _head(problem, result.target)
-    if result.layout is None:
-        lines += [f"{result.status}: {result.reason}"]
-        return "\n".join(lines) + "\n"
-    overhead = (result.bytes or 0) - problem.tile.bytes
+        more = (found.bytes or 0) - problem.tile.bytes
+        accesses: Sequence[AccessReport] = found.accesses
+        lines += [
+            f"  offset     {found.offset}  (elements)",
+            f"  family     {found.family}",
+            *_table(found),
+            f"  bytes      {found.bytes:,} used, {found.declared_bytes:,} declared "
+            + (f"({more:,} more than the elements)" if more else "(the elements alone)"),
+        ]
+    else:
+        assert isinstance(found, Arrangement)
+        accesses = [access for part in found.tiles for access in part.result.accesses]
+        lines += [*_placed_lines(problem, _solved_rows(problem, found)), "", _bytes(found)]
     lines += [
-        f"  offset     {result.offset}  (elements)",
-        f"  family     {result.family}",
-        *_table(result),
-        f"  bytes      {result.bytes:,} used, {result.declared_bytes:,} declared"
-        + (f" ({overhead:,} more than the elements)" if overhead else " (the elements alone)"),
-        f"  alignment  {result.alignment_bytes} bytes",
+        f"  alignment  {found.alignment_bytes} bytes",
         *_cluster_lines(problem.block),
         "",
-    ]
-    lines += access_lines(problem, result.accesses)
-    lines += ["", f"  {_verdict(result, seconds)}", *_proved(result.weighted_excess, result.proof)]
-    if result.estimate is not None:
-        lines += [f"  {_estimated(result.estimate)}"]
-    if result.faster is not None:
-        lines += [f"  {result.faster.text}"]
-    lines += [f"  {hint}" for hint in result.hints]
-    if result.model is not None and result.method == "model":
-        lines += [f"  one model: {rounds_text(result.model)}"]
-    if result.reason:
-        lines += [f"  {result.reason}"]
-    return "\n".join(lines) + "\n"
-
-
-def _block_report(block: Block, found: Arrangement) -> str:
-    """The same of several tiles."""
-    lines = _head(block, found.target)
-    if not found.tiles:
-        return "\n".join([*lines, f"{found.status}: {found.reason}"]) + "\n"
-    limit = f" of {found.max_bytes:,}" if found.max_bytes is not None else ""
-    lines += [
-        *_placed_lines(block, _solved_rows(block, found)),
+        *access_lines(problem, accesses),
         "",
-        f"  bytes      {found.bytes:,}{limit}",
-        f"  alignment  {found.alignment_bytes} bytes",
-        *_cluster_lines(block.block),
-        "",
-        *access_lines(block, [a for part in found.tiles for a in part.result.accesses]),
-        "",
-        f"  {_block_verdict(found)}",
+        f"  {_verdict(found, accesses, seconds)}",
         *_proved(found.weighted_excess, found.proof),
-        *([f"  {found.reason}"] if found.reason else []),
     ]
-    return "\n".join(lines) + "\n"
+    if isinstance(found, Result):
+        lines += [f"  {_estimated(found.estimate)}"] if found.estimate is not None else []
+        lines += [f"  {found.faster.text}"] if found.faster is not None else []
+        lines += [f"  {hint}" for hint in found.hints]
+        if found.model is not None and found.method == "model":
+            lines.append(f"  one model: {rounds_text(found.model)}")
+    lines += [f"  {found.reason}"] if found.reason else []
+    return "\n".join([*lines, ""])
 
 
 def access_lines(
@@ -106,16 +85,28 @@ def access_lines(
         accesses: the totals of each.
         profiler: what stands in a last column of that name, access by access.
     """
+    sources = {a.name: a for a in problem.accesses}
     owner = {a.name: (a.tile,) for a in problem.accesses} if isinstance(problem, Block) else {}
     named = ("access", *["tile"][: len(owner)], "op")
     more = ("profiler",) if profiler is not None else ()
     rows = [(*named, "wavefronts", "ideal", "bank_conflicts", *more)]
     for a in accesses:
+        width = f", {a.bytes} bytes" if isinstance(sources[a.name].bytes, tuple) else ""
+        op = f"{a.op}{width}" + (f" ({a.any_is})" if a.any_is else "")
         counts = str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)
         own = (profiler(a),) if profiler is not None else ()
-        rows.append((a.name, *owner.get(a.name, ()), operation_text(a, problem), *counts, *own))
-    table = columns(rows, set(range(len(named))))
-    return [*table, *_over_values(accesses), *_descriptor_lines(accesses), *_chosen_lanes(accesses)]
+        rows.append((a.name, *owner.get(a.name, ()), op, *counts, *own))
+    lines = columns(rows, set(range(len(named))))
+    for word, meaning in (("worst", "worst over all values"), ("uniform", "expected over uniform values")):
+        lines += [f"  ({word}): {meaning}"] if any(a.any_is == word for a in accesses) else []
+    by_itself = [f"  {a.name}: {_descriptor_text(a)}" for a in accesses if a.descriptor is not None]
+    chosen = [line for access in accesses for line in _chosen_lanes(access)]
+    return [*lines, *_apart(by_itself), *_apart(chosen)]
+
+
+def _apart(lines: list[str]) -> list[str]:
+    """Lines after an empty one; nothing where there are none."""
+    return ["", *lines] if lines else []
 
 
 def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:
@@ -142,7 +133,7 @@ def _head(problem: Problem | Block, target: str) -> list[str]:
     """What was asked, and an empty line."""
     what = tile_text(problem)
     if isinstance(problem, Block):
-        what = f"{len(problem.tiles)} tile{'s' * (len(problem.tiles) > 1)}"
+        what = count_text(len(problem.tiles), "tile")
     return [f"{problem.name}  {what}  on {target}", ""]
 
 
@@ -170,34 +161,32 @@ def _placed_lines(block: Block, rows: Iterable[_Row]) -> list[str]:
     return columns(lines, {0, 1, 2})
 
 
-def _table(result: Result) -> list[str]:
+def _bytes(found: Arrangement | BlockAudit) -> str:
+    """What all tiles take, and the most that they may."""
+    limit = f" of {found.max_bytes:,}" if found.max_bytes is not None else ""
+    return f"  bytes      {found.bytes:,}{limit}"
+
+
+def _table(result: Result) -> Iterator[str]:
     """What a formula looks up, which takes no shared memory but is not free."""
     layout = result.layout
-    found = lookups(offset_expression(layout)) if layout is not None and layout.lookup else ()
-    lines = []
-    for one in found:
-        count = len(one.values)
-        size = count * (2 if max(one.values) < 1 << 16 else 4)
-        lines.append(
-            f"  table      {count:,} entries, {size:,} bytes of global memory; a load to look one up"
-        )
-    return lines
+    for one in lookups(offset_expression(layout)) if layout is not None and layout.lookup else ():
+        yield f"  table      {_looked_up(len(one.values), 2 if max(one.values) < 1 << 16 else 4)}"
 
 
-def _chosen_lanes(accesses: Sequence[AccessReport]) -> list[str]:
+def _looked_up(count: int, each: int) -> str:
+    return f"{count:,} entries, {count * each:,} bytes of global memory; a load to look one up"
+
+
+def _chosen_lanes(access: AccessReport) -> Iterator[str]:
     """Which thread handles what, where that was chosen."""
-    lines = []
-    for access in accesses:
-        if access.index is not None:
-            loops = "".join(f", {name} < {trips}" for name, trips in (access.loops or {}).items())
-            where = f"; only where {abridged(access.where)}" if access.where is not None else ""
-            lines.append(f"  {access.name}: [{', '.join(map(abridged, access.index))}] for tid{loops}{where}")
-            for table in tables((*access.index, access.where or "")):
-                size = 2 * len(table)
-                lines.append(
-                    f"    {len(table):,} entries, {size:,} bytes of global memory; a load to look one up"
-                )
-    return ["", *lines] if lines else []
+    if access.index is None:
+        return
+    loops = "".join(f", {name} < {trips}" for name, trips in (access.loops or {}).items())
+    where = f"; only where {abridged(access.where)}" if access.where is not None else ""
+    yield f"  {access.name}: [{', '.join(map(abridged, access.index))}] for tid{loops}{where}"
+    for table in tables((*access.index, access.where or "")):
+        yield f"    {_looked_up(len(table), 2)}"
 
 
 def _estimated(took: Estimate) -> str:
@@ -214,42 +203,22 @@ def rounds_text(grown: ModelGrowth) -> str:
     )
 
 
-def operation_text(access: AccessReport, problem: Problem | Block) -> str:
-    """The op, with what was chosen and what the counts stand for."""
-    source = next(a for a in problem.accesses if a.name == access.name)
-    chosen = f", {access.bytes} bytes" if isinstance(source.bytes, tuple) else ""
-    return f"{access.op}{chosen}" + (f" ({access.any_is})" if access.any_is else "")
-
-
-def _over_values(accesses: Sequence[AccessReport]) -> list[str]:
-    """What the counts of accesses stand for whose lanes choose at run time."""
-    meaning = {"worst": "worst over all values", "uniform": "expected over uniform values"}
-    return [
-        f"  ({word}): {text}" for word, text in meaning.items() if any(a.any_is == word for a in accesses)
-    ]
-
-
-def _verdict(result: Result, seconds: float | None) -> str:
-    what = "no bank conflicts" if not result.excess else f"{result.excess} excess wavefronts remain"
-    if not result.excess and any(a.any_is for a in result.accesses):
-        what = "no more wavefronts than the values need"
-    proof = result.proof
-    if result.status is Status.OPTIMAL:
-        return f"optimal: {what}, {best_as(result.excess, proof)}; verified at every lane"
-    after = f" after {seconds:.1f} s" if seconds is not None else ""
-    if result.excess:
-        what = f"{result.excess} excess wavefronts found, {proof.excess.lower_bound} proved to be needed"
-    elif result.bytes != proof.bytes.lower_bound:
-        what += f"; {result.bytes:,} bytes found, {proof.bytes.lower_bound:,} proved to be needed"
-    return f"{result.status}{after}: {what}; not proved best; verified at every lane"
-
-
-def _block_verdict(found: Arrangement) -> str:
-    """What was found of several tiles, and whether it is proved best."""
+def _verdict(found: Result | Arrangement, accesses: Sequence[AccessReport], seconds: float | None) -> str:
+    """What was found, and whether it is proved best."""
     what = f"{found.excess} excess wavefronts remain" if found.excess else "no bank conflicts"
-    optimal = found.status is Status.OPTIMAL
-    proved = best_as(found.excess, found.proof) if optimal else "not proved best"
-    return f"{found.status}: {what}, {proved}; verified at every lane and base"
+    if not found.excess and any(a.any_is for a in accesses):
+        what = "no more wavefronts than the values need"
+    proof, verified = found.proof, "verified at every lane"
+    if isinstance(found, Arrangement):
+        verified += " and base"
+    if found.status is Status.OPTIMAL:
+        return f"optimal: {what}, {best_as(found.excess, proof)}; {verified}"
+    after = f" after {seconds:.1f} s" if seconds is not None else ""
+    if found.excess:
+        what = f"{found.excess} excess wavefronts found, {proof.excess.lower_bound} proved to be needed"
+    elif found.bytes != proof.bytes.lower_bound:
+        what += f"; {found.bytes:,} bytes found, {proof.bytes.lower_bound:,} proved to be needed"
+    return f"{found.status}{after}: {what}; not proved best; {verified}"
 
 
 def best_as(excess: float | None, proof: Proof) -> str:
@@ -265,45 +234,33 @@ def best_as(excess: float | None, proof: Proof) -> str:
 
 def audit_report(problem: Problem | Block, audit: Audit | BlockAudit) -> str:
     """The human report of a check."""
-    if isinstance(problem, Problem):
-        assert isinstance(audit, Audit)
-        return _audited_tile(problem, audit)
-    assert isinstance(audit, BlockAudit)
-    return _audited_block(problem, audit)
-
-
-def _audited_tile(problem: Problem, audit: Audit) -> str:
-    lines = [
-        *_head(problem, audit.target),
-        f"  offset     {audit.offset or 'a table'}  (elements)",
-        f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
-        f"  alignment  {audit.alignment_bytes} bytes",
-        "",
-    ]
-    lines += [*access_lines(problem, audit.accesses, _counted), "", *_profiler(audit), ""]
-    lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
-    verdict = (
-        "the layout cannot hold the tile" if audit.status is AuditStatus.INFEASIBLE else "no bank conflicts"
-    )
-    if audit.status is not AuditStatus.INFEASIBLE and audit.excess:
-        verdict = f"{audit.excess:,} excess wavefronts"
-    lines += ["", f"  {verdict}"] if audit.findings else [f"  {verdict}"]
-    return "\n".join(lines) + "\n"
-
-
-def _audited_block(block: Block, audit: BlockAudit) -> str:
-    """The same of several tiles."""
-    rows = [(p.tile, str(p.audit.offset), p, p.audit.bytes, p.audit.excess) for p in audit.tiles]
-    limit = f" of {audit.max_bytes:,}" if audit.max_bytes is not None else ""
-    lines = [*_head(block, audit.target), *_placed_lines(block, rows), ""]
-    lines += [f"  bytes      {audit.bytes:,}{limit}", ""]
-    lines += [*access_lines(block, [a for part in audit.tiles for a in part.audit.accesses]), ""]
-    lines += [f"  {finding.kind}: {finding.message}" for finding in audit.findings]
-    lines += [f"  {part.tile}: {f.kind}: {f.message}" for part in audit.tiles for f in part.audit.findings]
+    lines = _head(problem, audit.target)
+    if isinstance(audit, Audit):
+        said = [("", finding) for finding in audit.findings]
+        lines += [
+            f"  offset     {audit.offset or 'a table'}  (elements)",
+            f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
+            f"  alignment  {audit.alignment_bytes} bytes",
+            "",
+            *access_lines(problem, audit.accesses, _counted),
+            "",
+            *_profiler(audit),
+            "",
+        ]
+    else:
+        assert isinstance(problem, Block)
+        said = [("", finding) for finding in audit.findings]
+        said += [(f"{part.tile}: ", finding) for part in audit.tiles for finding in part.audit.findings]
+        rows = [(p.tile, str(p.audit.offset), p, p.audit.bytes, p.audit.excess) for p in audit.tiles]
+        lines += [*_placed_lines(problem, rows), "", _bytes(audit), ""]
+        lines += [*access_lines(problem, [a for part in audit.tiles for a in part.audit.accesses]), ""]
+    lines += [f"  {whose}{finding.kind}: {finding.message}" for whose, finding in said]
+    lines += [""] if said else []
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
     if audit.status is AuditStatus.INFEASIBLE:
-        verdict = "the block cannot hold its tiles so"
-    return "\n".join([*lines, "", f"  {verdict}"]) + "\n"
+        one = isinstance(audit, Audit)
+        verdict = "the layout cannot hold the tile" if one else "the block cannot hold its tiles so"
+    return "\n".join([*lines, f"  {verdict}", ""])
 
 
 def _profiler(audit: Audit) -> list[str]:
@@ -330,14 +287,6 @@ def _counted(access: AuditedAccess) -> str:
 # What the hardware does by itself ----------------------------------------------------------------
 
 
-def _descriptor_lines(accesses: Sequence[AccessReport]) -> list[str]:
-    """A line for each access that no lane executes, an empty one first; nothing where there is none."""
-    lines = [
-        f"  {access.name}: {_descriptor_text(access)}" for access in accesses if access.descriptor is not None
-    ]
-    return ["", *lines] if lines else []
-
-
 def _cluster_lines(block: Resources) -> list[str]:
     """A line about the cluster that the block belongs to, where it does."""
     if block.cluster is None:
@@ -352,9 +301,9 @@ def _descriptor_text(access: AccessReport) -> str:
         case TensorMap() as found:
             box = "x".join(map(str, found.box))
             dims = ", ".join(map(str, found.box_dim))
-            said = f"{_number_of(found.boxes, 'box', 'boxes')} of {box}, boxDim {{{dims}}}, {found.swizzle}"
+            said = f"{count_text(found.boxes, 'box', 'boxes')} of {box}, boxDim {{{dims}}}, {found.swizzle}"
             if found.multicast > 1:
-                each = _number_of(found.boxes // found.multicast, "box", "boxes")
+                each = count_text(found.boxes // found.multicast, "box", "boxes")
                 said += f", {each} by each of {found.multicast} blocks of the cluster to all of them"
         case MatrixDescriptor() as found:
             rows, depth = found.shape
@@ -362,19 +311,15 @@ def _descriptor_text(access: AccessReport) -> str:
             said = (
                 f"{found.major}-major, mode {found.mode} (code {found.code}), offsets: leading "
                 f"{found.leading_byte_offset:,}, stride {found.stride_byte_offset:,}; "
-                f"{_number_of(found.instructions, 'instruction', 'instructions')} of {side}{rows} k{depth}"
+                f"{count_text(found.instructions, 'instruction')} of {side}{rows} k{depth}"
             )
         case BulkCopy() as found:
-            said = f"{_number_of(found.copies, 'copy', 'copies')} of {found.bytes:,} bytes"
+            said = f"{count_text(found.copies, 'copy', 'copies')} of {found.bytes:,} bytes"
         case None:
             return ""
     rules = engine(BY_ITSELF[access.op])
     unproven = "" if rules.confidence == "measured" else f"; {rules.name} by {rules.confidence}, not run"
     return f"{said}; base: a multiple of {found.alignment_bytes:,} bytes{unproven}"
-
-
-def _number_of(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"
 
 
 # Tables ------------------------------------------------------------------------------------------
@@ -390,3 +335,8 @@ def columns(rows: Sequence[Sequence[str]], left: Set[int]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines of at most `width` characters, those after the first indented once more."""
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ") or [""]
