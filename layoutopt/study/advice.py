@@ -16,6 +16,7 @@ import msgspec
 from layoutopt.engine.estimate import timing_of
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Estimate, Status
+from layoutopt.problems.text import count_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.study.comparison import Comparison, Recommendation, Row
 
@@ -79,7 +80,7 @@ def recommend(
     elif not timed or (sound is not None and sound.time is None):
         doubt = f"; {_LATE}, so wavefronts decide"
     elif len(timed) < len(usable):
-        doubt, usable = f"; for {_count(len(usable) - len(timed), 'other row')}, {_LATE}", timed
+        doubt, usable = f"; for {count_text(len(usable) - len(timed), 'other row')}, {_LATE}", timed
     better = [r for r in usable if sound is not None and _clearly_faster(r, sound)]
     if sound is not None and not better:
         text = _kept(sound, _no_faster(sound, min(usable, key=_time)))
@@ -148,7 +149,7 @@ def _replaced(row: Row, used: Row | None, rows: Sequence[Row]) -> str:
 
 
 def _figures(row: Row) -> str:
-    conflicts = "no bank conflicts" if not row.excess else _count(row.excess, "excess wavefront")
+    conflicts = "no bank conflicts" if not row.excess else count_text(row.excess, "excess wavefront")
     return f"{row.offset} has {conflicts} in {row.bytes:,} bytes"
 
 
@@ -166,7 +167,7 @@ def _against(mine: Row, other: Row) -> list[str]:
     if mine.blocks_per_sm is not None and other.blocks_per_sm is not None:
         fewer = difference(mine.blocks_per_sm - other.blocks_per_sm, "block")
         both = f" per SM ({mine.blocks_per_sm}, not {other.blocks_per_sm})"
-        same = f"same {_count(mine.blocks_per_sm, 'block')} per SM (limited by {mine.limited_by})"
+        same = f"same {count_text(mine.blocks_per_sm, 'block')} per SM (limited by {mine.limited_by})"
         parts.append(fewer + both if fewer else same)
     if (mine.pipeline_stages or 0) <= _STAGES_THAT_MATTER:
         stages = (mine.pipeline_stages or 0) - (other.pipeline_stages or 0)
@@ -180,9 +181,4 @@ def _against(mine: Row, other: Row) -> list[str]:
 
 def difference(value: float, noun: str) -> str:
     """`12 more bytes`, `1 fewer byte`; empty for no difference."""
-    word = "more" if value > 0 else "fewer"
-    return f"{abs(value):,} {word} {noun}{'s' if abs(value) != 1 else ''}" if value else ""
-
-
-def _count(value: float, noun: str) -> str:
-    return f"{value:,} {noun}{'s' if value != 1 else ''}"
+    return count_text(abs(value), f"{'more' if value > 0 else 'fewer'} {noun}") if value else ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -119,30 +119,36 @@ def _restrided(node: Node, found: Sequence[tuple[Path, str, int]], value: int, o
         yield Edit("constant", _with(node, changed), text, distance)
 
 
-def _constants(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, int]]:
-    """Every constant that a product, a division or a remainder has: where, of which operator, its value."""
+def operands(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, Node]]:
+    """Every operand in a formula: its path of operand numbers, its operator, and itself."""
     if isinstance(node, Op):
         for k, arg in enumerate(node.args):
-            right = node.symbol == "*" or (node.symbol in ("//", "%") and k == 1)
-            if right and isinstance(arg, Const) and arg.value > 0:
-                yield (*path, k), node.symbol, arg.value
-            yield from _constants(arg, (*path, k))
+            yield (*path, k), node.symbol, arg
+            yield from operands(arg, (*path, k))
+
+
+def _constants(node: Node) -> Iterator[tuple[Path, str, int]]:
+    """Every constant that a product, a division or a remainder has: where, of which operator, its value."""
+    for path, symbol, arg in operands(node):
+        right = symbol == "*" or (symbol in ("//", "%") and path[-1] == 1)
+        if right and isinstance(arg, Const) and arg.value > 0:
+            yield path, symbol, arg.value
 
 
 def _with(node: Node, values: Mapping[Path, int]) -> Node:
     """`node` with other constants at these places."""
     for path, value in values.items():
-        node = changed_at(node, path, lambda _, value=value: Const(value))  # type: ignore[misc]
+        node = changed_at(node, path, Const(value))
     return node
 
 
-def changed_at(node: Node, path: Path, change: Callable[[Node], Node]) -> Node:
-    """`node` with the operand at a path of operand numbers changed."""
+def changed_at(node: Node, path: Path, other: Node) -> Node:
+    """`node` with another operand at a path of operand numbers."""
     if not path:
-        return change(node)
+        return other
     assert isinstance(node, Op)
     args = list(node.args)
-    args[path[0]] = changed_at(args[path[0]], path[1:], change)
+    args[path[0]] = changed_at(args[path[0]], path[1:], other)
     return Op(node.symbol, tuple(args))
 
 
@@ -165,36 +171,23 @@ def _row_major(tile: Tile) -> Node:
 
 
 def _masks(node: Node, tile: Tile, vector: int, period: int) -> Iterator[Edit]:
-    """Bits of a coordinate, or of the offset itself, XORed into the offset or into the fastest coordinate."""
+    """Bits of a coordinate XORed into the offset or into the fastest coordinate."""
     low, high = (vector - 1).bit_length(), (period - 1).bit_length()
     ranges = coordinate_ranges(tile.shape)
     last = Var(f"x{len(tile.shape) - 1}")
     alone = _stands_alone(node, last)
-    sources = [(Var(name), top) for name, (_, top) in ranges.items() if top]
-    for source, top in sources:
-        for start, bits in _fields(top.bit_length(), high - low):
+    for source, width in ((Var(name), top.bit_length()) for name, (_, top) in ranges.items()):
+        for start, bits in itertools.product(range(width), range(1, min(width, high - low) + 1)):
+            if start + bits > width:
+                continue
+            run = Op("%", (Op("//", (source, Const(1 << start))), Const(1 << bits)))
             for to in range(low, high - bits + 1):
-                field = _field(source, start, bits, to)
-                flip = simplify(field, ranges)
-                text = to_text(flip)
-                distance = bits + start / 64
+                flip = simplify(Op("*", (run, Const(1 << to))), ranges)
+                text, distance = to_text(flip), bits + start / 64
                 if alone and source != last and 1 << (to + bits) <= tile.shape[-1]:
                     inner = substituted(node, {last.name: Op("^", (last, flip))})
                     yield Edit("mask", inner, f"XOR {text} into {last.name}", distance)
-                whole = Op("^", (node, flip))
-                yield Edit("mask", whole, f"XOR {text} into the offset", distance + 0.5)
-
-
-def _fields(width: int, most: int) -> Iterator[tuple[int, int]]:
-    """First bit and number of bits of every run in so many bits."""
-    for start in range(width):
-        for bits in range(1, min(width - start, most) + 1):
-            yield start, bits
-
-
-def _field(source: Node, start: int, bits: int, to: int) -> Node:
-    run = Op("%", (Op("//", (source, Const(1 << start))), Const(1 << bits)))
-    return Op("*", (run, Const(1 << to)))
+                yield Edit("mask", Op("^", (node, flip)), f"XOR {text} into the offset", distance + 0.5)
 
 
 def _stands_alone(node: Node, variable: Var) -> bool:

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError
-from layoutopt.expressions.grammar import Const, Node, Op
+from layoutopt.expressions.grammar import Const
 from layoutopt.ground.budget import Budget
-from layoutopt.study.edits import changed_at
+from layoutopt.study.edits import changed_at, operands
 from layoutopt.study.in_use import InUse
 from layoutopt.study.instruction import Instruction, place_text
 
@@ -167,22 +167,13 @@ def _address_form(used: InUse, budget: Budget) -> Iterator[Finding]:
     if used.node is None or used.refused:
         return
     flipped = 0
-    for path, _ in _xor_operands(used.node):
+    for path in (path for path, symbol, _ in operands(used.node) if symbol == "^" and path[-1] == 1):
         if used.case.problem.tile.elements > _QUICK and budget.spent:
             return
         with suppress(LayoutError):
-            without = used.case.table(changed_at(used.node, path, lambda _: Const(0)))
+            without = used.case.table(changed_at(used.node, path, Const(0)))
             flipped |= int(np.bitwise_or.reduce(without ^ used.table))
     needed, own = 1 << max(flipped, 0).bit_length(), used.alignment
     if needed > own:
         text = f"the base needs {own} bytes of alignment; {needed} if the XOR is applied to addresses"
         yield Finding("alignment", text, details={"offset_form": own, "address_form": needed})
-
-
-def _xor_operands(node: Node, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Node]]:
-    """The right operand of every `^`, with its path of child numbers."""
-    if isinstance(node, Op):
-        if node.symbol == "^":
-            yield (*path, 1), node.args[1]
-        for k, arg in enumerate(node.args):
-            yield from _xor_operands(arg, (*path, k))
