@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from layoutopt.study.check import Audit, check
     from layoutopt.study.compare import compare
     from layoutopt.study.comparison import Comparison
-    from layoutopt.study.explain import explain
-    from layoutopt.study.explanation import Explanation
+    from layoutopt.study.explain import Explanation, explain
     from layoutopt.sweeps.sweep import Sweep, sweep
 
 _HOMES = {
@@ -57,7 +56,7 @@ _HOMES = {
     "Block": "layoutopt.problems.types",
     "Comparison": "layoutopt.study.comparison",
     "Conversion": "layoutopt.ownership.conversion",
-    "Explanation": "layoutopt.study.explanation",
+    "Explanation": "layoutopt.study.explain",
     "Layout": "layoutopt.layout.layout",
     "Problem": "layoutopt.files.python",
     "Result": "layoutopt.problems.answer",

@@ -11,7 +11,7 @@ from layoutopt.problems.text import listed, tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.report.text import rounds_text, wrapped
 from layoutopt.search.same_layout import groups
-from layoutopt.study.explanation import BlockExplanation, Explanation
+from layoutopt.study.explain import BlockExplanation, Explanation
 
 _NAMED: Final = 8  # linearisations that are told by name
 

@@ -94,26 +94,20 @@ def best(
         budget: the time there is; the first batch is counted in any case.
     """
     least: tuple[float, int] = math.inf, 0  # weighted excess and last offset of the best
-    found, found_operations = None, 0
+    ties: list[Layout] = []
     for batch in counter.batches(((layout, layout.table().ravel()) for layout in layouts), budget):
         if least[0] <= floor and min(last for _, last, _ in batch) >= least[1]:
             break
-        fitting = [
-            ((excess, last), layout)
-            for excess, last, layout in batch
-            if max_bytes is None or last + layout.element_bytes <= max_bytes
-        ]
-        best_of_batch = min((counts for counts, _ in fitting), default=least)
-        if best_of_batch < least:
-            least, found = best_of_batch, None
-        # Index operations take far longer to count than excess, so only ties for the best are compared.
-        for layout in (layout for counts, layout in fitting if counts == least):
-            if found is not None and budget.spent:
-                break
-            index_operations = operations(offset_expression(layout))
-            if found is None or index_operations < found_operations:
-                found, found_operations = layout, index_operations
-    return found
+        for excess, last, layout in batch:
+            if max_bytes is not None and last + layout.element_bytes > max_bytes:
+                continue
+            if not ties or (excess, last) < least:
+                least, ties = (excess, last), []
+            if (excess, last) == least:
+                ties.append(layout)
+    # Index operations take far longer to count than excess, so only ties for the best are compared.
+    compared = itertools.chain(ties[:1], budget.while_left(ties[1:]))
+    return min(compared, key=lambda layout: operations(offset_expression(layout)), default=None)
 
 
 def plainly(space: Space, element_bytes: int) -> Iterator[Layout]:

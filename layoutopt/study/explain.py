@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypedDict, Unpack, overload
+from typing import Any, Final, Literal, TypedDict, Unpack, overload
 
 import msgspec
+from msgspec import Struct
 
 from layoutopt.accesses.lower import offset_formula
 from layoutopt.errors import ExpressionError, ProblemFileError
@@ -18,9 +19,10 @@ from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import Budget
+from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
@@ -29,16 +31,100 @@ from layoutopt.search.block import solve
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
-from layoutopt.study.explanation import ALLOWED, BlockExplanation, ExplainedTile, Explanation, Relaxation
 from layoutopt.study.in_use import formula_in_use
 from layoutopt.study.known import Solved, solved
 from layoutopt.study.phase_words import why
-from layoutopt.study.relaxations import QUESTION_SHARE, Relaxations, names, of_constraints
+from layoutopt.study.relaxations import QUESTION_SHARE, Relaxation, Relaxations, names, of_constraints
 
 # Share of the time that the first search may use; the questions after it have the rest.
 _SEARCH_SHARE: Final = 0.5
 # Of several tiles: for the search over all of them, and of what is left, for the same without the budget.
 _ARRANGE_SHARE: Final = 0.3
+# The scope of "no layout": other constraints might have one.
+ALLOWED: Final = "the layouts that the constraints allow"
+
+
+class Explanation(Versioned, frozen=True):
+    """Why.
+
+    Attributes:
+        conflict_free: whether a layout without conflicts exists; None where that is open.
+        scope: the layouts for which `conflict_free` holds when it is false, and `lower_bound`.
+        lower_bound: of the excess, where `weighted` of the weighted excess.
+        evidence: what the bound rests on.
+        excess, weighted_excess: of the best layout found; None without one.
+        offset: that layout.
+        clique: words that pairwise meet, more than banks, as in a certificate.
+        clashing_accesses: accesses that cannot all be served without conflicts; without any one of
+            them the others of these can, where `clash_is_minimal`.
+        other_clashes: more sets of that kind, each found with one of `clashing_accesses` left out.
+        relaxations: what to give up.
+        reasons: sentences and drawings for people.
+        widths: where the file leaves widths open, those that the solver chose, in bytes by access name;
+            all else is about them.
+        decided_by: what decided that nothing is better, as in a result.
+        model: what the model took to find the layout, as in a result.
+        weighted: whether accesses weigh other than 1.
+    """
+
+    problem: str
+    target: str
+    conflict_free: bool | None
+    scope: str
+    lower_bound: int | float
+    evidence: str
+    excess: int | float | None
+    weighted_excess: int | float | None
+    offset: str | None
+    clique: dict[str, Any] | None
+    clashing_accesses: tuple[str, ...]
+    clash_is_minimal: bool
+    other_clashes: tuple[tuple[str, ...], ...]
+    relaxations: tuple[Relaxation, ...]
+    reasons: tuple[str, ...]
+    widths: dict[str, int]
+    decided_by: str | None = None
+    model: ModelGrowth | None = None
+    weighted: bool = False
+    schema_: Literal["layoutopt.explanation/1"] = "layoutopt.explanation/1"
+
+
+class ExplainedTile(Struct, frozen=True):
+    """A tile, or tiles that share a layout, as if there were no others."""
+
+    tiles: tuple[str, ...]
+    explanation: Explanation
+
+
+class BlockExplanation(Versioned, frozen=True):
+    """Why several tiles come out as they do.
+
+    Attributes:
+        conflict_free: whether all tiles without conflicts fit; None where that is open.
+        scope: the layouts for which that holds when it is false, and `lower_bound`.
+        lower_bound: of the weighted excess of all tiles together.
+        excess, weighted_excess, bytes: of the best layouts found; None without one.
+        max_bytes: the budget.
+        clashing_accesses: of single tiles, accesses that cannot all be served without conflicts.
+        relaxations: what to give up of what all tiles share.
+        reasons: sentences about all tiles together.
+        tiles: one by one, without the budget.
+    """
+
+    problem: str
+    target: str
+    conflict_free: bool | None
+    scope: str
+    lower_bound: int | float
+    excess: int | float | None
+    weighted_excess: float | None
+    bytes: int | None
+    max_bytes: int | None
+    clashing_accesses: tuple[str, ...]
+    relaxations: tuple[Relaxation, ...]
+    reasons: tuple[str, ...]
+    tiles: tuple[ExplainedTile, ...]
+    schema_: Literal["layoutopt.tile_set_explanation/1"] = "layoutopt.tile_set_explanation/1"
 
 
 class Options(TypedDict, total=False):

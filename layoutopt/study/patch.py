@@ -75,7 +75,6 @@ class Patch:
         text: of the file.
         arrays: those that were looked at.
         before, after: the launch of the machine code, evaluated.
-        shared_bytes: dynamic shared memory that the launch needs now.
         gpu: whose banks count.
     """
 
@@ -83,8 +82,12 @@ class Patch:
     arrays: tuple[Moved, ...]
     before: Evaluation
     after: Evaluation
-    shared_bytes: int
     gpu: Device
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory that the launch needs now."""
+        return self.after.launch.shared_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,12 @@ class _Kernel:
     module: Module
     evaluation: Evaluation
 
+    @classmethod
+    def launched(cls, module: Module, program: Program, launch: Launch, request: Request) -> _Kernel:
+        """A program of the file, evaluated."""
+        steps, budget = request.most_steps, request.budget
+        return cls(module, evaluate(program, launch, request.gpu, most_steps=steps, budget=budget))
+
     def arrays(self) -> dict[str, Array]:
         """The shared arrays of the kernel by their names in the PTX, as they lie in the machine code."""
         program = self.evaluation.program
@@ -133,6 +142,57 @@ class _Kernel:
             size = self.evaluation.launch.shared_bytes
             found[variable.name] = Array(variable.name, start, size, variable.name)
         return found
+
+    def steps(self, array: Array) -> dict[int, Memory]:
+        """Instructions that touch an array, by index."""
+        found = {}
+        for index, tally in sorted(self.evaluation.tallies.items()):
+            step = self.evaluation.program.steps[index]
+            reaches = tally.low < tally.high and tally.low < array.start + array.size
+            if not isinstance(step.action, Memory) or step.action.operation is None or not reaches:
+                continue
+            if array.start < tally.high:
+                if tally.low < array.start or tally.high > array.start + array.size:
+                    beyond = f"{step.text} reaches beyond the array: it cannot be moved"
+                    raise ProblemFileError(array.name, beyond)
+                found[index] = step.action
+        return found
+
+    def costs(self) -> tuple[int, ...]:
+        """Wavefronts, none of which may rise: at most and at least, of what is profiled and of all."""
+        found = [int(not self.evaluation.bounded), int(self.evaluation.ended), 0, 0, 0, 0]
+        for index, tally in self.evaluation.tallies.items():
+            action = self.evaluation.program.steps[index].action
+            assert isinstance(action, Memory)
+            for k, part in enumerate((tally.worst, tally.best)):
+                wavefronts = (2 if action.doubled else 1) * (tally.wavefronts + part)
+                found[2 + k] += wavefronts * (action.counter is not None)
+                found[4 + k] += wavefronts
+        return tuple(found)
+
+    def touched(self, array: Array) -> dict[bool, IntArray] | None:
+        """Threads of the first block and the bytes of an array that they store (True), and all they reach.
+
+        Columns in order, each once; None where not all of them are known.
+        """
+        found: dict[bool, list[IntArray]] = {kind: [np.zeros((2, 0), np.int64)] for kind in (True, False)}
+        for k, action in self.steps(array).items():
+            assert action.operation is not None
+            traces = self.evaluation.traces.get(k, [])
+            if self.evaluation.tallies[k].unknown or sum(len(t.warps) for t in traces) > MOST_TRACED_ROWS:
+                return None
+            addressed = np.arange(32) < (8 * action.operation.matrices or 32)
+            for one in traces:
+                lanes = one.lanes & addressed
+                thread = np.broadcast_to(one.warps[:, None] * 32 + np.arange(32), lanes.shape)[lanes]
+                first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
+                places = np.unique(np.stack([thread, first]), axis=1)
+                every = np.repeat(places, action.width_bytes, axis=1)
+                every[1] += np.tile(np.arange(action.width_bytes), places.shape[1])
+                found[False].append(every)
+                if action.kind not in ("load", "ldmatrix"):
+                    found[True].append(every)
+        return {kind: np.unique(np.concatenate(some, axis=1), axis=1) for kind, some in found.items()}
 
 
 def patch(text: str, origin: str, program: Program, request: Request) -> Patch:
@@ -151,7 +211,7 @@ def patch(text: str, origin: str, program: Program, request: Request) -> Patch:
         OutOfTime: the budget of the request is spent.
     """
     module = read_ptx(text, origin, request.budget)
-    first = now = _Kernel(module, _evaluated(program, request.launch, request))
+    first = now = _Kernel.launched(module, program, request.launch, request)
     chosen = _chosen(first, request)
     moved: list[Moved] = []
     search = Budget(request.time_limit)
@@ -159,14 +219,7 @@ def patch(text: str, origin: str, program: Program, request: Request) -> Patch:
         share = search.part(1 / (len(chosen) - number)).seconds or 0.0
         one, now = _move(now, symbol, replace(request, time_limit=share))
         moved.append(one)
-    launch = now.evaluation.launch
-    return Patch(
-        now.module.text, tuple(moved), first.evaluation, now.evaluation, launch.shared_bytes, request.gpu
-    )
-
-
-def _evaluated(program: Program, launch: Launch, request: Request) -> Evaluation:
-    return evaluate(program, launch, request.gpu, most_steps=request.most_steps, budget=request.budget)
+    return Patch(now.module.text, tuple(moved), first.evaluation, now.evaluation, request.gpu)
 
 
 def _chosen(kernel: _Kernel, request: Request) -> list[str]:
@@ -184,49 +237,33 @@ def _chosen(kernel: _Kernel, request: Request) -> list[str]:
     return list(arrays)
 
 
-def _steps_of(array: Array, evaluation: Evaluation) -> tuple[int, ...]:
-    """Instructions that touch an array, by index."""
-    found = []
-    for index, tally in evaluation.tallies.items():
-        action = evaluation.program.steps[index].action
-        if not isinstance(action, Memory) or action.operation is None or tally.high <= tally.low:
-            continue
-        if tally.low < array.start + array.size and array.start < tally.high:
-            if tally.low < array.start or tally.high > array.start + array.size:
-                raise ProblemFileError(
-                    array.name,
-                    f"{evaluation.program.steps[index].text} reaches beyond the array: it cannot be moved",
-                )
-            found.append(index)
-    return tuple(sorted(found))
-
-
 def _move(now: _Kernel, symbol: str, request: Request) -> tuple[Moved, _Kernel]:
     """One array with the best layout that is found for it, if that is to move it."""
     array = now.arrays()[symbol]
     if array.size == 0:
         raise ProblemFileError("--shared", f"expected the bytes of the dynamic array {array.name}, got 0")
-    used = UsedArray(array, _steps_of(array, now.evaluation))
-    tallies = [now.evaluation.tallies[k] for k in used.steps]
+    tallies = [now.evaluation.tallies[k] for k in now.steps(array)]
     stays = Moved(array.name, symbol, None, None, None, "no conflicts", array.size, array.size)
     if request.layout is not None:
-        moved = iter([replace(stays, layout=request.layout)])
+        proposed = iter([replace(stays, layout=request.layout)])
     elif request.array is None and all(tally.wavefronts == tally.phases for tally in tallies):
         return stays, now
     else:
-        moved = _found(now, used, stays, request)
+        proposed = _found(now, array, stays, request)
     best: tuple[Moved, _Kernel] | None = None
-    for one in moved:
+    for one in proposed:
         if one.layout is None:
             stays = replace(one, reason="no layout was found")
             continue
-        remap = _remap(one, array)
-        stays = replace(one, layout=None, reason="no layout of pads and XOR is better")
-        if not remap.moves:
-            continue
-        later, why = _with(now, symbol, remap, request)
-        stays = replace(stays, reason=why)
-        if later is None or (best is not None and _costs(best[1].evaluation) <= _costs(later.evaluation)):
+        try:
+            remap = remap_of(one.layout)
+        except LayoutError as error:
+            raise ProblemFileError(array.name, str(error)) from None
+        later, why = None, "no layout of pads and XOR is better"
+        if remap.moves:
+            later, why = _with(now, symbol, remap, request)
+        stays = replace(one, layout=None, reason=why)
+        if later is None or (best is not None and best[1].costs() <= later.costs()):
             continue
         best = replace(one, reason="", bytes_after=max(array.size, remap.size)), later
         if one.result is not None and one.result.excess == 0:
@@ -234,44 +271,35 @@ def _move(now: _Kernel, symbol: str, request: Request) -> tuple[Moved, _Kernel]:
     return best or (stays, now)
 
 
-def _remap(moved: Moved, array: Array) -> Remap:
-    assert moved.layout is not None
-    try:
-        return remap_of(moved.layout)
-    except LayoutError as error:
-        raise ProblemFileError(array.name, str(error)) from None
-
-
-def _found(now: _Kernel, used: UsedArray, stays: Moved, request: Request) -> Iterator[Moved]:
+def _found(now: _Kernel, array: Array, stays: Moved, request: Request) -> Iterator[Moved]:
     """Answers for the shapes that the array may have, the best first: a few that keep every access as it is,
     then a few that take apart what the assembler joined.
     """
-    narrow = widest(now.module, used.array.symbol, now.evaluation.program.name)
-    actions = [now.evaluation.program.steps[k].action for k in used.steps]
-    wide = any(
-        isinstance(a, Memory) and a.kind in ("load", "store") and a.width_bytes > narrow for a in actions
-    )
+    actions = now.steps(array)
+    used = UsedArray(array, tuple(actions))
+    narrow = widest(now.module, array.symbol, now.evaluation.program.name)
+    wide = any(a.kind in ("load", "store") and a.width_bytes > narrow for a in actions.values())
     search = Budget(request.time_limit)
     for most in (None, narrow) if wide else (None,):
         part = search.part(0.5 if wide and most is None else 1)
-        asked = list(_problems(Question(now.evaluation, used, request.shape, most), used, request))
+        asked = list(_problems(Question(now.evaluation, used, request.shape, most), array.size, request))
         found: list[tuple[tuple[float, float], Moved]] = []
         for number, (problem, written) in enumerate(asked):
             result = solve(problem, budget=part.part(1 / (len(asked) - number)), target=request.gpu)
             # Loops of a shape that was read off addresses count executions: no variable of the source does.
             in_source = written or not any(access.loops for access in problem.accesses)
-            known = result.layout is not None
-            cost = (float(result.excess or 0), float(result.bytes or 0)) if known else (math.inf, math.inf)
+            cost = (math.inf, math.inf)
+            if result.has_layout:
+                cost = float(result.excess or 0), float(result.bytes or 0)
             one = replace(stays, problem=problem, result=result, layout=result.layout, in_source=in_source)
             found.append((cost, one))
-            if cost <= (0, used.array.size):
+            if cost <= (0, array.size):
                 break
         yield from [one for _, one in sorted(found, key=lambda pair: pair[0])][:MOST_TRIED]
 
 
-def _problems(question: Question, used: UsedArray, request: Request) -> Iterator[tuple[Problem, bool]]:
-    """The array as problems of different shapes, and whether each is in the words of the source."""
-    size = used.array.size
+def _problems(question: Question, size: int, request: Request) -> Iterator[tuple[Problem, bool]]:
+    """An array as problems of different shapes, and whether each is in the source's words."""
     shapes = [question.extents]
     if request.shape is None:
         rows = [one for one in question.pitches() if math.prod(one) * question.element_bytes == size]
@@ -304,26 +332,12 @@ def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_K
     program = next(one for one in programs if one.name == entry)
     # The launch may name parameters as the source does.
     program = replace(program, parameters=now.evaluation.program.parameters)
-    later = _Kernel(module, _evaluated(program, launch, request))
-    before, after = (_costs(one.evaluation) for one in (now, later))
+    later = _Kernel.launched(module, program, launch, request)
+    before, after = now.costs(), later.costs()
     if any(b > a for a, b in zip(before, after, strict=True)) or before == after:
         return None, f"the layout found takes {after[-1]:,} wavefronts where {before[-1]:,} are taken now"
     _check_same_bytes(now, later, symbol, remap)
     return later, ""
-
-
-def _costs(evaluation: Evaluation) -> tuple[int, ...]:
-    """Wavefronts, none of which may rise: at most and at least, of what the profiler counts and of all."""
-    found = [int(not evaluation.bounded), int(evaluation.ended), 0, 0, 0, 0]
-    for index, tally in evaluation.tallies.items():
-        action = evaluation.program.steps[index].action
-        assert isinstance(action, Memory)
-        times = 2 if action.doubled else 1
-        most, least = (times * (tally.wavefronts + part) for part in (tally.worst, tally.best))
-        for k, wavefronts in enumerate((most, least)):
-            found[2 + k] += wavefronts * (action.counter is not None)
-            found[4 + k] += wavefronts
-    return tuple(found)
 
 
 def _check_same_bytes(now: _Kernel, later: _Kernel, moved: str, remap: Remap) -> None:
@@ -337,44 +351,11 @@ def _check_same_bytes(now: _Kernel, later: _Kernel, moved: str, remap: Remap) ->
     """
     arrays = now.arrays()
     for symbol, array in later.arrays().items():
-        before, after = (_touched(one, of) for one, of in ((now, arrays[symbol]), (later, array)))
+        before, after = now.touched(arrays[symbol]), later.touched(array)
         if before is None or after is None:
             continue
         for stored in (True, False):
             threads, offsets = before[stored]
-            if symbol == moved:
-                offsets = remap.apply(offsets)
-            expected = np.unique(np.stack([threads, offsets]), axis=1)
-            if not np.array_equal(expected, np.stack(after[stored])):
+            expected = np.stack([threads, remap.apply(offsets) if symbol == moved else offsets])
+            if not np.array_equal(np.unique(expected, axis=1), after[stored]):
                 raise VerificationError(f"{array.name}: the patched kernel reaches other bytes")
-
-
-def _touched(kernel: _Kernel, array: Array) -> dict[bool, tuple[IntArray, IntArray]] | None:
-    """Threads of the first block and the bytes of an array that they store (True), and all that they reach.
-
-    In order, each once; None where not all of them are known.
-    """
-    evaluation = kernel.evaluation
-    found: dict[bool, list[IntArray]] = {True: [], False: []}
-    for k in _steps_of(array, evaluation):
-        action, traces = evaluation.program.steps[k].action, evaluation.traces.get(k, [])
-        assert isinstance(action, Memory)
-        assert action.operation is not None
-        if evaluation.tallies[k].unknown or sum(len(one.warps) for one in traces) > MOST_TRACED_ROWS:
-            return None
-        addressed = 8 * action.operation.matrices or 32
-        for one in traces:
-            lanes = one.lanes & (np.arange(32) < addressed)
-            thread = np.broadcast_to(one.warps[:, None] * 32 + np.arange(32), lanes.shape)[lanes]
-            first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
-            places = np.unique(np.stack([thread, first]), axis=1)
-            every = np.repeat(places, action.width_bytes, axis=1)
-            every[1] += np.tile(np.arange(action.width_bytes), places.shape[1])
-            found[False].append(every)
-            if action.kind not in ("load", "ldmatrix"):
-                found[True].append(every)
-    nothing = np.zeros((2, 0), np.int64)
-    unique = {
-        kind: np.unique(np.concatenate([nothing, *some], axis=1), axis=1) for kind, some in found.items()
-    }
-    return {kind: (table[0], table[1]) for kind, table in unique.items()}

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.lower import with_widths
 from layoutopt.accesses.trace import LaneTrace, Trace, trace
@@ -28,7 +29,6 @@ from layoutopt.proof.reasons import BY_HAND, Search, every_layout
 from layoutopt.search.deal import lane_order
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve, solve_cases
-from layoutopt.study.explanation import Relaxation
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 _MAX_CLASH: Final = 16
@@ -38,6 +38,24 @@ _MAX_PAIRED: Final = 4
 QUESTION_SHARE: Final = 0.25
 # What global memory moves at least.
 _SECTOR_BYTES: Final = 32
+
+
+class Relaxation(Struct, frozen=True):
+    """Something to change or to give up, after which a layout without conflicts exists.
+
+    Attributes:
+        kind: edit, drop_access, narrower, lane_order, free_lanes, families or max_bytes.
+        access: what it concerns, if an access.
+        with_access: the access to make narrower with it, where one change alone does not help.
+        message: for people.
+        order: of a lane_order: lane k is to do what lane order[k] does now, in every warp.
+    """
+
+    kind: str
+    message: str
+    access: str | None = None
+    order: tuple[int, ...] = ()
+    with_access: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
