@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 from oracle.banks import weighted_excess
-from written import access_from, problem_of
+from written import problem_of
 
 from layoutopt.accesses.trace import trace
 from layoutopt.ground.budget import Budget
@@ -73,27 +73,26 @@ def test_never_worse_and_always_the_same(seed):
     assert (annealed(given, start, 0, 0, Budget()) == start).all()
 
 
-def test_rows_and_columns_of_a_square():
-    given = board(lines(8, 0), 8)
-    found = annealed(given, np.zeros(64, np.int64), 0, 6, Budget())
-    assert excess(given, found) == 0
-    assert (np.bincount(found) == 8).all()
-
-
-def test_what_has_no_conflict_keeps_none_while_columns_are_evened_out():
-    """Rows without conflicts, in as many columns as there are: all but one column is too high."""
-    given = board(lines(8), 16)
-    start = np.tile(np.arange(8), 8)
+@pytest.mark.parametrize(
+    ("lines", "banks", "start", "height"),
+    [
+        (lines(8, 0), 8, np.zeros(64, np.int64), 8),
+        # Rows without conflicts, in as many columns as there are: all but one column is too high.
+        (lines(8), 16, np.tile(np.arange(8), 8), 4),
+    ],
+    ids=["rows and columns", "rows"],
+)
+def test_conflicts_go_and_columns_are_evened_out(lines, banks, start, height):
+    given = board(lines, banks)
     found = annealed(given, start, 0, 6, Budget())
     assert excess(given, found) == 0
-    assert (np.bincount(found, minlength=16) == 4).all()
+    assert (np.bincount(found, minlength=banks) == height).all()
 
 
 def test_without_time_the_start_is_the_answer():
     budget = Budget()
     budget.stop()
-    given = board(lines(4, 0), 4)
-    assert (annealed(given, np.zeros(16, np.int64), 0, 6, budget) == 0).all()
+    assert (annealed(board(lines(4, 0), 4), np.zeros(16, np.int64), 0, 6, budget) == 0).all()
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
@@ -119,26 +118,14 @@ def test_without_a_compiler_nothing_is_annealed(monkeypatch):
     assert not Budget(1e6).affords(placement._seconds_to_compile())
 
 
-def stencil(name, taps):
-    """A block of 8x4x8 with a halo of one, filled cyclically: a warp is a plane of 4 rows of 8."""
-    fill = access_from(
-        "fill: store 4 [(tid + 256*c)//60, (tid + 256*c)//10%6, (tid + 256*c)%10]; c<3; where tid + 256*c < 600"
-    )
-    return problem_of(f"10x6x10 f32, 256 threads; name {name}", fill, *taps)
-
-
 def seven(budget):
-    """A stencil of seven points, and what is found for it."""
-
-    def tap(name, index, loop):
-        return {"name": name, "op": "load", "bytes": 4, "index": index, "for": loop}
-
-    taps = [
-        tap("z", ["tid//32 + 2*h", "tid//8%4 + 1", "tid%8 + 1"], {"h": 2}),
-        tap("y", ["tid//32 + 1", "tid//8%4 + 2*h", "tid%8 + 1"], {"h": 2}),
-        tap("x", ["tid//32 + 1", "tid//8%4 + 1", "tid%8 + c"], {"c": 3}),
-    ]
-    problem, gpu = stencil("seven", taps), device("sm_90")
+    """A stencil of seven points in a block of 8x4x8 with a halo of one, filled cyclically: a warp is a plane."""
+    at = "(tid + 256*c)"
+    problem, gpu = problem_of(f"""10x6x10 f32, 256 threads
+        fill: store 4 [{at}//60, {at}//10%6, {at}%10]; c<3; where {at} < 600
+        z: load 4 [tid//32 + 2*h, tid//8%4 + 1, tid%8 + 1]; h<2
+        y: load 4 [tid//32 + 1, tid//8%4 + 2*h, tid%8 + 1]; h<2
+        x: load 4 [tid//32 + 1, tid//8%4 + 1, tid%8 + c]; c<3"""), device("sm_90")  # fmt: skip
     lanes = trace(problem, gpu)
     sets = phase_sets(lanes, problem.tile, gpu)
     return lanes, free_assignment(sets, lanes, problem.tile, budget=budget, effort=0.1)
@@ -158,24 +145,24 @@ def doubled(numbers):
 def test_a_cache_that_is_damaged_or_full_costs_no_answer(tmp_path, monkeypatch):
     from numba.core import caching, config
 
+    def called():
+        function = whole(doubled)
+        assert function(np.ones(3, np.int32)).tolist() == [2, 2, 2]
+        return function.stats
+
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    ones = np.ones(3, np.int32)
-    assert whole(doubled)(ones).tolist() == [2, 2, 2]
+    called()
     kept = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     assert [path.suffix for path in kept] == [".nbc", ".nbi"]
     for damaged in kept:
         for data in (b"", damaged.read_bytes()[:30], b"no pickle"):
             damaged.write_bytes(data)
-            function = whole(doubled)
-            assert function(ones).tolist() == [2, 2, 2]
-            assert function.stats.cache_misses
-            again = whole(doubled)
-            assert again(ones).tolist() == [2, 2, 2]
-            assert again.stats.cache_hits  # what was damaged is there anew
+            assert called().cache_misses
+            assert called().cache_hits  # what was damaged is there anew
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     kept[1].unlink()
     monkeypatch.setattr(caching.IndexDataCacheFile, "_save_index", full)
-    assert whole(doubled)(ones).tolist() == [2, 2, 2]
+    called()

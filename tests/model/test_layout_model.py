@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import data_of
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data
@@ -27,6 +26,7 @@ from layoutopt.search.scene import Scene
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts/docs"))
 from print_model import readable
+from written import lines_of
 
 FAMILIES = [
     ["none", "xor"],
@@ -49,10 +49,10 @@ def asked(data, lanes, banks):
     lanes_touched = trace(problem, device)
     sets = phase_sets(lanes_touched, problem.tile, device)
     families = frozenset(problem.layout.families)
-    wide = [a for a in lanes_touched.accesses if a.width_elements > 1 and a.active.any()]
     starts = [
         (a.width_elements, np.array(np.unravel_index(np.unique(a.element[a.active]), problem.tile.shape)))
-        for a in wide
+        for a in lanes_touched.accesses
+        if a.width_elements > 1 and a.active.any()
     ]
     vector = max(a.width_elements for a in lanes_touched.accesses)
     bounds = space(problem.tile.shape, vector=vector, starts=tuple(starts), period=banks, families=families)
@@ -65,15 +65,14 @@ def grown(data, lanes, banks):
     problem, device = from_data(data), toy.toy_device(lanes, banks)
     scene = Scene(problem, device, trace(problem, device), Ask(conflict_free=True))
     stage = ReachFloor(scene, presolved=False)
-    stage._holds = lambda choice: bool(
-        (scene.phases(choice.candidate).costs(choice.masks) <= scene.phases(choice.candidate).ideal).all()
-    )
+
+    def holds(choice):
+        phases = scene.phases(choice.candidate)
+        return bool((phases.costs(choice.masks) <= phases.ideal).all())
+
+    stage._holds = holds
     stage._grow()
     return stage.best
-
-
-def swizzled(table, masks):
-    return [toy.apply(masks, v) for v in table]
 
 
 @pytest.mark.parametrize("block", range(6))
@@ -81,8 +80,7 @@ def test_smallest_layout_without_conflicts_of_tiny_tiles(block):
     reached = 0
     for seed in range(7000 + 25 * block, 7025 + 25 * block):
         data, plain, lanes, banks, _ = random_case(seed)
-        families = FAMILIES[seed % len(FAMILIES)]
-        data["layout"]["families"] = families
+        families = data["layout"]["families"] = FAMILIES[seed % len(FAMILIES)]
         shape = tuple(data["tile"]["shape"])
         best = toy.best(shape, plain, lanes, banks, families)
         found = grown(data, lanes, banks)
@@ -91,7 +89,7 @@ def test_smallest_layout_without_conflicts_of_tiny_tiles(block):
             assert found is not None, seed
             assert found.candidate.span == best[1], seed
         if found is not None:
-            offsets = swizzled(found.candidate.table(shape).tolist(), found.masks)
+            offsets = [toy.apply(found.masks, v) for v in found.candidate.table(shape).tolist()]
             assert len(set(offsets)) == math.prod(shape), seed
             assert max(offsets) + 1 == found.candidate.span, seed
             assert toy.sound(offsets, plain), seed
@@ -135,55 +133,27 @@ SPACES = [
 def test_pitches_come_by_rising_span_and_none_is_left_out(given):
     """As solutions of the model, and listed: the same."""
     most = math.prod(given.shape) + 6
-    found = list(by_span(given, most))
-    assert [c.span for c in found] == sorted(c.span for c in found)
+    found, by_model = list(by_span(given, most)), list(solved(given, most))
+    spans = [c.span for c in found]
+    assert spans == sorted(spans) == [c.span for c in by_model]
     assert len(set(found)) == len(found)
-    by_model = list(solved(given, most))
-    assert [c.span for c in by_model] == [c.span for c in found]
     assert set(by_model) == set(found)
     if given.stride_multiple == 1 and given.order is None and "pad" in given.families and not given.starts:
-        dims = len(given.shape)
-        wanted = {p for p in nested(given.shape, most) if all(pads(p, given.shape, 4))}
+        wanted = set(nested(given.shape, most, 4))
         natural = {p for p in wanted if "order" in given.families or list(p) == sorted(p, reverse=True)}
-        assert {pitches_of(c, dims) for c in found} == natural
+        assert {pitches_of(c, len(given.shape)) for c in found} == natural
 
 
-def nested(shape, most):
-    """Pitches under which every dimension lies inside or around every other, one of them at pitch 1."""
+def nested(shape, most, period):
+    """Pitches under which every dimension lies inside or around every other, by less than a period more than the
+    one inside takes, the first of them at pitch 1."""
     dims = [d for d, extent in enumerate(shape) if extent > 1]
     for pitches in np.ndindex(*(most + 1 if extent > 1 else 1 for extent in shape)):
         span = 1 + sum((shape[d] - 1) * pitches[d] for d in dims)
-        apart = all(
-            pitches[b] >= shape[a] * pitches[a] or pitches[a] >= shape[b] * pitches[b]
-            for a in dims
-            for b in dims
-            if a < b
-        )
-        if (
-            apart
-            and span <= most
-            and [pitches[d] for d in dims].count(1) == 1
-            and all(pitches[d] for d in dims)
-        ):
+        order = sorted((pitches[d], d) for d in dims)
+        pads = [pitch - inner * shape[d] for (inner, d), (pitch, _) in itertools.pairwise(order)]
+        if span <= most and all(0 <= pad < period for pad in pads) and [p for p, _ in order[:1]] in ([1], []):
             yield pitches
-
-
-def pads(pitches, shape, period):
-    """For each dimension, whether it follows the one inside it by less than a period."""
-    order = sorted((pitch, d) for d, pitch in enumerate(pitches) if pitch)
-    for (inner, a), (pitch, _) in itertools.pairwise(order):
-        yield pitch - inner * shape[a] < period
-
-
-def test_rules_on_pitches():
-    def first(given):
-        return pitches_of(next(by_span(given, 20)), 2)
-
-    assert first(space((3, 4), order=(1, 0))) == (1, 3)
-    assert first(space((3, 4), families=frozenset({"pad"}))) == (4, 1)
-    assert first(space((3, 4), stride_multiple=5, families=frozenset({"pad"}))) == (5, 1)
-    vectors = space((4, 4), vector=2, starts=((2, np.array([[0, 1], [0, 2]])),))
-    assert [pitches_of(c, 2) for c in by_span(vectors, 30)] == [(4, 1), (6, 1)]
 
 
 def test_pitches_as_digits():
@@ -191,51 +161,48 @@ def test_pitches_as_digits():
     assert linearisation((5, 1), space((3, 4))).family == "pad"
     assert linearisation((4, 0, 1), space((2, 1, 4))).table((2, 1, 4)).tolist() == list(range(8))
     assert linearisation((8, 4, 0, 1, 0), space((4, 2, 1, 4, 1))).family == "none"
+    vectors = space((4, 4), vector=2, starts=((2, np.array([[0, 1], [0, 2]])),))
+    assert [pitches_of(c, 2) for c in by_span(vectors, 30)] == [(4, 1), (6, 1)]
 
 
 def transposed():
     """A 4x4 tile of words, written by rows and read by columns, on a device of 4 lanes and 4 banks."""
-    access = {"op": "store", "bytes": 4, "for": {"i": 4}}
-    return data_of(
-        "4x4 f32, 4 threads; name toy; families order pad xor",
-        {**access, "name": "rows", "index": ["i", "tid"]},
-        {**access, "name": "columns", "op": "load", "index": ["tid", "i"]},
-    )
+    data = lines_of(4, lines=("rows", "columns"), families=["order", "pad", "xor"])
+    return LayoutModel(*asked(data, 4, 4), 16, ideal=True)
 
 
 def test_a_model_in_words():
-    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    model = transposed()
     _, first = model.solve(Budget(None))
     model.write_out(first.candidate)
     model.solve(Budget(None))
     parts = readable(model.asked, model.answers[-1])
     sizes = sum(len(parts[kind]) for kind in ("integers", "0 or 1")), len(parts["constraints"])
     assert sizes == model.asked.size
-    said = set(parts["constraints"])
-    assert {"mask_0_2 or mask_1_2 or e_4", "parity_0_12 = mask_0_3 xor mask_0_2"} <= said
-    assert {
+    assert {*parts["constraints"]} >= {
+        "mask_0_2 or mask_1_2 or e_4",
+        "parity_0_12 = mask_0_3 xor mask_0_2",
         "at_0_4 => pitch_0 = 4",
         "not at_0_4 => pitch_0 in 0..3, 5..",
         "at most one of e_4, y_4_1",
-    } <= said
+    }
     assert parts["minimise"][0].startswith("67108864 used + ")
     assert "used = 16" in parts["solution, and 0 for all others"]
 
 
 def test_what_is_written_out_binds_the_masks():
-    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    model = transposed()
     _, first = model.solve(Budget(None))
     assert (pitches_of(first.candidate, 2), first.masks, first.written) == ((4, 1), {}, False)
     model.write_out(first.candidate)
     while not (second := model.solve(Budget(None))[1]).written:
         model.write_out(second.candidate)
-    assert second.candidate.span == 16
     # Both bits of the bank are flipped, so that the columns differ.
-    assert set(second.masks) == {0, 1}
+    assert (second.candidate.span, set(second.masks)) == (16, {0, 1})
 
 
 def test_constraints_are_made_when_there_is_something_to_solve():
-    model = LayoutModel(*asked(transposed(), 4, 4), 16, ideal=True)
+    model = transposed()
     _, first = model.solve(Budget(None))
     made = model.model.size
     model.write_out(first.candidate)

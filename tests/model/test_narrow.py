@@ -6,15 +6,14 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from conftest import ROOT
 from emit_programs import emit
 from oracle import toy
-from written import data_of, one_tile, problem_of, reads, saved
+from written import data_of, one_tile, problem_of, reads, refused_with, rows_of, saved
 
 from layoutopt import Status, check, compare, explain, load, solve
 from layoutopt.accesses.lower import byte_table, over_elements, stored
 from layoutopt.codegen.languages import plan
-from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
@@ -59,43 +58,33 @@ def random_case(seed):
     return problem, plain, lanes, banks, families
 
 
-def cost(table, plain, bits, banks):
-    """Excess: wavefronts beyond what the same words would take if spread evenly."""
-    total = 0
-    for _, starts in plain:
-        words = {table[e] * bits // 32 for e in starts}
-        load = [sum(w % banks == b for w in words) for b in range(banks)]
-        total += max(load) - -(-len(words) // banks)
-    return total
-
-
-def sound(table, plain, bits):
-    """Does every access cover neighbours, aligned?"""
-    return all(
-        table[e] % covered == 0 and [table[e + k] for k in range(covered)] == [*range(table[e], table[e] + covered)]
-        for covered, starts in plain
-        for e in starts
-    )  # fmt: skip
-
-
 def exhaustive(problem, plain, banks, families):
     """Least excess, then least bytes, over every layout of the families, XORs down to whole words."""
     bits, shape = BITS[problem["tile"]["element"]], problem["tile"]["shape"]
     unit = max(8, bits)  # what moves on its own
     per_unit, per_word = unit // bits, 32 // unit
-    shape = (shape[0], shape[1] // per_unit)
     units = [(c // per_unit, [e // per_unit for e in starts]) for c, starts in plain]
     vector = max(c for c, _ in units)
     wide = {e for c, starts in units if c == vector > 1 for e in starts}
     found = None
+    shape = shape[0], shape[1] // per_unit
     for table, span, swizzled in toy.linearisations(shape, vector, banks * per_word, families, wide):
-        for swizzle in (
+        masks = (
             toy.swizzles((span - 1) // per_word + 1, banks, max(1, vector // per_word)) if swizzled else [{}]
-        ):
-            moved = [toy.apply(swizzle, v // per_word) * per_word + v % per_word for v in table]
-            if sound(moved, units, unit):
-                value = cost(moved, units, unit, banks), (max(moved) + 1) * unit // 8
-                found = value if found is None else min(found, value)
+        )
+        for swizzle in masks:
+            at = [toy.apply(swizzle, v // per_word) * per_word + v % per_word for v in table]
+            if any(
+                at[e] % covered or any(at[e + k] != at[e] + k for k in range(covered))
+                for covered, starts in units
+                for e in starts
+            ):
+                continue
+            words = [{at[e] // per_word for e in starts} for _, starts in units]
+            busy = [max(sum(w % banks == b for w in one) for b in range(banks)) for one in words]
+            excess = sum(most - -(-len(one) // banks) for most, one in zip(busy, words, strict=True))
+            value = excess, (max(at) + 1) * unit // 8
+            found = value if found is None else min(found, value)
     return found
 
 
@@ -113,60 +102,44 @@ def test_same_minimum_as_exhaustive_search(block):
         assert (result.excess, result.bytes) == expected, (seed, data, result)
 
 
-def problem(element, shape, *accesses, threads=32, **more):
-    return from_data(
-        {
-            "schema": "layoutopt.problem/1", "name": "narrow", "threads": threads,
-            "tile": {"shape": shape, "element": element},
-            "accesses": [
-                {"name": f"a{k}", "op": op, "bytes": width, "index": index}
-                for k, (op, width, index) in enumerate(accesses)
-            ],
-            **more,
-        }
-    )  # fmt: skip
+def wavefronts(tile, access, offset):
+    return check(problem_of(f"{tile}, 32 threads", f"a: load {access}"), offset).accesses[0].wavefronts
 
 
-def test_two_lanes_in_one_word_do_not_conflict():
-    # Two halves a word: 32 lanes of a row touch 16 words.
-    row = problem("f16", [4, 64], ("load", 2, ["0", "tid"]))
-    assert check(row, "x0*64 + x1").accesses[0].wavefronts == 1
-    # 64 elements apart, a pair of neighbours is one word again: 16 words, all in bank 0.
-    pairs = problem("f16", [16, 64], ("load", 2, ["tid // 2", "tid % 2"]))
-    assert check(pairs, "x0*64 + x1").accesses[0].wavefronts == 16
-
-
-def test_an_xor_that_reaches_inside_a_word_may_conflict():
+def test_lanes_in_one_word_do_not_conflict_unless_an_xor_reaches_inside_it():
+    # Two halves a word: 32 lanes of a row touch 16 words. 64 elements apart, a pair of neighbours is one word
+    # again: 16 words, all in bank 0.
+    assert wavefronts("4x64 f16", "2 [0, tid]", "x0*64 + x1") == 1
+    assert wavefronts("16x64 f16", "2 [tid // 2, tid % 2]", "x0*64 + x1") == 16
     # Bit 0 of x1 flips bit 5 of the offset: the halves of one word lie in words of banks 0 and 16.
-    tile = problem("f16", [2, 64], ("load", 2, ["tid // 16", "tid % 16"]))
-    assert check(tile, "x0*64 + x1").accesses[0].excess == 1
-    assert check(tile, "(x0*64 + x1) ^ x0*32").accesses[0].excess == 0
-    inside = check(tile, "(x0*64 + x1) ^ x1 % 2 * 32")
+    found = [
+        wavefronts("2x64 f16", "2 [tid // 16, tid % 16]", f"(x0*64 + x1) ^ {flip}")
+        for flip in ("0", "x0*32", "x1 % 2 * 32")
+    ]
     words = {(((x0 * 64 + x1) ^ x1 % 2 * 32) // 2) for x0 in range(2) for x1 in range(16)}
-    assert inside.accesses[0].wavefronts == max(sum(w % 32 == b for w in words) for b in range(32)) == 2
+    assert found == [2, 1, max(sum(w % 32 == b for w in words) for b in range(32))]
 
 
 @pytest.mark.parametrize(
-    ("element", "shape", "message"),
+    ("tile", "index", "message"),
     [
         (
-            "s4",
-            [8, 7],
+            "8x7 s4",
+            "0, 0",
             "tile.shape[1]: 2 s4 elements share a byte, so that the last extent is a multiple of 2",
         ),
-        ("b1", [12], "tile.shape[0]: 8 b1 elements share a byte"),
-        ("s3", [8, 8], "tile.element: unknown type 's3'"),
+        ("12 b1", "0", "tile.shape[0]: 8 b1 elements share a byte"),
+        ("8x8 s3", "0, 0", "tile.element: unknown type 's3'"),
+        (
+            "8x64 s4",
+            "0, 2*tid + tid % 2",
+            "accesses[0].index[1]: a 1-byte access starts at a multiple of 2 elements, not at 3 (access 'a', thread 1)",
+        ),
     ],
 )
-def test_what_a_packed_tile_needs(element, shape, message):
-    with pytest.raises(ProblemFileError, match="^" + message.replace("[", r"\[").replace("]", r"\]")):
-        problem(element, shape, ("load", 1, ["0"] * len(shape)))
-
-
-def test_an_access_inside_a_byte_is_refused_and_named():
-    with pytest.raises(ProblemFileError, match=r"accesses\[0\].index\[1\]: a 1-byte access starts at a multiple of "
-                       r"2 elements, not at 3 \(access 'a0', thread 1\)"):  # fmt: skip
-        solve(problem("s4", [8, 64], ("load", 1, ["0", "2*tid + tid % 2"])))
+def test_what_a_packed_tile_needs(tile, index, message):
+    with refused_with(message):
+        solve(problem_of(f"{tile}, 32 threads", f"a: load 1 [{index}]"))
 
 
 def layouts():
@@ -194,44 +167,36 @@ def test_packed_offsets_tables_and_expressions_agree(layout):
 
 
 def test_check_reads_packed_layouts_as_expression_layout_and_table():
-    tile = load_s4()
+    tile = load("sm75_s4_crosswise_128x128")
     result = solve(tile)
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, tile.tile.bytes)
     for form in (result.offset, result.layout, result.layout.table()):
         audit = check(tile, form)
         assert (audit.excess, audit.bytes) == (0, tile.tile.bytes), form
-        assert not [f for f in audit.findings if f.kind in ("overlap", "torn", "misaligned")], form
-    kinds = {f.kind for f in check(tile, f"({result.offset}) ^ 1").findings}
-    assert kinds >= {"torn"}  # the halves of every byte are exchanged
+        assert not {f.kind for f in audit.findings} & {"overlap", "torn", "misaligned"}, form
+    # The halves of every byte are exchanged.
+    assert "torn" in {f.kind for f in check(tile, f"({result.offset}) ^ 1").findings}
     clash = result.layout.table()
     clash[0, 2:4] = clash[0, 0]
     (overlap,) = [f for f in check(tile, clash).findings if f.kind == "overlap"]
     assert overlap.details["elements"] == 2
 
 
-def load_s4():
-    (path,) = (ROOT / "problems").rglob("s4_*128x128*.json")
-    return load(path)
-
-
 def test_packed_tiles_are_explained_compared_and_drawn_as_bytes():
-    problem = msgspec.structs.replace(
-        load(ROOT / "problems" / "cutlass" / "s4_a_128x128_s4.json"),
-        published=Published("x0*128 + (x1 ^ x0 % 2 * 32)", 8192),
-    )
+    published = Published("x0*128 + (x1 ^ x0 % 2 * 32)", 8192)
+    problem = msgspec.structs.replace(load("cutlass/s4_a_128x128_s4"), published=published)
     bytes_alone = stored(problem)
     assert bytes_alone.tile.shape == (128, 64)
-    offset = evaluate(parse(bytes_alone.published.offset, frozenset(("x0", "x1"))), {
-        "x0": np.arange(128)[:, None], "x1": np.arange(64)[None, :]
-    })  # fmt: skip
-    elements = evaluate(parse(problem.published.offset, frozenset(("x0", "x1"))), {
-        "x0": np.arange(128)[:, None], "x1": np.arange(128)[None, :]
-    })  # fmt: skip
+    offset, elements = (
+        evaluate(
+            parse(text, frozenset(("x0", "x1"))), dict(zip(("x0", "x1"), np.indices(shape), strict=True))
+        )
+        for text, shape in ((bytes_alone.published.offset, (128, 64)), (published.offset, (128, 128)))
+    )
     assert (offset == elements[:, ::2] // 2).all()
     assert explain(problem, budget=Budget(20)).conflict_free
-    rows = {row.family: row for row in compare(problem, time_limit=5).rows}
-    in_use = check(problem, problem.published.offset)
-    assert rows["published"].excess == sum(a.excess for a in in_use.accesses)
+    row = rows_of(compare(problem, time_limit=5))["published"]
+    assert row.excess == sum(a.excess for a in check(problem, published.offset).accesses)
 
 
 @pytest.mark.parametrize("element", ["s4", "b2"])
@@ -257,14 +222,12 @@ S4 = data_of("""64x128 s4, 128 threads; name s4; target sm_80
 
 
 def test_every_command_shows_formulas_in_elements():
-    tile = from_data(S4)
-    offset = solve(tile).offset
-    assert offset == "x0*128 + (x1 ^ x0 // 2 % 4 * 32)"
-    assert explain(tile, budget=Budget(20)).offset == offset
+    tile, offset = from_data(S4), "x0*128 + (x1 ^ x0 // 2 % 4 * 32)"
     compared = compare(tile, time_limit=5)
-    rows = {row.family: row for row in compared.rows}
+    rows = rows_of(compared)
     got = rows["all"].offset, rows["none"].offset, rows["guess_pad"].title
     assert got == (offset, "x0*128 + x1", "pad 32")
+    assert solve(tile).offset == explain(tile, budget=Budget(20)).offset == offset
     for row in compared.rows:
         audit = check(tile, row.offset)
         assert (audit.excess, audit.bytes) == (row.excess, row.bytes), row.family
@@ -292,7 +255,7 @@ def test_pictures_of_packed_tiles_are_over_elements(tmp_path):
 
 def test_bytes_torn_by_a_formula_are_named():
     tile = msgspec.structs.replace(from_data(S4), published=Published("x0*128 + (x1 ^ 1)", 4096))
-    (row,) = [row for row in compare(tile, time_limit=5).rows if row.family == "published"]
+    row = rows_of(compare(tile, time_limit=5))["published"]
     assert (row.status, row.reason) == (Status.INFEASIBLE, "the 2 elements of a byte do not stay together")
 
 

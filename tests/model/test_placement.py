@@ -1,0 +1,340 @@
+"""Free assignments and folded pads, against enumeration of every placement of tiny tiles by plain loops."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from oracle import toy
+from oracle.banks import weighted_excess
+from oracle.random_tiles import tiny
+from oracle.toy import every_placement
+from written import (
+    batched_rows_and_columns,
+    by_lane,
+    constrained,
+    lines_of,
+    problem_of,
+    reads,
+)
+
+from layoutopt import load
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.case import case_of
+from layoutopt.expressions.grammar import lookups
+from layoutopt.files.file import from_data
+from layoutopt.ground.budget import Budget
+from layoutopt.hardware.devices import Device, PhaseRule, device
+from layoutopt.layout.formula import offset_expression
+from layoutopt.layout.layout import Digit, Layout
+from layoutopt.model.phases import phase_sets
+from layoutopt.model.placement import EFFORT, _lowest, free_assignment
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.proof import reasons
+from layoutopt.report.text import report
+from layoutopt.search.proposal import Ask, Proposal
+from layoutopt.search.solve import solve
+from layoutopt.search.tables import with_tables
+from layoutopt.search.verify import verified
+
+SM_90 = device("sm_90")
+
+
+def free(problem, gpu=SM_90, seconds=None, **options):
+    lanes = trace(problem, gpu)
+    sets = phase_sets(lanes, problem.tile, gpu)
+    return lanes, free_assignment(sets, lanes, problem.tile, budget=Budget(seconds), **options)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_least_excess_and_bytes_of_every_placement(block):
+    seen = 0
+    for seed in range(1000 + block * 120, 1120 + block * 120):
+        case = tiny(seed, 1 << 15)
+        if case is None:
+            continue
+        data, plain, lanes, banks, elements = case
+        if all(e is None for (_, _, rows), _ in plain for row in rows for e in row):
+            continue
+        problem, gpu = from_data(data), toy.toy_device(lanes, banks)
+        traced, found = free(problem, gpu)
+        least, size = every_placement(elements, plain, lanes, banks)
+        assert (found.bound, found.excess) == (least, least), (seed, data)
+        assert found.bytes_bound <= 4 * size <= found.bytes, (seed, data)
+        assert weighted_excess(found.table, traced, gpu) == least, (seed, data)
+        assert len(np.unique(found.table)) == elements
+        seen += 1
+    assert seen > 10
+
+
+def test_a_tile_that_only_a_table_serves():
+    problem = load("libceed_interp2d_p5q6_f64")
+    lanes, found = free(problem)
+    assert (found.bound, found.excess) == (0, 0)
+    assert (found.bytes, found.bytes_bound, found.complete) == (2304, 2304, True)
+    assert weighted_excess(found.table, lanes, SM_90) == 0
+    assert sorted(found.table.ravel()) == list(range(0, 2304, 8))
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_wrapped_diagonals_of_even_squares(n):
+    _, found = free(from_data(lines_of(n)), toy.toy_device(n, n))
+    assert (found.bound, found.excess) == (2, 2)
+
+
+def test_wide_vectors_fix_the_places_of_their_words():
+    """Four-byte columns of 16-byte vectors: each phase meets one place of 32 vectors, on 8 groups."""
+    lanes, found = free(load("leimao_vectorised_swizzled_f32"))
+    assert (found.bound, found.excess, found.bytes) == (384, 384, 16384)
+    for access in lanes.accesses:
+        starts = found.table.ravel()[access.element[access.active]]
+        assert not (starts % access.operation.width_bytes).any()
+
+
+def test_narrow_elements_share_words():
+    """Bytes with no wide access may share words in any way: the bound leaves them out."""
+    problem = problem_of("""64x64 i8, 32 threads
+        rows: store 1 [i, tid]; i<64
+        columns: load 1 [tid, i]; i<64""")
+    lanes, found = free(problem)
+    assert found.bound == found.excess == weighted_excess(found.table, lanes, SM_90) == 0
+    assert found.bytes >= found.bytes_bound == 4096
+    assert len(np.unique(found.table)) == 4096
+    # A phase whose floor exceeds the units left: two firm words and six loose halves, on two banks.
+    problem = problem_of("""10 2B, 8 threads
+        halves: load 2 [(tid + i) % 10]; i<2
+        words: atomic 4 [2*tid]; where tid < 2""")
+    narrow = toy.toy_device(8, 2)
+    gpu = replace(narrow, rules={**narrow.rules, ("load", 2): narrow.rules["load", 4]})
+    lanes, found = free(problem, gpu)
+    assert found.bound <= found.excess == weighted_excess(found.table, lanes, gpu)
+
+
+def test_a_hint_and_a_size_limit_are_kept():
+    problem = load("transpose_16x16_f32_sm_10")
+    random.Random(5).shuffle(order := list(range(16)))
+    hint = (np.arange(16)[:, None] * 16 + (np.arange(16) + np.array(order)[:, None]) % 16) * 4
+    _, found = free(problem, device(problem.target), hint=hint, max_bytes=1024)
+    assert (found.excess, found.bytes) == (0, 1024)
+
+
+def test_not_for_elements_of_odd_sizes_and_not_without_time():
+    assert free(problem_of("8 12B, 8 threads", "a: load 4 [tid]"))[1] is None
+    # An access of weight 0 binds what stays whole, and costs nothing wherever it lies.
+    idle = problem_of("16x31 i8, 32 threads", "a: cp.async 4 [tid // 4 % 16, 4*(tid % 7)]; weight 0")
+    found = free(idle, seconds=0.0)[1]
+    assert found is None or found.excess in (0, None)
+
+
+def rows_columns_diagonals(n, m, **layout):
+    return from_data(lines_of(n, m, **layout))
+
+
+@pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
+def test_a_table_that_is_asked_for_holds_what_formulas_of_any_family_give(families):
+    """Rotated lines have no excess; a table holds what they give."""
+    result = solve(rows_columns_diagonals(15, 16, families=families), target=toy.toy_device(16, 16))
+    assert (result.family, result.excess, result.bytes) == ("table", 0, 15 * 16 * 4)
+    assert (result.proof.excess.scope, result.proof.bytes.scope) == ("every layout", "every layout")
+    assert result.status is Status.OPTIMAL
+
+
+def test_a_table_that_was_not_searched_is_named_and_not_proved_away():
+    families = ["none", "pad", "table"]
+    result = solve(rows_columns_diagonals(31, 32, families=families), time_limit=1e-3)
+    # On a busy machine not even the accesses are evaluated in a millisecond.
+    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    left = ("tables of offsets were not searched to the end", "stopped before the proof", "out of time")
+    assert any(words in result.reason for words in left)
+    assert result.decided_by is None
+    large = solve(rows_columns_diagonals(256, 32, families=families), time_limit=5)
+    assert large.proof.bytes.scope in ("families none, pad", "every layout")
+    said = "no table was searched: a table has at most 4,096 elements, the tile has 8,192"
+    assert large.reason.endswith(said)
+
+
+def test_a_table_without_conflicts_is_found_where_any_conflict_is_infeasible():
+    given = {"target": toy.toy_device(8, 8), "conflict_free": True}
+    result = solve(rows_columns_diagonals(7, 8, families=["none", "table"]), **given)
+    assert (result.family, result.excess, result.status) == ("table", 0, Status.OPTIMAL)
+    assert solve(rows_columns_diagonals(7, 8), **given).excess == 0
+
+
+# A problem, lanes and banks of its GPU; for each of its constraints the status, bytes and excess.
+TABLES = {
+    "three words that never meet share the bank that three others leave them: 36 bytes": (
+        "6 f32, 4 threads\na: load 4 [i if tid == 0 else tid + 2]; i<3", (4, 4),
+        [({}, None, 36, 0), ({"max_bytes": 24}, None, 24, 1),
+         ({"max_bytes": 24, "families": ["none", "table"]}, None, 24, 1)],
+    ),
+    "nine f32 a row, read in pairs: every formula needs a pad; a table keeps the pairs together": (
+        """4x9 f32, 32 threads
+        pairs: load 8 [tid // 4 % 4, 2*(tid % 4)]
+        words: load 4 [tid % 4, tid // 4 % 9]""", None,
+        [({"max_bytes": 144}, None, 144, None), ({"max_bytes": 143}, "infeasible", None, None),
+         ({"max_bytes": 144, "families": ["none", "order", "pad"]}, "infeasible", None, None)],
+    ),
+    "bytes in rows of seven, of which a store takes four: nine words, one of them of three, lies last": (
+        """5x7 u8, 8 threads
+        rows: store 4 [i, 0]; i<5; where tid < 1
+        pairs: load 2 [2 + tid, 4]; where tid < 3""", None,
+        [({"max_bytes": 35}, "optimal", 35, 0), ({"max_bytes": 34}, "infeasible", None, None)],
+    ),
+    "pairs begin rows of three: a table without conflicts takes 40 bytes, the smallest table 36": (
+        """3x3 f32, 8 threads
+        pairs: load 8 [tid % 3, 0]; where tid < 3
+        words: load 4 [[3, 0, 8, 0, 2, 3, 0, 0][tid] // 3, [3, 0, 8, 0, 2, 3, 0, 0][tid] % 3]""", (8, 4),
+        [({"minimise": "bytes"}, None, 36, 1), ({"minimise": "bytes", "families": ["none", "pad", "table"]}, None, 36, 1),
+         ({"minimise": "bytes", "free": True}, None, 40, 0)],
+    ),
+    "elements of a low alignment: whether 28 bytes are the fewest is not known; no formula takes so few": (
+        """2x3 4B@1, 8 threads
+        words: load 4 [i, tid % 3]; i<2; where tid < 3
+        pairs: store 8 [tid % 2, 0]; where tid < 2""", (8, 4), [({}, "feasible", 28, 0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_bytes_that_a_table_takes(case):
+    text, gpu, asked = TABLES[case]
+    for constraints, *expected in asked:
+        layout = dict(constraints)
+        options = {"conflict_free": layout.pop("free", False), "target": gpu and toy.toy_device(*gpu)}
+        result = solve(problem_of(text, layout=layout), **options)
+        found = result.status, result.bytes, result.excess
+        assert [want for want in zip(expected, found, strict=True) if want[0] not in (None, want[1])] == []
+        assert result.layout is None or result.family == "table"
+
+
+def test_no_table_evades_a_pitch_or_an_order():
+    """Rows of 128 bytes that a pitch multiple of 256 bytes spreads."""
+    problem = problem_of("8x32 f32, 32 threads; pitch_multiple_bytes 256", "a: load 4 [i, tid]; i<8")
+    result = solve(problem)
+    assert (result.family, result.bytes, result.layout.digits[0].stride) == ("pad", 1920, 64)
+    assert (result.proof.bytes.lower_bound, result.proof.bytes.scope[:8]) == (1920, "families")
+    named = solve(constrained(problem, families=("none", "pad", "table")))
+    assert "no table was searched: a table has no pitch" in named.reason
+    for families in (("interval",), ("rotate",), ("matrix",), ("table",), ("none", "split")):
+        assert solve(constrained(problem, families=families)).status is Status.INFEASIBLE
+    ordered = problem_of(
+        "8x32 f32, 32 threads; families none table; order 0 1", "a: load 4 [tid % 8, i]; i<8"
+    )
+    assert solve(ordered).layout.lookup == ()
+
+
+@pytest.mark.parametrize(("families", "briefly"), [(None, False), (["none", "pad"], True)])
+def test_what_cannot_change_the_answer_is_asked_briefly(families, briefly, monkeypatch):
+    """Without tables among the families, what a table would give is worth a second at most."""
+    efforts = []
+
+    def free_assignment(*arguments, effort, **options):
+        efforts.append(effort)
+
+    monkeypatch.setattr(reasons, "free_assignment", free_assignment)
+    layout = {"families": families} if families else {}
+    result = solve(rows_columns_diagonals(10, 8, **layout), target=toy.toy_device(8, 8))
+    assert result.excess
+    (effort,) = efforts
+    assert effort == (0.5 if briefly else EFFORT)
+
+
+def test_a_better_table_is_named_in_the_unit_of_what_was_found():
+    """A ring of five words, each pair met with two more, over four banks: one pair must share, a light one."""
+    accesses = [
+        reads(f"a{k}", 4, [by_lane([k, (k + 1) % 5, "tid + 3"])], weight=2 if k else 3) for k in range(5)
+    ]
+    result = solve(problem_of("7 f32, 4 threads; families none", *accesses), target=toy.toy_device(4, 4))
+    assert (result.excess, result.weighted_excess) == (4, 9)
+    assert result.reason == "a table of offsets would have 2 weighted excess in 36 bytes"
+
+
+def test_infeasible_means_that_tables_were_refuted_too():
+    """A tile too large for tables: formulas give nothing, but that is not said of every layout."""
+    problem = problem_of(f"""576x9 f32, 32 threads; max_bytes {576 * 36}
+        pairs: load 8 [tid + 32*r, 2*i]; i<4, r<18""")
+    result = solve(problem)
+    assert result.status is Status.UNKNOWN
+    assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
+    assert solve(constrained(problem, order=(0, 1))).status is Status.INFEASIBLE  # tables have none
+
+
+def test_narrow_elements_leave_no_bound_below_zero():
+    """Sixteen bytes that may share words or not: the bound of every layout was -10, and nothing was optimal."""
+    rule = PhaseRule((tuple(range(16)),), 4, 4)
+    toy0 = Device("toy0", "toy", 16, 4, 4, {(op, w): rule for op in ("load", "store") for w in (1, 4)})
+    problem = problem_of("""4x6 i8, 64 threads
+        a0: store 4 [tid % 4, 0]
+        a1: store 1 [(2*tid + 16*kk) % 4, (tid + 16*kk) // 4 % 6]; kk<4
+        a2: load 4 [(lane + i) % 4, 0]; i<4; weight 2.5""")
+    result = solve(problem, target=toy0, time_limit=20)
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 24)
+    assert result.proof.objective.lower_bound == 0
+
+
+def test_the_lowest_places_come_first():
+    generator = np.random.default_rng(0)
+    for _ in range(100):
+        height = generator.integers(0, generator.integers(1, 9), generator.integers(1, 9))
+        filled, wanted = height.copy(), []
+        for _ in range(generator.integers(0, 30)):
+            column = int(filled.argmin())
+            wanted.append((int(filled[column]), column))
+            filled[column] += 1
+        rows, columns = _lowest(height, len(wanted))
+        assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "element", "width", "strides", "look_ups"),
+    [
+        (10, 12, "f32", 4, (10, 129, 1), None),
+        (10, 12, "f64", 8, (10, 121, 1), 9),  # the end of a pad goes into its holes by a small table
+        (11, 11, "f32", 4, (11, 129, 1), None),
+        (11, 16, "f64", 8, (11, 177, 1), None),
+        (6, 5, "f32", 4, (43, 7, 1), None),
+    ],
+)
+def test_a_pad_is_folded_into_the_bytes_of_the_tile(size, count, element, width, strides, look_ups):
+    problem = from_data(batched_rows_and_columns(size, count, element, width))
+    padded = sum(s * x for s, x in zip(strides, np.indices(problem.tile.shape), strict=True)) * width
+    lanes, found = free(problem, hint=padded)
+    assert padded.max() + width > problem.tile.bytes
+    assert found.bytes == problem.tile.bytes
+    assert weighted_excess(found.table, lanes, SM_90) == found.excess <= weighted_excess(padded, lanes, SM_90)
+    if size > 6:
+        assert (found.complete, found.excess) == (True, 0)
+        assert sorted(found.table.ravel()) == list(range(0, problem.tile.bytes, width))
+    if look_ups:
+        entries = tuple((found.table.ravel() // width).tolist())
+        (small,) = lookups(offset_expression(Layout(found.table.shape, width, (), lookup=entries)))
+        assert len(small.values) == look_ups
+
+
+def test_what_weighs_nothing_has_no_conflicts_either():
+    data = batched_rows_and_columns(7, 7, "f32", 4)
+    for access in data["accesses"]:
+        access["weight"] = "j"
+    problem = from_data(data)
+    result = solve(problem, time_limit=20)
+    assert (result.excess, result.bytes) == (0, 1372)
+    assert ("table      343 entries, 686 bytes" in report(problem, result)) == ("lookup" in result.offset)
+
+
+def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
+    problem = from_data(batched_rows_and_columns(10, 12, "f32", 4))
+    digits = (Digit(1, 1, 10, 129), Digit(0, 1, 12, 10), Digit(2, 1, 10, 1))
+    padded = Layout(problem.tile.shape, 4, digits)
+    open_bytes = Proposal(
+        layout=padded,
+        family="pad",
+        weighted_excess=0,
+        bytes=int(padded.table().max()) + 4,
+        excess_bound=Bound(0, EVERY_LAYOUT),
+        bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
+        plain_floor=0,
+        reason="out of time",
+    )
+    case = case_of(problem, SM_90)
+    result = verified(case, with_tables(case, open_bytes, Ask())).result
+    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)
