@@ -144,7 +144,7 @@ def test_an_import(monkeypatch):
     def rows(**options):
         asked = import_.Imported(**options)
         assert (asked.text, asked.lanes) == ("rows", 32)
-        return asked.used_by(thread_values(asked.shape))
+        return asked.used_by(thread_values(asked.tile))
 
     added = click.command("rows")(rows)
     monkeypatch.setitem(import_.command.commands, "rows", added)

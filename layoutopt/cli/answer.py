@@ -16,8 +16,10 @@ from layoutopt.cli.options import (
 )
 from layoutopt.cli.output import note
 from layoutopt.cli.solve import CODES, solve_interruptibly
+from layoutopt.errors import ProblemFileError
 
 if TYPE_CHECKING:
+    from layoutopt.hardware.devices import Device
     from layoutopt.problems.answer import Arrangement, Result
     from layoutopt.problems.types import Block, Problem
     from layoutopt.study.block import Placed
@@ -25,24 +27,24 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 PUBLISHED = "published"
+_OPTIONS = (
+    click.option("--problem", type=ProblemPath(), help="The problem of a result file."),
+    click.option(
+        "--offset",
+        metavar="EXPR",
+        help="A layout instead of the solver's: element offset over x0, x1, ..., or 'published'.",
+    ),
+    time_limit_option("Stop the solver after S seconds with the best so far."),
+    click.option(
+        "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
+    ),
+    device_file_option,
+)
 
 
 def answer_options(command: Command) -> Command:
     """Add the options that `answer_of` takes."""
-    options = [
-        click.option("--problem", type=ProblemPath(), help="The problem of a result file."),
-        click.option(
-            "--offset",
-            metavar="EXPR",
-            help="A layout instead of the solver's: element offset over x0, x1, ..., or 'published'.",
-        ),
-        time_limit_option("Stop the solver after S seconds with the best so far."),
-        click.option(
-            "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
-        ),
-        device_file_option,
-    ]
-    for option in reversed(options):
+    for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
@@ -56,8 +58,9 @@ def answer_of(
     workers: int,
     device_file: Path | None,
     in_use: bool = True,
-) -> Callable[[], Placed]:
-    """What gives the tiles of a problem with a layout each: files are read at once, the call solves.
+    before_search: Callable[[], object] = lambda: None,
+) -> Placed:
+    """The tiles of a problem with a layout each.
 
     Args:
         raw: data of a problem, or of what `solve --json` prints.
@@ -67,81 +70,74 @@ def answer_of(
         workers: solver threads.
         device_file: more devices.
         in_use: take `layout.offset` of one tile, where no other layout is given.
+        before_search: called when all files are read, before the search.
 
     Raises:
         ProblemFileError: a file is wrong.
     """
-    from layoutopt.files.file import from_data, parsed, read
+    from layoutopt.files.file import from_data
     from layoutopt.files.result_file import is_answer
-    from layoutopt.ground.json_data import named_by
-    from layoutopt.problems.types import Block
-    from layoutopt.study.block import placed, placed_in_use
+    from layoutopt.study.block import placed
 
-    answered = is_answer(raw)
-    _check_given(answered, isinstance(raw, dict) and "tiles" in raw, problem, offset)
-    if answered:
-        with named_by("--problem"):
-            asked = from_data(parsed(read(problem))) if problem is not None else None
-        return _read(raw, asked, device_file)
-    loaded = from_data(raw)
-    gpu = problem_device(loaded, device_file)
-    if isinstance(loaded, Block):
-        given = placed_in_use(loaded, gpu) if offset is not None else None
-    else:
-        text = _published(loaded) if offset == PUBLISHED else offset
-        text = loaded.layout.offset if in_use and text is None else text
-        given = placed(loaded, gpu, text) if text is not None else None
-    if given is not None:
-        return lambda: given
-
-    def solved() -> Placed:
-        found = solve_interruptibly(loaded, gpu, time_limit, workers)
-        return placed(loaded, gpu, found) if found.has_layout else _none(found)
-
-    return solved
-
-
-def _check_given(answered: bool, several: bool, problem: Path | None, offset: str | None) -> None:
-    """Refuse options that do not go with a problem or an answer, of one tile or several."""
-    if problem is not None and not answered:
-        raise click.UsageError("--problem belongs to a result file")
-    if offset is not None and several and (answered or offset != PUBLISHED):
+    several = isinstance(raw, dict) and "tiles" in raw
+    if offset is not None and several and (is_answer(raw) or offset != PUBLISHED):
         raise click.UsageError(
             f"--offset: of several tiles, the file says each tile's layout (tiles[i].published.offset); "
             f"--offset {PUBLISHED} takes those"
         )
-    if offset is not None and answered:
-        raise click.UsageError("--offset needs a problem file, not a result")
-    if answered and several and problem is None:
-        raise click.UsageError("an answer for several tiles needs its --problem")
+    if is_answer(raw):
+        if offset is not None:
+            raise click.UsageError("--offset needs a problem file, not a result")
+        if several and problem is None:
+            raise click.UsageError("an answer for several tiles needs its --problem")
+        tiles = _read(raw, problem, device_file)
+        before_search()
+        return tiles
+    if problem is not None:
+        raise click.UsageError("--problem belongs to a result file")
+    loaded = from_data(raw)
+    gpu = problem_device(loaded, device_file)
+    given = _given(loaded, offset, gpu, in_use)
+    before_search()
+    if given is not None:
+        return given
+    found = solve_interruptibly(loaded, gpu, time_limit, workers)
+    return placed(loaded, gpu, found) if found.has_layout else _none(found)
 
 
-def _published(problem: Problem) -> str:
-    from layoutopt.errors import ProblemFileError
+def _given(problem: Problem | Block, offset: str | None, gpu: Device, in_use: bool) -> Placed | None:
+    """The tiles with the layouts that --offset or the file gives; None where they are to be sought."""
+    from layoutopt.problems.types import Block
+    from layoutopt.study.block import placed, placed_in_use
 
-    if problem.published is None:
-        raise ProblemFileError("published", "the file names no published layout")
-    return problem.published.offset
+    if isinstance(problem, Block):
+        return placed_in_use(problem, gpu) if offset is not None else None
+    text = problem.layout.offset if in_use and offset is None else offset
+    if text == PUBLISHED:
+        if problem.published is None:
+            raise ProblemFileError("published", "the file names no published layout")
+        text = problem.published.offset
+    return placed(problem, gpu, text) if text is not None else None
 
 
-def _read(
-    raw: dict[str, Any], asked: Problem | Block | None, device_file: Path | None
-) -> Callable[[], Placed]:
-    """What an answer that was read gives, checked against its problem."""
+def _read(raw: dict[str, Any], path: Path | None, device_file: Path | None) -> Placed:
+    """An answer that was read, checked against its problem."""
+    from layoutopt.files.file import from_data, parsed, read
     from layoutopt.files.result_file import answer_from_data
+    from layoutopt.ground.json_data import named_by
     from layoutopt.study.block import placed
     from layoutopt.study.known import check_answer
 
+    asked = None
+    if path is not None:
+        with named_by("--problem"):
+            asked = from_data(parsed(read(path)))
     found = answer_from_data(raw)
-    checked = asked is not None
     problem = asked if asked is not None else _bare(found)
     gpu = problem_device(problem, device_file)
-    if checked:
-        check_answer(problem, gpu, found)
-    if not found.has_layout:
-        return lambda: _none(found)
-    tiles = placed(problem, gpu, found)
-    return lambda: tiles
+    if asked is not None:
+        check_answer(asked, gpu, found)
+    return placed(problem, gpu, found) if found.has_layout else _none(found)
 
 
 def _bare(found: Result | Arrangement) -> Problem:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import InputPath
-from layoutopt.cli.kernel import LaunchOptions, check_kernels, is_kernel, launch_options
-from layoutopt.cli.options import device_file_option, time_limit_option
+from layoutopt.cli.kernel import LaunchOptions, check_kernels, given_option, is_kernel, launch_options
+from layoutopt.cli.options import ProblemPath, device_file_option, json_option, time_limit_option
 from layoutopt.cli.output import say, say_json
-from layoutopt.cli.several import answer_each, problems_argument
+from layoutopt.cli.several import answer_each, over_option
 
 if TYPE_CHECKING:
     from layoutopt.files.templates import Value
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@problems_argument
+@click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1, required=True)
+@over_option
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The layout: byte offsets as .npy, in the tile's shape.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the audit as one JSON object.")
+@json_option("Print the audit as one JSON object.")
 @click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
 @time_limit_option("Seconds to search for a better layout.")
 @device_file_option
@@ -67,18 +68,12 @@ def command(
         if len(kernels) != len(problems) or offset is not None or table is not None or over:
             raise click.UsageError("a kernel is checked without problems, --offset, --table and --over")
         return check_kernels(kernels, options, as_json=as_json, no_fix=no_fix, time_limit=time_limit)
-    if (needless := options.given()) is not None:
+    if (needless := given_option()) is not None:
         raise click.UsageError(f"{needless} is for kernels; {problems[0]} is none")
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
-    how: dict[str, Any] = {
-        "offset": offset,
-        "table": table,
-        "as_json": as_json,
-        "no_fix": no_fix,
-        "time_limit": time_limit,
-    }
-    return answer_each(problems, over, partial(_audited, **how), as_json=as_json, device_file=device_file)
+    work = partial(_audited, offset=offset, table=table, as_json=as_json, no_fix=no_fix, limit=time_limit)
+    return answer_each(problems, over, work, as_json, device_file)
 
 
 def _audited(
@@ -89,36 +84,31 @@ def _audited(
     table: Path | None,
     as_json: bool,
     no_fix: bool,
-    time_limit: float,
+    limit: float,
 ) -> int:
     """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
     from layoutopt.ground.budget import Budget
-    from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Block
     from layoutopt.report.text import audit_report
+    from layoutopt.search.solve import solve
     from layoutopt.study.check import AuditStatus, check
 
     # What is known only at run time is counted in any case, or there is no answer.
-    budget, counting = Budget(time_limit), Budget(2 * time_limit + 1)
-
-    def solver(changed: Problem) -> Result:
-        from layoutopt.search.solve import solve
-
-        return solve(changed, budget=budget, target=gpu)
-
-    seek = None if no_fix else solver
+    budget, counting = Budget(limit), Budget(2 * limit + 1)
+    how: dict[str, Any] = {"target": gpu, "budget": budget.part(0.2), "counting": counting}
+    how["solver"] = None if no_fix else partial(solve, budget=budget, target=gpu)
     audit: Audit | BlockAudit
-    if isinstance(problem, Block):
-        if offset is not None or table is not None:
-            raise click.UsageError(
-                f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
-                "tile's layout: tiles[i].published.offset"
-            )
-        audit = check(problem, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
-    else:
+    if not isinstance(problem, Block):
         layout = read_offsets(table, problem.tile.shape, "--table") if table is not None else offset
-        audit = check(problem, layout, solver=seek, target=gpu, budget=budget.part(0.2), counting=counting)
+        audit = check(problem, layout, **how)
+    elif offset is None and table is None:
+        audit = check(problem, **how)
+    else:
+        raise click.UsageError(
+            f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
+            "tile's layout: tiles[i].published.offset"
+        )
     if as_json:
         say_json(audit.to_json())
     else:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import click
 
 from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import ProblemPath, problem_device
+from layoutopt.cli.options import ProblemPath, json_option, problem_device
 from layoutopt.cli.output import say_json
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.escape import identifier, shown
@@ -24,22 +25,19 @@ _LIST = "\b\nLanguages:\n" + "\n".join(
 )
 
 
-class _Named(TypedDict):
+class Emitted(TypedDict):
+    """What --json prints, as far as it is asked for; of several tiles, `tiles` has the figures of each."""
+
     schema: Literal["layoutopt.code/1"]
     problem: str
     lang: str
-
-
-class Emitted(_Named, total=False):
-    """What --json prints, as far as it is asked for; of several tiles, `tiles` has the figures of each."""
-
-    code: str
-    instructions: int
-    accesses: list[dict[str, Any]]
-    edit: dict[str, Any]
-    tiles: list[dict[str, Any]]
-    offset: str
-    sizes: list[dict[str, Any]]
+    code: NotRequired[str]
+    instructions: NotRequired[int]
+    accesses: NotRequired[list[dict[str, Any]]]
+    edit: NotRequired[dict[str, Any]]
+    tiles: NotRequired[list[dict[str, Any]]]
+    offset: NotRequired[str]
+    sizes: NotRequired[list[dict[str, Any]]]
 
 
 class _Identifier(click.types.StringParamType):
@@ -78,7 +76,7 @@ class _Identifier(click.types.StringParamType):
     "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."
 )
 @answer_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object that holds the code.")
+@json_option("Print one JSON object that holds the code.")
 def command(
     file: Path,
     lang: str,
@@ -102,52 +100,25 @@ def command(
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
     from layoutopt.files.file import parsed, read
+    from layoutopt.files.templates import has_sizes
 
-    _check_options(lang, name, only, as_edit, self_test)
+    for flag, given in (("--self-test", self_test), ("--edit", as_edit)):
+        if given and (name is not None or only != "all"):
+            raise click.UsageError(f"--name and --only are for code, not for {flag}")
+        if given and lang != "cuda":
+            raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
+    if as_edit and self_test:
+        raise click.UsageError("either --edit or --self-test")
     raw = parsed(read(file))
-    if (several := _sizes(raw, lang, name, how["device_file"], how["time_limit"])) is not None:
+    if has_sizes(raw):
         if as_edit or self_test or only != "all" or how["offset"] is not None:
             raise click.UsageError("a file with `sizes` gives one header, without other parts")
-        return _done(*several, output, as_json)
-    tiles = answer_of(raw, **how, in_use=not as_edit)()
-    return _done(*_code(tiles, lang, name, only, as_edit, self_test), output, as_json)
-
-
-def _code(
-    tiles: Placed,
-    lang: str,
-    name: str | None,
-    only: Literal["offset", "access", "all"],
-    as_edit: bool,
-    self_test: bool,
-) -> tuple[str, dict[str, Any]]:
-    """The text, and its figures: of one tile, or of all with those of each under `tiles`."""
-    from layoutopt.codegen import block
-
-    if name is not None and not tiles.alone:
-        tiles = replace(tiles, name=name)
-    data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": tiles.name, "lang": lang}
-    figures = [data]
-    if not tiles.alone:
-        fields = "tile", "base_bytes", "stages", "stage_bytes"
-        data["tiles"] = figures = [{f: getattr(part, f) for f in fields} for part in tiles.parts]
-    if as_edit:
-        edits = block.edits_of(tiles)
-        for own, (_, change) in zip(figures, edits, strict=True):
-            own["edit"] = change
-        return "\n".join(text for text, _ in edits), data
-    if self_test:
-        return block.self_test(tiles), data
-    plans = block.plans_of(lang, tiles, name=name, only=only)
-    if LANGUAGES[lang].unit == "byte":
-        for own, plan in zip(figures, plans, strict=True):
-            own |= _instructions(plan)
-        data["instructions"] = sum(plan.instructions for plan in plans)
-    return block.text_of(tiles, plans), data
-
-
-def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -> int:
-    """Write and print what was found."""
+        text, data = _sizes(raw, lang, name, how["device_file"], how["time_limit"])
+    else:
+        tiles = answer_of(raw, **how, in_use=not as_edit)
+        if name is not None and not tiles.alone:
+            tiles = replace(tiles, name=name)
+        text, data = _edits(tiles) if as_edit else _code(tiles, lang, name, only, self_test)
     if output is not None:
         write_all({output: text.encode()})
     if as_json:
@@ -157,22 +128,57 @@ def _done(text: str, data: dict[str, Any], output: Path | None, as_json: bool) -
     return 0
 
 
+def _figures(tiles: Placed, lang: str, each: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the answer says beside the text, with what is said of each tile: under `tiles`, if several."""
+    data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": tiles.name, "lang": lang}
+    if tiles.alone:
+        return data | each[0]
+    fields = "tile", "base_bytes", "stages", "stage_bytes"
+    data["tiles"] = [
+        {field: getattr(part, field) for field in fields} | own
+        for part, own in zip(tiles.parts, each, strict=True)
+    ]
+    return data
+
+
+def _edits(tiles: Placed) -> tuple[str, dict[str, Any]]:
+    """What to change in the kernel, and the same as data."""
+    from layoutopt.codegen.block import edits_of
+
+    edits = edits_of(tiles)
+    data = _figures(tiles, "cuda", [{"edit": change} for _, change in edits])
+    return "\n".join(text for text, _ in edits), data
+
+
+def _code(
+    tiles: Placed, lang: str, name: str | None, only: Literal["offset", "access", "all"], self_test: bool
+) -> tuple[str, dict[str, Any]]:
+    """The code, and what it costs."""
+    from layoutopt.codegen import block
+
+    if self_test:
+        return block.self_test(tiles), _figures(tiles, lang, [{} for _ in tiles.parts])
+    plans = block.plans_of(lang, tiles, name=name, only=only)
+    counted = LANGUAGES[lang].unit == "byte"
+    data = _figures(tiles, lang, [_instructions(plan) if counted else {} for plan in plans])
+    if counted:
+        data["instructions"] = sum(plan.instructions for plan in plans)
+    return block.text_of(tiles, plans), data
+
+
 def _sizes(
     raw: Any, lang: str, name: str | None, device_file: Path | None, time_limit: float
-) -> tuple[str, dict[str, Any]] | None:
-    """The header of a file that lists sizes, and its figures; None for other files."""
-    from layoutopt.files.file import tile_from_data
-    from layoutopt.files.templates import expand, has_sizes
-
-    if not has_sizes(raw):
-        return None
+) -> tuple[str, dict[str, Any]]:
+    """The header of a file that lists sizes, and its figures."""
     from layoutopt.codegen.sizes import MACROS, sizes_header
+    from layoutopt.expressions.grammar import to_text
+    from layoutopt.files.file import tile_from_data
+    from layoutopt.files.templates import expand
+    from layoutopt.ground.budget import Budget
+    from layoutopt.search.sizes import common_formula
 
     if lang not in MACROS:
         raise click.UsageError(f"one header for many sizes is CUDA C++ or HIP; --lang {lang} has none")
-    from layoutopt.expressions.grammar import to_text
-    from layoutopt.ground.budget import Budget
-    from layoutopt.search.sizes import common_formula
 
     budget = Budget.of_limit(time_limit)
     problems = [(instance.values, tile_from_data(instance.data)) for instance in expand(raw)]
@@ -182,17 +188,6 @@ def _sizes(
     figures = [{"values": size.values, "bytes": size.bytes, "excess": size.excess} for size in found.sizes]
     data = {"schema": "layoutopt.code/1", "problem": title, "lang": lang, "offset": to_text(found.offset)}
     return sizes_header(raw, found, name or title, lang), {**data, "sizes": figures}
-
-
-def _check_options(lang: str, name: str | None, only: str, as_edit: bool, self_test: bool) -> None:
-    """Refuse what does not go together."""
-    for flag, given in (("--self-test", self_test), ("--edit", as_edit)):
-        if given and (name is not None or only != "all"):
-            raise click.UsageError(f"--name and --only are for code, not for {flag}")
-        if given and lang != "cuda":
-            raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
-    if as_edit and self_test:
-        raise click.UsageError("either --edit or --self-test")
 
 
 def _instructions(planned: Plan) -> dict[str, Any]:

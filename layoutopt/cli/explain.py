@@ -9,13 +9,19 @@ from typing import Any
 import click
 
 from layoutopt.cli.interrupt import interruptibly
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.options import (
+    ProblemPath,
+    device_file_option,
+    json_option,
+    problem_device,
+    time_limit_option,
+)
 from layoutopt.cli.output import say, say_json
 
 
 @click.command("explain")
 @click.argument("problem", type=ProblemPath())
-@click.option("--json", "as_json", is_flag=True, help="Print the explanation as one JSON object.")
+@json_option("Print the explanation as one JSON object.")
 @time_limit_option("Seconds for the search, and as many again for the questions after it.")
 @device_file_option
 def command(problem: Path, as_json: bool, time_limit: float, device_file: Path | None) -> int:

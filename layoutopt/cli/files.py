@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import click
 
-from layoutopt.cli.output import note
+from layoutopt.cli.output import note, say_file
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.temporary import discard, temporary_beside, undisturbed
 
@@ -41,7 +40,11 @@ class InputPath(click.Path):
 
 
 class TextOrFile(InputPath):
-    """A text that may be the name of a file."""
+    """A text that may be the name of a file, after a prefix where there is one, such as @FILE."""
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__()
+        self._prefix = prefix
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text as it is."""
@@ -49,7 +52,9 @@ class TextOrFile(InputPath):
 
     def files(self, value: str) -> Iterable[Path]:
         """The file, if there is one of that name."""
-        return (Path(value),) if os.path.exists(value) else ()
+        name = value.removeprefix(self._prefix)
+        named = value.startswith(self._prefix) and os.path.exists(name)
+        return (Path(name),) if named else ()
 
 
 class OutputPath(click.Path):
@@ -85,21 +90,21 @@ class FileCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Check, then call. What is written later, in a folder, `write_all` checks by itself."""
         given = [(p, ctx.params.get(p.name or "")) for p in self.params]
-        outputs = [(p, path) for p, path in given if isinstance(p.type, OutputPath) and path is not None]
+        outputs = {
+            _option(p): path for p, path in given if isinstance(p.type, OutputPath) and path is not None
+        }
         if outputs:
-            inputs = {
-                identity: _option(param)
+            taken = {
+                _identity(read): _option(param)
                 for param, value in given
                 if isinstance(param.type, InputPath)
                 for one in _each(value)
                 for read in param.type.files(one)
-                if (identity := _identity(read)) is not None
             }
-            ctx.meta[_INPUTS] = inputs
-            written: dict[object, str] = {}
-            for param, path in outputs:
-                _refuse_inputs({path: _option(param)}, inputs | written)
-                written[_identity(path)] = _option(param)
+            ctx.meta[_INPUTS] = dict(taken)
+            for option, path in outputs.items():
+                _check_free(path, option, taken)
+                taken[_identity(path)] = option
         return super().invoke(ctx)
 
 
@@ -110,19 +115,11 @@ def _each(value: Any) -> Iterable[Any]:
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
-def _refuse_inputs(outputs: Mapping[Path, str], inputs: Mapping[object, str]) -> None:
-    """Refuse outputs, named by their options, that are inputs."""
-    for path, option in outputs.items():
-        identity = _identity(path)
-        if identity is not None and identity in inputs:
-            raise ProblemFileError("", f"{option} would overwrite {inputs[identity]}, {str(path)!r}")
-
-
-def _check_outputs(paths: Iterable[Path]) -> None:
-    """That none of them is an input of the command that runs."""
-    running = click.get_current_context(silent=True)
-    if running is not None:
-        _refuse_inputs(dict.fromkeys(paths, "-o"), running.meta.get(_INPUTS, {}))
+def _check_free(path: Path, option: str, taken: Mapping[object, str]) -> None:
+    """Refuse an output that is an input, or an output, of another option."""
+    identity = _identity(path)
+    if identity is not None and identity in taken:
+        raise ProblemFileError("", f"{option} would overwrite {taken[identity]}, {str(path)!r}")
 
 
 def _option(param: click.Parameter) -> str:
@@ -145,13 +142,14 @@ def write_all(outputs: Mapping[Path, Content]) -> None:
     are written; what is no regular file, and a stream of this process, is written to before that.
 
     Raises:
-        ProblemFileError: a file cannot be written; old ones are left as they were.
+        ProblemFileError: a file cannot be written.
     """
-    _check_outputs(outputs)
+    running = click.get_current_context(silent=True)
     path = Path()
     made: dict[Path, str] = {}
     try:
         for path, content in outputs.items():
+            _check_free(path, "-o", running.meta.get(_INPUTS, {}) if running is not None else {})
             mode = _mode(path)
             if _is_replaced(path, mode):
                 made[path] = temporary_beside(path)
@@ -161,15 +159,16 @@ def write_all(outputs: Mapping[Path, Content]) -> None:
                 stream = _stream(path)  # of this process, which goes on where it is
                 _write(path if stream is None else os.dup(stream), content)
         with undisturbed():
-            _replace({temporary: os.path.realpath(path) for path, temporary in made.items()})
+            for path, temporary in made.items():
+                os.replace(temporary, os.path.realpath(path))
     except OSError as error:
         raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
     finally:
         discard(made.values())
 
 
-def write_folder(folder: Path, outputs: Mapping[Path, Content]) -> None:
-    """Write files into a folder, which is made, and say which.
+def write_folder(folder: Path, outputs: Mapping[str, Content]) -> None:
+    """Write files, by their names, into a folder, which is made, and say which.
 
     Raises:
         ProblemFileError: the folder cannot be made, or as for `write_all`.
@@ -178,9 +177,23 @@ def write_folder(folder: Path, outputs: Mapping[Path, Content]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ProblemFileError("-o", f"cannot make {str(folder)!r}: {error.strerror}") from None
-    write_all(outputs)
-    for path in outputs:
-        note(f"wrote {path}")
+    write_all({folder / name: content for name, content in outputs.items()})
+    for name in outputs:
+        note(f"wrote {folder / name}")
+
+
+def write_new(output: Path | None, text: str, then: str = "") -> None:
+    """Write a JSON file that is not there yet, and say so; without a name, print it.
+
+    Raises:
+        ProblemFileError: there is one, or there can be none of that name.
+    """
+    if output is None:
+        say_file(text)
+        return
+    check_new(output)
+    write_all({output: text.encode()})
+    note(f"wrote {output}{then}")
 
 
 def _write(where: Path | int, content: Content) -> None:
@@ -199,51 +212,6 @@ def _new(path: Path, temporary: str, mode: int | None) -> int:
     if mode is not None:
         os.fchmod(descriptor, stat.S_IMODE(mode))
     return descriptor
-
-
-def _replace(names: Mapping[str, str]) -> None:
-    """Give files their final names, or leave every old file in its place."""
-    old: dict[str, str] = {}
-    placed: list[str] = []
-    try:
-        for temporary, final in names.items():
-            if len(names) > 1 and os.path.exists(final):
-                old[final] = f"{temporary}-old"
-                os.link(final, old[final])
-            os.replace(temporary, final)
-            placed.append(final)
-    except OSError:
-        for final in placed:
-            if final in old:
-                os.replace(old[final], final)
-            else:
-                os.unlink(final)
-        raise
-    finally:
-        for path in old.values():
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-
-@contextlib.contextmanager
-def updating(path: Path) -> Iterator[None]:
-    """Inside, no other process that asks for the same file is inside: what it wrote before can be read.
-
-    Raises:
-        ProblemFileError: the file cannot be opened or locked.
-    """
-    import fcntl
-
-    try:
-        while True:
-            with open(path, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                    yield
-                    return
-            # Another process has put a new file in the place of the one that was locked.
-    except OSError as error:
-        raise ProblemFileError("", f"cannot update {str(path)!r}: {error.strerror}") from None
 
 
 def check_new(output: Path) -> None:

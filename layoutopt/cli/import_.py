@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,14 +15,15 @@ from layoutopt.cli.files import (
     FileCommand,
     InputPath,
     OutputPath,
+    TextOrFile,
     check_new,
-    updating,
     write_all,
     write_folder,
+    write_new,
 )
-from layoutopt.cli.import_kernel import command as kernel
-from layoutopt.cli.new import extents
-from layoutopt.cli.output import note, say_file
+from layoutopt.cli.kernel import LaunchOptions, evaluated, launch_options
+from layoutopt.cli.options import Extents, time_limit_option
+from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown, writable
 
@@ -31,13 +31,34 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from layoutopt.problems.types import Problem
-
     Table = npt.NDArray[np.int64]
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 MAX_TEXT_BYTES = 64 << 20
+
+_TILE = (
+    click.option("--tile", type=Extents(), required=True, metavar="MxN", help="Extents of the tile."),
+    click.option("--element", required=True, metavar="T", help="Type of an element, such as f16."),
+)
+_LAYOUT = (
+    click.argument("layout", type=TextOrFile("@")),
+    *_TILE,
+    click.option("--op", type=click.Choice(["store", "load", "cp.async"]), default="store",
+                 show_default=True, help="What moves the elements."),
+    click.option("--bytes", "width_bytes", type=int, metavar="N", help="Bytes a thread moves at once  "
+                 "[default: the most that the layout allows]"),
+    click.option("--order", metavar="D,D", help="The layout's dimensions as the shared tile has them, "
+                 "slowest first."),
+    click.option("--target", default="sm_90", show_default=True, metavar="T", help="The GPU."),
+    click.option("--name", default="access", show_default=True, help="Name of the access."),
+    click.option("--shared", is_flag=True, help="The layout says where the elements lie, not who handles "
+                 "them (what it says of itself where it is swizzled or Triton's)."),
+    click.option("--into", type=OutputPath(), metavar="FILE",
+                 help="Add the access to this problem file; a shared layout as its published one."),
+    click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE",
+                 help="Write a new file; of a shared layout its byte offsets as .npy."),
+)  # fmt: skip
 
 
 @click.group("import")
@@ -45,42 +66,9 @@ def command() -> None:
     """Turn what another tool prints, or what a kernel did, into a problem file."""
 
 
-command.add_command(kernel)
-
-
-class LayoutText(InputPath):
-    """A layout as text, or @FILE."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is."""
-        return str(value)
-
-    def files(self, value: str) -> Iterable[Path]:
-        """The file after the @."""
-        return (Path(value[1:]),) if value.startswith("@") else ()
-
-
 def layout_options(function: Command) -> Command:
     """Add the layout of another tool, and what it does not say of the access that uses it: see `Imported`."""
-    for option in (
-        click.argument("layout", type=LayoutText()),
-        click.option("--tile", required=True, metavar="MxN", help="Extents of the layout's tile."),
-        click.option("--element", required=True, metavar="T", help="Type of an element, such as f16."),
-        click.option("--op", type=click.Choice(["store", "load", "cp.async"]), default="store",
-                     show_default=True, help="What moves the elements."),
-        click.option("--bytes", "width_bytes", type=int, metavar="N", help="Bytes a thread moves at once  "
-                     "[default: the most that the layout allows]"),
-        click.option("--order", metavar="D,D", help="The layout's dimensions as the shared tile has them, "
-                     "slowest first."),
-        click.option("--target", default="sm_90", show_default=True, metavar="T", help="The GPU."),
-        click.option("--name", default="access", show_default=True, help="Name of the access."),
-        click.option("--shared", is_flag=True, help="The layout says where the elements lie, not who handles "
-                     "them (what it says of itself where it is swizzled or Triton's)."),
-        click.option("--into", type=OutputPath(), metavar="FILE",
-                     help="Add the access to this problem file; a shared layout as its published one."),
-        click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE",
-                     help="Write a new file; of a shared layout its byte offsets as .npy."),
-    )[::-1]:  # fmt: skip
+    for option in _LAYOUT[::-1]:
         function = option(function)
     return function
 
@@ -90,7 +78,7 @@ class Imported:
     """A layout of another tool and what is made of it; the values of `layout_options`."""
 
     layout: str
-    tile: str
+    tile: tuple[int, ...]
     element: str
     op: str
     width_bytes: int | None
@@ -104,8 +92,9 @@ class Imported:
     def __post_init__(self) -> None:
         if self.into is not None and self.output is not None:
             raise click.UsageError("--into adds to a file and -o writes a new one; use one of them")
+        _element_bytes(self.tile, self.element)
 
-    @cached_property
+    @property
     def text(self) -> str:
         """The layout's text: what was given, or what is in the file after an @."""
         from layoutopt.ground.json_data import read
@@ -113,17 +102,12 @@ class Imported:
         given = self.layout
         return read(given[1:], MAX_TEXT_BYTES).decode("utf-8", "replace") if given.startswith("@") else given
 
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the tile."""
-        return _shape(self.tile)
-
-    @cached_property
+    @property
     def element_bytes(self) -> int:
         """Size of an element."""
-        return _element_bytes(self.element)
+        return _element_bytes(self.tile, self.element)
 
-    @cached_property
+    @property
     def lanes(self) -> int:
         """Lanes of a warp of the target."""
         from layoutopt.hardware.devices import device
@@ -139,23 +123,21 @@ class Imported:
         from layoutopt.accesses.thread_values import access_of
 
         dims = self._order()
-        shape = tuple(self.shape[d] for d in dims)
+        shape = [self.tile[d] for d in dims]
         how: Any = (self.name, self.op, self.width_bytes)
         access = access_of(table[..., dims], shape, self.element_bytes, *how, lanes=self.lanes)
         if self.into is None:
-            tile = {"shape": list(shape), "element": self.element}
+            tile = {"shape": shape, "element": self.element}
             problem = {"target": self.target, "tile": tile, "threads": len(table), "accesses": [access]}
-            _finish(self.output, problem, "From a thread-value layout.")
-            return 0
-        with updating(self.into):
-            old, known = self._into(self.into, shape)
-            if known.threads < len(table):
-                wrong = f"{str(self.into)!r} has {known.threads} threads, the layout {len(table)}"
-                raise ProblemFileError("--into", wrong)
-            if known.threads > len(table):
-                access["where"] = f"tid < {len(table)}"
-            _save(self.into, {**old, "accesses": [*old["accesses"], access]})
-        return 0
+            return _write(self.output, problem, "From a thread-value layout.")
+        old = self._problem(self.into, shape)
+        threads = old["threads"]
+        if threads < len(table):
+            wrong = f"{str(self.into)!r} has {threads} threads, the layout {len(table)}"
+            raise ProblemFileError("--into", wrong)
+        if threads > len(table):
+            access["where"] = f"tid < {len(table)}"
+        return self._add({**old, "accesses": [*old["accesses"], access]})
 
     def lies_at(self, table: Table, formula: str | None) -> int:
         """Say where its elements lie: the offset printed, its table written, or into a problem as published.
@@ -166,7 +148,7 @@ class Imported:
         """
         from layoutopt.files.array_file import offsets_file
 
-        if self._order() != list(range(len(self.shape))):
+        if self._order() != list(range(len(self.tile))):
             raise click.UsageError("--order is for accesses: a layout of shared memory says its own")
         if self.output is not None:
             check_new(self.output)
@@ -179,37 +161,39 @@ class Imported:
         if self.into is None:
             click.echo(formula)
             return 0
-        with updating(self.into):
-            old, _ = self._into(self.into, self.shape)
-            if "published" in old:
-                raise ProblemFileError("--into", f"{str(self.into)!r} has a published layout already")
-            size = (int(table.max()) + 1) * self.element_bytes
-            _save(self.into, {**old, "published": {"offset": formula, "bytes": size, "source": "imported"}})
-        return 0
+        old = self._problem(self.into, list(self.tile))
+        if "published" in old:
+            raise ProblemFileError("--into", f"{str(self.into)!r} has a published layout already")
+        size = (int(table.max()) + 1) * self.element_bytes
+        return self._add({**old, "published": {"offset": formula, "bytes": size, "source": "imported"}})
 
     def _order(self) -> list[int]:
-        rank = len(self.shape)
-        if self.order is None:
-            return list(range(rank))
-        parts = self.order.split(",")
-        dims = [int(part) for part in parts if part.strip().isdecimal() and len(part) < 9]
-        if sorted(dims) != list(range(rank)) or len(parts) != rank:
-            wrong = f"expected each of 0..{rank - 1} once, got {shown(self.order)!r}"
+        """The layout's dimensions as the tile has them."""
+        dims = [str(d) for d in range(len(self.tile))]
+        given = dims if self.order is None else [part.strip() for part in self.order.split(",")]
+        if sorted(given) != sorted(dims):
+            wrong = f"expected each of 0..{len(dims) - 1} once, got {shown(str(self.order))!r}"
             raise click.BadParameter(wrong, param_hint="--order")
-        return dims
+        return list(map(int, given))
 
-    def _into(self, into: Path, shape: tuple[int, ...]) -> tuple[dict[str, Any], Problem]:
-        """The problem file to add to, which has the same tile, as data and as a problem."""
+    def _problem(self, into: Path, shape: list[int]) -> dict[str, Any]:
+        """The data of the problem file to add to, which has the same tile."""
         from layoutopt.files.file import MAX_FILE_BYTES, parsed, tile_from_data
         from layoutopt.ground.json_data import named_by, read
 
         with named_by("--into"):
-            old = parsed(read(into, MAX_FILE_BYTES))
-            known = tile_from_data(old)
-        if (known.tile.shape, known.tile.element) != (shape, self.element):
+            old: dict[str, Any] = parsed(read(into, MAX_FILE_BYTES))
+            known = tile_from_data(old).tile
+        if ([*known.shape], known.element) != (shape, self.element):
             own = f"{'x'.join(map(str, shape))} {self.element}"
             raise ProblemFileError("--into", f"{str(into)!r} has another tile than {own}")
-        return old, known
+        return old
+
+    def _add(self, problem: dict[str, Any]) -> int:
+        assert self.into is not None
+        write_all({self.into: _checked(problem).encode()})
+        note(f"wrote {self.into}")
+        return 0
 
 
 @command.command("cute", cls=FileCommand)
@@ -231,7 +215,7 @@ def cute(operand: str | None, **options: Any) -> int:
     from layoutopt.imports import cute, cute_tiled
 
     asked = Imported(**options)
-    text, shape = asked.text, asked.shape
+    text, shape = asked.text, asked.tile
     if cute_tiled.is_mma(text) != (operand is not None):
         given = "is one: say" if operand is None else "is none: leave out"
         raise click.UsageError(f"--operand is for a TiledMMA, and the layout {given} --operand")
@@ -263,9 +247,10 @@ def triton(**options: Any) -> int:
     from layoutopt.imports import triton, triton_shared
 
     asked = Imported(**options)
-    if asked.shared or triton_shared.is_shared(asked.text):
-        return asked.lies_at(*triton_shared.offsets(asked.text, asked.shape))
-    return asked.used_by(triton.thread_values(asked.text, asked.shape, asked.lanes))
+    text = asked.text
+    if asked.shared or triton_shared.is_shared(text):
+        return asked.lies_at(*triton_shared.offsets(text, asked.tile))
+    return asked.used_by(triton.thread_values(text, asked.tile, asked.lanes))
 
 
 @command.command("ttgir", cls=FileCommand)
@@ -286,16 +271,15 @@ def ttgir(source: Path, folder: Path) -> int:
     from layoutopt.ground.json_data import read
     from layoutopt.imports.triton_ir import problems
 
-    files: dict[Path, bytes] = {}
+    files: dict[str, bytes] = {}
     left_out: list[str] = []
     for data in problems(read(source, MAX_TEXT_BYTES).decode("utf-8", "replace"), left_out.append):
         name = re.sub(r"[^\w.-]+", "_", data["name"])
-        path = folder / f"{name}.json"
-        number = 1
+        path, number = f"{name}.json", 1
         while path in files:
             number += 1
-            path = folder / f"{name}_{number}.json"
-        check_new(path)
+            path = f"{name}_{number}.json"
+        check_new(folder / path)
         files[path] = _checked(data).encode()
     if not files:
         why = f"that is read: {left_out[0]}" if left_out else "that is stored or loaded"
@@ -303,6 +287,69 @@ def ttgir(source: Path, folder: Path) -> int:
     write_folder(folder, files)
     for reason in left_out:
         note(f"left out: {reason}")
+    return 0
+
+
+@command.command("kernel", cls=FileCommand)
+@click.argument("kernel", type=InputPath())
+@launch_options
+@click.option("--array", metavar="NAME", help="Only this array, as `check` names it.")
+@click.option(
+    "--shape", type=Extents(), metavar="MxN", help="Extents of the array, where the source does not say them."
+)
+@click.option("-o", "--output", type=OutputPath(folder=True), required=True, metavar="FOLDER",
+              help="Write one file an array.")  # fmt: skip
+@time_limit_option("Seconds to evaluate the kernel.")
+def kernel(
+    kernel: Path,
+    array: str | None,
+    shape: tuple[int, ...] | None,
+    output: Path,
+    time_limit: float,
+    **launch: Any,
+) -> int:
+    """The arrays in shared memory of a compiled kernel, a problem file each.
+
+    One launch is evaluated on the CPU; accesses are those of its first block.
+
+    \b
+    Example:
+      layoutopt import kernel transpose.cu --block 32,8 --arg 2=1024 -o tiles
+    """
+    from layoutopt.files.file import from_data
+    from layoutopt.ground.escape import identifier
+    from layoutopt.kernels.question.arrays import used_arrays
+    from layoutopt.kernels.question.problem_data import array_problem
+    from layoutopt.problems.text import problem_text
+
+    if shape is not None and array is None:
+        raise ProblemFileError("--shape", "it is the shape of one array: name it with --array")
+    evaluation = evaluated(kernel, LaunchOptions(**launch), time_limit)
+    every = used_arrays(evaluation)
+    found = [used for used in every if array in (None, used.array.name)]
+    if not found:
+        names = ", ".join(used.array.name for used in every) or "none"
+        raise ProblemFileError("--array", f"the kernel touches no such array; there are: {names}")
+    files: dict[str, bytes] = {}
+    left_out: list[str] = []
+    for used in found:
+        name = used.array.name
+        try:
+            data = array_problem(evaluation, used, shape)
+        except ProblemFileError as error:
+            if len(found) == 1:
+                raise
+            left_out.append(f"{name} is left out: {error}")
+            continue
+        from_data(data)
+        path = f"{identifier(name)}.json"
+        path = f"{identifier(name)}_{used.array.start}.json" if path in files else path
+        files[path] = problem_text(data).encode()
+    if not files:
+        raise ProblemFileError("", f"nothing is known of any array: {'; '.join(left_out)}")
+    write_folder(output, files)
+    for line in (*left_out, *(f"not certain: {why}" for why in evaluation.doubts)):
+        note(line)
     return 0
 
 
@@ -318,8 +365,8 @@ def _print_header(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.argument("records", type=InputPath())
 @click.option("--header", is_flag=True, is_eager=True, expose_value=False, callback=_print_header,
               help="Print the CUDA header that records, and nothing else.")  # fmt: skip
-@click.option("--tile", required=True, metavar="RxC", help="Extents of the tile.")
-@click.option("--element", required=True, metavar="T", help="Type of an element, such as f32.")
+@_TILE[0]
+@_TILE[1]
 @click.option(
     "--threads", required=True, type=click.IntRange(1, 1024), metavar="N", help="Threads of the block."
 )
@@ -329,7 +376,7 @@ def _print_header(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE", help="Write a new file.")
 def trace(
     records: Path,
-    tile: str,
+    tile: tuple[int, ...],
     element: str,
     threads: int,
     offset: str | None,
@@ -346,84 +393,51 @@ def trace(
     """
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout in use; use one")
-    if offset is None and table is None:
-        raise click.UsageError("the layout in use is needed: give --offset or --table")
+    import numpy as np
+
+    from layoutopt.expressions.grammar import coordinates, parse, tabulated
+    from layoutopt.files.array_file import read_offsets
     from layoutopt.ground.json_data import read
     from layoutopt.imports.trace import accesses
 
-    shape, element_bytes = _shape(tile), _element_bytes(element)
-    lines = read(records, MAX_TEXT_BYTES).splitlines()
-    used = _layout_in_use(shape, element_bytes, offset, table)
-    found = accesses(lines, used, element_bytes, threads)
-    problem: dict[str, Any] = {"tile": {"shape": list(shape), "element": element}, "threads": threads}
+    element_bytes = _element_bytes(tile, element)
+    if table is not None:
+        used = read_offsets(table, tile, "--table")
+    elif offset is not None:
+        used = tabulated(parse(offset, frozenset(coordinates(tile))), tile) * element_bytes
+    else:
+        raise click.UsageError("the layout in use is needed: give --offset or --table")
+    if used.min() < 0 or len(np.unique(used)) != used.size:
+        given = "--offset" if table is None else "--table"
+        raise ProblemFileError(given, "the layout puts two elements in one place")
+    found = accesses(read(records, MAX_TEXT_BYTES).splitlines(), used, element_bytes, threads)
+    problem: dict[str, Any] = {"tile": {"shape": list(tile), "element": element}, "threads": threads}
     problem["accesses"] = found
     if offset is not None:
         size = int(used.max()) + element_bytes
         source = "in use when the trace was recorded"
         problem["published"] = {"offset": offset, "bytes": size, "source": source}
-    _finish(output, problem, f"From the addresses recorded in {writable(records.name)}.")
-    return 0
+    return _write(output, problem, f"From the addresses recorded in {writable(records.name)}.")
 
 
-def _layout_in_use(
-    shape: tuple[int, ...], element_bytes: int, offset: str | None, table: Path | None
-) -> Table:
-    """Byte offsets of every element, by the formula or, without one, the table."""
-    import numpy as np
-
-    from layoutopt.expressions.grammar import evaluate, parse
-
-    if offset is None:
-        from layoutopt.files.array_file import read_offsets
-
-        assert table is not None
-        used = read_offsets(table, shape, "--table")
-    else:
-        grids = np.indices(shape, dtype=np.int64, sparse=True)
-        env = {f"x{d}": grid for d, grid in enumerate(grids)}
-        used = np.broadcast_to(evaluate(parse(offset, frozenset(env)), env), shape) * element_bytes
-    if used.min() < 0 or len(np.unique(used)) != used.size:
-        given = "--offset" if table is None else "--table"
-        raise ProblemFileError(given, "the layout puts two elements in one place")
-    return used
-
-
-def _shape(tile: str) -> tuple[int, ...]:
-    """Extents of a tile that a problem file may have."""
+def _element_bytes(tile: tuple[int, ...], element: str) -> int:
+    """Size of an element of a tile that a problem file may have."""
     from layoutopt.files.checks import MAX_ELEMENTS
-
-    shape = extents(tile)
-    assert shape is not None
-    if math.prod(shape) > MAX_ELEMENTS:
-        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
-    return shape
-
-
-def _element_bytes(element: str) -> int:
     from layoutopt.problems.types import ELEMENT_BYTES
 
+    if math.prod(tile) > MAX_ELEMENTS:
+        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
     if element not in ELEMENT_BYTES:
         raise ProblemFileError("--element", f"unknown type {element!r}; known: {', '.join(ELEMENT_BYTES)}")
     return ELEMENT_BYTES[element]
 
 
-def _finish(output: Path | None, problem: dict[str, Any], notes: str) -> None:
+def _write(output: Path | None, problem: dict[str, Any], notes: str) -> int:
     """Print or write a new problem."""
     name = writable(output.stem) if output is not None else "imported"
-    if output is not None:
-        check_new(output)
-    _save(
-        output, {"schema": "layoutopt.problem/1", "name": name, "notes": notes, "target": "sm_90", **problem}
-    )
-
-
-def _save(path: Path | None, data: dict[str, Any]) -> None:
-    text = _checked(data)
-    if path is None:
-        say_file(text)
-    else:
-        write_all({path: text.encode()})
-        note(f"wrote {path}")
+    head = {"schema": "layoutopt.problem/1", "name": name, "notes": notes, "target": "sm_90"}
+    write_new(output, _checked({**head, **problem}))
+    return 0
 
 
 def _checked(data: dict[str, Any]) -> str:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from layoutopt.cli.files import TextOrFile
+from layoutopt.cli.options import pairs
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
-    from layoutopt.ground.budget import Budget
     from layoutopt.hardware.devices import Device
     from layoutopt.kernels.machine.evaluate import Evaluation
     from layoutopt.kernels.machine.launch import Launch
@@ -71,22 +74,15 @@ class LaunchOptions:
         found = [f"-I{os.path.realpath(folder)}" for folder in self.include]
         return (*found, *(f"-D{name}" for name in self.define), *self.nvcc)
 
-    def given(self) -> str | None:
-        """One of the options that was given, if one was."""
-        values: dict[str, object] = {
-            "--entry": self.entry,
-            "--block": self.block,
-            "--grid": self.grid != (1, 1, 1),
-            "--arg": self.arg,
-            "--shared": self.shared,
-            "--data": self.data,
-            "--assume": self.assume,
-            "--target": self.target,
-            "-I": self.include,
-            "-D": self.define,
-            "--nvcc": self.nvcc,
-        }
-        return next((name for name, value in values.items() if value), None)
+
+def given_option() -> str | None:
+    """An option of a launch that was given to the command that runs, if one was."""
+    running = click.get_current_context()
+    for param in running.command.params:
+        default = running.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
+        if param.name in LaunchOptions.__dataclass_fields__ and not default:
+            return param.opts[0]
+    return None
 
 
 class _Sizes(click.types.StringParamType):
@@ -104,15 +100,7 @@ class _Sizes(click.types.StringParamType):
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise click.BadParameter(f"expected NAME_OR_POSITION=VALUE, got {shown(text)!r}", ctx, param)
-        if name.strip() in found:
-            raise click.BadParameter(f"{shown(name)} is given twice", ctx, param)
-        found[name.strip()] = value.strip()
-    return found
+    return pairs(ctx, param, given, "NAME_OR_POSITION=VALUE")
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
@@ -120,20 +108,13 @@ def _numbers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 
 
 def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str:
-    if text in ("pointer", "null"):
-        return "pointer" if text == "pointer" else 0
-    if text in ("true", "false"):
-        return int(text == "true")
-    try:
-        return int(text, 0) if len(text) < 25 else int("")
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"expected a number, pointer or null, got {shown(text)!r}", ctx, param
-        ) from None
+    words: dict[str, int | str] = {"pointer": "pointer", "null": 0, "true": 1, "false": 0}
+    if text in words:
+        return words[text]
+    for read in (lambda: int(text, 0) if len(text) < 25 else int(""), lambda: float(text)):
+        with contextlib.suppress(ValueError):
+            return read()
+    raise click.BadParameter(f"expected a number, pointer or null, got {shown(text)!r}", ctx, param)
 
 
 _OPTIONS = (
@@ -167,18 +148,6 @@ def launch_options(command: Command) -> Command:
     return command
 
 
-def read_program(path: Path, options: LaunchOptions, budget: Budget | None = None) -> Program:
-    """The kernel that the options choose.
-
-    Raises:
-        LayoutoptError: the file cannot be read, or which kernel is meant is not clear.
-        OutOfTime: the budget is spent.
-    """
-    from layoutopt.kernels.read.files import chosen, programs
-
-    return chosen(programs(path, options.target, options.compiler, budget), options.entry)
-
-
 def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:
     """The launch that the options say, and the GPU.
 
@@ -210,19 +179,12 @@ def evaluated(path: Path, options: LaunchOptions, seconds: float) -> Evaluation:
     """
     from layoutopt.ground.budget import Budget
     from layoutopt.kernels.machine.evaluate import evaluate
+    from layoutopt.kernels.read.files import chosen, programs
 
     budget = Budget(seconds + READING_S)
-    program = read_program(path, options, budget)
+    program = chosen(programs(path, options.target, options.compiler, budget), options.entry)
     launch, gpu = launch_of(program, options)
     return evaluate(program, launch, gpu, most_steps=options.max_steps, budget=budget)
-
-
-def _printable(values: dict[str, int | float | str]) -> dict[str, int | float | str]:
-    """Values as JSON has them, which knows neither infinity nor what is no number."""
-    return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
 
 
 def check_kernels(
@@ -237,7 +199,10 @@ def check_kernels(
         report = summary(evaluation, options.entry)
         fixes = {} if no_fix else _fixes(evaluation, time_limit)
         if as_json:
-            data = report.to_json() | {"assumed": _printable(options.assume)}
+            # JSON knows neither infinity nor what is no number.
+            given = options.assume.items()
+            assumed = {n: v if isinstance(v, str) or math.isfinite(v) else str(v) for n, v in given}
+            data = report.to_json() | {"assumed": assumed}
             for array in data["arrays"]:
                 array["fix"] = fixes.get(array["name"])
             say_json(data)
@@ -257,8 +222,6 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     from layoutopt.ground.budget import Budget
     from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.question.problem_data import array_problem
-    from layoutopt.problems.answer import Result
-    from layoutopt.problems.types import Problem
     from layoutopt.search.solve import solve
     from layoutopt.study.check import check
 
@@ -272,22 +235,16 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for number, used in enumerate(wanted):
         part = budget.part(1 / (len(wanted) - number))
-
-        moved = moved_by_itself(evaluation, used)
-        if moved is not None:
-            found[used.array.name] = {"message": f"no fix is sought: {moved}"}
-            continue
-
-        def solver(changed: Problem, part: Budget = part) -> Result:
-            return solve(changed, budget=part)
-
-        try:
-            problem = tile_from_data(array_problem(evaluation, used))
-            audit = check(problem, solver=solver, budget=part.part(0.2))
-        except ProblemFileError as error:
-            found[used.array.name] = {"message": f"no fix is sought: {error}"}
-            continue
-        found[used.array.name] = _advice(audit)
+        why: object = moved_by_itself(evaluation, used)
+        if why is None:
+            try:
+                problem = tile_from_data(array_problem(evaluation, used))
+                audit = check(problem, solver=partial(solve, budget=part), budget=part.part(0.2))
+                found[used.array.name] = _advice(audit)
+                continue
+            except ProblemFileError as error:
+                why = error
+        found[used.array.name] = {"message": f"no fix is sought: {why}"}
     return found
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from layoutopt.cli.files import STANDARD_INPUT, InputPath
 from layoutopt.ground.budget import DEFAULT_SECONDS
+from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -68,6 +69,34 @@ class TargetName(click.types.StringParamType):
         return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
+class Extents(click.types.StringParamType):
+    """Extents of a tile, such as 128x64."""
+
+    name = "extents"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The extents as a tuple."""
+        parts = value.lower().replace(",", "x").split("x")
+        if not all(part.isdecimal() and len(part) <= 7 and 0 < int(part) <= 1 << 21 for part in parts):
+            self.fail(f"expected extents such as 128x64, got {shown(value)!r}", param, ctx)
+        return tuple(map(int, parts))
+
+
+def pairs(
+    ctx: click.Context, param: click.Parameter, given: Sequence[str], form: str = "NAME=V1,V2,..."
+) -> dict[str, str]:
+    """Names and values of an option that is given once for each."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if not name or not value:
+            raise click.BadParameter(f"expected {form}, got {shown(text)!r}", ctx, param)
+        if name in found:
+            raise click.BadParameter(f"{shown(name)} is given twice", ctx, param)
+        found[name] = value
+    return found
+
+
 def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
     if not 0 < value <= MAX_SECONDS:
         above = f" and at most {MAX_SECONDS:,}" if value > MAX_SECONDS else ""
@@ -78,14 +107,9 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
 def time_limit_option(text: str) -> Callable[[Command], Command]:
     """Add `--time-limit`: seconds, finite and above zero; by default as many as a person waits."""
     return click.option(
-        "--time-limit",
-        type=float,
-        callback=_seconds,
-        default=DEFAULT_SECONDS,
-        show_default=True,
-        metavar="S",
-        help=text,
-    )
+        "--time-limit", type=float, callback=_seconds, default=DEFAULT_SECONDS, show_default=True,
+        metavar="S", help=text,
+    )  # fmt: skip
 
 
 def device_file_option(command: Command) -> Command:
@@ -98,27 +122,34 @@ def device_file_option(command: Command) -> Command:
     )(command)
 
 
+class StorePath(InputPath):
+    """A store of `layoutopt sweep`, opened to be read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The store."""
+        from layoutopt.sweeps.store import Store
+
+        return Store(super().convert(value, param, ctx), write=False)
+
+    def files(self, value: Store) -> Iterable[Path]:
+        """Its file."""
+        assert value.path is not None
+        return (value.path,)
+
+
 def store_option(command: Command) -> Command:
     """Add `--store`."""
     return click.option(
         "--store",
-        type=InputPath(),
+        type=StorePath(),
         metavar="FILE",
         help="A store of `layoutopt sweep`: what it answers is not solved again.",
     )(command)
 
 
-def opened_store(path: Path | None) -> Store | None:
-    """The store that `--store` names, to read.
-
-    Raises:
-        ProblemFileError: it is none.
-    """
-    if path is None:
-        return None
-    from layoutopt.sweeps.store import Store
-
-    return Store(path, write=False)
+def json_option(text: str = "Print one JSON object.") -> Callable[[Command], Command]:
+    """Add `--json`, as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def more_devices(device_file: Path | None) -> tuple[Device, ...]:

@@ -40,7 +40,9 @@ def say_file(text: str) -> None:
 
 
 def failure(error: BaseException) -> tuple[str, int]:
-    """What one of `FAILURES` is to the user, and the exit code."""
+    """What one of `FAILURES`, or wrong usage, is to the user, and the exit code."""
+    if isinstance(error, click.UsageError):
+        return error.format_message(), USAGE_ERROR
     if isinstance(error, MemoryError):
         return "not enough memory for this problem", USAGE_ERROR
     if isinstance(error, OutOfTime):
@@ -83,26 +85,6 @@ def progress(what: str) -> Callable[[str], None]:
         _aside(f"\r\x1b[K{what}: {terminal(text[:room])}")
 
     return show
-
-
-class LatestProgress:
-    """Progress of a thread, shown by another: a terminal that takes no more text must not stop the work."""
-
-    def __init__(self, what: str, when: Callable[[], str] = lambda: "") -> None:
-        """`when` says how much of the time is over, in front of each text."""
-        self._show, self._when = progress(what), when
-        self._latest = self._shown = ""
-
-    def __call__(self, text: str) -> None:
-        """Note how far the work is."""
-        self._latest = text
-
-    def show(self) -> None:
-        """Show the latest, if it is new or the time has gone on."""
-        text = self._when() + self._latest if self._latest else ""
-        if text != self._shown:
-            self._shown = text
-            self._show(text)
 
 
 def terminal_width() -> int:

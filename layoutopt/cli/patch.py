@@ -9,8 +9,7 @@ import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.kernel import READING_S, LaunchOptions, launch_of, launch_options
-from layoutopt.cli.new import extents
-from layoutopt.cli.options import time_limit_option
+from layoutopt.cli.options import Extents, json_option, time_limit_option
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
@@ -29,18 +28,20 @@ MAX_RESULT_BYTES = 64 << 20
     "-o", "--output", type=OutputPath(), required=True, metavar="OUT.ptx", help="Write the PTX there."
 )
 @click.option("--array", metavar="NAME", help="Move this array only  [default: all that have conflicts]")
-@click.option("--shape", metavar="MxN", help="Extents of the array  [default: as its accesses suggest]")
+@click.option(
+    "--shape", type=Extents(), metavar="MxN", help="Extents of the array  [default: as its accesses suggest]"
+)
 @click.option(
     "--result", type=InputPath(), metavar="R.json", help="Put in the layout that solve --json printed."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what changed as one JSON object.")
+@json_option("Print what changed as one JSON object.")
 @time_limit_option("Seconds to search for the layouts of the arrays.")
 @launch_options
 def command(
     kernel: Path,
     output: Path,
     array: str | None,
-    shape: str | None,
+    shape: tuple[int, ...] | None,
     result: Path | None,
     as_json: bool,
     time_limit: float,
@@ -75,7 +76,7 @@ def command(
         gpu,
         target=options.target,
         array=array,
-        shape=extents(shape),
+        shape=shape,
         layout=layout,
         time_limit=time_limit,
         budget=budget,

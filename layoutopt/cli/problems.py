@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 import click
 
-from layoutopt.cli.options import ProblemPath
+from layoutopt.cli.options import ProblemPath, json_option
 from layoutopt.cli.output import say, say_file, say_json
 
 _FRAGMENT_FIELDS = "name", "bits", "extent", "lanes", "warps", "values", "targets", "source", "note"
@@ -41,7 +41,7 @@ class Fragments(TypedDict):
 @click.argument("problem", required=False, type=ProblemPath())
 @click.option("--expanded", is_flag=True, help="Write fragments and copies out as index expressions.")
 @click.option("--fragments", is_flag=True, help="List the matrix fragments that an access can name.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool) -> int:
     """List the problems that ship with layoutopt, or print one of them.
 
@@ -86,25 +86,18 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
 def _list(as_json: bool) -> None:
     from layoutopt.files.catalogue import short_names
 
-    rows = [_listed(name, path) for name, path in short_names().items()]
+    rows: list[Listed] = []
+    for name, path in short_names().items():
+        data = json.loads(path.read_bytes())
+        tile = f"{len(data['tiles'])} tiles" if "tiles" in data else _tile(data["tile"])
+        notes = data.get("notes", "").partition(". ")[0].rstrip(".")
+        rows.append({"name": name, "tile": tile, "target": data.get("target", "sm_90"), "notes": notes})
     if as_json:
-        catalogue: Catalogue = {"schema": "layoutopt.problems/1", "problems": rows}
-        say_json(catalogue)
+        say_json({"schema": "layoutopt.problems/1", "problems": rows})
         return
-    wide, tile = max(len(row["name"]) for row in rows), max(len(row["tile"]) for row in rows)
+    wide, most = max(len(row["name"]) for row in rows), max(len(row["tile"]) for row in rows)
     for r in rows:
-        say(f"{r['name']:<{wide}}  {r['tile']:<{tile}}  {r['notes']}".rstrip() + "\n")
-
-
-def _listed(name: str, path: Path) -> Listed:
-    data = json.loads(path.read_bytes())
-    notes = data.get("notes", "").partition(". ")[0].rstrip(".")
-    return {
-        "name": name,
-        "tile": f"{len(data['tiles'])} tiles" if "tiles" in data else _tile(data["tile"]),
-        "target": data.get("target", "sm_90"),
-        "notes": notes,
-    }
+        say(f"{r['name']:<{wide}}  {r['tile']:<{most}}  {r['notes']}".rstrip() + "\n")
 
 
 def _tile(tile: dict[str, Any]) -> str:
@@ -118,8 +111,7 @@ def _fragments(as_json: bool) -> None:
 
     if as_json:
         rows = [{field: getattr(f, field) for field in _FRAGMENT_FIELDS} for f in fragments().values()]
-        listed: Fragments = {"schema": "layoutopt.fragments/1", "fragments": rows}
-        say_json(listed)
+        say_json({"schema": "layoutopt.fragments/1", "fragments": rows})
         return
     lines = [f"{'fragment':<28}{'extent':<16}  values a lane"]
     for f in fragments().values():

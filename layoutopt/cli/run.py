@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import click
 
 from layoutopt.cli.answer import answer_of, answer_options
-from layoutopt.cli.options import ProblemPath
+from layoutopt.cli.options import ProblemPath, json_option
 from layoutopt.cli.output import note, say, say_json
 
 if TYPE_CHECKING:
-    from layoutopt.codegen.plan import Plan
     from layoutopt.hardware.devices import Device
     from layoutopt.hardware.machine import Gpu, Run
     from layoutopt.problems.answer import Result
@@ -42,7 +41,7 @@ class RanBlock(TypedDict):
 @click.command("run")
 @click.argument("file", type=ProblemPath())
 @answer_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 def command(file: Path, as_json: bool, **how: Any) -> int:
     """Run a layout's code on the GPU: values, profiler counters and cycles, beside what was predicted.
 
@@ -57,27 +56,23 @@ def command(file: Path, as_json: bool, **how: Any) -> int:
     from layoutopt.files.file import parsed, read
     from layoutopt.hardware import machine
 
-    solved = answer_of(parsed(read(file)), **how)
+    tiles = answer_of(parsed(read(file)), **how, before_search=machine.gpu_present)
     card = machine.gpu_present()
-    tiles = solved()
     found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]
     agrees = all(one["agrees"] for one in found)
     if as_json and tiles.alone:
         say_json(found[0])
     elif as_json:
         each = [{"tile": part.tile, **one} for part, one in zip(tiles.parts, found, strict=True)]
-        whole: RanBlock = {
-            "schema": "layoutopt.block_run/1",
-            "problem": tiles.name,
-            "tiles": each,
-            "agrees": agrees,
-        }
-        say_json(whole)
+        head = {"schema": "layoutopt.block_run/1", "problem": tiles.name}
+        say_json({**head, "tiles": each, "agrees": agrees})
     return 0 if agrees else 1
 
 
 def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_json: bool) -> Ran:
     """Run the layout of one tile and print the table unless JSON is wanted; JSON-ready data."""
+    import msgspec
+
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
     from layoutopt.hardware import machine
@@ -89,35 +84,26 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
         target = here
         answer = answer if isinstance(answer, str) else str(answer.offset)
     planned = run_plan(problem, target, answer)
-    expected = [
-        (
-            a.access.name,
-            a.access.op,
-            counters(target, a.lanes.operation, int(a.report.wavefronts), int(a.report.bank_conflicts)),
-        )
-        for a in planned.accesses
-    ]
+    expected = []
+    for a in planned.accesses:
+        counted = int(a.report.wavefronts), int(a.report.bank_conflicts)
+        expected.append((a.access.name, a.access.op, counters(target, a.lanes.operation, *counted)))
     distinct, runs = machine.run(program(planned), expected, card)
     good = distinct and all(r.agrees for r in runs)
+    name = planned.problem.name
     if not as_json:
-        say(_table(planned, card, distinct, runs, good))
-    return _json(planned, card, distinct, runs, good)
-
-
-def _json(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> Ran:
-    import msgspec
-
+        say(_table(name, card, distinct, runs, good))
     return {
         "schema": "layoutopt.run/1",
-        "problem": plan.problem.name,
+        "problem": name,
         "gpu": msgspec.to_builtins(card),
         "distinct": distinct,
-        "accesses": [msgspec.to_builtins(r) for r in runs],
+        "accesses": msgspec.to_builtins(runs),
         "agrees": good,
     }
 
 
-def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
+def _table(name: str, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
     from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
     from layoutopt.report.text import columns
 
@@ -127,7 +113,7 @@ def _table(plan: Plan, card: Gpu, distinct: bool, runs: list[Run], good: bool) -
         seen = "not read" if run.measured is None else str(run.measured[name])
         return f"{run.predicted[name]} / {seen}"
 
-    lines = [f"{plan.problem.name} on {card.name}, compute capability {card.compute_capability}", ""]
+    lines = [f"{name} on {card.name}, compute capability {card.compute_capability}", ""]
     if not distinct:
         lines += ["  elements overlap", ""]
     rows = [["access", "op", "values", "wavefronts", "bank_conflicts", "cycles", ""]]

@@ -6,18 +6,20 @@ answered as if there were no others: nothing is added to what it prints.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from layoutopt.cli.options import ProblemPath, problem_device
-from layoutopt.cli.output import FAILURES, USAGE_ERROR, failure, note, one_line, say
+from layoutopt.cli.files import FileCommand
+from layoutopt.cli.interrupt import stopped
+from layoutopt.cli.options import ProblemPath, device_file_option, pairs, problem_device
+from layoutopt.cli.output import FAILURES, failure, note, one_line, say
 from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:
@@ -26,14 +28,37 @@ if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Block, Problem
 
+    Answer = Callable[[Problem | Block, Device], int]
+
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def problems_argument(command: Command) -> Command:
-    """Add the problems, as `problems`, and `--over`."""
-    return click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1, required=True)(
-        over_option(command)
-    )
+def problems_command(
+    name: str, *, one_only: tuple[str, ...] = ()
+) -> Callable[[Callable[..., int]], click.Command]:
+    """A command of a function that answers one problem for its device: `answer(problem, gpu, **options)`.
+
+    Args:
+        name: of the command, which has --json among its options.
+        one_only: options whose values make no sense for several problems.
+    """
+
+    def decorate(answer: Callable[..., int]) -> click.Command:
+        @functools.wraps(answer)
+        def command(
+            problems: tuple[Path, ...],
+            over: dict[str, tuple[Value, ...]],
+            device_file: Path | None,
+            **options: Any,
+        ) -> int:
+            one = next((option for option in one_only if options[option]), None)
+            work = functools.partial(answer, **options)
+            return answer_each(problems, over, work, options["as_json"], device_file, one)
+
+        arguments = click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1, required=True)
+        return click.command(name, cls=FileCommand)(arguments(over_option(device_file_option(command))))
+
+    return decorate
 
 
 def over_option(command: Command) -> Command:
@@ -52,26 +77,17 @@ def _parameters(
 ) -> dict[str, tuple[Value, ...]]:
     from layoutopt.files.templates import value_of
 
-    found: dict[str, tuple[Value, ...]] = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        if not equals or not name or not values:
-            raise click.BadParameter(f"expected NAME=V1,V2,..., got {text!r}", ctx, param)
-        if name in found:
-            raise click.BadParameter(f"{name} is given twice", ctx, param)
-        found[name] = tuple(value_of(value.strip()) for value in values.split(","))
-    return found
+    named = pairs(ctx, param, given).items()
+    return {name: tuple(value_of(value.strip()) for value in values.split(",")) for name, values in named}
 
 
 def answer_each(
     paths: Sequence[Path],
     over: Mapping[str, Sequence[Value]],
-    answer: Callable[[Problem | Block, Device], int],
-    *,
+    answer: Answer,
     as_json: bool,
-    device_file: Path | None = None,
-    one_only: Mapping[str, object] | None = None,
-    stopped: threading.Event | None = None,
+    device_file: Path | None,
+    one_only: str | None = None,
 ) -> int:
     """Answer every problem; the exit code.
 
@@ -81,21 +97,20 @@ def answer_each(
         answer: prints the answer to a problem for its device; its exit code.
         as_json: answers are JSON lines, so that the summary goes to stderr.
         device_file: devices beside the package's.
-        one_only: options whose values make no sense for several problems, by name.
-        stopped: set when the user asked for an end while an answer was sought; no other is sought then.
+        one_only: the parameter of an option that is given and makes no sense for several problems.
 
     Raises:
-        click.UsageError: one of `one_only` has a value, and there are several problems.
+        click.UsageError: there are several problems, and one is expected.
         LayoutoptError: there is one problem, and it is wrong.
     """
     from layoutopt.files.inputs import inputs
 
     found = inputs(paths, over, sys.stdin.buffer)
-    needless = [option for option, value in (one_only or {}).items() if value]
-    if needless:
+    if one_only is not None:
         begun = list(itertools.islice(found, 2))
         if len(begun) > 1:
-            raise click.UsageError(f"{needless[0]}: one problem is expected, and there are several")
+            option = f"--{one_only.removeprefix('as_')}"
+            raise click.UsageError(f"{option}: one problem is expected, and there are several")
         found = iter(begun)
     codes: Counter[int] = Counter()
     for item in found:
@@ -103,10 +118,11 @@ def answer_each(
             say("\n")
         alone = [item.label] == [writable(str(path)) for path in paths]
         codes[_code(item, answer, device_file, alone)] += 1
-        if stopped is not None and stopped.is_set():
+        if stopped():
             break
     if codes.total() > 1:
-        line = _summary(codes)
+        counts = ", ".join(f"{codes[code]:,} {text}" for code, text in _MEANINGS.items() if codes[code])
+        line = f"{codes.total():,} problems: {counts}"
         if as_json:
             note(line)
         else:
@@ -114,34 +130,19 @@ def answer_each(
     return max(codes, default=0)
 
 
-def _code(
-    item: Input,
-    answer: Callable[[Problem | Block, Device], int],
-    device_file: Path | None,
-    alone: bool,
-) -> int:
+_MEANINGS = {0: "without conflicts", 1: "with conflicts or infeasible", 2: "wrong", 3: "out of time"}
+
+
+def _code(item: Input, answer: Answer, device_file: Path | None, alone: bool) -> int:
     """The exit code of one problem, whose failure ends the command only where it is alone."""
-    from layoutopt.files.file import from_data
+    from layoutopt.files.python import checked
 
     try:
-        if item.error is not None:
-            raise item.error
-        problem = from_data(item.data)
+        problem = checked(item)
         return answer(problem, problem_device(problem, device_file))
     except (*FAILURES, click.UsageError) as error:
         if alone:
             raise
-        if isinstance(error, click.UsageError):
-            message, code = error.format_message(), USAGE_ERROR
-        else:
-            message, code = failure(error)
+        message, code = failure(error)
         note(f"error: {one_line(f'{item.label}: {message}')}")
         return code
-
-
-_MEANINGS = {0: "without conflicts", 1: "with conflicts or infeasible", 2: "wrong", 3: "out of time"}
-
-
-def _summary(codes: Counter[int]) -> str:
-    parts = [f"{codes[code]:,} {meaning}" for code, meaning in _MEANINGS.items() if codes[code]]
-    return f"{codes.total():,} problems: {', '.join(parts)}"

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import click
 
-from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, problem_device, time_limit_option
+from layoutopt.cli.files import FileCommand, OutputPath, TextOrFile, write_all
+from layoutopt.cli.options import (
+    ProblemPath,
+    device_file_option,
+    json_option,
+    pairs,
+    problem_device,
+    time_limit_option,
+)
 from layoutopt.cli.output import say_json
 from layoutopt.ground.escape import shown
 
@@ -40,27 +46,25 @@ class Shown(TypedDict):
     base_bytes: NotRequired[int]
 
 
-class Drawn(InputPath):
-    """What to draw beside the solved layout: a word, or a file."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is."""
-        return str(value)
-
-    def files(self, value: str) -> Iterable[Path]:
-        """The file, unless it is one of the words."""
-        return () if value in ("none", "published", "solved") else (Path(value),)
+def _iteration(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, int]:
+    values = pairs(ctx, param, text.split(",") if text else (), "NAME=NUMBER, ...")
+    for number in values.values():
+        if not number.isdecimal() or len(number) > MAX_DIGITS:
+            raise click.BadParameter(f"expected NAME=NUMBER, ..., got {shown(number)!r}", ctx, param)
+    return {name: int(number) for name, number in values.items()}
 
 
 @click.command("show", cls=FileCommand)
 @click.argument("problem", type=ProblemPath())
 @click.option("--access", metavar="NAME", help="Which access  [default: the one with the worst conflict]")
 @click.option("--warp", type=int, metavar="W", help="Which warp.")
-@click.option("--iteration", metavar="I=N,...", help="Values of loop variables, such as i=2,k=0.")
+@click.option(
+    "--iteration", metavar="I=N,...", callback=_iteration, help="Values of loop variables, such as i=2,k=0."
+)
 @click.option(
     "--layout",
     "before",
-    type=Drawn(),
+    type=TextOrFile(),
     default="none",
     show_default=True,
     metavar="none|published|solved|FILE",
@@ -78,12 +82,11 @@ class Drawn(InputPath):
 )
 @click.option("--svg", type=OutputPath(), metavar="FILE", help="Write an SVG picture instead.")
 @click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page to explore it in a browser.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 @time_limit_option("Seconds to look for the best layout.")
 @device_file_option
 def command(
     problem: Path,
-    iteration: str | None,
     colour_by: str | None,
     width: int | None,
     svg: Path | None,
@@ -107,7 +110,7 @@ def command(
 
     loaded = load(problem)
     gpu = problem_device(loaded, device_file)
-    found = views(loaded, gpu, iteration=_iteration(iteration), **where)
+    found = views(loaded, gpu, **where)
     outputs = {}
     if svg is not None:
         from layoutopt.report.banks_svg import document
@@ -121,29 +124,13 @@ def command(
     if as_json:
         say_json(_json(found))
     elif svg is None and html is None:
-        columns = shutil.get_terminal_size().columns
-        click.echo(_text(found, width or min(max(MIN_WIDTH, columns), MAX_WIDTH), colour_by))
+        from layoutopt.report.banks_text import report
+
+        columns = width or min(max(MIN_WIDTH, shutil.get_terminal_size().columns), MAX_WIDTH)
+        # https://no-color.org: any value that is not empty turns colours off.
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        click.echo(report(found, columns, colour_by, colour))
     return 0
-
-
-def _iteration(text: str | None) -> dict[str, int]:
-    values: dict[str, int] = {}
-    for part in text.split(",") if text else ():
-        name, equals, number = part.partition("=")
-        if not equals or not number.strip().isdecimal() or len(number) > MAX_DIGITS:
-            raise click.UsageError(f"--iteration: expected NAME=NUMBER, ..., not {shown(part)!r}")
-        if name.strip() in values:
-            raise click.UsageError(f"--iteration: {name.strip()} is given twice")
-        values[name.strip()] = int(number)
-    return values
-
-
-def _text(found: Views, width: int, colour_by: str | None) -> str:
-    from layoutopt.report.banks_text import report
-
-    # https://no-color.org: any value that is not empty turns colours off.
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return report(found, width, colour_by, colour)
 
 
 def _json(found: Views) -> Shown:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,38 +12,36 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.interrupt import interruptibly
-from layoutopt.cli.options import (
-    device_file_option,
-    opened_store,
-    store_option,
-    time_limit_option,
-)
+from layoutopt.cli.files import OutputPath, write_all
+from layoutopt.cli.interrupt import interruptibly, stopped
+from layoutopt.cli.options import json_option, store_option, time_limit_option
 from layoutopt.cli.output import note, say, say_json
-from layoutopt.cli.several import answer_each, problems_argument
+from layoutopt.cli.several import problems_command
 from layoutopt.problems.answer import METHODS, Arrangement, Method, Result, Status
-from layoutopt.problems.objective import FIRSTS, First
+from layoutopt.problems.objective import FIRSTS
 from layoutopt.problems.types import FAMILIES, Block, Problem
 
 if TYPE_CHECKING:
-    from layoutopt.files.templates import Value
     from layoutopt.hardware.devices import Device
     from layoutopt.sweeps.store import Store
 
 P = TypeVar("P", bound=Problem | Block)
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
+# Options that are constraints of the layout, and which of two is the tighter one.
+_TIGHTER: dict[str, Any] = {
+    "minimise": None,
+    "max_bytes": min,
+    "alignment_bytes": min,
+    "pitch_multiple_bytes": math.lcm,
+}
 _HINT_SECONDS = 2.0  # for what would leave fewer conflicts
 
 
-@click.command("solve", cls=FileCommand)
-@problems_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@problems_command("solve", one_only=("table", "code", "certificate"))
+@json_option("Print the result as one JSON object.")
 @click.option(
-    "--table",
-    type=OutputPath(),
-    help="Write int64 byte offsets, in the shape of the tile, as .npy.",
+    "--table", type=OutputPath(), help="Write int64 byte offsets, in the shape of the tile, as .npy."
 )
 @click.option("--code", type=OutputPath(), help="Write the CUDA (for AMD: HIP) header to this file.")
 @click.option(
@@ -65,11 +61,13 @@ _HINT_SECONDS = 2.0  # for what would leave fewer conflicts
 )
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Shared memory available.")
 @click.option(
-    "--pitch-multiple", type=click.IntRange(1), metavar="N", help="Every stride but the innermost, in bytes."
-)
+    "--pitch-multiple", "pitch_multiple_bytes", type=click.IntRange(1), metavar="N",
+    help="Every stride but the innermost, in bytes.",
+)  # fmt: skip
 @click.option(
-    "--alignment", type=click.IntRange(1), metavar="N", help="Alignment that the base has, in bytes."
-)
+    "--alignment", "alignment_bytes", type=click.IntRange(1), metavar="N",
+    help="Alignment that the base has, in bytes.",
+)  # fmt: skip
 @click.option(
     "--method",
     type=click.Choice(METHODS),
@@ -79,18 +77,18 @@ _HINT_SECONDS = 2.0  # for what would leave fewer conflicts
 )
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
 @store_option
-@device_file_option
 def command(
-    problems: tuple[Path, ...],
-    over: dict[str, tuple[Value, ...]],
+    problem: Problem | Block,
+    gpu: Device,
+    *,
     families: str | None,
-    minimise: First | None,
-    max_bytes: int | None,
-    pitch_multiple: int | None,
-    alignment: int | None,
-    store: Path | None,
-    device_file: Path | None,
-    **how: Any,
+    time_limit: float,
+    workers: int,
+    conflict_free: bool,
+    method: Method,
+    store: Store | None,
+    certificate: Path | None,
+    **asked: Any,
 ) -> int:
     """Find the layout with the fewest wavefronts, then the fewest bytes, then the cheapest index.
 
@@ -103,113 +101,70 @@ def command(
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    asked = Asked(store=opened_store(store), **how)
-    if store is not None and asked.certificate is not None:
+    from layoutopt.study.hints import with_faster, with_hints
+
+    if store is not None and certificate is not None:
         raise click.UsageError("--certificate: an answer out of a store has none")
-    allowed = _named_families(families) if families is not None else None
+    tighter = {field: asked.pop(field) for field in _TIGHTER}
+    problem = _constrained(problem if families is None else _with_families(problem, families), **tighter)
+    if certificate is not None:
+        from layoutopt.search.certify import check_certifiable
 
-    def answer(problem: Problem | Block, gpu: Device) -> int:
-        if allowed is not None:
-            problem = _with_families(problem, allowed)
-        constrained = _constrained(
-            problem,
-            minimise=minimise,
-            max_bytes=max_bytes,
-            pitch_multiple_bytes=pitch_multiple,
-            alignment_bytes=alignment,
-        )
-        return asked.answer(constrained, gpu)
-
-    return answer_each(
-        problems,
-        over,
-        answer,
-        as_json=asked.as_json,
-        device_file=device_file,
-        one_only={"--table": asked.table, "--code": asked.code, "--certificate": asked.certificate},
-        stopped=asked.stopped,
-    )
-
-
-@dataclass
-class Asked:
-    """What is asked of every problem; see the options."""
-
-    as_json: bool
-    table: Path | None
-    code: Path | None
-    certificate: Path | None
-    time_limit: float
-    workers: int
-    conflict_free: bool
-    method: Method
-    store: Store | None = None
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def answer(self, problem: Problem | Block, gpu: Device) -> int:
-        """Solve, write what is asked for, print the answer; the exit code."""
-        from layoutopt.study.hints import with_faster, with_hints
-
-        if self.certificate is not None:
-            from layoutopt.search.certify import check_certifiable
-
-            check_certifiable(problem)
-        start = time.monotonic()
-        found = self._known(problem, gpu) or solve_interruptibly(
-            problem, gpu, self.time_limit, self.workers, self.conflict_free, self.method, self.stopped
-        )
-        seconds = time.monotonic() - start
-        if not self.stopped.is_set():
-            left = self.time_limit - seconds
-            found = with_faster(problem, found, gpu, left)
-            left = min(_HINT_SECONDS, left)
-            if found.excess and left > 0:
-                found = interruptibly(partial(with_hints, problem, found, gpu), left)
-        self._write(problem, found, gpu, seconds)
-        return 1 if found.excess else CODES[found.status]
-
-    def _known(self, problem: Problem | Block, gpu: Device) -> Result | Arrangement | None:
-        """The answer that the store has."""
-        if self.store is None:
-            return None
+        check_certifiable(problem)
+    start = time.monotonic()
+    how: dict[str, Any] = {"time_limit": time_limit, "conflict_free": conflict_free, "method": method}
+    found = None
+    if store is not None:
         from layoutopt.sweeps.store import known_answer
 
-        return known_answer(
-            self.store,
-            problem,
-            gpu,
-            time_limit=self.time_limit,
-            conflict_free=self.conflict_free,
-            method=self.method,
-        )
+        found = known_answer(store, problem, gpu, **how)
+    found = found or solve_interruptibly(problem, gpu, workers=workers, **how)
+    seconds = time.monotonic() - start
+    if not stopped():
+        left = time_limit - seconds
+        found = with_faster(problem, found, gpu, left)
+        left = min(_HINT_SECONDS, left)
+        if found.excess and left > 0:
+            found = interruptibly(partial(with_hints, problem, found, gpu), left)
+    _write(problem, found, gpu, seconds, certificate=certificate, **asked)
+    return 1 if found.excess else CODES[found.status]
 
-    def _write(
-        self, problem: Problem | Block, found: Result | Arrangement, gpu: Device, seconds: float
-    ) -> None:
-        """Write the files asked for, and print the answer."""
-        text, outputs = None, {}
-        if found.has_layout and (self.code is not None or not self.as_json):
-            from layoutopt.codegen.block import code_of
-            from layoutopt.study.block import placed
 
-            text = code_of(gpu.language, placed(problem, gpu, found))
-        if found.has_layout and self.table is not None:
-            outputs[self.table] = _offsets(problem, found)
-        if text is not None and self.code is not None:
-            outputs[self.code] = text.encode()
-        if self.certificate is not None:
-            from layoutopt.search.certify import certificate
+def _write(
+    problem: Problem | Block,
+    found: Result | Arrangement,
+    gpu: Device,
+    seconds: float,
+    *,
+    as_json: bool,
+    table: Path | None,
+    code: Path | None,
+    certificate: Path | None,
+) -> None:
+    """Write the files asked for, and print the answer."""
+    text, outputs = None, {}
+    if found.has_layout and (code is not None or not as_json):
+        from layoutopt.codegen.block import code_of
+        from layoutopt.study.block import placed
 
-            outputs[self.certificate] = json.dumps(certificate(problem, gpu, found)).encode() + b"\n"
-        write_all(outputs)
-        if self.as_json:
-            say_json(found.to_json())
-            return
-        from layoutopt.report.text import report
+        text = code_of(gpu.language, placed(problem, gpu, found))
+    if found.has_layout and table is not None:
+        outputs[table] = _offsets(problem, found)
+    if text is not None and code is not None:
+        outputs[code] = text.encode()
+    if certificate is not None:
+        from layoutopt.search.certify import certificate as supports
 
-        say(report(problem, found, seconds))
-        if text is not None and self.code is None:
-            click.echo("\n" + text, nl=False)
+        outputs[certificate] = json.dumps(supports(problem, gpu, found)).encode() + b"\n"
+    write_all(outputs)
+    if as_json:
+        say_json(found.to_json())
+        return
+    from layoutopt.report.text import report
+
+    say(report(problem, found, seconds))
+    if text is not None and code is None:
+        click.echo("\n" + text, nl=False)
 
 
 def _offsets(problem: Problem | Block, found: Result | Arrangement) -> bytes:
@@ -224,15 +179,11 @@ def _offsets(problem: Problem | Block, found: Result | Arrangement) -> bytes:
     return offsets_file(found.table())
 
 
-def _named_families(families: str) -> tuple[str, ...]:
+def _with_families(problem: P, families: str) -> P:
     names = tuple(name.strip() for name in families.split(","))
     for name in names:
         if name not in FAMILIES:
             raise click.UsageError(f"--families: unknown family {name!r}; known: {', '.join(FAMILIES)}")
-    return names
-
-
-def _with_families(problem: P, names: tuple[str, ...]) -> P:
     allowed = problem.layout.families
     if allowed is not None and (outside := [n for n in names if n not in allowed]):
         raise click.UsageError(
@@ -251,30 +202,20 @@ def _constrained(problem: P, **given: Any) -> P:
     """`problem` under the constraints that are given; a tighter one in the file stays."""
     from layoutopt.files.checks import check
 
-    layout = problem.layout
-    if given["max_bytes"] is not None and layout.max_bytes is not None:
-        given["max_bytes"] = min(given["max_bytes"], layout.max_bytes)
-    if given["pitch_multiple_bytes"] is not None and layout.pitch_multiple_bytes is not None:
-        given["pitch_multiple_bytes"] = math.lcm(given["pitch_multiple_bytes"], layout.pitch_multiple_bytes)
-    if given["alignment_bytes"] is not None and layout.alignment_bytes is not None:
-        given["alignment_bytes"] = min(given["alignment_bytes"], layout.alignment_bytes)
-    changed = {name: value for name, value in given.items() if value is not None}
-    problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(layout, **changed))
+    changed = {field: value for field, value in given.items() if value is not None}
+    for field, value in changed.items():
+        own = getattr(problem.layout, field)
+        if own is not None and field != "minimise":
+            changed[field] = _TIGHTER[field](own, value)
+    problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, **changed))
     check(problem)
     return problem
 
 
 def solve_interruptibly(
-    problem: Problem | Block,
-    gpu: Device,
-    time_limit: float,
-    workers: int,
-    conflict_free: bool = False,
-    method: Method = "auto",
-    stopped: threading.Event | None = None,
+    problem: Problem | Block, gpu: Device, time_limit: float, workers: int, **how: Any
 ) -> Result | Arrangement:
-    """Solve, so that Ctrl-C gives the best answer so far and sets `stopped`."""
+    """Solve, so that Ctrl-C gives the best answer so far."""
     from layoutopt.search.block import solve
 
-    work = partial(solve, problem, target=gpu, workers=workers, conflict_free=conflict_free, method=method)
-    return interruptibly(work, time_limit, stopped)
+    return interruptibly(partial(solve, problem, target=gpu, workers=workers, **how), time_limit)

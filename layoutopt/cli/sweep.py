@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, write_all
-from layoutopt.cli.options import ProblemPath, device_file_option, more_devices, time_limit_option
+from layoutopt.cli.options import (
+    ProblemPath,
+    device_file_option,
+    json_option,
+    more_devices,
+    time_limit_option,
+)
 from layoutopt.cli.output import USAGE_ERROR, end_progress, note, one_line, progress, say, say_json
 from layoutopt.cli.several import over_option
 from layoutopt.problems.answer import METHODS, Method
@@ -51,7 +57,7 @@ _NAMED: Final = 20
     metavar="FILE",
     help="Write a .parquet, .csv, .json, .cuh or .h.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@json_option("Print the report as one JSON object.")
 def command(
     problems: tuple[Path, ...],
     over: dict[str, tuple[Value, ...]],
@@ -93,46 +99,37 @@ def command(
         return 0
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers are of this machine, --scheduler of a cluster; use one of them")
-    asked = {"workers": workers, "scheduler": scheduler, "time_limit": time_limit}
-    asked |= {"method": method, "conflict_free": conflict_free}
-    with _swept(problems, path, over, device_file, asked) as done:
-        _tell(done)
-        _report(done.store, export, as_json, _numbers(done))
-        return _code(done)
-
-
-def _swept(
-    problems: tuple[Path, ...],
-    path: Path,
-    over: dict[str, tuple[Value, ...]],
-    device_file: Path | None,
-    asked: dict[str, Any],
-) -> Sweep:
     from layoutopt.files.inputs import STANDARD_INPUT
     from layoutopt.sweeps.sweep import sweep
 
-    if asked["scheduler"] is not None:  # what Dask logs of a scheduler that is gone is a line of ours
+    if scheduler is not None:  # what Dask logs of a scheduler that is gone is a line of ours
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    devices = more_devices(device_file)
+    asked: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "time_limit": time_limit}
+    asked |= {"method": method, "conflict_free": conflict_free, "devices": more_devices(device_file)}
     sources = (sys.stdin.buffer if str(each) == STANDARD_INPUT else each for each in problems)
-    done = sweep(*sources, store=path, over=over, devices=devices, progress=_Shown(), **asked)
-    end_progress()
-    return done
+    with sweep(*sources, store=path, over=over, progress=_Shown(), **asked) as done:
+        end_progress()
+        _tell(done)
+        _report(done.store, export, as_json, _numbers(done))
+        codes = {"infeasible": 1, "error": USAGE_ERROR, "unknown": 3, "missing": 3}
+        worst = [codes.get(status, 1 if conflicts else 0) for status, conflicts in done.outcomes]
+        return max([*worst, USAGE_ERROR if done.wrong else 0])
 
 
 class _Shown:
     """Progress: a line that changes where somebody watches, else a line a minute."""
 
     def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-        self.show = progress("sweep") if self.live else note
-        self.next = time.monotonic() + (0 if self.live else _NOTED_EVERY_SECONDS)
+        live = sys.stderr.isatty()
+        self.show = progress("sweep") if live else note
+        self.every = _SHOWN_EVERY_SECONDS if live else _NOTED_EVERY_SECONDS
+        self.next = time.monotonic() + (0 if live else self.every)
 
     def __call__(self, now: Sweep) -> None:
         """Say how far it is, if the last time is long enough ago."""
         if time.monotonic() < self.next:
             return
-        self.next = time.monotonic() + (_SHOWN_EVERY_SECONDS if self.live else _NOTED_EVERY_SECONDS)
+        self.next = time.monotonic() + self.every
         left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
         done = now.answered_before + now.solved.total()
         self.show(f"{done:,} of {now.questions:,}, {now.rate:.1f} a second{left}")
@@ -167,13 +164,6 @@ def _numbers(done: Sweep) -> dict[str, Any]:
         "lost": len(done.lost),
         "elapsed_seconds": round(done.seconds, 3),
     }
-
-
-def _code(done: Sweep) -> int:
-    """The worst of all answers."""
-    codes = {"infeasible": 1, "error": USAGE_ERROR, "unknown": 3, "missing": 3}
-    worst = [codes.get(status, 1 if conflicts else 0) for status, conflicts in done.outcomes]
-    return max([*worst, USAGE_ERROR if done.wrong else 0])
 
 
 def _report(store: Store, export: Path | None, as_json: bool, more: dict[str, Any]) -> None:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
-from layoutopt.cli.options import TargetName, device_file_option, more_devices
+from layoutopt.cli.options import TargetName, device_file_option, json_option, more_devices
 from layoutopt.cli.output import say, say_json
 
 if TYPE_CHECKING:
-    from layoutopt.hardware.devices import Device, Limits, PhaseRule
+    from layoutopt.hardware.devices import Device, PhaseRule
 
 PHASE_NAMES = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 
 
 class Target(TypedDict):
-    """A GPU in a few fields."""
+    """A GPU in a few fields of its `Device`."""
 
     name: str
     title: str
@@ -46,7 +46,7 @@ class Detail(Target):
 @click.command("targets")
 @click.argument("target", required=False, type=TargetName())
 @device_file_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
     """List the GPUs that layoutopt knows, or show how one of them serves its instructions.
 
@@ -69,61 +69,38 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
         return 0
     known = (*more, *devices())
     if as_json:
-        all_of_them: Targets = {"schema": "layoutopt.targets/1", "targets": [_summary(d) for d in known]}
-        say_json(all_of_them)
+        say_json({"schema": "layoutopt.targets/1", "targets": [_fields(d, Target) for d in known]})
     else:
         say(_list(known) + "\n")
     return 0
 
 
-def _summary(device: Device) -> Target:
-    return {
-        "name": device.name,
-        "title": device.title,
-        "lanes": device.lanes,
-        "banks": device.banks,
-        "bank_bytes": device.bank_bytes,
-        "aliases": list(device.aliases),
-    }
+def _fields(device: Device, kind: Any) -> dict[str, Any]:
+    """The fields that a device has of one of the types above."""
+    from msgspec import to_builtins
+
+    known = kind.__annotations__
+    return {name: to_builtins(getattr(device, name)) for name in known if hasattr(device, name)}
 
 
-def _detail(device: Device) -> Detail:
+def _detail(device: Device) -> dict[str, Any]:
     from layoutopt.hardware.operations import spelling
 
+    same = "banks", "bank_bytes", "split_words", "row_words", "extra_wavefronts"
+    said = "confidence", "source", "alternative", "note"
     instructions = [
         {
             "instructions": [
                 {"op": spelling(kind, width) or kind, "bytes": width} for kind, width in accesses
             ],
             "phases": [list(phase) for phase in rule.phases],
-            "banks": rule.banks,
-            "bank_bytes": rule.bank_bytes,
             "count": "lanes" if rule.serialises_equal else "words",
             "merge": "pairs" if rule.merges_pairs else "none",
-            "split_words": rule.split_words,
-            "row_words": rule.row_words,
-            "extra_wavefronts": rule.extra_wavefronts,
-            "confidence": rule.confidence,
-            "source": rule.source,
-            "alternative": rule.alternative,
-            "note": rule.note,
+            **{field: getattr(rule, field) for field in (*same, *said)},
         }
         for rule, accesses in _by_rule(device).items()
     ]
-    return {
-        "schema": "layoutopt.target/1",
-        **_summary(device),
-        "notes": list(device.notes),
-        "limits": [_limits(limits) for limits in device.limits],
-        "instructions": instructions,
-    }
-
-
-def _limits(limits: Limits) -> dict[str, Any]:
-    import msgspec
-
-    data: dict[str, Any] = msgspec.to_builtins(limits)
-    return data
+    return {"schema": "layoutopt.target/1", **_fields(device, Detail), "instructions": instructions}
 
 
 def _by_rule(device: Device) -> dict[PhaseRule, list[tuple[str, int]]]:

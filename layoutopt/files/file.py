@@ -148,8 +148,10 @@ def _written_of_tiles(raw: dict[str, Any], accesses: list[Any]) -> list[Any]:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a problem file, generated from the types."""
-    kinds = [Problem, Block, *named_accesses.TYPES]
-    (one, several, *named), components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    kinds = [Problem, Block, templates.Template, *named_accesses.TYPES]
+    (one, several, template, *named), components = msgspec.json.schema_components(
+        kinds, ref_template="#/$defs/{name}"
+    )
     items = components["Problem"]["properties"]["accesses"]
     items["items"] = {"anyOf": [items["items"], *named]}
     tile = components["TileAccess"]["properties"]["tile"]
@@ -163,11 +165,11 @@ def json_schema() -> dict[str, Any]:
     items = components["Block"]["properties"]["accesses"]
     of_tiles = [{"$ref": reference["$ref"].replace("/$defs/", "/$defs/Tile")} for reference in named]
     items["items"] = {"anyOf": [items["items"], *of_tiles]}
-    components["Template"] = templates.JSON_SCHEMA
+    components["Template"]["anyOf"] = [{"required": ["params"]}, {"required": ["sizes"]}]
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",
-        "anyOf": [one, several, {"$ref": "#/$defs/Template"}],
+        "anyOf": [one, several, template],
         "$defs": components,
     }
     data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))

@@ -27,20 +27,6 @@ _MOST_STAGES: Final = 8
 _OTHER_BYTES: Final = 1024  # barriers, and what aligns the start of dynamic shared memory
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user said; None where a kind has its own default."""
-
-    name: str | None = None
-    tile: tuple[int, ...] | None = None
-    element: str | None = None
-    threads: int | None = None
-    mma: str | None = None
-    operand: str = "A"
-    stages: int | None = None
-    target: str = "sm_90"
-
-
 class Kind(NamedTuple):
     """What a kind of kernel is where the user says nothing.
 
@@ -49,28 +35,33 @@ class Kind(NamedTuple):
         tile: extents.
         element: their type.
         threads: of the block; None where the kind decides.
+        takes: options that are not for every kind.
         one_by_one: whether threads move single elements, which need bytes of their own.
-        any_rank: whether the tile may have any number of dimensions.
     """
 
     make: Callable[[Start], dict[str, Any]]
     tile: tuple[int, ...]
     element: str
     threads: int | None = 256
+    takes: tuple[str, ...] = ()
     one_by_one: bool = False
-    any_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """What a kind starts from: the options, and its defaults in the place of those that are left out."""
 
-    options: Options
+    target: str
     gpu: Device
     tile: tuple[int, ...]
     element: str
-    bits: int
     threads: int
+    given: dict[str, Any]
+
+    @property
+    def bits(self) -> int:
+        """Of an element."""
+        return PACKED_BITS.get(self.element) or 8 * ELEMENT_BYTES[self.element]
 
     def fill(self, shape: tuple[int, ...], notes: str, read: dict[str, Any]) -> dict[str, Any]:
         """The widest copy of global memory's rows that divides a row: asynchronous where there is one.
@@ -92,32 +83,40 @@ class Start:
         return next(fitting, max(1, self.bits // 8))
 
 
-def starter(kind: str, options: Options) -> dict[str, Any]:
+def starter(kind: str, target: str = "sm_90", **options: Any) -> dict[str, Any]:
     """The data of a starting problem.
+
+    Args:
+        kind: one of `KINDS`.
+        target: the GPU.
+        options: what the user says, by the options of `layoutopt new`; None where a kind has its own default.
 
     Raises:
         ProblemFileError: the options fit no such kernel; `field` is the option.
     """
     known = KINDS[kind]
-    usual = "f32" if options.operand == "C" else known.element  # accumulators
-    element, tile = options.element or usual, options.tile or known.tile
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in ("mma", "operand", "stages"):
+        if option in given and option not in known.takes:
+            able = [name for name, other in KINDS.items() if option in other.takes]
+            raise ProblemFileError(f"--{option}", f"goes with {', '.join(able)}, not with {kind}")
+    usual = "f32" if given.get("operand") == "C" else known.element  # accumulators
+    element, tile = given.get("element", usual), given.get("tile", known.tile)
     if element not in ELEMENT_BYTES and element not in PACKED_BITS:
         types = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
         raise ProblemFileError("--element", f"unknown type {element!r}; known: {types}")
     if known.one_by_one and element in PACKED_BITS:
         wrong = f"{element} elements share bytes, but here threads move them one by one"
         raise ProblemFileError("--element", wrong)
-    if len(tile) != len(known.tile) and not known.any_rank:
+    if len(tile) != len(known.tile) and kind != "blank":
         example = "x".join(map(str, known.tile))
         wrong = f"expected {len(known.tile)} extents, such as {example}, got {len(tile)}"
         raise ProblemFileError("--tile", wrong)
-    bits = PACKED_BITS.get(element) or 8 * ELEMENT_BYTES[element]
-    threads = options.threads or known.threads or 0
-    start = Start(options, device(options.target), tile, element, bits, threads)
-    own = {"name": kind, "threads": threads, "shape": tile, "target": options.target, **known.make(start)}
+    threads = given.get("threads", known.threads or 0)
+    start = Start(target, device(target), tile, element, threads, given)
+    own = {"name": kind, "threads": threads, "shape": tile, "target": target, **known.make(start)}
     own["tile"] = {"shape": list(own["shape"]), "element": element}
-    if options.name is not None:
-        own["name"] = options.name
+    own["name"] = given.get("name", own["name"])
     what = ("threads", "tiles", "block") if "tiles" in own else ("tile", "threads")
     fields = ("name", "notes", "target", *what, "accesses")
     return {"schema": SCHEMA, **{field: own[field] for field in fields}}
@@ -126,18 +125,10 @@ def starter(kind: str, options: Options) -> dict[str, Any]:
 def transpose(start: Start) -> dict[str, Any]:
     """Rows written, columns read."""
     width = start.bits // 8
-    rows = {
-        "name": "rows",
-        "op": "store",
-        "copy": {"bytes": width},
-        "notes": "threads follow rows, as in the global memory that is read",
-    }
-    columns = {
-        "name": "columns",
-        "op": "load",
-        "copy": {"bytes": width, "order": [1, 0]},
-        "notes": "threads follow columns, so that the transposed rows are written in one piece",
-    }
+    rows = {"name": "rows", "op": "store", "copy": {"bytes": width}}
+    rows["notes"] = "threads follow rows, as in the global memory that is read"
+    columns = {"name": "columns", "op": "load", "copy": {"bytes": width, "order": [1, 0]}}
+    columns["notes"] = "threads follow columns, so that the transposed rows are written in one piece"
     notes = "A transpose through shared memory. Wider copies of rows: raise bytes of rows to 8 or 16."
     return {"notes": notes, "accesses": [rows, columns]}
 
@@ -173,10 +164,12 @@ def _each(count: int, threads: int) -> tuple[str, dict[str, Any]]:
 
 def gemm(start: Start) -> dict[str, Any]:
     """One operand of a matrix product, staged for tensor cores; or its result on the way out."""
-    operand, stages = start.options.operand, start.options.stages or 1
+    operand, stages = start.given.get("operand", "A"), start.given.get("stages", 1)
+    if operand == "C" and stages > 1:
+        raise ProblemFileError("--stages", "goes with operands A and B")
     held = _operand(start, operand)
     depth = 128 if operand == "C" else max(1024 // start.bits, held.extent["k"])
-    tile = start.options.tile or (128, depth)
+    tile = start.given.get("tile", (128, depth))
     warps, repeat = _share(tile, held, start.threads, operand)
     index = ["m" if operand in "AC" else "n", "n" if operand == "C" else "k"]
     moved: dict[str, Any] = {"fragment": held.name, "warps": list(warps), "repeat": repeat}
@@ -192,10 +185,8 @@ def gemm(start: Start) -> dict[str, Any]:
         width = start.widest("load", tile)
         rows = f"rows of {width} bytes a thread, on their way to global memory"
         out = {"name": "rows", "op": "load", "copy": {"bytes": width}, "notes": rows}
-        notes, accesses = (
-            "The result of a matrix product on its way out through shared memory.",
-            [access, out],
-        )
+        notes = "The result of a matrix product on its way out through shared memory."
+        accesses = [access, out]
     else:
         access["notes"] = f"warps lie {warps[0]} along m and {warps[1]} along n"
         mma = held.name.removeprefix("mma.").partition(f".{operand}.")[0]
@@ -280,9 +271,9 @@ def hopper(start: Start) -> dict[str, Any]:
 
     The tile is M and N of the result; stages are of A and B, by default as many as fit, at most 8.
     """
-    options, element = start.options, start.element
+    element, stages = start.element, start.given.get("stages")
     if not start.gpu.has("wgmma"):
-        raise ProblemFileError("--target", f"{options.target} has no wgmma")
+        raise ProblemFileError("--target", f"{start.target} has no wgmma")
     if element not in _WGMMA_TYPES:
         raise ProblemFileError("--element", f"wgmma multiplies {', '.join(_WGMMA_TYPES)}, not {element!r}")
     rows, columns = start.tile
@@ -291,17 +282,17 @@ def hopper(start: Start) -> dict[str, Any]:
         raise ProblemFileError("--tile", wrong)
     consumers = 2 if rows % (2 * _ROWS) == 0 else 1
     threads = _WARPGROUP * (1 + consumers)
-    if options.threads not in (None, threads):
+    if start.threads not in (0, threads):
         wrong = f"{consumers} warpgroups of consumers and a producer are {threads} threads"
         raise ProblemFileError("--threads", wrong)
-    limits = start.gpu.limits_of(options.target)
+    limits = start.gpu.limits_of(start.target)
     room = 0 if limits is None else limits.shared_bytes_per_block - _OTHER_BYTES
     fitting = (room - 2 * rows * columns) // ((rows + columns) * _SPAN_BYTES)
-    if fitting < (options.stages or 1):
-        field = "--stages" if options.stages else "--tile"
+    if fitting < (stages or 1):
+        field = "--stages" if stages else "--tile"
         raise ProblemFileError(field, f"{max(0, fitting)} stages fit beside the result")
     depth = _SPAN_BYTES // ELEMENT_BYTES[element]
-    staged = {"element": element, "stages": options.stages or min(fitting, _MOST_STAGES)}
+    staged = {"element": element, "stages": stages or min(fitting, _MOST_STAGES)}
     result = element if element in ("f16", "bf16") else "bf16"
     repeat = rows // _ROWS // consumers
     accumulators = {
@@ -333,12 +324,12 @@ def hopper(start: Start) -> dict[str, Any]:
 
 KINDS: Final = {
     "transpose": Kind(transpose, (32, 32), "f32", one_by_one=True),
-    "gemm": Kind(gemm, (128, 64), "f16"),
-    "attention": Kind(attention, (64, 64), "f16", threads=None),
-    "conv": Kind(conv, (6, 18, 32), "f16", threads=128),
+    "gemm": Kind(gemm, (128, 64), "f16", takes=("mma", "operand", "stages")),
+    "attention": Kind(attention, (64, 64), "f16", threads=None, takes=("mma",)),
+    "conv": Kind(conv, (6, 18, 32), "f16", threads=128, takes=("mma",)),
     "stencil": Kind(stencil, (18, 34), "f32", one_by_one=True),
-    "blank": Kind(blank, (32, 32), "f32", one_by_one=True, any_rank=True),
-    "hopper": Kind(hopper, (128, 128), "f16"),
+    "blank": Kind(blank, (32, 32), "f32", one_by_one=True),
+    "hopper": Kind(hopper, (128, 128), "f16", threads=None, takes=("stages",)),
 }
 
 # Names of tile elements under which the instructions know them; the first that an instruction takes.
@@ -356,39 +347,32 @@ _MULTIPLIED = {"f16": "f16", "bf16": "bf16", "f32": "f16", "s32": "s8", "f64": "
 
 def _operand(start: Start, operand: str) -> Fragment:
     """An operand of the instruction asked for, or of the largest that the target executes."""
-    options, element = start.options, start.element
+    target, element, mma = start.target, start.element, start.given.get("mma")
     usable = _taking(operand, _SPELLED.get(element, (element,)))
     if not usable:
         raise ProblemFileError("--element", f"no matrix instruction takes {element} as operand {operand}")
-    able = {name: held for name, held in usable.items() if executes(held, options.target)}
-    if options.mma is None:
-        full = _default(able, operand, options.target)
-        if full is None:
-            same = {n: h for n, h in usable.items() if h.since[:3] == start.gpu.name[:3]}
-            known = ", ".join(f"{name} ({held.targets})" for name, held in (same or usable).items())
-            raise ProblemFileError(
-                "--target",
-                f"{options.target} has no matrix instruction with {element} as operand {operand}; "
-                f"there are {known}",
-            )
+    able = {name: held for name, held in usable.items() if executes(held, target)}
+    field, name = "--mma", _default(able, operand, target)
+    if mma is not None:
+        name = next((name for name in (*able, *usable) if f".{name}".endswith(f".{mma}")), None)
+    if mma is None and name is None:
+        same = {n: h for n, h in usable.items() if h.since[:3] == start.gpu.name[:3]}
+        known = ", ".join(f"{name} ({held.targets})" for name, held in (same or usable).items())
+        wrong = f"{target} has no matrix instruction with {element} as operand {operand}; there are {known}"
+        field = "--target"
+    elif name is None:
+        wrong = f"{mma!r} does not take {element} as operand {operand}; {', '.join(usable)} do"
+    elif name not in able:
+        wrong = f"{target} does not execute {name} with {element} (it is of {usable[name].targets})"
+    elif (held := usable[name]).matrices > 1:
+        field = "--mma" if mma else "--target"
+        wrong = (
+            f"{name} with {element} computes {held.matrices} matrices at once, and where each lies is yours "
+            f'to say: write an access with "fragment": "{held.name}" and an index that adds its place'
+        )
     else:
-        full = next((name for name in (*able, *usable) if name.endswith(f".{options.mma}")), options.mma)
-    if full not in usable:
-        raise ProblemFileError(
-            "--mma", f"{options.mma!r} does not take {element} as operand {operand}; {', '.join(usable)} do"
-        )
-    held = usable[full]
-    if full not in able:
-        raise ProblemFileError(
-            "--mma", f"{options.target} does not execute {full} with {element} (it is of {held.targets})"
-        )
-    if held.matrices > 1:
-        raise ProblemFileError(
-            "--mma" if options.mma else "--target",
-            f"{full} with {element} computes {held.matrices} matrices at once, and where each lies is yours "
-            f'to say: write an access with "fragment": "{held.name}" and an index that adds its place',
-        )
-    return held
+        return held
+    raise ProblemFileError(field, wrong)
 
 
 def _taking(operand: str, spelled: tuple[str, ...]) -> dict[str, Fragment]:
@@ -458,8 +442,8 @@ def _moved(name: str, fragment: dict[str, Any], tile: Tile, start: Start) -> dic
     Raises:
         ProblemFileError: none can.
     """
-    matrix, plain = ("stmatrix", "store") if start.options.operand == "C" else ("ldmatrix", "load")
-    known, target = start.gpu.rules, start.options.target
+    matrix, plain = ("stmatrix", "store") if start.given.get("operand") == "C" else ("ldmatrix", "load")
+    known, target = start.gpu.rules, start.target
     forms = [f"{matrix}.x{n}" for n in (4, 2, 1)] if (matrix, 16) in known else []
     forms += [f"{form}.trans" for form in forms]
     forms += ["ds_read_b64_tr_b16"] if plain == "load" and ("load.tr", 8) in known else []

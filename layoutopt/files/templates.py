@@ -23,26 +23,25 @@ import ast
 import itertools
 import keyword
 import math
-import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from layoutopt.errors import ExpressionError, ProblemFileError
-from layoutopt.expressions.grammar import MAX_CHARACTERS, evaluate, parse
+from layoutopt.expressions.grammar import MAX_CHARACTERS, Node, evaluate, parse
+from layoutopt.ground import json_data
 from layoutopt.ground.escape import described, shown
 
 Value = int | str
 Values = Mapping[str, Value]
 
-MAX_VALUES: Final = 10_000
-MAX_SIZES: Final = 64
 MAX_COMBINATIONS: Final = 1 << 20
 _TOGETHER: Final = 1 << 12  # combinations for which `where` is evaluated at once
-MAX_INTEGER: Final = (1 << 63) - 1
+_MOST: Final = (1 << 63) - 1
 _EXPRESSIONS: Final = frozenset(("index", "where", "weight", "offset"))
 _TEXTS: Final = frozenset(("name", "notes", "source", "kind", "schema", "tile", "overlay"))
 _TABLES: Final = frozenset(("for", "any", "repeat"))  # of numbers, by name
@@ -57,39 +56,29 @@ _RESERVED: Final = frozenset(("tid", "lane", "warp", "min", "max"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-# Of the fields that make a file a template; the others are those of a problem, with texts for numbers.
-JSON_SCHEMA: Final = {
-    "title": "Template",
-    "type": "object",
-    "description": "One problem for each combination of the values of its parameters.",
-    "properties": {
-        "params": {
-            "type": "object",
-            "additionalProperties": {
-                "anyOf": [
-                    {"type": "integer"},
-                    {"type": "string"},
-                    {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
-                ]
-            },
-            "description": "Parameters and their values, which shapes, loops, indices and ops may use",
-        },
-        "sizes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]},
-            },
-            "description": "Combinations of values, in the place of params: emit finds one formula for all; "
-            "a word names the tile's element",
-        },
-        "where": {
-            "type": "string",
-            "description": "Combinations for which this expression over the parameters is 0 are left out",
-        },
-    },
-    "anyOf": [{"required": ["params"]}, {"required": ["sizes"]}],
-}
+_Integer = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+_List = Annotated[list[_Integer | str], Meta(min_length=1, max_length=10_000)]
+_Sizes = Annotated[list[dict[str, _Integer | str]], Meta(min_length=1, max_length=64)]
+
+
+class Template(Struct):
+    """One problem for each combination of the values of its parameters."""
+
+    params: Annotated[
+        dict[str, _Integer | str | _List] | UnsetType,
+        Meta(description="Parameters and their values, which shapes, loops, indices and ops may use"),
+    ] = UNSET
+    sizes: Annotated[
+        _Sizes | UnsetType,
+        Meta(
+            description="Combinations of values, in the place of params: emit finds one formula for all; "
+            "a word names the tile's element"
+        ),
+    ] = UNSET
+    where: Annotated[
+        str | UnsetType,
+        Meta(description="Combinations for which this expression over the parameters is 0 are left out"),
+    ] = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,60 +110,34 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
     """
     if over is not None and not isinstance(over, Mapping):
         raise ProblemFileError("over", f"expected lists of values by name, got {described(over)}")
-    if not isinstance(raw, dict) or not ("params" in raw or "sizes" in raw or over):
+    if not is_template(raw) and not (over and isinstance(raw, dict)):
         return iter((Instance({}, raw),))
-    if "sizes" in raw:
-        if over or "params" in raw:
-            raise ProblemFileError("sizes", "names every combination; `params` and --over do not go with it")
-        return _sizes(raw)
-    params = _params(raw.get("params", {}))
-    for name, values in (over or {}).items():
-        field = f"--over {shown(str(name))}"
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise ProblemFileError(field, f"expected a list of values, got {described(values)}")
-        params[_parameter(name, field)] = _values(values, field)
-    condition = raw.get("where")
-    data = {key: value for key, value in raw.items() if key not in ("params", "where")}
-    if condition is not None and not isinstance(condition, str):
-        raise ProblemFileError("where", "expected an expression over the parameters")
+    own = {name: raw[name] for name in ("params", "sizes", "where") if name in raw}
+    if "sizes" in own and (over or len(own) > 1):
+        wrong = "names every combination; `params`, `where` and --over do not go with it"
+        raise ProblemFileError("sizes", wrong)
+    given = own.get("params")
+    params = {
+        name: _values(name, values if isinstance(values, list) else [values], "params.")
+        for name, values in (given if isinstance(given, dict) else {}).items()
+    }
+    head = json_data.convert(own, Template)
+    data = {key: value for key, value in raw.items() if key not in own}
+    condition = head.where or None
+    if head.sizes:
+        params = _sized(head.sizes, data)
+        combinations: Iterable[Sequence[Value]] = zip(*params.values(), strict=True)
+    else:
+        params |= {name: _values(name, values, "--over.") for name, values in (over or {}).items()}
+        count = math.prod(map(len, params.values()))
+        if count > MAX_COMBINATIONS:
+            most = f"expected at most {MAX_COMBINATIONS:,} combinations, got {count:,}"
+            raise ProblemFileError("params", most)
+        combinations = itertools.product(*params.values())
     _check_used(params, data, condition)
-    count = math.prod(map(len, params.values()))
-    if count > MAX_COMBINATIONS:
-        raise ProblemFileError("params", f"expected at most {MAX_COMBINATIONS:,} combinations, got {count:,}")
-    return _instances(params, itertools.product(*params.values()), data, condition)
-
-
-def _sizes(raw: dict[str, Any]) -> Iterator[Instance]:
-    """The combinations that `sizes` lists: `[{"M": 64, "N": 32}, {"M": 128, "N": 64}]`.
-
-    Numbers, but for the parameter that is the tile's element.
-    """
-    listed = raw["sizes"]
-    if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_SIZES:
-        raise ProblemFileError("sizes", f"expected a list of 1 to {MAX_SIZES} objects")
-    tile = raw.get("tile")
-    element = tile.get("element") if isinstance(tile, dict) else None
-    for k, size in enumerate(listed):
-        names = list(size) if isinstance(size, dict) else []
-        if not names or names != list(listed[0]):
-            raise ProblemFileError(
-                f"sizes[{k}]", "expected an object with the names of sizes[0], in their order"
-            )
-        for name, value in size.items():
-            if name == element and not isinstance(value, str):
-                required = "the name of the element's type"
-            elif name != element and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                required = "1 or more; only the tile's element is a word"
-            else:
-                continue
-            raise ProblemFileError(
-                f"sizes[{k}].{shown(name)}", f"expected {required}, got {shown(repr(value))}"
-            )
-            _values((value,), f"sizes[{k}].{shown(name)}")
-    params = {_parameter(name, "sizes[0]"): tuple(size[name] for size in listed) for name in listed[0]}
-    data = {key: value for key, value in raw.items() if key != "sizes"}
-    _check_used(params, data, None)
-    return _instances(params, [tuple(size.values()) for size in listed], data, None)
+    every = (dict(zip(params, chosen, strict=True)) for chosen in combinations)
+    left = every if condition is None else _held(condition, params, every)
+    return _instances(params, left, data)
 
 
 def has_sizes(raw: Any) -> bool:
@@ -205,15 +168,6 @@ def single(raw: Any) -> Any:
     return found[0].data
 
 
-def substituted(data: Any, values: Values) -> Any:
-    """Problem data with values in place of parameters.
-
-    Raises:
-        ProblemFileError: a text cannot be evaluated with them; `field` is its path.
-    """
-    return _walk(data, "", "", _Substitution(values))
-
-
 def value_of(text: str) -> Value:
     """A value as the command line spells it: an integer, else a word."""
     try:
@@ -222,32 +176,38 @@ def value_of(text: str) -> Value:
         return text
 
 
-def _params(raw: Any) -> dict[str, tuple[Value, ...]]:
-    if not isinstance(raw, dict):
-        raise ProblemFileError("params", 'expected an object such as {"M": [64, 128]}')
-    found = {}
-    for name, values in raw.items():
-        field = f"params.{shown(name)}"
-        found[_parameter(name, field)] = _values(values if isinstance(values, list) else [values], field)
-    return found
+def _sized(sizes: list[dict[str, Value]], data: dict[str, Any]) -> dict[str, list[Value]]:
+    """The values of each parameter in all sizes: numbers, but for the one that is the tile's element."""
+    tile = data.get("tile")
+    element = tile.get("element") if isinstance(tile, dict) else None
+    for k, size in enumerate(sizes):
+        if not size or list(size) != list(sizes[0]):
+            wrong = "expected an object with the names of sizes[0], in their order"
+            raise ProblemFileError(f"sizes[{k}]", wrong)
+        for name, value in size.items():
+            if name == element and not isinstance(value, str):
+                required = "the name of the element's type"
+            elif name != element and (isinstance(value, str) or value < 1):
+                required = "1 or more; only the tile's element is a word"
+            else:
+                continue
+            given = f"expected {required}, got {shown(repr(value))}"
+            raise ProblemFileError(f"sizes[{k}].{shown(name)}", given)
+    return {_parameter(name, "sizes[0]."): [size[name] for size in sizes] for name in sizes[0]}
 
 
-def _values(given: Iterable[Any], field: str) -> tuple[Value, ...]:
-    # Integers of NumPy are integers, too.
-    listed = tuple(
-        int(v) if isinstance(v, numbers.Integral) and not isinstance(v, bool) else v for v in given
-    )
-    if not 1 <= len(listed) <= MAX_VALUES:
-        raise ProblemFileError(field, f"expected 1 to {MAX_VALUES:,} values, got {len(listed)}")
-    for value in listed:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise ProblemFileError(field, f"expected integers or words, got {shown(repr(value))}")
-        if isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
-            raise ProblemFileError(field, f"expected integers of 64 bits, got {shown(str(value))}")
-    return listed
+def _values(name: str, given: Iterable[Any], place: str) -> list[Value]:
+    """The values of a parameter, whose integers may be NumPy's."""
+    field = place + _parameter(name, place)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ProblemFileError(field, f"expected a list of values, got {described(given)}")
+    plain = [value.item() if isinstance(value, np.generic) else value for value in given]
+    return json_data.convert(plain, _List, field)
 
 
-def _parameter(name: str, field: str) -> str:
+def _parameter(name: str, place: str) -> str:
+    """The name of a parameter, if it is one."""
+    field = f"{place}{shown(str(name))}"
     if not isinstance(name, str) or not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ProblemFileError(field, "expected the name of a parameter: letters, digits and _")
     if name in _RESERVED or re.fullmatch(r"x\d+", name):
@@ -255,32 +215,29 @@ def _parameter(name: str, field: str) -> str:
     return name
 
 
-def _check_used(params: Mapping[str, Sequence[Value]], data: Any, condition: str | None) -> None:
-    """Check that every parameter is one, and that none is a variable of an access, too."""
-    seen = _Names(frozenset(params))
-    _walk(data, "", "", seen)
-    if condition is not None:
-        seen.used.update(_NAME.findall(condition))
+def _check_used(params: Iterable[str], data: dict[str, Any], condition: str | None) -> None:
+    """Check that every parameter is used, and that none is a variable of an access, too."""
+    used = set(_NAME.findall(condition or ""))
+    _walk(data, lambda text, key, _: used.update((_BRACED if key in _TEXTS else _NAME).findall(text)))
+    accesses = data.get("accesses")
     for name in params:
-        if name in seen.variables:
-            raise ProblemFileError(
-                f"params.{name}", f"{name!r} is a variable of {seen.variables[name]}, too; rename one of them"
-            )
-        if name not in seen.used:
+        for k, access in enumerate(accesses if isinstance(accesses, list) else ()):
+            for table in ("for", "any"):
+                if isinstance(access, dict) and name in (access.get(table) or ()):
+                    twice = f"{name!r} is a variable of accesses[{k}].{table}, too; rename one of them"
+                    raise ProblemFileError(f"params.{name}", twice)
+        if name not in used:
             raise ProblemFileError(f"params.{name}", "no field of the problem uses it")
 
 
 def _instances(
-    params: Mapping[str, Sequence[Value]],
-    combinations: Iterable[Sequence[Value]],
-    data: dict[str, Any],
-    condition: str | None,
+    params: Mapping[str, Sequence[Value]], every: Iterable[Values], data: dict[str, Any]
 ) -> Iterator[Instance]:
     none = True
-    for values in _left(params, combinations, condition):
+    name = data.get("name")
+    for values in every:
         none = False
         one = substituted(data, values)
-        name = data.get("name")
         if isinstance(name, str):  # no two instances are called the same
             said = set(_BRACED.findall(name))
             unsaid = [p for p in params if len(params[p]) > 1 and p not in said]
@@ -290,149 +247,119 @@ def _instances(
         raise ProblemFileError("where", "leaves none of the combinations of the parameters")
 
 
-def _left(
-    params: Mapping[str, Sequence[Value]], combinations: Iterable[Sequence[Value]], condition: str | None
-) -> Iterator[Values]:
-    """The values of the combinations for which `condition` holds, in their order."""
-    rest = iter(combinations)
-    while some := [dict(zip(params, chosen, strict=True)) for chosen in itertools.islice(rest, _TOGETHER)]:
-        if condition is None:
-            yield from some
-            continue
-        held: Iterable[bool]
-        try:
-            held = _together(condition, some)
-        except ExpressionError:  # told where that combination is reached
-            held = (_holds(condition, values) for values in some)
-        yield from (values for values, holds in zip(some, held, strict=True) if holds)
-
-
-def _walk(data: Any, key: str, place: str, text: Callable[[str, str, str], Any]) -> Any:
+def _walk(data: Any, text: Callable[[str, str, str], Any], key: str = "", place: str = "") -> Any:
     """`data` with `text(value, key, place)` in place of every text that is no key."""
     if isinstance(data, str):
         return text(data, key, place)
     if isinstance(data, list):
-        return [_walk(item, key, f"{place}[{k}]", text) for k, item in enumerate(data)]
+        return [_walk(item, text, key, f"{place}[{k}]") for k, item in enumerate(data)]
     if isinstance(data, dict):
-        if isinstance(text, _Names) and key in ("for", "any"):
-            text.variables = dict.fromkeys(data, place) | text.variables
         inner = key if key in _TABLES else ""
         return {
-            name: _walk(item, inner or name, f"{place}.{name}".lstrip("."), text)
+            name: _walk(item, text, inner or name, f"{place}.{name}".lstrip("."))
             for name, item in data.items()
         }
     return data
 
 
-class _Names:
-    """Collects the parameters that texts use."""
+def substituted(data: Any, values: Values) -> Any:
+    """Problem data with values in place of parameters.
 
-    def __init__(self, params: frozenset[str]) -> None:
-        self.params = params
-        self.used: set[str] = set()
-        self.variables: dict[str, str] = {}
+    Raises:
+        ProblemFileError: a text cannot be evaluated with them; `field` is its path.
+    """
+    listed = "|".join(map(re.escape, values)) or "(?!)"
+    names = re.compile(rf"(?<![A-Za-z0-9_.])(?:{listed})(?![A-Za-z0-9_])")
+    integers = {name: np.array(v, np.int64) for name, v in values.items() if isinstance(v, int)}
 
-    def __call__(self, value: str, key: str, place: str) -> str:
-        if key in _TEXTS:
-            self.used.update(_BRACED.findall(value))
-        else:
-            self.used.update(_NAME.findall(value))
-        return value
+    def operand(match: re.Match[str]) -> str:
+        value = values[match[0]]
+        return str(value) if isinstance(value, int) and value >= 0 else f"({value})"
 
-
-class _Substitution:
-    """Puts values into texts."""
-
-    def __init__(self, values: Values) -> None:
-        self.values = values
-        names = "|".join(map(re.escape, values)) or "(?!)"
-        self.names = re.compile(rf"(?<![A-Za-z0-9_.])(?:{names})(?![A-Za-z0-9_])")
-
-    def __call__(self, value: str, key: str, place: str) -> Any:
+    def text(given: str, key: str, place: str) -> Any:
         if key in _EXPRESSIONS:
-            return self.names.sub(lambda match: _operand(self.values[match[0]]), value)
-        if key not in _TEXTS and value in self.values:
-            return self.values[value]
-        if key in _NUMBERS and value not in _ORDERS:
-            return _integer(value, self.values, place)
-        return _BRACED.sub(lambda match: str(self.values.get(match[1], match[0])), value)
+            return names.sub(operand, given)
+        if key not in _TEXTS and given in values:
+            return values[given]
+        if key in _NUMBERS and given not in _ORDERS:
+            try:
+                return int(evaluate(parse(given, frozenset(integers)), integers))
+            except ExpressionError as error:
+                raise ExpressionError(error.reason, None, place) from None
+        return _BRACED.sub(lambda match: str(values.get(match[1], match[0])), given)
+
+    return _walk(data, text)
 
 
-def _operand(value: Value) -> str:
-    return str(value) if isinstance(value, int) and value >= 0 else f"({value})"
-
-
-def _integer(text: str, values: Values, place: str) -> int:
-    """An integer expression over the parameters that are integers."""
-    integers = {name: value for name, value in values.items() if isinstance(value, int)}
+def _held(condition: str, params: Mapping[str, Sequence[Value]], every: Iterable[Values]) -> Iterator[Values]:
+    """The combinations for which `condition` holds, in their order."""
+    words = _Words({name for name, values in params.items() if any(isinstance(v, str) for v in values)})
+    rest = iter(every)
     try:
-        node = parse(text, frozenset(integers))
-        return int(evaluate(node, {name: _array(value) for name, value in integers.items()}))
+        node = parse(words.told(condition), frozenset(map(words.column, params)))
+        while some := list(itertools.islice(rest, _TOGETHER)):
+            holds: Iterable[bool]
+            try:
+                holds = words.hold(node, some)
+            except ExpressionError:  # told where that combination is reached
+                holds = (words.hold(node, [values])[0] for values in some)
+            yield from itertools.compress(some, holds)
     except ExpressionError as error:
-        raise ExpressionError(error.reason, None, place) from None
-
-
-def _array(value: int) -> Any:
-    return np.array(value, np.int64)
-
-
-def _together(condition: str, every: Sequence[Values]) -> list[bool]:
-    """Whether the condition holds for each of some combinations."""
-    held = np.zeros(len(every), bool)
-    # The same words make the same expression over the parameters that are integers.
-    same: dict[tuple[tuple[str, Value], ...], list[int]] = {}
-    for k, values in enumerate(every):
-        same.setdefault(tuple((n, v) for n, v in values.items() if isinstance(v, str)), []).append(k)
-    for words, places in same.items():
-        integers = [name for name, value in every[places[0]].items() if isinstance(value, int)]
-        node = parse(_without_words(condition, dict(words)), frozenset(integers))
-        columns = {n: np.array([every[k][n] for k in places], np.int64) for n in integers}
-        held[places] = evaluate(node, columns) != 0
-    return held.tolist()
-
-
-def _holds(condition: str, values: Values) -> bool:
-    return bool(_integer(_without_words(condition, values), values, "where"))
-
-
-def _without_words(condition: str, values: Values) -> str:
-    """The condition with what the grammar lacks decided: `op == "load"`, `M in (64, 128)`."""
-    if len(condition) > MAX_CHARACTERS:
-        return condition
-    try:
-        tree = ast.parse(condition.strip(), mode="eval")
-        return ast.unparse(_Words(values).visit(tree))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return condition  # the parser says what is wrong
+        raise ExpressionError(error.reason, None, "where") from None
 
 
 class _Words(ast.NodeTransformer):
-    def __init__(self, values: Values) -> None:
-        self.values = values
+    """What the grammar lacks as integers: `op == "load"` compares numbers of words, `M in (64, 128)` each."""
+
+    def __init__(self, worded: set[str]) -> None:
+        self.worded = worded
+        self.numbers: dict[str, int] = {}
+
+    def told(self, condition: str) -> str:
+        """A condition without words."""
+        if len(condition) > MAX_CHARACTERS:
+            return condition
+        try:
+            return ast.unparse(self.visit(ast.parse(condition.strip(), mode="eval")))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return condition  # the parser says what is wrong
+
+    def column(self, name: str) -> str:
+        """What a parameter is called in it: one with words stands in comparisons only."""
+        return f"word_of_{name}" if name in self.worded else name
+
+    def hold(self, node: Node, every: Sequence[Values]) -> list[bool]:
+        """Whether the condition holds for each of some combinations."""
+        env = {
+            self.column(name): np.array([self.number(values[name]) for values in every], np.int64)
+            for name in every[0]
+        }
+        return list(np.broadcast_to(evaluate(node, env) != 0, len(every)))
+
+    def number(self, value: Value) -> int:
+        """An integer, or the number of a word, which no parameter has."""
+        if isinstance(value, int):
+            return value
+        return self.numbers.setdefault(value, (1 << 61) + len(self.numbers))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        if len(node.ops) == 1:
-            left, op, right = self._word(node.left), node.ops[0], node.comparators[0]
-            if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List | ast.Set):
-                words = [self._word(item) for item in right.elts]
-                if left is not None and None not in words:
-                    return ast.Constant(int((left in words) == isinstance(op, ast.In)))
-                if left is None and isinstance(node.left, ast.Name) and None not in words:
-                    # A parameter that is an integer equals no word.
-                    equal = [
-                        ast.Compare(node.left, [ast.Eq()], [ast.Constant(w)])
-                        for w in words
-                        if isinstance(w, int)
-                    ]
-                    among: ast.expr = ast.BoolOp(ast.Or(), [*equal, ast.Constant(0), ast.Constant(0)])
-                    return among if isinstance(op, ast.In) else ast.UnaryOp(ast.Not(), among)
-            other = self._word(right)
-            if left is not None and other is not None and isinstance(op, ast.Eq | ast.NotEq):
-                return ast.Constant(int((left == other) == isinstance(op, ast.Eq)))
-        self.generic_visit(node)
-        return node
+        op, right = node.ops[0], node.comparators[0]
+        entries = [right]
+        if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List | ast.Set):
+            entries = right.elts
+        elif not isinstance(op, ast.Eq | ast.NotEq) or len(node.ops) > 1:
+            self.generic_visit(node)
+            return node
+        equal = [ast.Compare(self.side(node.left), [ast.Eq()], [self.side(entry)]) for entry in entries]
+        among = ast.BoolOp(ast.Or(), [*equal, ast.Constant(0), ast.Constant(0)])
+        return among if isinstance(op, ast.Eq | ast.In) else ast.UnaryOp(ast.Not(), among)
 
-    def _word(self, node: ast.expr) -> Value | None:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str | int):
-            return node.value
-        return self.values.get(node.id) if isinstance(node, ast.Name) else None
+    def side(self, node: ast.expr) -> ast.expr:
+        """One side of a comparison."""
+        match node:
+            case ast.Constant(value=str() as word):
+                return ast.Constant(self.number(word))
+            case ast.Name(id=name):
+                return ast.Name(self.column(name))
+        side: ast.expr = self.visit(node)
+        return side

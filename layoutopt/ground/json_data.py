@@ -172,7 +172,7 @@ def convert(raw: Any, kind: type[T], place: str = "") -> T:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         inside = located(error, raw)
-        field = ".".join(part for part in (place, inside.field) if part)
+        field = f"{place}.{inside.field}".replace(".[", "[").strip(".")
         raise ProblemFileError(field, inside.reason) from None
 
 

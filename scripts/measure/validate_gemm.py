@@ -43,10 +43,10 @@ def operand(element: str, letter: str) -> tuple[dict, str, str]:
     """The problem that `new gemm` writes, the offset of its layout and the emitted header."""
     from layoutopt.codegen.block import emit
     from layoutopt.files.file import from_data
-    from layoutopt.files.starters import Options, starter
+    from layoutopt.files.starters import starter
     from layoutopt.search.solve import solve
 
-    data = starter("gemm", Options(element=element, operand=letter))
+    data = starter("gemm", element=element, operand=letter)
     problem = from_data(data)
     answer = solve(problem, time_limit=30)
     return data, str(answer.offset), emit(problem, answer)

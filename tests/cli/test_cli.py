@@ -19,7 +19,6 @@ from command import COMMAND, ENVIRONMENT, layoutopt, refused
 from conftest import ROOT
 from written import data_of
 
-from layoutopt.cli.output import LatestProgress
 from layoutopt.files import inputs
 
 TRANSPOSE = ROOT / "problems" / "basics" / "transpose_32x32_f32.json"
@@ -295,21 +294,6 @@ def test_interrupt_gives_the_best_so_far():
     assert re.search(
         rb"searching: \d+ of 10 s, best so far excess \d+ \(at least \d+\) in [\d,]+ bytes", said
     )
-
-
-def test_a_terminal_that_takes_no_more_text_holds_no_search_up(monkeypatch):
-    """The thread that searches writes nothing; who waits for it does."""
-    written = []
-    monkeypatch.setattr(
-        "layoutopt.cli.output.progress", lambda what: lambda text: written.append((what, text))
-    )
-    shown = LatestProgress("searching")
-    for k in range(1000):
-        shown(str(k))
-    assert not written
-    shown.show()
-    shown.show()
-    assert written == [("searching", "999")]
 
 
 @pytest.mark.parametrize(

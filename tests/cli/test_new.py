@@ -14,7 +14,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.cli.new import KINDS as OFFERED
 from layoutopt.files.catalogue import find, problems, short_names
 from layoutopt.files.file import from_data
-from layoutopt.files.starters import KINDS, Options, starter
+from layoutopt.files.starters import KINDS, starter
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import executes, fragments
 
@@ -79,8 +79,8 @@ def shapes():
 @pytest.mark.parametrize(("mma", "operand", "element", "target"), list(shapes()))
 def test_gemm_of_every_mma_shape_is_conflict_free(mma, operand, element, target):
     depth = int(mma.rpartition("k")[2]) if operand != "C" else 32
-    options = Options(mma=mma, operand=operand, element=element, tile=(64, max(32, depth)), target=target)
-    result = solve(from_data(starter("gemm", options)), time_limit=30)
+    options = {"mma": mma, "operand": operand, "element": element, "tile": (64, max(32, depth))}
+    result = solve(from_data(starter("gemm", target, **options)), time_limit=30)
     assert (result.status, result.excess) == ("optimal", 0)
 
 
@@ -91,8 +91,7 @@ def test_gemm_of_every_shape_of_amd_is_a_problem():
         if match:
             element, target = TILE_ELEMENT.get(match[3], match[3]), held.since
             target = {"gfx940": "gfx942", "gfx1200": "gfx1201"}.get(target, target)
-            options = Options(mma=match[1], operand=match[2], element=element, target=target)
-            data = starter("gemm", options)
+            data = starter("gemm", target, mma=match[1], operand=match[2], element=element)
             accesses = trace(from_data(data), device(target)).accesses
             assert {"fragment": held.name}.items() <= data["accesses"][match[2] != "C"].items()
             assert len(accesses) == 2
@@ -126,7 +125,7 @@ def test_gemm_of_every_shape_of_amd_is_a_problem():
     ],
 )
 def test_gemm_takes_an_instruction_that_the_target_executes(target, element, operand, name, op):
-    data = starter("gemm", Options(target=target, element=element, operand=operand))
+    data = starter("gemm", target=target, element=element, operand=operand)
     access = data["accesses"][operand != "C"]
     assert (access["fragment"], access["op"]) == (name, op)
     assert executes(fragments()[name], target)
@@ -144,7 +143,7 @@ def test_gemm_takes_an_instruction_that_the_target_executes(target, element, ope
     ],
 )
 def test_attention_reads_as_the_target_can(target, keys, values):
-    data = starter("attention", Options(target=target))
+    data = starter("attention", target=target)
     _, k, v = data["accesses"]
     assert keys.items() <= k.items()
     assert values.items() <= v.items()
@@ -154,7 +153,7 @@ def test_attention_reads_as_the_target_can(target, keys, values):
 @pytest.mark.parametrize("kind", ["gemm", "attention"])
 def test_a_start_for_amd_has_no_conflicts(kind):
     """Where nothing copies past the registers, the fill binds no more bytes than the fragments need."""
-    data = starter(kind, Options(target="gfx942"))
+    data = starter(kind, target="gfx942")
     assert data["accesses"][0] | {"op": "store", "copy": {"bytes": 8}} == data["accesses"][0]
     assert solve(from_data(data), time_limit=30).excess == 0
 
@@ -169,7 +168,7 @@ def test_the_products_of_an_h200_were_of_these_problems(product):
     assert product["control"] == "WRONG"
     assert product["control_wrong"] > product["elements"] // 2
     for operand, entry in product["operands"].items():
-        data = starter("gemm", Options(element=product["element"], operand=operand))
+        data = starter("gemm", element=product["element"], operand=operand)
         assert data == entry["problem"]
         assert solve(from_data(data), time_limit=30).offset == entry["offset"]
 
@@ -181,7 +180,7 @@ def test_kinds_offered_are_the_kinds_there_are():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["transpose", "--mma", "m16n8k16"], "--mma goes with"),
+        (["transpose", "--mma", "m16n8k16"], "--mma: goes with gemm"),
         (["gemm", "--tile", "100x64"], "--tile: expected a multiple of 16 along m"),
         (["gemm", "--tile", "abc"], "expected extents such as 128x64"),
         (["gemm", "--tile", "8x8x8"], "--tile: expected 2 extents"),
@@ -209,7 +208,7 @@ def test_kinds_offered_are_the_kinds_there_are():
         (["attention", "--target", "gfx942", "--threads", "96"], "--threads: "),
         (["attention", "--element", "s4"], "across its rows by 2-byte elements, not s4"),
         (["transpose", "--element", "s4"], "--element: s4 elements share bytes"),
-        (["stencil", "--stages", "2"], "--stages goes with gemm and hopper"),
+        (["stencil", "--stages", "2"], "--stages: goes with gemm, hopper"),
         (["gemm", "--target", "sm_1"], "sm_1"),
         (["knapsack"], "knapsack"),
     ],

@@ -1,12 +1,10 @@
 """What commands write, and how they end: no input is eaten, no part of an answer stays, no traceback."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 
 import click
 import command
@@ -16,7 +14,6 @@ from conftest import ROOT
 
 from layoutopt.cli import files
 from layoutopt.cli.commands import COMMANDS, main
-from layoutopt.cli.interrupt import interruptibly
 from layoutopt.errors import ProblemFileError
 
 PROBLEM = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"
@@ -140,24 +137,6 @@ def test_an_export_of_a_sweep_is_written_whole_or_not_at_all(tmp_path):
     assert lines[2].startswith("1 problems")
 
 
-def test_what_cannot_be_renamed_leaves_every_old_file(tmp_path, monkeypatch):
-    first, new, last = (tmp_path / name for name in ("first", "new", "last"))
-    first.write_text("old")
-    last.write_text("old")
-    replace = os.replace
-
-    def refuse(source, target):
-        if target == str(last):
-            raise PermissionError(1, "not permitted")
-        replace(source, target)
-
-    monkeypatch.setattr(files.os, "replace", refuse)
-    with pytest.raises(ProblemFileError, match="cannot write"):
-        files.write_all({first: b"1", new: b"2", last: b"3"})
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["first", "last"]
-    assert first.read_text() == last.read_text() == "old"
-
-
 def test_the_longest_name_can_be_written(tmp_path):
     path = tmp_path / ("n" * 251 + ".npy")
     for data in (b"1", b"2"):
@@ -201,48 +180,6 @@ def test_a_signal_that_a_library_makes_another_error_of(number):
     done = layoutopt(int(number), code=code)
     ended = (130, "interrupted\n") if number == signal.SIGINT else (-number, "")
     assert (done.returncode, done.stderr) == ended
-
-
-@pytest.mark.parametrize("other", [signal.SIGINT, signal.SIGTERM])
-def test_two_signals_at_once_end_as_the_first(other):
-    """As where a terminal is closed after Ctrl-C."""
-    code = of_lines(
-        "numbers = list(map(int, sys.argv[1:]))",
-        "signal.pthread_sigmask(signal.SIG_BLOCK, numbers)",
-        "for number in numbers: os.kill(os.getpid(), number)",
-        "signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)",
-    )
-    done = layoutopt(int(other), int(signal.SIGHUP), code=code)
-    assert (done.returncode, done.stderr) == (-signal.SIGHUP, "")
-
-
-def test_the_third_interrupt_ends_at_once():
-    """No exception is sure to be caught where another one is on its way."""
-    before = (
-        "def interrupt(*_): os.kill(os.getpid(), signal.SIGINT)",
-        "def again(*_):",
-        "    try: interrupt()",
-        "    finally: interrupt()",
-        "process.note = again",
-    )
-    done = layoutopt(code=of_lines("interrupt()", before=before))
-    assert (done.returncode, done.stderr) == (130, "")
-
-
-def test_two_imports_into_one_file_lose_nothing(tmp_path):
-    path = tmp_path / "p.json"
-    layout = "((4,8),(2,2)):((32,1),(16,8))"
-    options = ["import", "cute", layout, "--tile", "16x8", "--element", "f32"]
-    call(*options, "-o", path)
-    workers = [
-        threading.Thread(target=call, args=(*options, "--name", f"a{k}", "--into", path)) for k in range(6)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    names = [access["name"] for access in json.loads(path.read_text())["accesses"]]
-    assert sorted(names) == ["a0", "a1", "a2", "a3", "a4", "a5", "access"]
 
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
@@ -422,23 +359,3 @@ def test_a_file_does_not_take_the_name_of_a_folder(tmp_path, monkeypatch):
         with pytest.raises(click.BadParameter, match="expected the name of a file, got the folder 'new/'"):
             call(*arguments, "new/")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_interrupt_is_not_lost_where_exceptions_are(monkeypatch):
-    """As in a destructor, where Python ignores what is raised."""
-    asked = iter([True])
-
-    def show(_):
-        if next(asked, False):
-            with contextlib.suppress(BaseException):
-                signal.raise_signal(signal.SIGINT)
-
-    def work(budget, progress):
-        with budget.telling(stopped.set):
-            return stopped.wait(20)
-
-    stopped = threading.Event()
-    monkeypatch.setattr("layoutopt.cli.interrupt.LatestProgress.show", show)
-    usual = signal.getsignal(signal.SIGINT)
-    assert interruptibly(work, 20)
-    assert signal.getsignal(signal.SIGINT) is usual

@@ -202,8 +202,8 @@ def test_a_result_is_checked_as_it_is():
     [
         (lambda: layoutopt.load(None), "expected the name of a file, got NoneType 'None'"),
         (lambda: layoutopt.load_all(3), "expected a file, a folder, a stream of bytes, a dict or a problem"),
-        (lambda: layoutopt.load_all(PLAIN, over={"M": "64"}), "--over M: expected a list of values, got str"),
-        (lambda: layoutopt.load_all(PLAIN, over={1: [2]}), "--over 1: expected the name of a parameter"),
+        (lambda: layoutopt.load_all(PLAIN, over={"M": "64"}), "--over.M: expected a list of values, got str"),
+        (lambda: layoutopt.load_all(PLAIN, over={1: [2]}), "--over.1: expected the name of a parameter"),
         (lambda: layoutopt.load_all(PLAIN, over=[1]), "over: expected lists of values by name, got list"),
         (lambda: layoutopt.problem([1]), "expected a dict of the fields of a problem, got list"),
         (lambda: layoutopt.problem(PLAIN, name=b"x"), "name: expected `str`, got `bytes`"),
