@@ -2,7 +2,12 @@
 
 import functools
 import shutil
+import subprocess
+import sys
+import types
+from unittest import mock
 
+import numpy as np
 from conftest import PROBLEMS, answer_of
 from written import problem_of
 
@@ -111,3 +116,54 @@ def same(found, wanted):
 def emit(language, problem, gpu, answer, **options):
     """Code in a language."""
     return code_of(plan_for(language, problem, gpu, answer, **options))
+
+
+def run(command, language, cases, tmp_path):
+    """Compile the code of all `cases` (problem, device, answer) into one program, and compare what it prints."""
+    headers, functions = [], []
+    for k, case in enumerate(cases):
+        headers.append(code(language, *case).replace("#pragma once", ""))
+        functions += [f"static void visit_{k}(void) {{", *visits(*case, "put"), "}"]
+    source = tmp_path / (
+        "check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp"
+    )
+    source.write_text(
+        "\n".join(["#include <stdio.h>", *headers])
+        + "\nstatic void put(uint32_t v) { fwrite(&v, 4, 1, stdout); }\n"
+        + "\n".join(functions)
+        + f"\nint main(void) {{ {' '.join(f'visit_{k}();' for k in range(len(cases)))} return 0; }}\n"
+    )
+    subprocess.run([*command, "-o", str(tmp_path / "check"), str(source)], check=True, cwd=tmp_path)
+    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
+    values = np.frombuffer(out, "<u4").tolist()
+    for case in cases:
+        wanted = expected(*case)
+        same(values[: len(wanted)], wanted)
+        del values[: len(wanted)]
+    assert not values
+
+
+def run_python(problem, gpu, answer):
+    """Compare what Numba's functions compute as plain Python."""
+    space, size = {}, problem.tile.element_bytes
+    stub = types.ModuleType("numba")
+    stub.cuda = types.SimpleNamespace(jit=lambda **_: lambda f: f)
+    with mock.patch.dict(sys.modules, numba=stub):
+        exec(code("numba", problem, gpu, answer), space)
+    name = planned(problem, gpu, answer).name
+
+    def values(function, grids):
+        """Of all arguments at once; one by one where the function holds a condition."""
+        try:
+            found = space[function](*grids)
+        except ValueError:
+            found = [space[function](*map(int, x)) for x in zip(*(g.ravel() for g in grids), strict=True)]
+        return np.broadcast_to(np.reshape(found, -1 if np.size(found) > 1 else 1), grids[0].size)
+
+    found = list(values(f"{name}_offset", np.indices(problem.tile.shape)) * size)
+    for function, active, trips in calls(problem, gpu, answer):
+        *iterations, tid = np.indices((*trips, problem.threads))
+        address = values(function, [tid, *iterations]) * size
+        on = values(active, [tid, *iterations]) if active is not None else True
+        found += list(np.where(on, address, 0xFFFFFFFF))
+    same(list(map(int, found)), expected(problem, gpu, answer))

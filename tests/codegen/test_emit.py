@@ -2,13 +2,12 @@
 
 import itertools
 import re
-import subprocess
 
 import numpy as np
 import pytest
 from command import python
 from conftest import PROBLEMS, ROOT
-from emit_programs import GCC, GXX, SOLVED, code, emit, expected, same, solved, tabled, visits
+from emit_programs import GCC, GXX, SOLVED, code, emit, run, solved, tabled
 from written import data_of, one_tile, problem_of, reads
 
 from layoutopt.codegen.c_text import to_c
@@ -33,31 +32,6 @@ from layoutopt.search.solve import solve
 CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]
 C = [GCC, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 needs_compiler = pytest.mark.skipif(GXX is None or GCC is None, reason="no C or C++ compiler on this machine")
-
-
-def run(command, language, cases, tmp_path):
-    """Compile the code of all `cases` (problem, device, answer) into one program, and compare what it prints."""
-    headers, functions = [], []
-    for k, case in enumerate(cases):
-        headers.append(code(language, *case).replace("#pragma once", ""))
-        functions += [f"static void visit_{k}(void) {{", *visits(*case, "put"), "}"]
-    source = tmp_path / (
-        "check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp"
-    )
-    source.write_text(
-        "\n".join(["#include <stdio.h>", *headers])
-        + "\nstatic void put(uint32_t v) { fwrite(&v, 4, 1, stdout); }\n"
-        + "\n".join(functions)
-        + f"\nint main(void) {{ {' '.join(f'visit_{k}();' for k in range(len(cases)))} return 0; }}\n"
-    )
-    subprocess.run([*command, "-o", str(tmp_path / "check"), str(source)], check=True, cwd=tmp_path)
-    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
-    values = np.frombuffer(out, "<u4").tolist()
-    for case in cases:
-        wanted = expected(*case)
-        same(values[: len(wanted)], wanted)
-        del values[: len(wanted)]
-    assert not values
 
 
 @needs_compiler

@@ -10,13 +10,24 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOT, problem_id
-from emit_programs import FORMULAS, GXX, SOLVED, calls, code, expected, same, solved, tabled, visits
+from emit_programs import (
+    FORMULAS,
+    GXX,
+    SOLVED,
+    calls,
+    code,
+    expected,
+    run_python,
+    same,
+    solved,
+    tabled,
+    visits,
+)
 from written import one_tile, problem_of
 
 from layoutopt.codegen.languages import plan
@@ -307,31 +318,9 @@ def test_numba_in_its_simulator(tmp_path):
 
 
 @every_problem
-def test_numba_functions_as_plain_python(path, monkeypatch):
+def test_numba_functions_as_plain_python(path):
     """Without Numba: the same functions, undecorated."""
-    problem, gpu, result = solved(path)
-    stub = types.ModuleType("numba")
-    stub.cuda = types.SimpleNamespace(jit=lambda **_: lambda f: f)
-    monkeypatch.setitem(sys.modules, "numba", stub)
-    space, size = {}, problem.tile.element_bytes
-    exec(code("numba", problem, gpu, result), space)
-    name = plan(problem, gpu, result).name
-
-    def values(function, grids):
-        """Of all arguments at once; one by one where the function holds a condition."""
-        try:
-            found = space[function](*grids)
-        except ValueError:
-            found = [space[function](*map(int, x)) for x in zip(*(g.ravel() for g in grids), strict=True)]
-        return np.broadcast_to(np.reshape(found, -1 if np.size(found) > 1 else 1), grids[0].size)
-
-    found = list(values(f"{name}_offset", np.indices(problem.tile.shape)) * size)
-    for function, active, trips in calls(problem, gpu, result):
-        *iterations, tid = np.indices((*trips, problem.threads))
-        address = values(function, [tid, *iterations]) * size
-        on = values(active, [tid, *iterations]) if active is not None else True
-        found += list(np.where(on, address, 0xFFFFFFFF))
-    same(list(map(int, found)), expected(problem, gpu, result))
+    run_python(*solved(path))
 
 
 @pytest.fixture(scope="module")

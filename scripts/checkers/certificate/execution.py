@@ -118,7 +118,9 @@ class Case:
                         (k, p): len(self.within(every(listed), k, p)) for k in (1, 2, 4) for p in range(k)
                     }
                     counts[1, 0] += -(-len(every(loose)) // -(-word // self.size))
-                    least = max(-(-count // (shared * max(1, banks // k))) for (k, _), count in counts.items())
+                    least = max(
+                        -(-count // (shared * max(1, banks // k))) for (k, _), count in counts.items()
+                    )
                     if rule["serialises_equal"]:
                         least = max(least, *map(starts.count, starts))
                     distinct, repeats = frozenset(listed), len(set(listed)) < len(listed)
