@@ -5,11 +5,10 @@ import re
 
 import jsonschema
 import msgspec
-import numpy as np
 import pytest
 from emit_programs import emit
 from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
-from written import access_from, reads, writes
+from written import access_from, data_of, problem_of, reads, refused_with, rows_of, writes
 
 from layoutopt import check, compare, load_all, solve
 from layoutopt.errors import ProblemFileError
@@ -17,14 +16,17 @@ from layoutopt.files.file import from_data, json_schema
 from layoutopt.hardware.devices import device
 from layoutopt.report.text import report
 
-TILES = {"name": "t", "threads": 32, "tiles": [{"name": "A", "shape": [8, 64], "element": "f16"}]}
+SWIZZLED, PADDED = "x0*64 + (x1 ^ x0 % 8 * 8)", "x0*72 + x1"
+
+
+def kinds(audit):
+    return {finding.kind for finding in audit.findings}
 
 
 def test_a_load_by_itself_is_a_tile():
     problem, result = solved({**FILL, "mode": "128B"})
-    got = str(result.status), result.excess, result.bytes, result.alignment_bytes
-    assert got == ("optimal", 0, 16384, 1024)
-    assert result.decided_by == "hardware"
+    got = str(result.status), result.excess, result.bytes, result.alignment_bytes, result.decided_by
+    assert got == ("optimal", 0, 16384, 1024, "hardware")
     found = of(result, "fill")
     assert (found.boxes, found.box, found.box_dim, found.code) == (1, (128, 64), (64, 128), 3)
     assert found.data_type == "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
@@ -49,9 +51,7 @@ def test_boxes_of_a_load(fill, tile, boxes, box, alignment):
     found = of(result, "fill")
     assert (found.boxes, found.box, result.alignment_bytes) == (boxes, box, alignment)
     assert found.mode == fill.get("mode", "none")
-    assert found.data_type == (
-        "CU_TENSOR_MAP_DATA_TYPE_UINT8" if "element" in tile else "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
-    )
+    assert found.data_type == f"CU_TENSOR_MAP_DATA_TYPE_{'UINT8' if 'element' in tile else 'FLOAT16'}"
 
 
 def test_rows_of_no_whole_chunks_are_in_no_box():
@@ -61,7 +61,7 @@ def test_rows_of_no_whole_chunks_are_in_no_box():
 
 def test_fewest_boxes_before_the_cheapest_swizzle():
     """Modes of 32 and of 128 bytes keep the rows apart; one takes eight boxes and the other two."""
-    _, result = solved(FILL, {**OWN_ROW, "index": ["tid % 64", "8*i"], "for": {"i": 16}}, shape=(64, 128))
+    _, result = solved(FILL, {**OWN_ROW, "for": {"i": 16}}, shape=(64, 128))
     found = of(result, "fill")
     assert (result.excess, found.mode, found.boxes, found.box) == (0, "128B", 2, (64, 64))
     assert found.box_offsets == (0, 8192)
@@ -132,34 +132,31 @@ def test_rows_of_a_matrix_may_be_several_dimensions(with_tma):
 
 
 def test_rows_that_are_too_few_name_the_field():
-    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: x1 has 16 rows \(mn names more dim"):
-        from_data(data(access_from("A: wgmma.A"), shape=(8, 16, 64)))
-    for mn in ([2, 0], [0, 0], [5], []):
-        with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.mn: expected some of the dim"):
-            from_data(data({"name": "A", "op": "wgmma.A", "mn": mn}, shape=(8, 16, 64)))
+    for fields, said in (
+        ({}, "op: x1 has 16 rows (mn names more dim"),
+        *(({"mn": mn}, "mn: expected some of the dim") for mn in ([2, 0], [0, 0], [5], [])),
+    ):
+        with refused_with(f"accesses[0].{said}"):
+            from_data(data({"name": "A", "op": "wgmma.A", **fields}, shape=(8, 16, 64)))
 
 
-@pytest.mark.parametrize(("element", "rows"), [("e4m3", 40), ("i8", 8), ("u8", 8)])
-def test_integers_of_8_bits_have_fewer_shapes(element, rows):
+@pytest.mark.parametrize(("element", "large", "small"), [("e4m3", 120, 40), ("i8", 24, 8), ("u8", 24, 8)])
+def test_integers_of_8_bits_have_fewer_shapes(element, large, small):
     """ptxas knows m64n40k32 of e4m3, and not of s8 or u8."""
-    asked = {"name": "n", "tile": {"shape": [120, 32], "element": element}, "threads": 128}
-    operand = access_from("b: wgmma.B")
-    problem = from_data(asked | {"accesses": [operand]})
-    assert of(solve(problem), "b").shape == ({8: 24, 40: 120}[rows], 32)
-    asked["tile"]["shape"][0] = 40
-    assert of(solve(from_data(asked | {"accesses": [operand]})), "b").shape == (rows, 32)
-    if rows == 8:
-        with pytest.raises(ProblemFileError, match="not 40"):
-            from_data(asked | {"accesses": [operand | {"rows": 40}]})
+    for rows, shape in ((120, large), (40, small)):
+        _, result = solved(access_from("b: wgmma.B"), shape=(rows, 32), element=element)
+        assert of(result, "b").shape == (shape, 32)
+    if small == 8:
+        with refused_with("not 40"):
+            from_data(data({"name": "b", "op": "wgmma.B", "rows": 40}, shape=(40, 32), element=element))
 
 
-def test_an_offset_that_a_descriptor_cannot_hold_is_no_layout():
+@pytest.mark.parametrize("apart", [1 << 17, -64])
+def test_an_offset_that_a_descriptor_cannot_hold_is_no_layout(apart):
     """14 bits of 16 bytes: columns 256 KiB apart are out of reach, as are those that come before."""
-    far = {"name": "f", "tile": {"shape": [8, 32], "element": "f16"}, "threads": 128}
-    problem = from_data(far | {"accesses": [{"name": "b", "op": "wgmma.B", "mode": "none"}]})
-    for apart in (1 << 17, -64):
-        found = check(problem, f"x1 // 8 * {apart} + x0*8 + x1 % 8 + {max(0, -3 * apart)}")
-        assert [finding.kind for finding in found.findings][:1] == ["unreached"]
+    problem = from_data(data({"name": "b", "op": "wgmma.B", "mode": "none"}, shape=(8, 32)))
+    found = check(problem, f"x1 // 8 * {apart} + x0*8 + x1 % 8 + {max(0, -3 * apart)}")
+    assert found.findings[0].kind == "unreached"
 
 
 def test_without_a_swizzle_core_matrices_lie_apart():
@@ -170,9 +167,8 @@ def test_without_a_swizzle_core_matrices_lie_apart():
 
 
 def test_tcgen05_descriptors():
-    problem, result = solved(
-        FILL, access_from("A: tcgen05.A"), target="sm_100a", element="e4m3", shape=(128, 128)
-    )
+    tile = {"target": "sm_100a", "element": "e4m3", "shape": (128, 128)}
+    problem, result = solved(FILL, access_from("A: tcgen05.A"), **tile)
     found = of(result, "A")
     assert (found.shape, found.code, found.descriptor) == ((128, 32), 2, "0x4000404000010000")
     assert "tcgen05 by vendor document, not run" in report(problem, result)
@@ -193,16 +189,15 @@ def test_what_the_hardware_cannot_reach_is_said():
     _, torn = solved({**FILL, "mode": "128B"}, {"name": "A", "op": "wgmma.A", "mode": "64B"})
     assert str(torn.status) == "infeasible"
     problem = from_data(data(FILL, ROWS))
-    audit = check(problem, "x0*72 + x1")
+    audit = check(problem, PADDED)
     (finding,) = [f for f in audit.findings if f.kind == "unreached"]
     assert "no tensor map of mode none, 32B, 64B, 128B" in finding.message
     assert str(audit.status) == "infeasible"
-    sound = check(problem, "x0*64 + (x1 ^ x0 % 8 * 8)")
-    assert sound.accesses[0].descriptor.mode == "128B"
-    assert sound.alignment_bytes == 1024
-    assert not [f for f in sound.findings if f.kind == "unreached"]
-    other = check(from_data(data({**FILL, "mode": "64B"})), "x0*64 + (x1 ^ x0 % 8 * 8)")
-    assert {f.kind for f in other.findings} & {"unreached", "alignment"} == {"unreached"}
+    sound = check(problem, SWIZZLED)
+    assert (sound.accesses[0].descriptor.mode, sound.alignment_bytes) == ("128B", 1024)
+    assert "unreached" not in kinds(sound)
+    other = check(from_data(data({**FILL, "mode": "64B"})), SWIZZLED)
+    assert kinds(other) & {"unreached", "alignment"} == {"unreached"}
 
 
 @pytest.mark.parametrize(
@@ -247,24 +242,25 @@ def test_errors_name_the_field(access, field, reason):
     ],
 )
 def test_what_is_not_declared_is_refused_by_name(op, why):
-    with pytest.raises(
-        ProblemFileError, match=rf"accesses\[0\]\.op: '{re.escape(op)}' is not declared: .*{why}"
-    ):
-        from_data(data({"name": "a", "op": op}))
-    tiles = {**TILES, "accesses": [{"name": "a", "tile": "A", "op": op}]}
-    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: "):
-        from_data(tiles)
+    said = rf"accesses\[0\]\.op: '{re.escape(op)}' is not declared: .*{why}"
+    tiles = data_of("32 threads\ntile A: 8x64 f16", {"name": "a", "tile": "A", "op": op})
+    for asked in (data({"name": "a", "op": op}), tiles):
+        with pytest.raises(ProblemFileError, match=said):
+            from_data(asked)
 
 
-def test_other_gpus_have_none():
-    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_80 has no tma; sm_90, sm_100 have"):
-        solve(from_data(data(FILL, target="sm_80")))
-    with pytest.raises(ProblemFileError, match=r"accesses\[0\]\.op: sm_120 has no tcgen05"):
-        from_data(data(access_from("A: tcgen05.A"), target="sm_120"))
-    with pytest.raises(ProblemFileError, match=r"K-major; MN-major needs 2"):
-        from_data(data({"name": "A", "op": "wgmma.A", "major": "MN"}, element="e4m3"))
-    with pytest.raises(ProblemFileError, match=r"layout\.families: an access of the hardware by itself"):
-        from_data(data(FILL, layout={"families": ["pad"]}))
+@pytest.mark.parametrize(
+    ("access", "more", "said"),
+    [
+        (FILL, {"target": "sm_80"}, "accesses[0].op: sm_80 has no tma; sm_90, sm_100 have"),
+        ({"name": "A", "op": "tcgen05.A"}, {"target": "sm_120"}, "accesses[0].op: sm_120 has no tcgen05"),
+        ({"name": "A", "op": "wgmma.A", "major": "MN"}, {"element": "e4m3"}, "K-major; MN-major needs 2"),
+        (FILL, {"layout": {"families": ["pad"]}}, "layout.families: an access of the hardware by itself"),
+    ],
+)
+def test_what_there_is_not_is_refused(access, more, said):
+    with refused_with(said):
+        solve(from_data(data(access, **more)))
 
 
 def test_blocks_of_a_cluster_share_a_tile():
@@ -290,17 +286,15 @@ def test_clusters_that_there_are_not(target, cluster, said):
 
 def test_rows_shorter_than_the_span_leave_it_unfilled():
     """What an H200 did with 16 rows of 64 bytes in mode 128B: rows 128 bytes apart, chunks flipped."""
-    box = {"box": [16, 32], "mode": "128B"}
-    _, result = solved({**FILL, **box}, shape=(16, 32))
-    table = result.table() // 2
-    words = {int(offset): 32 * row + column for (row, column), offset in np.ndenumerate(table)}
+    _, result = solved({**FILL, "box": [16, 32], "mode": "128B"}, shape=(16, 32))
+    words = {offset: element for element, offset in enumerate((result.table() // 2).ravel().tolist())}
     seen = MEASURED["short rows"]  # 2-byte words by place, the elements numbered row by row
     assert [words.get(at, 0xFFFF) for at in range(len(seen))] == seen
     assert (result.bytes, of(result, "fill").boxes) == (2048, 1)
 
 
 def test_the_published_layout_breaks_ties():
-    published = {"offset": "x0*64 + (x1 ^ x0 % 8 * 8)", "bytes": 16384}
+    published = {"offset": SWIZZLED, "bytes": 16384}
     assert of(solved(FILL, ROWS)[1], "fill").mode == "none"
     assert of(solved(FILL, ROWS, published=published)[1], "fill").mode == "128B"
 
@@ -311,76 +305,62 @@ def test_a_problem_survives_its_data():
 
 
 def test_tile_sets_hold_them_and_fragments():
-    tiles = from_data(
-        {
-            "name": "gemm",
-            "target": "sm_90",
-            "threads": 128,
-            "tiles": [
-                {"name": "A", "shape": [128, 64], "element": "f16", "stages": 2},
-                {"name": "D", "shape": [64, 64], "element": "f16"},
-            ],
-            "accesses": [
-                {"tile": "A", **FILL},
-                access_from("operand: wgmma.A; tile A"),
-                {"tile": "D", "name": "out", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16",
-                 "repeat": {"n": 8}},
-                access_from("store: tma.store; tile D"),
-            ],
-            "layout": {"families": ["none", "pad"], "max_bytes": 65536},
-        }
-    )  # fmt: skip
+    fragment = {"tile": "D", "name": "out", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16"}
+    tiles = problem_of(
+        """128 threads; target sm_90; families none pad; max_bytes 65536
+        tile A: 128x64 f16; stages 2
+        tile D: 64x64 f16
+        fill: tma.load; tile A
+        operand: wgmma.A; tile A""",
+        {**fragment, "repeat": {"n": 8}},
+        "store: tma.store; tile D",
+    )
     found = solve(tiles)
     got = str(found.status), found.excess, found.bytes, found.alignment_bytes
     assert got == ("optimal", 0, 40960, 1024)
     text = report(tiles, found)
     assert "operand: K-major, mode 128B (code 1)" in text
     assert "store: 1 box of 64x64" in text
-    jsonschema.validate({**TILES, "accesses": [{"tile": "A", **FILL}]}, json_schema())
+    one = data_of("32 threads\ntile A: 8x64 f16", {"tile": "A", **FILL})
+    jsonschema.validate(one, json_schema())
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**TILES, "accesses": [FILL]}, json_schema())
-    with pytest.raises(ProblemFileError, match=r"accesses\[1\]\.box\[0\]"):
-        from_data({**TILES, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
+        jsonschema.validate({**one, "accesses": [FILL]}, json_schema())
+    with refused_with("accesses[1].box[0]"):
+        from_data({**one, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
 
 
-def test_the_layouts_that_the_hardware_knows_are_compared():
-    published = {"offset": "x0*72 + x1", "bytes": 18432}
-    for asked in (
-        data(FILL, OWN_ROW, published=published),
-        data(OWN_ROW, published=published, layout={"must_be": "tma"}),
-    ):
-        rows = {row.family: row for row in compare(from_data(asked)).rows}
-        assert {"tma.none", "tma.128B", "tma.64B", "tma.32B", "all", "published"} <= {*rows}
-        assert (rows["tma.128B"].excess, rows["tma.128B"].alignment_bytes, rows["all"].excess) == (0, 1024, 0)
-        assert str(rows["published"].status) == "infeasible"
+@pytest.mark.parametrize("asked", [[FILL, OWN_ROW], [OWN_ROW]])
+def test_the_layouts_that_the_hardware_knows_are_compared(asked):
+    layout = {} if FILL in asked else {"layout": {"must_be": "tma"}}
+    rows = rows_of(compare(from_data(data(*asked, published={"offset": PADDED, "bytes": 18432}, **layout))))
+    assert {"tma.none", "tma.128B", "tma.64B", "tma.32B", "all", "published"} <= {*rows}
+    assert (rows["tma.128B"].excess, rows["tma.128B"].alignment_bytes, rows["all"].excess) == (0, 1024, 0)
+    assert str(rows["published"].status) == "infeasible"
 
 
 def test_compare_ranks_modes_as_solve_does():
-    asked = data(FILL, OWN_ROW)
-    comparison = compare(from_data(asked))
+    asked = from_data(data(FILL, OWN_ROW))
+    comparison = compare(asked)
     titles = [row.title for row in comparison.rows]
     # Pages of 16 bytes have no conflicts either, in eight boxes; one box of whole rows has many.
-    assert titles[:4] == [
-        f"tma.{mode}, x1 contiguous, {boxes}"
-        for mode, boxes in (("128B", "1 box"), ("64B", "2 boxes"), ("32B", "4 boxes"), ("none", "8 boxes"))
-    ]
+    modes = ("128B", "1 box"), ("64B", "2 boxes"), ("32B", "4 boxes"), ("none", "8 boxes")
+    assert titles[:4] == [f"tma.{mode}, x1 contiguous, {boxes}" for mode, boxes in modes]
     assert "tma.none, x1 contiguous, 1 box" in titles
-    assert comparison.recommendation.family == "tma.128B"
-    assert comparison.recommendation.offset == solve(from_data(asked)).offset
+    taken = comparison.recommendation
+    assert (taken.family, taken.offset) == ("tma.128B", solve(asked).offset)
 
 
-def test_a_mode_in_use_is_kept_where_none_is_better_and_else_replaced():
-    narrow = "x1 // 32 * 4096 + x0*32 + (x1 % 32 ^ x0 // 2 % 4 * 8)"
-    for mode, offset, kept in (("128B", "x0*64 + (x1 ^ x0 % 8 * 8)", True), ("64B", narrow, False)):
-        asked = data(FILL, OWN_ROW, published={"offset": offset, "bytes": 16384})
-        taken = compare(from_data(asked)).recommendation
-        assert taken.keep is kept, mode
-        assert kept or "same bytes" in taken.text
-        assert kept or "1 fewer instruction of the hardware" in taken.text
+@pytest.mark.parametrize(
+    ("offset", "kept"), [(SWIZZLED, True), ("x1 // 32 * 4096 + x0*32 + (x1 % 32 ^ x0 // 2 % 4 * 8)", False)]
+)
+def test_a_mode_in_use_is_kept_where_none_is_better_and_else_replaced(offset, kept):
+    asked = data(FILL, OWN_ROW, published={"offset": offset, "bytes": 16384})
+    taken = compare(from_data(asked)).recommendation
+    assert taken.keep is kept
+    assert kept or ("same bytes" in taken.text and "1 fewer instruction of the hardware" in taken.text)
 
 
 def test_templates_may_say_boxes():
     asked = data({**FILL, "box": ["M // 2", "K"]}, shape=("M", "K"), params={"M": [64, 128], "K": 64})
-    asked["name"] = "block {M}"
-    boxes = [of(solve(problem), "fill").box for problem in load_all(asked)]
+    boxes = [of(solve(problem), "fill").box for problem in load_all({**asked, "name": "block {M}"})]
     assert boxes == [(32, 64), (64, 64)]

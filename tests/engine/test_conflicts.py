@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from oracle.banks import instruction
-from written import one_tile, reads, writes
+from written import problem_of, refused_with
 
 from layoutopt.engine.case import case_of, cases
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
-from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import (
     BANK_CONFLICTS,
     WAVEFRONTS,
@@ -61,15 +60,12 @@ def profiled():
 
 @pytest.mark.parametrize("records", list(profiled()))
 def test_equals_the_profiler(records):
-    address = np.array([r["byte_address"] for r in records])
-    active = np.array([[int(r["active"], 16) >> lane & 1 for lane in range(32)] for r in records], bool)
     operation = parse_operation(records[0]["op"], records[0].get("bytes"))
-    counts = count_wavefronts(address, active, operation, SM_90)
+    counts = count_wavefronts(*rows_of(records), operation, SM_90)
     assert counts.wavefronts.tolist() == [r["wavefronts"] for r in records]
     # Some records of cp.async have no conflict counter.
-    assert counts.bank_conflicts.tolist() == [
-        r.get("bank_conflicts", int(engine)) for r, engine in zip(records, counts.bank_conflicts, strict=True)
-    ]
+    engine = counts.bank_conflicts.tolist()
+    assert engine == [r.get("bank_conflicts", own) for r, own in zip(records, engine, strict=True)]
 
 
 @pytest.mark.parametrize(("name", "records"), [("h200_wavefronts", 2082), ("h200_more", 1632)])
@@ -79,36 +75,35 @@ def test_profiled_records_are_all_there(name, records):
 
 
 @pytest.mark.parametrize(
-    ("op", "kind"),
+    ("op", "width", "kind"),
     [
-        ("red.shared.add.u32", "reduce"),
-        ("red.relaxed.cta.shared::cta.add.u32", "reduce"),
-        ("red.shared.add.s32", "atomic"),
-        ("red.shared.max.u32", "atomic"),
-        ("atom.shared.add.u32", "atomic"),
-        ("atom.shared.exch.b32", "atomic"),
+        # Of reductions only those that count merge equal addresses.
+        ("red.shared.add.u32", None, "reduce"),
+        ("red.relaxed.cta.shared::cta.add.u32", None, "reduce"),
+        ("red.shared.add.s32", None, "atomic"),
+        ("red.shared.max.u32", None, "atomic"),
+        ("atom.shared.add.u32", None, "atomic"),
+        ("atom.shared.exch.b32", None, "atomic"),
+        ("cp.async", 4, "cp.async.ca"),
+        ("cp.async", 8, "cp.async.ca"),
+        ("cp.async", 16, "cp.async.cg"),
     ],
 )
-def test_only_counting_reductions_merge_equal_addresses(op, kind):
-    assert parse_operation(op, None).kind == kind
+def test_how_an_operation_is_served(op, width, kind):
+    assert parse_operation(op, width) == Operation(kind, width or 4)
 
 
 def test_words_four_gigabytes_apart_are_two():
     assert count((LANES % 2) << 30, LOAD_4) == (2, 1)
 
 
-@pytest.mark.parametrize(("width", "kind"), [(4, "ca"), (8, "ca"), (16, "cg")])
-def test_the_width_of_a_copy_says_which_it_is(width, kind):
-    assert parse_operation("cp.async", width) == Operation(f"cp.async.{kind}", width)
-
-
 def test_compare_and_swap_has_no_rule():
-    with pytest.raises(ProblemFileError, match="a compare-and-swap takes twice"):
+    with refused_with("a compare-and-swap takes twice"):
         parse_operation("atom.shared.cas.b32", None)
 
 
 def counter_splits():
-    """Each record's op, and its (wavefront, conflict) counters: totals and parts that are not zero."""
+    """Each record, and its (wavefront, conflict) counters: totals and parts that are not zero."""
     data = json.loads((DATA / "h200_counter_split.json").read_text())
     for record in data["records"]:
         sums = {"data_pipe_lsu_wavefronts": {}, "data_bank_conflicts_pipe_lsu": {}}
@@ -119,25 +114,26 @@ def counter_splits():
         yield record, *sums.values()
 
 
+def rows_of(records):
+    """Byte addresses and activity."""
+    active = [[int(r["active"], 16) >> lane & 1 for lane in range(32)] for r in records]
+    return np.array([r["byte_address"] for r in records]), np.array(active, bool)
+
+
 def test_counters_and_their_parts_of_each_op():
     for record, wavefronts, conflicts in counter_splits():
         op, _, constant = record["op"].partition(" of ")
         operation = Operation("atomic", 4) if constant or ".cas." in op else parse_operation(op, None)
         own = wavefronts[""] - wavefronts.pop("op_misc", 0)
-        predicted = counters(device("sm_90"), operation, own, conflicts.get("", 0))
+        predicted = counters(SM_90, operation, own, conflicts.get("", 0))
         if record["family"] == "nobody" or operation.kind == "cp.async.cg":
-            assert own == 0
-            assert not any(predicted.values())
+            assert (own, any(predicted.values())) == (0, False)
             continue
         for base, measured in ((WAVEFRONTS, wavefronts), (BANK_CONFLICTS, conflicts)):
-            parts = {
-                name: value for name, value in predicted.items() if name.startswith(f"{base}_") and value
-            }
-            assert parts == {f"{base}_{part}": value for part, value in measured.items() if part}, record
+            parts = {name: n for name, n in predicted.items() if name.startswith(f"{base}_") and n}
+            assert parts == {f"{base}_{part}": n for part, n in measured.items() if part}, record
         if ".cas." not in op:
-            address = np.array([record["byte_address"]])
-            active = np.array([[int(record["active"], 16) >> lane & 1 for lane in range(32)]], bool)
-            counts = count_wavefronts(address, active, operation, SM_90)
+            counts = count_wavefronts(*rows_of([record]), operation, SM_90)
             assert (counts.wavefronts[0], counts.bank_conflicts[0]) == (own, conflicts.get("", 0)), record
 
 
@@ -194,14 +190,13 @@ def test_vectors_that_are_not_aligned(width):
     """The rules still apply, word by word, where a layout tears alignment."""
     rng = np.random.default_rng(5)
     rule = PhaseRule(phases=tuple(tuple(range(p, p + 8)) for p in range(0, 32, 8)), banks=32, bank_bytes=4)
-    gpu = Device("x", "x", 32, 32, 4, {("load", width): rule})
-    operation = Operation("load", width)
+    gpu, operation = Device("x", "x", 32, 32, 4, {("load", width): rule}), Operation("load", width)
     address = rng.integers(0, 300, (200, 32)) * 4
     active = rng.random(address.shape) < 0.8
     counts = count_wavefronts(address, active, operation, gpu)
-    for row in range(200):
-        wavefronts, ideal, phases = instruction(address[row].tolist(), active[row].tolist(), operation, gpu)
-        assert (counts.wavefronts[row], counts.ideal[row], counts.phases[row]) == (wavefronts, ideal, phases)
+    found = zip(counts.wavefronts, counts.ideal, counts.phases, strict=True)
+    rows = zip(address.tolist(), active.tolist(), strict=True)
+    assert list(found) == [instruction(*row, operation, gpu) for row in rows]
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -226,76 +221,66 @@ def test_wrong_number_of_lanes():
         count_wavefronts(np.zeros((1, 31), np.int64), np.ones((1, 31), bool), LOAD_4, SM_90)
 
 
-ROWS = writes("rows", 4, ["i", "tid"], i=32)
-COLUMNS = reads("columns", 4, ["tid", "i"], i=32)
-ANY = reads("columns", 4, ["tid", "v"], any={"v": 32})
+ROWS, COLUMNS = "rows: store 4 [i, tid]; i<32", "columns: load 4 [tid, i]; i<32"
 NAMES = frozenset(("x0", "x1"))
 
 
-def problem(*accesses, element="f32", shape=(32, 32)):
-    return from_data(one_tile("case", list(shape), element, 32, list(accesses)))
+def case(*accesses, element="f32"):
+    return case_of(problem_of(f"32x32 {element}, 32 threads", *accesses), SM_90)
+
+
+def pitched(pitch, columns=32, size=4):
+    return Layout((32, columns), size, (Digit(0, 1, 32, pitch), Digit(1, 1, columns, 1)))
 
 
 def test_a_formula_and_a_layout_are_one_table():
-    case = case_of(problem(ROWS, COLUMNS), device("sm_90"))
-    layout = Layout((32, 32), 4, (Digit(0, 1, 32, 33), Digit(1, 1, 32, 1)))
-    table = case.table(layout)
-    assert (table == case.table(parse("x0*33 + x1", NAMES))).all()
-    case.check(table)
-    assert case.size(table) == 4 * (31 * 33 + 32)
-    assert [r.excess for r in case.measure(layout)] == [0, 0]
-    assert [r.excess for r in case.measure(parse("x0*32 + x1", NAMES))] == [0, 32 * 31]
+    given, layout = case(ROWS, COLUMNS), pitched(33)
+    table = given.table(layout)
+    assert (table == given.table(parse("x0*33 + x1", NAMES))).all()
+    given.check(table)
+    assert given.size(table) == 4 * (31 * 33 + 32)
+    assert [r.excess for r in given.measure(layout)] == [0, 0]
+    assert [r.excess for r in given.measure(parse("x0*32 + x1", NAMES))] == [0, 32 * 31]
 
 
 def test_lanes_that_choose_are_counted_like_lanes_that_do_not():
-    case = case_of(problem(ROWS, ANY), device("sm_90"))
-    plain, padded = (case.table(parse(f"x0*{pitch} + x1", NAMES)) for pitch in (32, 33))
-    known, choosing = case.count(padded)
+    given = case(ROWS, "columns: load 4 [tid, v]; any v<32")
+    plain, padded = (given.table(parse(f"x0*{pitch} + x1", NAMES)) for pitch in (32, 33))
+    known, choosing = given.count(padded)
     assert known.wavefronts.sum() == 32
     assert choosing.wavefronts.tolist() == [32]  # some choice puts all lanes into one bank
-    assert case.chooses
-    assert [a.weight.any() for a in case.certain.accesses] == [True, False]
-    assert case.weighted_excess(case.count(plain)) == sum(r.excess for r in case.measure(_plain()))
-
-
-def _plain():
-    return Layout((32, 32), 4, (Digit(0, 1, 32, 32), Digit(1, 1, 32, 1)))
+    assert given.chooses
+    assert [a.weight.any() for a in given.certain.accesses] == [True, False]
+    assert given.weighted_excess(given.count(plain)) == sum(r.excess for r in given.measure(pitched(32)))
 
 
 def test_one_case_for_each_choice_of_widths():
-    rows = writes("rows", [8, 16], ["4*i + tid//8", "4*(tid % 8)"], i=8)
-    asked = problem(rows, COLUMNS)
-    found = list(cases(asked, device("sm_90")))
-    assert [case.widths for case in found] == [{"rows": 16}, {"rows": 8}]
-    again = case_of(asked, device("sm_90"), {"rows": 8})
-    assert again.problem == found[1].problem
-    assert [(r.name, r.bytes) for r in again.measure(_plain())] == [("rows", 8), ("columns", None)]
+    rows = "rows: store 8|16 [4*i + tid//8, 4*(tid % 8)]; i<8"
+    asked = problem_of("32x32 f32, 32 threads", rows, COLUMNS)
+    wide, narrow = cases(asked, SM_90)
+    assert (wide.widths, narrow.widths) == ({"rows": 16}, {"rows": 8})
+    again = case_of(asked, SM_90, {"rows": 8})
+    assert again.problem == narrow.problem
+    assert [(r.name, r.bytes) for r in again.measure(pitched(32))] == [("rows", 8), ("columns", None)]
     assert again.place(0, 5) == (0, {"i": 2, "part": 1})
 
 
 def test_packed_elements_are_counted_as_bytes():
-    rows = reads("rows", 4, ["tid", "8*i"], i=4)
-    case = case_of(problem(rows, element="i4"), device("sm_90"))
-    assert case.lowered.tile.shape == (32, 16)
-    padded = Layout((32, 16), 1, (Digit(0, 1, 32, 20), Digit(1, 1, 16, 1)))
-    shown = case.as_elements(padded)
-    assert shown.shape == (32, 32)
-    assert case.as_bytes(shown) == padded
-    tables = case.table(padded), case.table(shown), case.table(parse("x0*40 + x1", NAMES))
+    given, padded = case("rows: load 4 [tid, 8*i]; i<4", element="i4"), pitched(20, 16, 1)
+    assert given.lowered.tile.shape == (32, 16)
+    shown = given.as_elements(padded)
+    assert (shown.shape, given.as_bytes(shown)) == ((32, 32), padded)
+    tables = given.table(padded), given.table(shown), given.table(parse("x0*40 + x1", NAMES))
     assert all((table == tables[0]).all() for table in tables)
-    assert [r.excess for r in case.measure(shown)] == [0]
+    assert [r.excess for r in given.measure(shown)] == [0]
 
 
-def test_what_does_not_serve_is_refused():
-    case = case_of(problem(ROWS, COLUMNS), device("sm_90"))
+def test_what_does_not_serve_is_refused_and_constraints_are_put_in_place_of_the_file_s():
+    given = case(ROWS, COLUMNS)
     with pytest.raises(LayoutError, match="overlap"):
-        case.check(np.zeros(1024, np.int64))
+        given.check(np.zeros(1024, np.int64))
     with pytest.raises(LayoutError, match="made for a tile of shape"):
-        case.table(Layout((16, 32), 4, (Digit(0, 1, 16, 32), Digit(1, 1, 32, 1))))
-
-
-def test_constraints_are_put_in_place_of_the_file_s():
-    case = case_of(problem(ROWS, COLUMNS), device("sm_90"))
-    other = case.constrained(Constraints(max_bytes=4096))
+        given.table(Layout((16, 32), 4, (Digit(0, 1, 16, 32), Digit(1, 1, 32, 1))))
+    other = given.constrained(Constraints(max_bytes=4096))
     assert other.lowered.layout.max_bytes == other.asked.layout.max_bytes == 4096
-    assert other.lanes is case.lanes
+    assert other.lanes is given.lanes

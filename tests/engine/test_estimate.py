@@ -6,13 +6,13 @@ import math
 import msgspec
 import pytest
 from conftest import ROOT
-from written import access_from, data_of, problem_of, reads
+from written import constrained, problem_of, refused_with
 
+from layoutopt import load
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.estimate import Memory, Terms, estimate, terms, timing_of
-from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Timing, device
 from layoutopt.report.text import report
 from layoutopt.search.solve import solve
@@ -54,21 +54,21 @@ def test_memory_takes_its_wavefronts():
 
 def test_iterations_under_a_predicate_wait_or_branch():
     """Long index code is branched around; a predicate that no loop changes is asked once."""
-
-    def under(where, index):
-        access = reads("a", 4, [index], i=4, where=where)
-        return problem_of("4096 f32, 32 threads", access)
-
     short, long = "tid + 32*i", "(tid * (3 + 2*i) // 3 * 5 + tid * i % 7) % 4096"
-    assert [counted(under("tid < 8 >> i", short), "x0")[3].waits] == [4]
-    assert counted(under("tid < 8", short), "x0")[3].waits == 0
-    found = [counted(under("tid < 8 >> i", index), "x0")[3].branches for index in (short, long)]
-    assert found == [0, 4]
+    for where, index, waits, branches in (
+        ("tid < 8 >> i", short, 4, 0),
+        ("tid < 8 >> i", long, 4, 4),
+        ("tid < 8", short, 0, 0),
+    ):
+        found = counted(problem_of("4096 f32, 32 threads", f"a: load 4 [{index}]; i<4; where {where}"), "x0")[
+            3
+        ]
+        assert (found.waits, found.branches) == (waits, branches)
 
 
 def test_copies_that_cross_lines_take_longer():
     """Rows of 128 bytes at a pitch of 144: all but every eighth crosses a line; a swizzle crosses none."""
-    problem = load(ROOT / "problems/basics/gemm_a_128x64_f16.json")
+    problem = load("gemm_a_128x64_f16")
     pad, swizzle = (counted(problem, offset) for offset in ("x0*72 + x1", "x0*64 + (x1 ^ x0 % 8 * 8)"))
     assert (pad[3].lines, swizzle[3].lines) == (128 * 7 / 8, 0)
     assert pad[3].memory == swizzle[3].memory
@@ -82,31 +82,35 @@ def test_copies_that_cross_lines_take_longer():
 ELSEWHERE = [(96, "pad", 1.10, 1.38), (128, "pad", 0.74, 0.73), (96, "xor", 0.78, 0.74)]
 
 
+def estimated_fills(columns, accesses):
+    """Of row-major, pad and XOR: what is estimated, and what was measured."""
+    for entry in TIMES["fills"]:
+        asked = entry["problem"]
+        if (asked["tile"]["shape"][1], len(asked["accesses"])) == (columns, accesses):
+            problem = from_data({**asked, "target": "sm_90"})
+            found = [(estimate(*counted(problem, row["offset"])[:3]), row) for row in entry["rows"][:3]]
+            return dict(zip(("none", "pad", "xor"), found, strict=False))
+    return None
+
+
 @pytest.mark.parametrize(("columns", "layout", "alone", "together"), ELSEWHERE)
 def test_fills_from_memory(columns, layout, alone, together):
     """Tiles that were not fitted: within a third of what each program took, where a fill is read again."""
-    entries = [e for e in TIMES["fills"] if e["problem"]["tile"]["shape"][1] == columns]
-    whole = next(e for e in entries if len(e["problem"]["accesses"]) == 2)
-    rows = {"none": whole["rows"][0], "pad": whole["rows"][1], "xor": whole["rows"][2]}
-    problem = from_data({**whole["problem"], "target": "sm_90"})
-    found = {name: estimate(*counted(problem, rows[name]["offset"])[:3]) for name in ("none", layout)}
-    ratios = [found[layout].cycles / found["none"].cycles, found[layout].time / found["none"].time]
-    measured = [rows[layout][key] / rows["none"][key] for key in ("once", "once_together")]
-    for ratio, ours, theirs in zip(ratios, measured, (alone, together), strict=True):
-        assert 3 / 4 < ratio / ours < 4 / 3
+    fills = estimated_fills(columns, 2)
+    (found, ours), (plain, row) = fills[layout], fills["none"]
+    for ratio, key, theirs in (
+        (found.cycles / plain.cycles, "once", alone),
+        (found.time / plain.time, "once_together", together),
+    ):
+        assert 3 / 4 < ratio / (ours[key] / row[key]) < 4 / 3
         assert 3 / 5 < ratio / theirs < 5 / 3
 
 
 @pytest.mark.parametrize("columns", [96, 128])
 def test_fills_alone_do_not_take_six_times_as_long_where_lines_are_crossed(columns):
     """Estimated 2.8 times; our program took 3.1 and 3.6, the other 1.5 to 1.9."""
-    entry = next(
-        e
-        for e in TIMES["fills"]
-        if len(e["problem"]["accesses"]) == 1 and e["problem"]["tile"]["shape"][1] == columns
-    )
-    problem = from_data({**entry["problem"], "target": "sm_90"})
-    none, pad = (estimate(*counted(problem, row["offset"])[:3]) for row in entry["rows"][:2])
+    fills = estimated_fills(columns, 1)
+    none, pad = fills["none"][0], fills["pad"][0]
     assert 1.3 < pad.cycles / none.cycles < 1.6
     assert 1.5 < pad.time / none.time < 3.5
 
@@ -127,60 +131,50 @@ def test_what_the_h200_took(name):
 
 
 def test_a_device_without_measurements_borrows():
-    problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
+    problem = load("transpose_32x32_f32")
     node = parse("x0*33 + x1", frozenset(("x0", "x1")))
     found = {}
     for name in ("sm_90", "sm_80", "gfx1201"):
         case = case_of(msgspec.structs.replace(problem, target=name), device(name))
         found[name] = estimate(case, node, case.count(case.table(node)))
-    got = found["sm_90"].borrowed, found["sm_80"].borrowed, found["gfx1201"].borrowed
-    assert got == (None, "sm_90", "sm_90")
+    assert [one.borrowed for one in found.values()] == [None, "sm_90", "sm_90"]
     assert found["sm_90"].cycles == found["sm_80"].cycles
     assert found["sm_90"].blocks_per_sm == 2
 
 
 def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
-    problem = load(ROOT / "problems/basics/transpose_32x32_f32.json")
-    gpu = device("sm_90")
-    found = with_faster(problem, solve(problem), gpu, None)
-    assert found.offset == "x0*32 + (x1 ^ x0)"
-    assert found.faster.offset == "x0*33 + x1"
+    problem = load("transpose_32x32_f32")
+    found = with_faster(problem, solve(problem), device("sm_90"), None)
+    assert (found.offset, found.faster.offset) == ("x0*32 + (x1 ^ x0)", "x0*33 + x1")
     assert found.faster.cycles < found.estimate.cycles
     assert "124 more bytes" in found.faster.text
     assert found.faster.text.endswith("; --minimise time is as fast")  # of other families
-    first = msgspec.structs.replace(problem.layout, minimise="time")
-    least = solve(msgspec.structs.replace(problem, layout=first))
+    least = solve(constrained(problem, minimise="time"))
     assert (least.offset, least.status, least.excess) == ("x0*33 + x1", "feasible", 0)
     assert least.estimate.cycles == found.faster.cycles
     assert "no proof" in least.reason
 
 
-def test_row_major_is_among_what_may_take_the_least_time():
+@pytest.mark.parametrize("families", ["split interval", "none pad"])
+def test_row_major_is_among_what_may_take_the_least_time(families):
     """Rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two."""
-    row = access_from("row: stmatrix.x2.trans [tid // 8, 2*(tid % 8)]; weight 1000")
-    column = reads("column", 2, ["tid % 33", "tid // 33"])
-    data = data_of("33x16 f64, 128 threads", row, column)
-    for families in (["split", "interval"], ["none", "pad"]):
-        layout = {"families": families, "minimise": "time"}
-        assert solve(from_data(data | {"layout": layout})).offset == "x0*16 + x1"
+    problem = problem_of(f"""33x16 f64, 128 threads; families {families}; minimise time
+        row: stmatrix.x2.trans [tid // 8, 2*(tid % 8)]; weight 1000
+        column: load 2 [tid % 33, tid // 33]""")
+    assert solve(problem).offset == "x0*16 + x1"
 
 
-def test_where_time_cannot_come_first():
-    problem = load(ROOT / "problems/histogram/any_bin_8x256_u32.json")
-    first = msgspec.structs.replace(problem.layout, minimise="time")
-    with pytest.raises(ProblemFileError, match=r"layout\.minimise"):
-        solve(msgspec.structs.replace(problem, layout=first))
+def test_where_time_cannot_come_first_or_is_not_estimated():
+    problem = load("any_bin_8x256_u32")
+    with refused_with("layout.minimise"):
+        solve(constrained(problem, minimise="time"))
     assert with_faster(problem, solve(problem, time_limit=5), device("sm_90"), None).estimate is None
-
-
-def test_no_time_left_is_no_estimate():
-    problem = load(ROOT / "problems/raft/contractions_64x32_f32.json")
+    problem = load("raft/contractions_64x32_f32")  # no time is left
     assert with_faster(problem, solve(problem), device("sm_90"), 0).estimate is None
 
 
 def test_a_block_that_no_multiprocessor_holds_is_said_to_be_one():
-    rows = reads("rows", 16, ["tid", "8*i"], i=4)
-    problem = problem_of("512x512 f16, 128 threads", rows)
+    problem = problem_of("512x512 f16, 128 threads", "rows: load 16 [tid, 8*i]; i<4")
     result = with_faster(problem, solve(problem), device("sm_90"), None)
     assert result.estimate.blocks_per_sm == 0
     assert "; not even one such block fits on a multiprocessor\n" in report(problem, result)
