@@ -4,10 +4,15 @@ A limit is kept by asking, never by being interrupted: a loop asks `spent` or go
 cannot be left half done asks `check` between its pieces, and a piece that cannot ask asks beforehand
 whether the budget `affords` it. Without a limit every answer is that there is time, so that no result
 depends on the clock unless the clock ran out.
+
+A search that must leave something to others gets a `portion` of the work that the limit allows. Those who
+work `charge` it, in seconds of a quiet machine, so that what is searched does not depend on the machine; the
+clock ends it with everything else.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +27,7 @@ T = TypeVar("T")
 
 # As many as a person waits.
 DEFAULT_SECONDS: Final = 10.0
+_RESERVE: Final = 0.1  # of the work that a limit allows, to have portions of where more was charged
 _MOST_SECONDS = 366 * 86400.0
 """A year is as good as no limit, and waiting for more than some hundred years is an error of its own."""
 
@@ -33,12 +39,14 @@ class OutOfTime(Exception):
 class Budget:
     """Time left; its parts end with it, and all stop together."""
 
-    def __init__(self, seconds: float | None = None, effort: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None) -> None:
         seconds = None if seconds is None else min(seconds, _MOST_SECONDS)
         self._began = time.monotonic()
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = _Stop()
-        self.effort = effort
+        self._whole: Budget | None = None
+        self._limit = self._work = seconds
+        self._ends_with_work = self._is_of_limit = False
 
     @classmethod
     def of_limit(cls, time_limit: float | None) -> Budget:
@@ -55,11 +63,23 @@ class Budget:
     def part(self, share: float, effort: float | None = None) -> Budget:
         """A budget of `share` of the time left, which stops when this one is stopped.
 
-        With `effort`, and a limit, it also ends after so much work: seconds of a quiet machine, as those who
-        work count them with `charge`. It should end first, for it is the same on every machine.
+        With `effort`, and a limit, it also ends after so much work, and should end so first: that is the same
+        on every machine.
         """
-        part = Budget() if self.seconds is None else Budget(self.seconds * share, effort)
-        part._stop = self._stop
+        part = Budget() if self.seconds is None else Budget(self.seconds * share)
+        part._stop, part._whole = self._stop, self
+        if effort is not None and part._limit is not None:
+            part._limit = part._work = effort
+            part._ends_with_work = True
+        return part
+
+    def portion(self, share: float, most: float = math.inf) -> Budget:
+        """A budget of all the time left, but only of `share` of the work that it allows, or `most` of it."""
+        part = self.part(1)
+        if self._work is not None and self._limit is not None:
+            work = share * max(self._work, _RESERVE * self._limit)
+            part._limit = part._work = min(work, most)
+            part._ends_with_work, part._is_of_limit = True, work < most
         return part
 
     def at_least(self, seconds: float) -> Budget:
@@ -100,17 +120,33 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether no time or effort is left."""
-        if self.effort is not None and self.effort <= 0:
+        if self._is_worked_out():
             return True
         if self._end is not None and time.monotonic() >= self._end:
             self.cut_short()
             return True
         return self._stop.given
 
+    def _is_worked_out(self) -> bool:
+        if self._ends_with_work and self._work is not None and self._work <= 0:
+            if self._is_of_limit:  # with more time there would have been more
+                self.cut_short()
+            return True
+        return self._whole is not None and self._whole._is_worked_out()
+
+    @property
+    def effort(self) -> float | None:
+        """Work left, where that ends it before the time does."""
+        own = self._work if self._ends_with_work else None
+        outer = None if self._whole is None else self._whole.effort
+        return min((left for left in (own, outer) if left is not None), default=None)
+
     def charge(self, effort: float) -> None:
         """Count work that was done, in seconds of a quiet machine."""
-        if self.effort is not None:
-            self.effort -= effort
+        if self._work is not None:
+            self._work -= effort
+        if self._whole is not None:
+            self._whole.charge(effort)
 
     def cut_short(self) -> None:
         """Remember that something ended for want of time."""

@@ -41,6 +41,7 @@ _PHASE = 4  # looking at all banks of a phase, in units looked at
 # A round goes once from warm to cold: so many looks at units at most (0.3 s). So many without a new best end
 # the search.
 _MOST_LOOKS, _PATIENCE = 20_000_000, 10
+_EFFORT_A_LOOK = 1.5e-8
 
 
 class _Manner(NamedTuple):
@@ -388,7 +389,9 @@ def _cool(
     warmth, counts = np.array([manner.warmest, manner.coldest]), np.array(manner[:3], np.float64)
     for done in budget.while_left(range(0, work, _SLICE)):
         until = np.array([min(work, done + _SLICE), work], np.int64)
-        if cooled(board, placed, moves, warmth, counts, until, least):
+        ended = cooled(board, placed, moves, warmth, counts, until, least)
+        budget.charge(_EFFORT_A_LOOK * min(_SLICE, work - done))
+        if ended:
             return
 
 

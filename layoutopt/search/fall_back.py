@@ -39,7 +39,7 @@ from layoutopt.search.scene import Scene
 
 _TOGETHER: Final = 1024  # orders
 _PHASES_TOGETHER: Final = 4096  # phases times orders
-# Shares of the time left; where swizzles are sought, they need the rest.
+# Shares of the work left; where swizzles are sought, they need the rest.
 _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
 _MOST_INTERVALS: Final = 512
 _LEAST_SECONDS: Final = 0.1  # for the first climb, over some of the phases, which is better than row-major
@@ -48,6 +48,7 @@ _STEPS: Final = 32
 _PHASES: Final = 32  # of each rule, of which the layouts beside one are counted
 _PADS: Final = 12  # of each dimension, drawn at random
 _SEED: Final = 1
+_EFFORT_AN_ENTRY: Final = 6e-8  # of a phase and layout that are counted
 
 # Dimensions of more than one element, slowest first; their pads in steps, from the inside out.
 _Place = tuple[tuple[int, ...], tuple[int, ...]]
@@ -115,24 +116,24 @@ def fall_back(scene: Scene) -> None:
     if first is None or not scene.budget.spent:
         with suppress(OutOfTime):
             if (plain := next(unpadded(scene.space, 0), None)) is not None:
-                before = scene.budget.elapsed
                 _count(scene, plain)
-                _count_intervals(scene, scene.budget.elapsed - before)
-    climb.budget = scene.budget.part(_SHARE if scene.field is None else _SHARE_BESIDE_SWIZZLES)
+                _count_intervals(scene)
+    climb.budget = scene.budget.portion(_SHARE if scene.field is None else _SHARE_BESIDE_SWIZZLES)
     with suppress(OutOfTime):
         for top in climb.budget.while_left(tops):
             _count(scene, top)
 
 
-def _count_intervals(scene: Scene, seconds: float) -> None:
-    """Add them, each of which takes so many seconds, up to one that no layout is better than."""
+def _count_intervals(scene: Scene) -> None:
+    """Add them up to one that no layout is better than."""
     families = scene.space.families & {"none", "interval"}
-    part = scene.budget.part(_SHARE_OF_INTERVALS)
+    part = scene.budget.portion(_SHARE_OF_INTERVALS)
     every = padded(replace(scene.space, families=families, budget=part))
     for candidate in part.while_left(itertools.islice(every, _MOST_INTERVALS)):
-        if not (scene.fits(candidate.span) and part.affords(seconds)):
+        if not scene.fits(candidate.span):
             return
         _count(scene, candidate)
+        part.charge(_EFFORT_AN_ENTRY * sum(s.elements.size for s in scene.sets))
         if scene.tally.unswizzled[-1].excess == scene.floor:
             return
 
@@ -207,5 +208,6 @@ class _Climb:
         total = np.zeros(len(pitches), np.int64)
         for s in self.few:
             costs, ideal = counted_together(self.scene.tile, s, s.elements, pitches)
+            self.budget.charge(_EFFORT_AN_ENTRY * len(pitches) * s.elements.size)
             total += (costs - np.maximum(1, ideal)) @ s.weight
         return total

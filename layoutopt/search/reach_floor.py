@@ -38,8 +38,8 @@ from layoutopt.problems.answer import ModelGrowth
 from layoutopt.search.fall_back import fall_back, likely
 from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Found, Scene
 
-# Shares of the time, and effort, after which a layout of the least excess is sought; where any excess is too
-# much and none that is free of it was found by rising bytes, the rest is for finding one of any size.
+# Shares of the work left, and effort at most, after which a layout of the least excess is sought; where any
+# excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
 _PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
 # Layouts as small as the best whose index code is compared with its own.
 _MOST_ALIKE_BEST, _MOST_USUAL = 1, 2

@@ -57,7 +57,7 @@ Instead = Callable[[Proposal], Proposal | None]
 _STEPS = 1 << 26
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
-# Share of the time left, and effort, to list other kinds before any is tried; and the effort of one.
+# Share of the work left, and effort at most, to list other kinds before any is tried; and the effort of one.
 GATHERING = (0.2, 2.0)
 EFFORT_A_CANDIDATE = 2e-5
 

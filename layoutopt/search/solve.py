@@ -28,10 +28,10 @@ from layoutopt.search.sample import by_sample, is_large
 from layoutopt.search.search import search
 from layoutopt.search.verify import Answer, verified
 
-# Share of the time limit that the search over the families may use; proofs for every layout get the rest.
+# Share of the work that the search over the families may use; proofs for every layout get the rest.
 _SEARCH_SHARE: Final = 0.75
 # Families that are searched for themselves where time comes first: row-major, which belongs to every family,
-# and pads before all families, the others after them; and shares of the time left.
+# and pads before all families, the others after them; and shares of the work left.
 _ROW_MAJOR: Final = ("none",)
 _CHEAP_TO_INDEX: Final = (
     ("none", "pad"),
@@ -42,7 +42,7 @@ _CHEAP_TO_INDEX: Final = (
     ("none", "order", "split"),
 )
 _FIRST_SHARE, _ALL_SHARE = 0.2, 0.5
-# Share of the time left that one choice of widths has at least.
+# Share of the work left that one choice of widths has at least.
 _WIDTHS_SHARE: Final = 0.5
 _INDEX_LEFT: Final = "the time limit ended the search for a cheaper index"
 _OTHERS_LEFT: Final = "the time limit ended the search for layouts outside the scope, or for a cheaper index"
@@ -123,7 +123,7 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
             check_solvable(case)
             # The widest, which come first, have more; what one leaves is for those that follow.
             share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
-            mine = ask if share == 1 else replace(ask, budget=ask.budget.part(share))
+            mine = ask if share == 1 else replace(ask, budget=ask.budget.portion(share))
             proposal = source_of(case)(case, mine)
             proposal = improved(case, proposal, mine)
             answers.append(verified(case, proposal, conflict_free=ask.conflict_free))
@@ -164,7 +164,7 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
         OutOfTime: the time was over before the first was there.
         ProblemFileError: values are known only at run time, or one model decides.
     """
-    first = replace(ask, budget=ask.budget.part(_ALL_SHARE))
+    first = replace(ask, budget=ask.budget.portion(_ALL_SHARE))
     under = Under(problem, gpu, first.budget)
     plainest = under.solve(problem.layout, first)
     cost = plainest.proof.index_cost
@@ -239,7 +239,9 @@ def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
             share = _FIRST_SHARE
         else:
             share = _ALL_SHARE if k == everything else 1 / (1 + len(lists) - k)
-        part = replace(ask, budget=ask.budget.part(share), every_layout=ask.every_layout and k == everything)
+        part = replace(
+            ask, budget=ask.budget.portion(share), every_layout=ask.every_layout and k == everything
+        )
         constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
         try:
             yield k == everything, under.solve(constraints, part)

@@ -24,7 +24,7 @@ from layoutopt.search.search import search
 
 # Elements beyond which no kernel would want a table of offsets.
 MAX_LOOKUP: Final = 4096
-# Share of the time left that a search of all families may use, to start a table from.
+# Share of the work left that a search of all families may use, to start a table from.
 _HINT_SHARE: Final = 0.5
 # Elements beyond which the solver is not asked for a table that saves bytes alone, and its effort.
 _MOST_ASKED: Final = 512

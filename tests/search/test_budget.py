@@ -66,6 +66,21 @@ def test_any_limit_can_be_waited_for():
 GPU = device("sm_90")
 
 
+def test_a_portion_of_the_limit_is_work_and_no_time():
+    whole = Budget(1000.0)
+    whole.portion(0.5).charge(600.0)
+    portion = whole.portion(0.5)
+    assert portion.effort == 200.0
+    assert portion.seconds > 900
+    inner = portion.portion(0.5)
+    portion.charge(250.0)  # what a portion of it has does not matter any more
+    assert inner.spent
+    assert whole.ran_out  # for the limit decided how much that was
+    assert not whole.spent
+    whole.charge(1000.0)
+    assert whole.portion(0.5).effort > 0
+
+
 def test_solve_has_the_limit_of_the_command(monkeypatch):
     left, problem = [], layoutopt.load("transpose_32x32_f32")
     monkeypatch.setitem(layoutopt.search.block.solve.__kwdefaults__, "time_limit", SOLVE_LIMIT)
