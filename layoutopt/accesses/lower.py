@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -225,7 +225,7 @@ def assigned(problem: Problem, result: Result) -> Problem:
 
 def with_fixed_lanes(access: Access) -> Access:
     """The access with the lanes that its index gives, none of them free."""
-    return replace(access, lanes=None, values=None, global_=None, order=None)
+    return replace(access, lanes=None, values=None, global_=None, order=None, instructions=None)
 
 
 def _with_lanes(access: Access, report: AccessReport | None) -> Access:
@@ -234,17 +234,26 @@ def _with_lanes(access: Access, report: AccessReport | None) -> Access:
     access = with_fixed_lanes(access)
     if report is None or report.index is None:
         return access
-    return replace(access, index=report.index, loops=report.loops or {}, where=report.where)
+    found = replace(access, index=report.index, loops=report.loops or {}, where=report.where)
+    if report.bytes is None:
+        return found
+    return replace(found, op=report.op, bytes=report.bytes, vector=report.vector)
 
 
 def named_lanes(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
     """The reports with the lanes of `chosen` where `problem` leaves them free."""
     return tuple(
-        replace(report, index=tuple(map(str, access.index)), loops=access.loops, where=access.where)
-        if source.is_free
-        else report
+        replace(report, **_as_chosen(source, access)) if source.is_free else report
         for report, source, access in zip(reports, problem.accesses, chosen.accesses, strict=True)
     )
+
+
+def _as_chosen(source: Access, access: Access) -> dict[str, Any]:
+    """What a report says of an access that was chosen."""
+    lanes = {"index": tuple(map(str, access.index)), "loops": access.loops, "where": access.where}
+    if source.instructions is None:
+        return lanes
+    return lanes | {"op": access.op, "bytes": access.bytes, "vector": access.vector}
 
 
 def with_loops(problem: Problem) -> Problem:

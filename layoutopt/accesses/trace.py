@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from layoutopt.accesses.view import steps_of
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -43,7 +44,8 @@ class LaneTrace:
             element that the lane touches. 0 where inactive.
         active: bool, same shape.
         weight: int64, shape (instructions,), in units of `Trace.weight_unit`.
-        width_elements: elements that one lane covers, along the last dimension.
+        width_elements: elements that one lane covers, along the last dimension unless the access has a
+            `vector` (`layoutopt.accesses.view`).
     """
 
     name: str
@@ -277,16 +279,19 @@ def _piece(
         _check_whole_warps(active, f"{field}.where", access, problem, device, operation, spot)
         active &= env["lane"] < 8 * operation.matrices
 
+    steps = steps_of(access, field, tile) if access.vector is not None else []
     flat = np.zeros(shape, np.int64)
     for d, text in enumerate(access.index):
         place = f"{field}.index[{d}]"
         value = np.broadcast_to(_evaluate(str(text), place, env, active, spot), shape)
-        span = covered if d == len(tile.shape) - 1 else 1
-        if span > 1 and (bad := active & (value % span != 0)).any():
+        span = covered if d == len(tile.shape) - 1 and access.vector is None else 1
+        inside = sum(far for dim, far in steps if dim == d) or span - 1
+        if inside and (bad := active & (value % span != 0 if span > 1 else value & inside != 0)).any():
             at = int(bad.argmax())
+            start = f"a multiple of {span} elements" if span > 1 else f"the first of its vectors along x{d}"
             raise ProblemFileError(
                 place,
-                f"a {operation.width_bytes}-byte access starts at a multiple of {span} elements, "
+                f"a {operation.width_bytes}-byte access starts at {start}, "
                 f"not at {int(value.flat[at])} ({spot(at)})",
             )
         if (bad := active & ((value < 0) | (value > tile.shape[d] - span))).any():

@@ -47,6 +47,7 @@ from layoutopt.accesses.lower import (
     with_widths,
 )
 from layoutopt.accesses.trace import Trace, instruction_at, trace
+from layoutopt.accesses.view import View, view_of
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, check_table, rounded_count
@@ -73,13 +74,15 @@ class Case:
     Attributes:
         asked: the problem as its file has it.
         problem: the same with one width for each access; its elements may share bytes.
-        lowered: the same over whole bytes, which is what layouts are sought and counted for.
+        lowered: the same over whole bytes, with vectors along the last dimension: what layouts are sought and
+            counted for.
         device: whose rules apply.
         lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
             for each value.
         accesses: the same, each able to count; where lanes choose, over all their values.
         indexed: whether results count index code; there is none of lanes that are not those of the
             accesses' expressions.
+        view: how `lowered` has the coordinates, where that is another order; else None.
     """
 
     asked: Problem
@@ -89,6 +92,7 @@ class Case:
     lanes: Trace
     accesses: tuple[CountedAccess, ...]
     indexed: bool = True
+    view: View | None = None
 
     # Layouts -----------------------------------------------------------------------------------
 
@@ -96,15 +100,20 @@ class Case:
         """Byte offsets by row-major index, int64, of the elements of `lowered`.
 
         Args:
-            layout: a layout of `problem` or of `lowered`, or element offsets of `problem` as a formula.
+            layout: a layout of `problem` or what `as_bytes` makes of it, or its element offsets as a formula.
 
         Raises:
             ExpressionError: the formula cannot be evaluated.
             LayoutError: the layout is made for another tile, or tears elements that share a byte.
         """
+        table = self._own_table(layout)
+        return table if self.view is None else table[self.view.element]
+
+    def _own_table(self, layout: Layout | Node) -> IntArray:
+        """The same in the problem's own coordinates."""
         if not isinstance(layout, Layout):
             return byte_table(layout, self.problem.tile)
-        tile = self.lowered.tile
+        tile = self.problem.tile.storage
         made_for = (*layout.shape[:-1], layout.shape[-1] // layout.packed), layout.element_bytes
         if made_for != (tile.shape, tile.element_bytes):
             raise LayoutError(f"made for a tile of shape {layout.shape}, not {self.problem.tile.shape}")
@@ -113,11 +122,11 @@ class Case:
 
     def as_elements(self, layout: Layout) -> Layout:
         """A layout of `lowered` as one of `problem`."""
-        return unstored(layout, self.problem)
+        return unstored(layout, self.problem) if self.view is None else self.view.turned_back(layout)
 
     def as_bytes(self, layout: Layout) -> Layout:
         """A layout of `problem` as one of `lowered`."""
-        return msgspec.structs.replace(layout, shape=self.lowered.tile.shape, packed=1)
+        return msgspec.structs.replace(layout, shape=self.problem.tile.storage.shape, packed=1)
 
     def size(self, table: IntArray) -> int:
         """Bytes from the base to the end of the last element."""
@@ -150,6 +159,9 @@ class Case:
             offset = offset_expression(self.as_bytes(layout))
         else:
             offset = bytes_formula(layout, self.problem.tile)
+        if self.view is not None:
+            own = trace(with_loops(self.problem), self.device)
+            return index_code(with_loops(self.problem), self.device, own, offset, self._own_table(layout))
         return index_code(with_loops(self.lowered), self.device, self.lanes, offset, table)
 
     def index_cost(self, layout: Layout | Node) -> int:
@@ -263,6 +275,7 @@ class Case:
     def coordinates(self, element: int) -> tuple[int, ...]:
         """Of an element of `lowered`, by row-major index; of the first in it where elements share bytes."""
         tile = self.problem.tile
+        element = element if self.view is None else int(self.view.element[element])
         return tuple(int(c) for c in np.unravel_index(element * tile.packed, tile.shape))
 
     # Others like it ----------------------------------------------------------------------------
@@ -271,7 +284,8 @@ class Case:
         """The same accesses under other constraints on the layout."""
         asked = msgspec.structs.replace(self.asked, layout=layout)
         problem = msgspec.structs.replace(self.problem, layout=layout)
-        return replace(self, asked=asked, problem=problem, lowered=stored(problem))
+        lowered = stored(problem) if self.view is None else self.view.problem(problem)
+        return replace(self, asked=asked, problem=problem, lowered=lowered)
 
     def with_lanes(self, lanes: Trace) -> Case:
         """The same accesses by other lanes; none of them chooses."""
@@ -333,8 +347,11 @@ def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | 
     lowered = stored(problem)
     if lowered is not problem:  # checks that the accesses start at whole bytes
         trace(with_loops(problem), device, budget)
+    if (view := view_of(lowered)) is not None:
+        lowered = view.problem(lowered)
     lanes = trace(with_loops(lowered), device, budget)
-    return Case(asked, problem, lowered, device, lanes, able_to_count(lowered, lanes, device, budget))
+    able = able_to_count(lowered, lanes, device, budget)
+    return Case(asked, problem, lowered, device, lanes, able, view=view)
 
 
 def able_to_count(

@@ -139,6 +139,8 @@ class AccessReport(Struct, frozen=True, omit_defaults=True, rename={"loops": "fo
         index: coordinates over tid and the loop variables, chosen where the file leaves lanes or values free.
         loops: the loop variables of `index` and their trip counts.
         where: which lanes take part in `index`; None for all.
+        vector: where the elements of one access lie, where the file leaves the instructions free and that is
+            not along the last dimension.
     """
 
     name: Name
@@ -153,6 +155,7 @@ class AccessReport(Struct, frozen=True, omit_defaults=True, rename={"loops": "fo
     index: tuple[str, ...] | None = None
     loops: dict[str, int] | None = None
     where: str | None = None
+    vector: tuple[tuple[int, ...], ...] | None = None
 
 
 class Bound(Struct, frozen=True):
@@ -187,6 +190,8 @@ class Proof(Struct, frozen=True):
             but of some families only.
         evidence: what a bound on every layout's excess rests on; empty for a bound of 0 and for bounds on
             some families only.
+        wavefronts: of all accesses, weights applied, whatever the layout and the instructions are, where the
+            file leaves instructions free; the other bounds are of those that were chosen.
     """
 
     excess: Bound
@@ -195,6 +200,7 @@ class Proof(Struct, frozen=True):
     weighted_excess: Bound | None = None
     every_layout: Bound | None = None
     evidence: str = ""
+    wavefronts: Bound | None = None
 
     @property
     def objective(self) -> Bound:

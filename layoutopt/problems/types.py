@@ -210,6 +210,21 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
         Literal["free"] | None,
         Meta(description="free: in which of its iterations a thread handles which of its pieces is chosen"),
     ] = None
+    instructions: Annotated[
+        Literal["free"] | tuple[Identifier, ...] | None,
+        Meta(
+            description="free: only which elements each thread moves over all its iterations is fixed; which "
+            "of them go together, in how many bytes and by which instruction is chosen. A list of loops: "
+            "those of one iteration of the other loops"
+        ),
+    ] = None
+    vector: Annotated[
+        tuple[tuple[int, ...], ...] | None,
+        Meta(
+            description="Where the elements of one access lie: what each bit of an element's number in it "
+            "adds to the coordinates; [[0, 1], [0, 2]] and so on, along the last dimension, if left out"
+        ),
+    ] = None
     global_: Annotated[GlobalSide | None, Meta(description="What free lanes keep to in global memory")] = None
     order: Annotated[Order | None, Meta(description="The same as order in global")] = None
     notes: str | None = None
@@ -221,7 +236,7 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
     @property
     def is_free(self) -> bool:
         """Whether something about its lanes is chosen."""
-        return self.lanes is not None or self.values is not None
+        return self.lanes is not None or self.values is not None or self.instructions is not None
 
     @property
     def single_width(self) -> int | None:

@@ -41,7 +41,7 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     for layout, family in islice(plain, _most(case)):
         if ask.budget.spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
             break
-        if best.weighted_excess <= bound and case.size(case.table(layout)) >= best.bytes:
+        if best.weighted_excess <= bound and case.size(case.table(case.as_elements(layout))) >= best.bytes:
             continue
         try:
             judged = _judged(case, proposal, layout, family, ask.budget)
@@ -63,7 +63,7 @@ def _most(case: Case) -> int:
 
 def _judged(case: Case, proposal: Proposal, layout: Layout, family: str, budget: Budget) -> Proposal:
     """The layout in the proposal's place, with what the engine counts."""
-    table = case.table(layout)
+    table = case.table(case.as_elements(layout))
     excess = case.weighted_excess(case.count(table, budget))
     return replace(proposal, layout=layout, family=family, bytes=case.size(table), weighted_excess=excess)
 

@@ -22,6 +22,7 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
+from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.search.proposal import Ask, Proposal
@@ -76,7 +77,7 @@ def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]
         VerificationError: the instructions in `taken` have other than was promised.
     """
     assert proposal.layout is not None
-    table = case.table(proposal.layout)
+    table = case.table(case.as_elements(proposal.layout))
     excess = []
     for access in lanes.accesses:
         counts = count_wavefronts(table[access.element], access.active, access.operation, case.device)
@@ -130,8 +131,12 @@ def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
     return lambda p: objective.key(
         p.weighted_excess,
         p.bytes,
-        case.index_cost(p.layout) if p.layout is not None and objective.instructions_first else 0,
+        _index_cost(case, p.layout) if objective.instructions_first else 0,
     )
+
+
+def _index_cost(case: Case, layout: Layout | None) -> int:
+    return case.index_cost(case.as_elements(layout)) if layout is not None else 0
 
 
 def _some(total: int, count: int) -> BoolArray:

@@ -22,6 +22,7 @@ from layoutopt.problems.target import target_of
 from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search import dictated, tables
 from layoutopt.search.free_lanes import solve_free
+from layoutopt.search.instructions import chooses_instructions, solve_instructions
 from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
 from layoutopt.search.run_time_values import over_values
 from layoutopt.search.sample import by_sample, is_large
@@ -71,11 +72,19 @@ def solve(
 def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
     """The same."""
     try:
-        found = solve_free(problem, gpu, ask, _fixed) if is_free(problem) else _fixed(problem, ask, gpu)
+        if chooses_instructions(problem):
+            found = solve_instructions(problem, gpu, ask, _given)
+        else:
+            found = _given(problem, ask, gpu)
         return msgspec.structs.replace(found, reason=_what_ended(found, ask.budget))
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
         return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
+
+
+def _given(problem: Problem, ask: Ask, gpu: Device) -> Result:
+    """The answer to a problem whose instructions are given."""
+    return solve_free(problem, gpu, ask, _fixed) if is_free(problem) else _fixed(problem, ask, gpu)
 
 
 def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:

@@ -59,12 +59,12 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
             name, target, status, proof, proposal.reason, decided_by=decided_by, model=proposal.model
         )
         return Answer(result, 0, case.asked.layout.objective, elements)
-    counts = _counts(case, layout, proposal)
-    reports = case.described(case.reports(counts), case.table(layout))
+    shown = case.as_elements(layout)
+    counts = _counts(case, shown, proposal)
+    reports = case.described(case.reports(counts), case.table(shown))
     if conflict_free and any(report.excess for report in reports):
         unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
         return Answer(unknown, 0, case.asked.layout.objective, elements)
-    shown = case.as_elements(layout)
     own = case.needed_alignment(layout, reports)
     result = Result(
         problem=name,
@@ -118,7 +118,7 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None
     if proposal.layout is not None and case.indexed and not case.lowered.is_dictated:
-        value = case.index_cost(proposal.layout)
+        value = case.index_cost(case.as_elements(proposal.layout))
         cost = IndexCost(value, value <= case.least_instructions, MEASURE)
     # The search itself proves of every layout what counting gives.
     wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""

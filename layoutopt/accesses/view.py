@@ -1,0 +1,234 @@
+"""A tile seen with its coordinates cut and put in another order, so that vectors run along the last one.
+
+The search knows vectors along the last dimension. Where an access's `vector` says otherwise, the problem is
+seen through a view, solved there, and its layout turned back:
+
+    32x64 f32, vectors of four along x0    ->    64x32, index [x1, x0]
+    32x64 f16, vectors of 2x2              ->    16x32x4, index [x0 // 2, x1 // 2, x1 % 2 + x0 % 2 * 2]
+
+An order of elements that no dimensions in another order give is cut out of the coordinates bit by bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.grammar import Const, Node, Op, parse, to_text
+from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.operations import parse_operation
+from layoutopt.layout.layout import Digit, Layout
+from layoutopt.problems.types import Access, Problem, Tile
+
+Step = tuple[int, int]  # a dimension, and how far in it: a power of two
+MAX_DIMS: Final = 8  # of a layout
+
+
+class Piece(NamedTuple):
+    """`x_dim // divide % size` of the tile's own coordinates."""
+
+    dim: int
+    divide: int
+    size: int
+
+
+@dataclass(frozen=True)
+class View:
+    """The coordinates of the tile as it is seen.
+
+    Attributes:
+        shape: of the tile itself.
+        dims: of the tile as it is seen, slowest first: the pieces of each, the fastest first.
+    """
+
+    shape: tuple[int, ...]
+    dims: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def seen_shape(self) -> tuple[int, ...]:
+        """Extents of the tile as it is seen."""
+        return tuple(math.prod(piece.size for piece in pieces) for pieces in self.dims)
+
+    @cached_property
+    def element(self) -> IntArray:
+        """The element itself, row by row, of every element seen, row by row; int64."""
+        x = np.indices(self.shape, sparse=True)
+        seen = [
+            sum(x[p.dim] // p.divide % p.size * unit for p, unit in _with_units(pieces))
+            for pieces in self.dims
+        ]
+        place = np.ravel_multi_index(np.broadcast_arrays(*seen), self.seen_shape).ravel()
+        found = np.empty_like(place)
+        found[place] = np.arange(len(place))
+        return found
+
+    def problem(self, problem: Problem) -> Problem:
+        """The problem as it is seen.
+
+        Args:
+            problem: over whole bytes, with one width for each access.
+
+        Raises:
+            ProblemFileError: it asks for what is said in the tile's own coordinates alone.
+        """
+        for field in ("order", "must_be"):
+            if getattr(problem.layout, field) is not None:
+                raise ProblemFileError(f"layout.{field}", "cannot be given where vectors run another way")
+        accesses = tuple(
+            msgspec.structs.replace(a, index=self._index(a), vector=None) for a in problem.accesses
+        )
+        tile = Tile(self.seen_shape, problem.tile.element)
+        layout = msgspec.structs.replace(problem.layout, offset=None)
+        return msgspec.structs.replace(
+            problem, tile=tile, accesses=accesses, layout=layout, published=None, known_optimum=None
+        )
+
+    def _index(self, access: Access) -> tuple[str, ...]:
+        variables = frozenset({"tid", "lane", "warp", *access.loops, *access.any})
+        own = [parse(str(text), variables) for text in access.index]
+        return tuple(to_text(self._coordinate(pieces, own)) for pieces in self.dims)
+
+    def _coordinate(self, pieces: tuple[Piece, ...], own: list[Node]) -> Node:
+        total: Node | None = None
+        for piece, unit in _with_units(pieces):
+            node = own[piece.dim]
+            if piece.divide > 1:
+                node = Op("//", (node, Const(piece.divide)))
+            if piece.divide * piece.size < self.shape[piece.dim]:
+                node = Op("%", (node, Const(piece.size)))
+            if unit > 1:
+                node = Op("*", (node, Const(unit)))
+            total = node if total is None else Op("+", (total, node))
+        assert total is not None
+        return total
+
+    def turned_back(self, layout: Layout) -> Layout:
+        """A layout of the tile as it is seen, as one of the tile itself."""
+        digits = [part for digit in layout.digits for part in self._own_digits(digit)]
+        cut_line = layout.turn and len(self._own_digits(layout.digits[-1])) > 1
+        if layout.lookup or cut_line:
+            table = layout.table().ravel() // layout.element_bytes
+            own = np.empty_like(table)
+            own[self.element] = table
+            return Layout(self.shape, layout.element_bytes, (), lookup=tuple(own.tolist()))
+        return msgspec.structs.replace(layout, shape=self.shape, digits=tuple(digits))
+
+    def _own_digits(self, digit: Digit) -> list[Digit]:
+        """A digit in the tile's own coordinates, slowest first."""
+        found = []
+        for piece, unit in _with_units(self.dims[digit.dim]):
+            low, high = max(digit.divide, unit), min(digit.divide * digit.size, unit * piece.size)
+            if len(self.dims[digit.dim]) == 1:
+                high = digit.divide * digit.size
+            if low < high:
+                stride = digit.stride * (low // digit.divide)
+                found.append(Digit(piece.dim, piece.divide * (low // unit), high // low, stride))
+        return found[::-1]
+
+
+def _with_units(pieces: tuple[Piece, ...]) -> list[tuple[Piece, int]]:
+    units, unit = [], 1
+    for piece in pieces:
+        units.append(unit)
+        unit *= piece.size
+    return list(zip(pieces, units, strict=True))
+
+
+def view_of(problem: Problem) -> View | None:
+    """How a problem of whole bytes is seen; None where all vectors run along the last dimension.
+
+    Raises:
+        ProblemFileError: a `vector` makes no sense, or two accesses' vectors contradict each other.
+    """
+    if all(access.vector is None for access in problem.accesses):
+        return None
+    shape, longest, by = problem.tile.shape, list[Step](), ""
+    for i, access in enumerate(problem.accesses):
+        own = steps_of(access, f"accesses[{i}]", problem.tile)
+        shorter, longer = sorted((own, longest), key=len)
+        if longer[: len(shorter)] != shorter:
+            raise ProblemFileError(
+                f"accesses[{i}].vector", f"its elements lie in another order than those of {by!r}"
+            )
+        if len(own) > len(longest):
+            longest, by = own, access.name
+    return view_along(shape, longest)
+
+
+def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
+    """The view in which these steps come first, each twice as far as the one before it.
+
+    None where that is the last dimension as it is.
+
+    Raises:
+        ProblemFileError: the coordinates would be cut into too many pieces.
+    """
+    dims = {d for d, _ in steps}
+    if [far for _, far in steps] == [1 << k for k in range(len(steps))] and len(dims) == 1:
+        (last,) = dims
+        order = [*(d for d in range(len(shape)) if d != last), last]
+        if last == len(shape) - 1:
+            return None
+        return View(shape, tuple((Piece(d, 1, shape[d]),) for d in order))
+    if not steps:
+        return None
+    outer = []
+    for d, extent in enumerate(shape):
+        used = sorted(far for dim, far in steps if dim == d)
+        cuts = sorted({1, *used, *(2 * far for far in used), extent})
+        pieces = [Piece(d, a, b // a) for a, b in itertools.pairwise(cuts)]
+        pieces = pieces or [Piece(d, 1, 1)]
+        outer += [(piece,) for piece in reversed(pieces) if piece.divide not in used]
+    inner: list[Piece] = []
+    for dim, far in steps:
+        if inner and inner[-1].dim == dim and inner[-1].divide * inner[-1].size == far:
+            inner[-1] = inner[-1]._replace(size=2 * inner[-1].size)
+        else:
+            inner.append(Piece(dim, far, 2))
+    if len(outer) >= MAX_DIMS:
+        raise ProblemFileError("accesses", f"vectors would cut the tile into more than {MAX_DIMS} dimensions")
+    return View(shape, (*outer, tuple(inner)))
+
+
+def steps_of(access: Access, place: str, tile: Tile) -> list[Step]:
+    """From the first element of a vector to each that a bit of its number adds."""
+    if access.hardware is not None:
+        raise ProblemFileError(f"{place}.op", "the hardware by itself knows no vectors that run another way")
+    operation = parse_operation(access.op, access.single_width, f"{place}.op")
+    if tile.packed > 1:
+        raise ProblemFileError(f"{place}.vector", "elements that share bytes lie along the last dimension")
+    count = max(1, operation.width_bytes // tile.element_bytes).bit_length() - 1
+    if access.vector is None:
+        return [(len(tile.shape) - 1, 1 << k) for k in range(count)]
+    found: list[Step] = []
+    for k, vector in enumerate(access.vector):
+        field = f"{place}.vector[{k}]"
+        used = [(d, far) for d, far in enumerate(vector) if far]
+        if (
+            len(vector) != len(tile.shape)
+            or len(used) != 1
+            or used[0][1] & (used[0][1] - 1)
+            or used[0][1] < 0
+        ):
+            raise ProblemFileError(
+                field, f"expected {len(tile.shape)} numbers, a power of two and else 0, got {list(vector)}"
+            )
+        ((dim, far),) = used
+        if tile.shape[dim] % (2 * far) or used[0] in found:
+            raise ProblemFileError(
+                field,
+                f"expected a step of its own, twice which divides the {tile.shape[dim]} of x{dim}, got {far}",
+            )
+        found.append(used[0])
+    if len(found) < count:
+        raise ProblemFileError(
+            f"{place}.vector", f"{1 << count} elements of a vector need {count} steps, got {len(found)}"
+        )
+    return found[:count]

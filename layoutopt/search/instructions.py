@@ -1,0 +1,228 @@
+"""Layout and instructions together, where accesses leave open how the elements of a thread are moved.
+
+    order       which elements a layout makes consecutive, so that they may go in one access
+    written     each free access by the instructions of fewest wavefronts in that order, then the fewest
+    solved      the problem with these as any other, the order first whose instructions alone take least
+    verified    each thread moves what the file asks for, counted in the file's own coordinates
+
+The orders of fewest wavefronts come first, and one ends the search that takes as few as nothing undercuts:
+of a warp, in a wavefront, no more than a word of every bank, and to a lane no more than its widest access.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from layoutopt.accesses.instructions import Owned, accesses_of, check_instructions, kind_of, orders, owned
+from layoutopt.accesses.lower import assigned, named_lanes
+from layoutopt.accesses.trace import trace
+from layoutopt.accesses.view import steps_of, view_of
+from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.errors import ProblemFileError, VerificationError
+from layoutopt.ground.budget import OutOfTime
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Result, Status
+from layoutopt.problems.types import Access, Problem
+from layoutopt.search.proposal import Ask
+
+Solver = Callable[[Problem, Ask, Device], Result]
+
+_MOST_SOLVED: Final = 8  # orders that a layout is sought for
+_EVERYTHING: Final = f"{EVERY_LAYOUT} and every choice of instructions"
+_LEFT: Final = "other instructions are not refuted"
+
+
+class _Choice(NamedTuple):
+    """The problem with instructions for every access: `rank` is what they take alone, and what they are."""
+
+    rank: tuple[Fraction, int, int]
+    problem: Problem
+
+
+class _Found(NamedTuple):
+    """An answer under one choice."""
+
+    rank: tuple[float, int, int]
+    result: Result
+    chosen: Problem
+    case: Case
+
+
+def chooses_instructions(problem: Problem) -> bool:
+    """Whether the file leaves the instructions of an access open."""
+    return any(access.instructions is not None for access in problem.accesses)
+
+
+def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) -> Result:
+    """The best layout and instructions, verified: fewest wavefronts, then bytes, then instructions.
+
+    Args:
+        problem: some of whose accesses leave their instructions open.
+        gpu: its device.
+        ask: as for every search.
+        solver: answers problems whose instructions are given.
+
+    Raises:
+        OutOfTime: the time was over before there was a layout.
+        ProblemFileError: an access's instructions cannot be free.
+    """
+    if problem.is_dictated or problem.tile.packed > 1:
+        raise ProblemFileError(
+            "accesses",
+            "instructions cannot be free where the hardware dictates the layout or elements share bytes",
+        )
+    for k, access in enumerate(problem.accesses):
+        if isinstance(access.bytes, tuple):
+            raise ProblemFileError(
+                f"accesses[{k}].bytes", "one width is expected where instructions are free"
+            )
+    free = [owned(problem, k, gpu) for k, a in enumerate(problem.accesses) if a.instructions is not None]
+    bound = _lower_bound(problem, free, gpu)
+    best: _Found | None = None
+    refused: Result | None = None
+    solved = 0
+    for choice in _choices(problem, free, gpu):
+        least, instructions, _ = choice.rank
+        if best is not None and (least, problem.tile.bytes, instructions) >= best.rank:
+            break
+        if solved >= _MOST_SOLVED or (best is not None and ask.budget.spent):
+            break
+        solved += 1
+        try:
+            result = solver(choice.problem, ask, gpu)
+        except OutOfTime:
+            if best is None:
+                raise
+            break
+        if result.layout is None:
+            refused = refused or result
+            continue
+        chosen = assigned(choice.problem, result)
+        case = case_of(chosen, gpu)
+        taken = case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
+        rank = taken, result.bytes or 0, instructions
+        if best is None or rank < best.rank:
+            best = _Found(rank, result, chosen, case)
+    if best is None:
+        assert refused is not None
+        return _nothing(problem, refused)
+    return _answer(problem, gpu, best, bound)
+
+
+def _nothing(problem: Problem, refused: Result) -> Result:
+    most = problem.layout.max_bytes
+    if refused.status is not Status.INFEASIBLE or (most is not None and most < problem.tile.bytes):
+        return refused
+    return msgspec.structs.replace(refused, status=Status.UNKNOWN, reason=f"{_LEFT}; {refused.reason}")
+
+
+def _choices(problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
+    """The problem with instructions of one order after another, those of fewest wavefronts first."""
+    fixed = max(
+        (
+            steps_of(a, f"accesses[{k}]", problem.tile)
+            for k, a in enumerate(problem.accesses)
+            if not a.is_free
+        ),
+        key=len,
+        default=[],
+    )
+    found: list[_Choice] = []
+    for number, steps in enumerate(orders(free, fixed)):
+        accesses, total, count = list(problem.accesses), Fraction(0), 0
+        for one in free:
+            ways = list(accesses_of(one, steps, problem, gpu))
+            ranked = [(*_alone(problem, way, gpu), k) for k, way in enumerate(ways)]
+            wavefronts, instructions, k = min(ranked)
+            accesses[one.number] = ways[k]
+            total, count = total + wavefronts, count + instructions
+        for k, access in enumerate(accesses):
+            if problem.accesses[k].instructions is None:
+                total += _alone(problem, access, gpu)[0]
+        written = tuple(accesses)
+        if all(choice.problem.accesses != written for choice in found):
+            chosen = msgspec.structs.replace(problem, accesses=written)
+            found.append(_Choice((total, count, number), chosen))
+    return sorted(found, key=lambda choice: choice.rank)
+
+
+def _alone(problem: Problem, access: Access, gpu: Device) -> tuple[Fraction, int]:
+    """The fewest wavefronts that an access takes in any layout, weighted, and its instructions."""
+    if access.is_free or access.any:
+        return Fraction(0), 0
+    part = msgspec.structs.replace(problem, accesses=(access,))
+    if (view := view_of(part)) is not None:
+        part = view.problem(part)
+    traced = trace(part, gpu)
+    (lanes,) = traced.accesses
+    counts = count_wavefronts(lanes.element * problem.tile.element_bytes, lanes.active, lanes.operation, gpu)
+    weighted = int((counts.ideal * lanes.weight).sum())
+    return Fraction(weighted, traced.weight_unit), int(lanes.active.any(axis=1).sum())
+
+
+def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fraction:
+    """Wavefronts that no layout and no instructions undercut, of all accesses, weights applied.
+
+    A wavefront of a warp moves no more distinct bytes than the banks have words, and to or from its lanes
+    together no more than those of a phase have in their widest access, of two phases where these are merged.
+    """
+    total = sum((_alone(problem, a, gpu)[0] for a in problem.accesses if a.instructions is None), Fraction(0))
+    size = problem.tile.element_bytes
+    for one in free:
+        kind = kind_of(one.access)
+        rules = [(r, width) for (name, width), r in gpu.rules.items() if name in (kind, f"{kind[:2]}matrix")]
+        banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
+        lanes = max(
+            len(rule.phases[0]) * (min(width, rule.bank_bytes) if rule.split_words else width)
+            << rule.merges_pairs
+            for rule, width in rules
+        )
+        total += Fraction(str(one.access.weight)) * sum(
+            max(math.ceil(held * size / lanes), math.ceil(distinct * size / banks))
+            for held, distinct in _by_warp(one, gpu.lanes)
+        )
+    return total
+
+
+def _by_warp(one: Owned, lanes: int) -> Iterator[tuple[int, int]]:
+    """Elements of all lanes of each warp, and different ones of these."""
+    for start in range(0, len(one.element), lanes):
+        element = one.element[start : start + lanes]
+        held = element[element >= 0]
+        yield len(held), len(np.unique(held))
+
+
+def _answer(problem: Problem, gpu: Device, found: _Found, bound: Fraction) -> Result:
+    """The best result as one of the problem: optimal where nothing takes fewer wavefronts or bytes."""
+    check_instructions(problem, found.chosen, gpu)
+    result, layout, case = found.result, found.result.layout, found.case
+    assert layout is not None
+    table = case.table(layout)
+    case.check(table)
+    if [r.wavefronts for r in case.measure(layout)] != [r.wavefronts for r in result.accesses]:
+        raise VerificationError("the accesses cost another number of wavefronts in their own coordinates")
+    least = Bound(float(bound) if bound.denominator > 1 else int(bound), _EVERYTHING)
+    wavefronts, size, _ = found.rank
+    optimal = wavefronts == bound and size == problem.tile.bytes
+    if optimal or result.status is not Status.OPTIMAL:
+        status, reason = result.status, result.reason
+    else:
+        status, reason = (
+            Status.FEASIBLE,
+            f"{_LEFT}: {wavefronts:g} wavefronts, at least {bound} in {_EVERYTHING}",
+        )
+    return msgspec.structs.replace(
+        result,
+        status=status,
+        reason=reason,
+        decided_by=result.decided_by if status is Status.OPTIMAL else None,
+        proof=msgspec.structs.replace(result.proof, wavefronts=least),
+        accesses=named_lanes(result.accesses, problem, found.chosen),
+    )
