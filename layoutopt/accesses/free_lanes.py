@@ -72,7 +72,7 @@ def check_lanes(problem: Problem, chosen: Problem, gpu: Device) -> None:
     """
     works = {one.number: one.work for one in free_accesses(problem, gpu)}
     for k, (source, access) in enumerate(zip(problem.accesses, chosen.accesses, strict=True)):
-        if not source.is_free:
+        if source.lanes is None and source.values is None:
             continue
         alone = [msgspec.structs.replace(problem, accesses=(a,)) for a in (with_fixed_lanes(source), access)]
         before, after = (trace(one, gpu).accesses[0] for one in alone)

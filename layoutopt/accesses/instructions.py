@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 
 from layoutopt.accesses.array_access import from_coordinates
-from layoutopt.accesses.trace import trace
+from layoutopt.accesses.lower import with_fixed_lanes, with_loops
+from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.accesses.view import Step, steps_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
@@ -73,20 +74,29 @@ class Owned:
         return _each_once(first)
 
 
-def owned(problem: Problem, number: int, device: Device) -> Owned:
-    """What the threads of a free access move.
+def owned(problem: Problem, device: Device) -> list[Owned]:
+    """What the threads of each free access move.
 
     Raises:
-        ProblemFileError: its instructions cannot be free.
+        ProblemFileError: the instructions of one cannot be free.
     """
-    access, field = problem.accesses[number], f"accesses[{number}]"
-    if isinstance(access.weight, str):
-        raise ProblemFileError(f"{field}.weight", "a number is expected where instructions are free")
-    plain = msgspec.structs.replace(access, instructions=None)
-    lanes = trace(msgspec.structs.replace(problem, accesses=(plain,)), device).accesses[0]
+    numbers = [k for k, access in enumerate(problem.accesses) if access.instructions is not None]
+    for k in numbers:
+        if isinstance(problem.accesses[k].weight, str):
+            raise ProblemFileError(
+                f"accesses[{k}].weight", "a number is expected where instructions are free"
+            )
+    given = tuple(with_fixed_lanes(access) for access in problem.accesses)
+    lanes = trace(with_loops(msgspec.structs.replace(problem, accesses=given)), device).accesses
+    return [_owned(problem, k, lanes[k]) for k in numbers]
+
+
+def _owned(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
+    access = problem.accesses[number]
     if lanes.operation.kind not in ("load", "store"):
-        raise ProblemFileError(f"{field}.op", f"instructions are free of a load or store, not of {access.op}")
-    apart = _loops_apart(access, field)
+        what = f"instructions are free of a load or store, not of {access.op}"
+        raise ProblemFileError(f"accesses[{number}].op", what)
+    apart = _loops_apart(access)
     element = np.where(lanes.active, lanes.element, -1).reshape(*access.loops.values(), -1)
     element = np.moveaxis(element[..., : problem.threads], apart, range(len(apart)))
     rounds = math.prod(element.shape[: len(apart)])
@@ -103,13 +113,9 @@ def owned(problem: Problem, number: int, device: Device) -> Owned:
     return Owned(number, access, tile, each, closed)
 
 
-def _loops_apart(access: Access, field: str) -> list[int]:
+def _loops_apart(access: Access) -> list[int]:
     """The loops whose iterations' elements do not go together."""
     together = list(access.loops) if access.instructions == "free" else access.instructions or ()
-    for k, name in enumerate(together):
-        if name not in access.loops:
-            known = ", ".join(access.loops) or "none"
-            raise ProblemFileError(f"{field}.instructions[{k}]", f"expected a loop of {known}, got {name!r}")
     return [k for k, name in enumerate(access.loops) if name not in together]
 
 
@@ -354,12 +360,11 @@ def check_instructions(problem: Problem, chosen: Problem, device: Device) -> Non
     Raises:
         ProblemFileError: it does not.
     """
-    for k, (source, access) in enumerate(zip(problem.accesses, chosen.accesses, strict=True)):
-        if source.instructions is not None:
-            asked = _rising(owned(problem, k, device).element)
-            does = moved(access, len(asked) // problem.threads, problem, device)
-            if asked.shape != does.shape or (asked != does).any():
-                raise ProblemFileError("index", f"of access {access.name!r} gives threads other elements")
+    for one in owned(problem, device) if any(a.instructions is not None for a in problem.accesses) else ():
+        access, asked = chosen.accesses[one.number], _rising(one.element)
+        does = moved(access, len(asked) // problem.threads, problem, device)
+        if asked.shape != does.shape or (asked != does).any():
+            raise ProblemFileError("index", f"of access {access.name!r} gives threads other elements")
 
 
 def _rising(element: IntArray) -> IntArray:

@@ -231,11 +231,11 @@ def with_fixed_lanes(access: Access) -> Access:
 def _with_lanes(access: Access, report: AccessReport | None) -> Access:
     if not access.is_free:
         return access
-    access = with_fixed_lanes(access)
+    chosen, access = access.instructions is not None, with_fixed_lanes(access)
     if report is None or report.index is None:
         return access
     found = replace(access, index=report.index, loops=report.loops or {}, where=report.where)
-    if report.bytes is None:
+    if not chosen:
         return found
     return replace(found, op=report.op, bytes=report.bytes, vector=report.vector)
 

@@ -75,7 +75,9 @@ def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any
     """
     kind = _kind(access)
     assert kind is not None
-    plain = _KINDS[kind][1](access, place, head)
+    free = access.get("instructions")
+    plain = _KINDS[kind][1]({k: v for k, v in access.items() if k != "instructions"}, place, head)
     left_out = {f.encode_name: f.default for f in msgspec.structs.fields(Access)} | {"for": {}, "any": {}}
     data = msgspec.to_builtins(plain)
-    return {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}
+    named = {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}
+    return named if free is None else named | {"instructions": free}

@@ -33,6 +33,7 @@ import numpy as np
 
 from layoutopt.accesses.alignment import base_alignment
 from layoutopt.accesses.free_lanes import check_lanes
+from layoutopt.accesses.instructions import check_instructions
 from layoutopt.accesses.lower import (
     Report,
     assigned,
@@ -345,10 +346,10 @@ def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
 
 def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | None = None) -> Case:
     lowered = stored(problem)
-    if lowered is not problem:  # checks that the accesses start at whole bytes
-        trace(with_loops(problem), device, budget)
     if (view := view_of(lowered)) is not None:
         lowered = view.problem(lowered)
+    if lowered is not problem:  # checks that the accesses start at whole bytes and vectors
+        trace(with_loops(problem), device, budget)
     lanes = trace(with_loops(lowered), device, budget)
     able = able_to_count(lowered, lanes, device, budget)
     return Case(asked, problem, lowered, device, lanes, able, view=view)
@@ -392,6 +393,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
     chosen = assigned(problem, result)
     if chosen is not problem:
         check_lanes(problem, chosen, gpu)
+        check_instructions(problem, chosen, gpu)
     case = case_of(chosen, gpu, {a.name: a.bytes for a in result.accesses if a.bytes is not None})
     try:
         table = case.table(layout)

@@ -104,7 +104,15 @@ def _wrong_in_freedom(access: Access, field: str) -> Wrong:
     for name, given in (("global", access.global_), ("order", access.order)):
         if given is not None and access.lanes is None:
             yield f"{field}.{name}", 'is for accesses with "lanes": "free"'
-    freedom = "lanes" if access.lanes is not None else "values"
+    kinds = {"lanes": access.lanes, "values": access.values, "instructions": access.instructions}
+    free = [kind for kind, value in kinds.items() if value is not None]
+    freedom = next(iter(free), "")
+    if "instructions" in free and len(free) > 1:
+        yield f"{field}.instructions", f"cannot be free where {freedom} are"
+    for k, name in enumerate(access.instructions if isinstance(access.instructions, tuple) else ()):
+        if name not in access.loops:
+            loops = ", ".join(access.loops) or "none"
+            yield f"{field}.instructions[{k}]", f"expected a loop of the access ({loops}), got {name!r}"
     if access.is_free and isinstance(access.bytes, tuple):
         yield f"{field}.bytes", f"one width is expected where {freedom} are free"
     if access.is_free and access.any:

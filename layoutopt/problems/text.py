@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown, writable
-from layoutopt.problems.types import Block, Problem, Tile
+from layoutopt.problems.answer import AccessReport
+from layoutopt.problems.types import Access, Block, Problem, Tile
 
 _SHOWN: Final = 8  # entries of a table
 _TABLE: Final = re.compile(r"\[([-\d\s,]+)\]")
@@ -40,7 +41,7 @@ def widths_text(widths: Mapping[str, int]) -> str:
 def lanes_text(asked: Problem, chosen: Problem) -> str:
     """The lanes chosen, by access name, where `asked` leaves them free."""
     return " and ".join(
-        f"`{access.name}` at [{', '.join(map(str, access.index))}]"
+        f"`{access.name}`{instruction_text(source, access)} at [{', '.join(map(str, access.index))}]"
         for source, access in zip(asked.accesses, chosen.accesses, strict=True)
         if source.is_free
     )
@@ -49,6 +50,24 @@ def lanes_text(asked: Problem, chosen: Problem) -> str:
 def count_text(count: float, one: str, more: str = "") -> str:
     """`1 byte`, `12 bytes`."""
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
+def instruction_text(source: Access, chosen: Access | AccessReport, times: int | None = None) -> str:
+    """The instruction chosen and which elements it moves together, where `source` leaves them free."""
+    if source.instructions is None:
+        return ""
+    size = f" {chosen.bytes} bytes" if chosen.bytes is not None else ""
+    return f" {f'{times} x ' if times else 'by '}{chosen.op}{size}{vector_text(chosen.vector)}"
+
+
+def vector_text(vector: Sequence[Sequence[int]] | None) -> str:
+    """Where the elements of a vector lie, unless along the last dimension."""
+    if not vector:
+        return ""
+    along = {d for steps in vector for d, far in enumerate(steps) if far}
+    if len(along) == 1 and [sum(steps) for steps in vector] == [1 << k for k in range(len(vector))]:
+        return f" along x{min(along)}"
+    return f" of elements {listed([list(steps) for steps in vector])} apart"
 
 
 def listed(items: Sequence[object], shown: int = 8) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
@@ -24,8 +25,8 @@ from layoutopt.problems.answer import (
     Status,
     TensorMap,
 )
-from layoutopt.problems.text import abridged, count_text, shape_text, tables, tile_text
-from layoutopt.problems.types import Block, Problem, Resources
+from layoutopt.problems.text import abridged, count_text, instruction_text, shape_text, tables, tile_text
+from layoutopt.problems.types import Access, Block, Problem, Resources
 from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
 from layoutopt.study.check import Audit, AuditedAccess, AuditStatus, BlockAudit, PlacedAudit
@@ -91,7 +92,9 @@ def access_lines(
     more = ("profiler",) if profiler is not None else ()
     rows = [(*named, "wavefronts", "ideal", "bank_conflicts", *more)]
     for a in accesses:
-        width = f", {a.bytes} bytes" if isinstance(sources[a.name].bytes, tuple) else ""
+        source = sources[a.name]
+        open_width = isinstance(source.bytes, tuple) or source.instructions is not None
+        width = f", {a.bytes} bytes" if open_width and a.bytes is not None else ""
         op = f"{a.op}{width}" + (f" ({a.any_is})" if a.any_is else "")
         counts = str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)
         own = (profiler(a),) if profiler is not None else ()
@@ -100,7 +103,7 @@ def access_lines(
     for word, meaning in (("worst", "worst over all values"), ("uniform", "expected over uniform values")):
         lines += [f"  ({word}): {meaning}"] if any(a.any_is == word for a in accesses) else []
     by_itself = [f"  {a.name}: {_descriptor_text(a)}" for a in accesses if a.descriptor is not None]
-    chosen = [line for access in accesses for line in _chosen_lanes(access)]
+    chosen = [line for access in accesses for line in _chosen_lanes(sources[access.name], access)]
     return [*lines, *_apart(by_itself), *_apart(chosen)]
 
 
@@ -121,6 +124,8 @@ def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:
     )
     if proof.every_layout is not None:
         lines.append(f"  excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}")
+    if proof.wavefronts is not None:
+        lines.append(f"  wavefronts >= {proof.wavefronts.lower_bound:g} in {proof.wavefronts.scope}")
     if proof.evidence:
         lines.append(f"  the bound on every layout rests on {proof.evidence}")
     if proof.index_cost is not None:
@@ -178,10 +183,14 @@ def _looked_up(count: int, each: int) -> str:
     return f"{count:,} entries, {count * each:,} bytes of global memory; a load to look one up"
 
 
-def _chosen_lanes(access: AccessReport) -> Iterator[str]:
-    """Which thread handles what, where that was chosen."""
+def _chosen_lanes(source: Access, access: AccessReport) -> Iterator[str]:
+    """Which thread handles what and by which instructions, where that was chosen."""
     if access.index is None:
         return
+    if source.instructions is not None:
+        before, after = math.prod(source.loops.values()), math.prod((access.loops or {}).values())
+        given = f" {source.bytes} bytes" if source.bytes is not None else ""
+        yield f"  {access.name}: {before} x {source.op}{given} ->{instruction_text(source, access, after)}"
     loops = "".join(f", {name} < {trips}" for name, trips in (access.loops or {}).items())
     where = f"; only where {abridged(access.where)}" if access.where is not None else ""
     yield f"  {access.name}: [{', '.join(map(abridged, access.index))}] for tid{loops}{where}"

@@ -83,14 +83,14 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
             raise ProblemFileError(
                 f"accesses[{k}].bytes", "one width is expected where instructions are free"
             )
-    free = [owned(problem, k, gpu) for k, a in enumerate(problem.accesses) if a.instructions is not None]
+    free = owned(problem, gpu)
     bound = _lower_bound(problem, free, gpu)
     best: _Found | None = None
     refused: Result | None = None
     solved = 0
     for choice in _choices(problem, free, gpu):
         least, instructions, _ = choice.rank
-        if best is not None and (least, problem.tile.bytes, instructions) >= best.rank:
+        if best is not None and (float(least), problem.tile.bytes, instructions) >= best.rank:
             break
         if solved >= _MOST_SOLVED or (best is not None and ask.budget.spent):
             break

@@ -34,7 +34,8 @@ def why(case: Case, result: Result, in_use: Node | None = None) -> Iterator[str]
     Raises:
         ExpressionError: the formula cannot be evaluated.
     """
-    start: Layout | Node = row_major(case.lowered.tile.shape, case.lowered.tile.element_bytes)
+    stored = case.problem.tile.storage
+    start: Layout | Node = row_major(stored.shape, stored.element_bytes)
     name, what, good = "Row-major", "Row-major, with no pad and no swizzle,", None
     if (
         in_use is not None

@@ -206,7 +206,8 @@ class TileRows:
             return Row(name, family.title, status, reason, seconds=seconds)
         label = family.label(layout) + (" (in bytes)" if self.case.problem.tile.packed > 1 else "")
         status = Status.FEASIBLE if late else Status.OPTIMAL
-        return self._row(Row(name, family.title, status, late, label=label, seconds=seconds), layout)
+        own = self.case.as_bytes(self.case.as_elements(layout))
+        return self._row(Row(name, family.title, status, late, label=label, seconds=seconds), own)
 
     def _used(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
@@ -239,7 +240,7 @@ class TileRows:
     def _guesses(self) -> Iterator[Row]:
         """One vector of pad, and column ^ row: what people write without looking."""
         vector, packed = self.space.vector, self.case.problem.tile.packed
-        *outer, columns = self.problem.tile.shape
+        *outer, columns = self.case.problem.tile.storage.shape
         row, column = "x0", f"x{len(outer)}"
         for d, extent in enumerate(outer[1:], 1):
             row = f"({row})*{extent} + x{d}"
@@ -257,7 +258,7 @@ class TileRows:
 
     def _guess(self, row: Row, offset: str, columns: int, pad: int) -> Row:
         """The row of offsets of rows of so many columns, each with a pad."""
-        tile, pitch = self.problem.tile, columns + pad
+        tile, pitch = self.case.problem.tile.storage, columns + pad
         node = simplify(offset_formula(offset, tile), coordinate_ranges(tile.shape))
         text = to_text(over_elements(node, self.case.problem.tile))
         strides = [*(pitch * math.prod(tile.shape[d:-1]) for d in range(1, len(tile.shape))), 1]
@@ -268,7 +269,7 @@ class TileRows:
     def _given(self, row: Row, field: str, text: str, declared: int | None = None) -> Row:
         """The row of a formula out of a field of the file."""
         try:
-            node = offset_formula(text, self.problem.tile)
+            node = offset_formula(text, self.case.problem.tile)
             self.case.table(node)
         except ProblemFileError as error:
             raise ProblemFileError(field, error.reason) from None

@@ -1,0 +1,104 @@
+"""The published tiles with the instructions of their loads and stores left to the solver.
+
+    python scripts/checkers/free_instructions.py [--limit 5] [--json FILE]
+
+Of each tile of the catalogue that says what its kernel ships: the wavefronts of the best layout with the
+instructions as the file gives them, and with them free. A list of instructions may not cost more than the one
+that was given, and an answer called optimal may not be above its bound. Exit code 1: one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from layoutopt import Problem, Result, load_all, solve
+from layoutopt.engine.case import case_of
+from layoutopt.accesses.lower import assigned, chosen_widths
+from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.hardware.devices import device
+
+CATALOGUE = Path(__file__).parents[2] / "problems"
+
+
+def freed(problem: Problem) -> Problem | None:
+    """The problem with the instructions of every load and store free; None where there is none to free."""
+    accesses = tuple(
+        msgspec.structs.replace(a, instructions="free")
+        if a.op in ("load", "store") and not (a.any or a.is_free or isinstance(a.weight, str))
+        else a
+        for a in problem.accesses
+    )
+    return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
+
+
+def wavefronts(problem: Problem, result: Result) -> float:
+    """Of all accesses, weights applied."""
+    case = case_of(assigned(problem, result), device(result.target), chosen_widths(problem, result))
+    assert result.layout is not None
+    return case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
+
+
+def compared(problem: Problem, limit: float) -> dict[str, Any] | None:
+    """What the two take; None where nothing can be free, or the file's own has no layout."""
+    free = freed(problem)
+    if free is None or not isinstance(problem, Problem):
+        return None
+    given = solve(problem, time_limit=limit)
+    if given.layout is None:
+        return None
+    start = time.perf_counter()
+    try:
+        found = solve(free, time_limit=limit)
+    except ProblemFileError as error:
+        return {"name": problem.name, "refused": str(error)}
+    row = {
+        "name": problem.name,
+        "given": wavefronts(problem, given),
+        "given_bytes": given.bytes,
+        "seconds": round(time.perf_counter() - start, 2),
+        "status": str(found.status),
+    }
+    if found.layout is not None and found.proof.wavefronts is not None:
+        row |= {
+            "free": wavefronts(free, found),
+            "free_bytes": found.bytes,
+            "bound": found.proof.wavefronts.lower_bound,
+            "instructions": {a.name: [a.op, a.bytes] for a in found.accesses if a.index is not None},
+        }
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=float, default=5.0, help="seconds of each search")
+    parser.add_argument("--json", type=Path, help="write what each takes to this file")
+    args = parser.parse_args()
+    rows = []
+    for path in sorted(CATALOGUE.rglob("*.json")):
+        for problem in load_all(path):
+            if getattr(problem, "published", None) is None:
+                continue
+            row = compared(problem, args.limit)
+            if row is not None:
+                rows.append(row)
+                print(row, flush=True)
+    solved = [row for row in rows if "free" in row]
+    worse = [row["name"] for row in solved if row["free"] > row["given"]]
+    fewer = [row for row in solved if row["free"] < row["given"]]
+    met = sum(row["free"] <= row["bound"] for row in solved)
+    print(f"{len(rows)} tiles, {len(solved)} solved: fewer wavefronts in {len(fewer)}, more in {worse or 'none'}")
+    print(f"the bound met in {met}; {sum(r['given'] for r in solved):g} -> {sum(r['free'] for r in solved):g}")
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+    return int(bool(worse))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

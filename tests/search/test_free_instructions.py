@@ -1,0 +1,228 @@
+"""Instructions that are left to the solver: against an exhaustive search, and on tiles that people have."""
+
+import functools
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import toy
+from oracle.banks import busiest
+from written import data_of
+
+from layoutopt import check, compare, emit, explain, problem, solve
+from layoutopt.accesses.instructions import check_instructions
+from layoutopt.accesses.lower import assigned
+from layoutopt.accesses.view import view_along
+from layoutopt.engine.case import case_of, check_claims
+from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import device
+from layoutopt.layout.layout import row_major
+
+# name -> tile and accesses; what becomes of the free ones (op, bytes, steps of a vector), and all wavefronts
+KNOWN = {
+    # Eight values of a column in eight loads: the tile is transposed, and two loads of 16 bytes do.
+    "sgemm": (
+        "128x8 f32, 256 threads", ["fill: store 4 [tid // 8 + 32*i, tid % 8]; i<4"],
+        ["read: load 4 [tid // 16 * 8 + i, k]; k<8, i<8"], ["i"],
+        [("load", 16, ((1, 0), (2, 0)))], 288,
+    ),
+    "mma A": (
+        "64x64 f16, 128 threads", ["fill: store 16 [tid // 8 + 16*i, tid % 8 * 8]; i<4"],
+        ["a: load 4 [warp*16 + lane // 4 + 8*i, 16*k + lane % 4 * 2 + 8*j]; k<4, j<2, i<2"], "free",
+        [("ldmatrix.x4", None, None)], 128,
+    ),
+    "mma B": (
+        "64x64 f16, 128 threads", ["fill: store 16 [tid // 8 + 16*i, tid % 8 * 8]; i<4"],
+        ["b: load 2 [16*k + lane % 4 * 2 + h + 8*j, 8*n + lane // 4]; k<4, n<8, j<2, h<2"], "free",
+        [("ldmatrix.x4.trans", None, None)], 320,
+    ),
+    "transpose": (
+        "32x32 f32, 256 threads", [],
+        ["w: store 4 [tid // 32 + 8*i, tid % 32]; i<4", "r: load 4 [tid % 32, tid // 32 + 8*i]; i<4"], "free",
+        [("store", 4, None), ("load", 16, ((0, 8), (0, 16)))], 64,
+    ),
+    "transpose of vectors": (
+        "64x64 f16, 256 threads", [],
+        ["w: store 2 [tid // 8 + 32*i, tid % 8 * 8 + j]; i<2, j<8",
+         "r: load 2 [tid % 8 * 8 + j, tid // 8 + 32*i]; i<2, j<8"], "free",
+        [("stmatrix.x4.trans", None, ((0, 32), (1, 0), (2, 0))), ("load", 16, ((0, 32), (1, 0), (2, 0)))], 128,
+    ),
+}  # fmt: skip
+
+
+def freed(text, fixed, free, loops="free", **fields):
+    data = data_of(text, *fixed, *free, **fields)
+    for access in data["accesses"][len(fixed) :]:
+        access["instructions"] = loops
+    return data
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_people_have(name):
+    text, fixed, free, loops, expected, wavefronts = KNOWN[name]
+    asked = problem(freed(text + "; target sm_90", fixed, free, loops))
+    found = solve(asked)
+    chosen = [(a.op, a.bytes, a.vector) for a in found.accesses if a.index is not None]
+    assert (chosen, sum(a.wavefronts for a in found.accesses)) == (expected, wavefronts)
+    assert (found.status, found.bytes, found.excess) == ("optimal", asked.tile.bytes, 0)
+    assert found.proof.wavefronts.lower_bound == wavefronts
+    # Read again, the claims hold, and every command takes the answer.
+    check_claims(asked, device("sm_90"), load_result(found))
+    assert sum(a.wavefronts for a in check(assigned(asked, found), found).accesses) == wavefronts
+    assert "reinterpret_cast" in emit(asked, found)
+    assert any(row.wavefronts == wavefronts for row in compare(asked, time_limit=20).rows)
+    assert explain(asked, time_limit=2).offset == found.offset
+
+
+def load_result(found):
+    from layoutopt.files.result_file import result_from_data
+
+    return result_from_data(found.to_json())
+
+
+# Against all there is ------------------------------------------------------------------------------
+
+
+def fewest(held, place, lanes, banks):
+    """Fewest wavefronts of any list of instructions of one warp that move what its lanes hold, by lane.
+
+    An instruction moves one element of each lane that takes part, or two that lie in 8 aligned bytes.
+    """
+    rules = toy.rules(lanes, banks)
+
+    def pieces(left, count):
+        if count == 1:
+            return [(e,) for e in left]
+        return [
+            (a, b)
+            for a, b in itertools.permutations(left, 2)
+            if place[a] % 2 == 0 and place[b] == place[a] + 1
+        ]
+
+    @functools.cache
+    def least(left):
+        if not any(left):
+            return 0
+        found = []
+        for width in (4, 8):
+            rule = rules["load", width]
+            options = [[None, *pieces(own, width // 4)] for own in left]
+            for taken in itertools.product(*options):
+                if not any(taken):
+                    continue
+                cost = 0
+                for phase in rule.phases:
+                    words = [place[e] for n in phase if taken[n] for e in taken[n]]
+                    cost += busiest(words, rule)[0] if words else 0
+                rest = tuple(own - frozenset(piece or ()) for own, piece in zip(left, taken, strict=True))
+                found.append(cost + least(rest))
+        return min(found)
+
+    return least(tuple(map(frozenset, held)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_layout_and_no_instructions_are_better(seed):
+    """On tiles of at most eight words, every placement with its best instructions."""
+    rng = random.Random(seed)
+    lanes, banks, shape = rng.choice(
+        [(2, 2, (2, 2)), (2, 4, (2, 3)), (2, 2, (1, 4)), (2, 2, (4, 2)), (2, 4, (2, 4))]
+    )
+    count = shape[0] * shape[1]
+    elements = list(range(count))
+    accesses = []
+    for op in ("store", "load"):
+        rng.shuffle(elements)
+        each = count // lanes
+        held = [sorted(elements[k * each : (k + 1) * each]) for k in range(lanes)]
+        accesses.append((op, held))
+    gpu = toy.toy_device(lanes, banks)
+    data = {"name": "t", "target": gpu.name, "threads": lanes, "tile": {"shape": list(shape), "element": "f32"},
+            "accesses": [
+        {"name": op, "op": op, "bytes": 4, "instructions": "free",
+         "index": [f"{[e // shape[1] for own in held for e in own]}[{len(held[0])}*tid + i]",
+                   f"{[e % shape[1] for own in held for e in own]}[{len(held[0])}*tid + i]"],
+         "for": {"i": len(held[0])}} for op, held in accesses]}  # fmt: skip
+    found = solve(problem(data), target=gpu)
+    taken = sum(a.wavefronts for a in found.accesses)
+    assert found.proof.wavefronts.lower_bound <= taken
+    placements = itertools.permutations(range(count))
+    if count > 6:
+        placements = (tuple(rng.sample(range(count), count)) for _ in range(60))
+    best = min(sum(fewest(held, p, lanes, banks) for _, held in accesses) for p in placements)
+    assert found.proof.wavefronts.lower_bound <= best
+    if found.status == "optimal":
+        assert taken <= best
+
+
+@given(
+    shape=st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]), min_size=1, max_size=3),
+    data=st.data(),
+)
+def test_a_layout_seen_and_turned_back(shape, data):
+    """What a view shows of a layout that was turned back is the layout that it saw."""
+    steps = [(d, 1 << k) for d, extent in enumerate(shape) for k in range(4) if extent % (2 << k) == 0]
+    taken = data.draw(st.lists(st.sampled_from(steps), unique=True, max_size=4)) if steps else []
+    view = view_along(tuple(shape), taken)
+    if view is None:
+        return
+    seen = row_major(view.seen_shape, 4)
+    own = view.turned_back(seen).table().ravel()
+    assert (own[view.element] == seen.table().ravel()).all()
+    far = 1
+    for d, step in taken:  # the steps come first
+        inner = 1
+        for extent in shape[d + 1 :]:
+            inner *= extent
+        assert own[step * inner] == 4 * far
+        far *= 2
+
+
+# Refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"instructions": ["j"]}, "accesses[0].instructions[0]"),
+        ({"instructions": "open"}, "accesses[0].instructions"),
+        ({"instructions": "free", "lanes": "free"}, "accesses[0].instructions"),
+        ({"instructions": "free", "op": "atomic"}, "accesses[0].op"),
+        ({"instructions": "free", "weight": "i + 1"}, "accesses[0].weight"),
+        ({"instructions": "free", "bytes": [8, 4]}, "accesses[0].bytes"),
+        ({"vector": [[0, 1], [0, 1]], "bytes": 16}, "accesses[0].vector[1]"),
+        ({"vector": [[0, 3], [0, 1]], "bytes": 16}, "accesses[0].vector[0]"),
+        ({"vector": [[0, 1]], "bytes": 16}, "accesses[0].vector"),
+        ({"vector": [[1, 0], [2, 0]], "bytes": 16}, "accesses[0].index[0]"),
+    ],
+)
+def test_wrong_problems(change, field):
+    data = data_of("32x32 f32, 32 threads; target sm_90", "a: load 4 [tid, 4*i]; i<8")
+    data["accesses"][0].update(change)
+    with pytest.raises(ProblemFileError) as error:
+        solve(problem(data))
+    assert error.value.field == field
+
+
+def test_instructions_of_another_problem_are_refused():
+    text, fixed, free, loops, *_ = KNOWN["sgemm"]
+    asked = problem(freed(text + "; target sm_90", fixed, free, loops))
+    found = solve(asked)
+    other = problem(freed(text + "; target sm_90", fixed, [free[0].replace("16 * 8", "32 * 16")], loops))
+    gpu = device("sm_90")
+    check_instructions(asked, assigned(asked, found), gpu)
+    with pytest.raises(ProblemFileError, match="gives threads other elements"):
+        check_instructions(other, assigned(other, found), gpu)
+
+
+def test_a_vector_that_is_given():
+    """The same problem with its instructions written down has the same answer."""
+    text, fixed, free, loops, *_ = KNOWN["sgemm"]
+    asked = problem(freed(text + "; target sm_90", fixed, free, loops))
+    found = solve(asked)
+    given_ones = solve(assigned(asked, found))
+    assert (given_ones.offset, given_ones.bytes, given_ones.excess) == (found.offset, found.bytes, 0)
+    case = case_of(assigned(asked, found), device("sm_90"))
+    assert [a.wavefronts for a in case.measure(found.layout)] == [a.wavefronts for a in found.accesses]
