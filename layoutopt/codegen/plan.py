@@ -28,7 +28,7 @@ from layoutopt.index.index_code import IndexCode, index_code
 from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
-from layoutopt.problems.text import abridged, tables
+from layoutopt.problems.text import abridged, tables, vector_text
 from layoutopt.problems.types import Access, Problem
 
 Part = Literal["all", "offset", "access"]
@@ -273,7 +273,7 @@ def _with_formulas(
     kept = tuple(a for a in problem.accesses if a.name not in without and a.hardware is None)
     told = [f"no code for addresses of {access}: a table gives its lanes" for access in without]
     told += [
-        f"{r.name}: lanes as chosen, [{', '.join(map(abridged, r.index))}]"
+        f"{r.name}: as chosen, [{', '.join(map(abridged, r.index))}]{vector_text(r.vector)}"
         for r in reports
         if r.index is not None
     ]

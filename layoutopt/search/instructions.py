@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -35,6 +36,7 @@ from layoutopt.search.proposal import Ask
 Solver = Callable[[Problem, Ask, Device], Result]
 
 _MOST_SOLVED: Final = 8  # orders that a layout is sought for
+_SHARE: Final = 0.5  # of the time left, for each
 _EVERYTHING: Final = f"{EVERY_LAYOUT} and every choice of instructions"
 _LEFT: Final = "other instructions are not refuted"
 
@@ -86,34 +88,49 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
     free = owned(problem, gpu)
     bound = _lower_bound(problem, free, gpu)
     best: _Found | None = None
+    given: _Found | None = None
     refused: Result | None = None
     solved = 0
-    for choice in _choices(problem, free, gpu):
+    for choice in [_as_given(problem, gpu), *_choices(problem, free, gpu)]:
         least, instructions, _ = choice.rank
         if best is not None and (float(least), problem.tile.bytes, instructions) >= best.rank:
-            break
-        if solved >= _MOST_SOLVED or (best is not None and ask.budget.spent):
+            continue
+        if solved > _MOST_SOLVED or (best is not None and ask.budget.spent):
             break
         solved += 1
         try:
-            result = solver(choice.problem, ask, gpu)
+            result = solver(choice.problem, replace(ask, budget=ask.budget.part(_SHARE)), gpu)
         except OutOfTime:
-            if best is None:
-                raise
-            break
+            continue
         if result.layout is None:
             refused = refused or result
             continue
         chosen = assigned(choice.problem, result)
         case = case_of(chosen, gpu)
         taken = case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
-        rank = taken, result.bytes or 0, instructions
-        if best is None or rank < best.rank:
-            best = _Found(rank, result, chosen, case)
-    if best is None:
-        assert refused is not None
-        return _nothing(problem, refused)
-    return _answer(problem, gpu, best, bound)
+        found = _Found((taken, result.bytes or 0, instructions), result, chosen, case)
+        given = found if solved == 1 else given
+        best = found if best is None or found.rank < best.rank else best
+    if best is not None:
+        return _answer(problem, gpu, best, bound, given)
+    if refused is None:
+        raise OutOfTime
+    return _nothing(problem, refused)
+
+
+def _as_given(problem: Problem, gpu: Device) -> _Choice:
+    """The problem with the instructions that the file has."""
+    plain = msgspec.structs.replace(
+        problem,
+        accesses=tuple(
+            access if access.instructions is None else msgspec.structs.replace(access, instructions=None)
+            for access in problem.accesses
+        ),
+    )
+    alone = [_alone(plain, access, gpu) for access in plain.accesses]
+    total = sum((wavefronts for wavefronts, _ in alone), Fraction(0))
+    freed = (n for (_, n), a in zip(alone, problem.accesses, strict=True) if a.instructions is not None)
+    return _Choice((total, sum(freed), -1), plain)
 
 
 def _nothing(problem: Problem, refused: Result) -> Result:
@@ -199,7 +216,7 @@ def _by_warp(one: Owned, lanes: int) -> Iterator[tuple[int, int]]:
         yield len(held), len(np.unique(held))
 
 
-def _answer(problem: Problem, gpu: Device, found: _Found, bound: Fraction) -> Result:
+def _answer(problem: Problem, gpu: Device, found: _Found, bound: Fraction, given: _Found | None) -> Result:
     """The best result as one of the problem: optimal where nothing takes fewer wavefronts or bytes."""
     check_instructions(problem, found.chosen, gpu)
     result, layout, case = found.result, found.result.layout, found.case
@@ -224,5 +241,16 @@ def _answer(problem: Problem, gpu: Device, found: _Found, bound: Fraction) -> Re
         reason=reason,
         decided_by=result.decided_by if status is Status.OPTIMAL else None,
         proof=msgspec.structs.replace(result.proof, wavefronts=least),
+        hints=(*result.hints, *_before(given, found)),
         accesses=named_lanes(result.accesses, problem, found.chosen),
     )
+
+
+def _before(given: _Found | None, found: _Found) -> Iterator[str]:
+    """What the file's own instructions cost at best, where others were chosen."""
+    if given is not None and given is not found:
+        (before, size, _), (after, *_) = given.rank, found.rank
+        yield (
+            f"with the instructions as the file has them, the best layout found takes {before:,g} wavefronts "
+            f"in {size:,} bytes; these take {after:,g}"
+        )

@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 
-from layoutopt import Problem, Result, load_all, solve
-from layoutopt.engine.case import case_of
+from layoutopt import Result, load_all, solve
 from layoutopt.accesses.lower import assigned, chosen_widths
-from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.engine.case import case_of
+from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
+from layoutopt.problems.types import Problem
 
 CATALOGUE = Path(__file__).parents[2] / "problems"
 
@@ -48,7 +49,7 @@ def wavefronts(problem: Problem, result: Result) -> float:
 def compared(problem: Problem, limit: float) -> dict[str, Any] | None:
     """What the two take; None where nothing can be free, or the file's own has no layout."""
     free = freed(problem)
-    if free is None or not isinstance(problem, Problem):
+    if free is None:
         return None
     given = solve(problem, time_limit=limit)
     if given.layout is None:
@@ -76,15 +77,15 @@ def compared(problem: Problem, limit: float) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--limit", type=float, default=5.0, help="seconds of each search")
     parser.add_argument("--json", type=Path, help="write what each takes to this file")
     args = parser.parse_args()
     rows = []
-    for path in sorted(CATALOGUE.rglob("*.json")):
-        for problem in load_all(path):
-            if getattr(problem, "published", None) is None:
-                continue
+    for problem in load_all(CATALOGUE):
+        if isinstance(problem, Problem) and problem.published is not None:
             row = compared(problem, args.limit)
             if row is not None:
                 rows.append(row)
@@ -93,8 +94,9 @@ def main() -> int:
     worse = [row["name"] for row in solved if row["free"] > row["given"]]
     fewer = [row for row in solved if row["free"] < row["given"]]
     met = sum(row["free"] <= row["bound"] for row in solved)
-    print(f"{len(rows)} tiles, {len(solved)} solved: fewer wavefronts in {len(fewer)}, more in {worse or 'none'}")
-    print(f"the bound met in {met}; {sum(r['given'] for r in solved):g} -> {sum(r['free'] for r in solved):g}")
+    total = [sum(row[kind] for row in solved) for kind in ("given", "free")]
+    print(f"{len(rows)} tiles, {len(solved)} solved; wavefronts {total[0]:g} -> {total[1]:g}")
+    print(f"fewer in {len(fewer)}, more in {', '.join(worse) or 'none'}; the bound met in {met}")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
     return int(bool(worse))

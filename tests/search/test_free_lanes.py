@@ -247,7 +247,7 @@ def test_every_command_has_the_lanes_chosen(tmp_path):
     index = ", ".join(json.loads(solved)["accesses"][1]["index"])
     code = run("emit", tmp_path / "r.json", "--problem", path)
     assert re.search(r"free_columns_x0\(int tid, int i\)", code)
-    assert f"// columns: lanes as chosen, [{index}]" in code
+    assert f"// columns: as chosen, [{index}]" in code
     run("compare", path)
     for command in ("explain", "show"):
         assert f"`columns` at [{index}]" in " ".join(run(command, path).split())
