@@ -72,7 +72,9 @@ def test_what_people_have(name):
     check_claims(asked, device("sm_90"), load_result(found))
     assert sum(a.wavefronts for a in check(assigned(asked, found), found).accesses) == wavefronts
     assert "reinterpret_cast" in emit(asked, found)
-    assert any(row.wavefronts == wavefronts for row in compare(asked, time_limit=20).rows)
+    assert all(
+        row.wavefronts is None or row.wavefronts >= wavefronts for row in compare(asked, time_limit=9).rows
+    )
     assert explain(asked, time_limit=2).offset == found.offset
 
 
