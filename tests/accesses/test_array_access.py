@@ -1,29 +1,26 @@
 """Accesses as arrays and as bases: what they become, and that the lanes are those given."""
 
-import itertools
-
 import numpy as np
 import pytest
 from emit_programs import emit
-from written import reads
+from oracle.conversions import element
+from written import problem_of, refused_with
 
 from layoutopt.accesses.trace import trace
-from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import Lookup, evaluate, parse, to_text
-from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.study.check import check
 
 GPU = device("sm_90")
 
 
-def problem(*accesses, shape=(32, 32), threads=32, **more):
-    data = {"name": "p", "tile": {"shape": list(shape), "element": "f32"}, "threads": threads}
-    return from_data(data | {"accesses": list(accesses)} | more)
+def problem(*accesses, tile="32x32 f32", threads=32):
+    return problem_of(f"{tile}, {threads} threads; name p", *accesses)
 
 
 def access(coordinates, **more):
-    return {"name": "a", "op": "load", "bytes": 4, "coordinates": coordinates} | more
+    return {"name": "a", "op": "load", "bytes": 4, "coordinates": coordinates, **more}
 
 
 def touched(found):
@@ -33,18 +30,14 @@ def touched(found):
 
 
 def columns():
-    lane, i = np.arange(32)[None, :], np.arange(32)[:, None]
-    return np.stack(np.broadcast_arrays(lane, i), axis=-1)
+    return np.stack(np.indices((32, 32))[::-1], axis=-1)
 
 
 def test_a_formula_where_there_is_one():
     found = problem(access(columns()))
-    assert found.accesses[0].index == ("lane", "i")
-    assert found.accesses[0].loops == {"i": 32}
-    assert found.accesses[0].where is None
-    assert problem(access(columns().tolist())) == found
-    rows = problem(reads("a", 4, ["lane", "i"], i=32))
-    assert rows == found
+    (asked,) = found.accesses
+    assert (asked.index, asked.loops, asked.where) == (("lane", "i"), {"i": 32}, None)
+    assert found == problem(access(columns().tolist())) == problem("a: load 4 [lane, i]; i<32")
 
 
 def test_a_table_where_there_is_none():
@@ -52,29 +45,24 @@ def test_a_table_where_there_is_none():
     coordinates = random.integers(0, 32, (7, 32, 2))
     active = random.random((7, 32)) < 0.7
     found = problem(access(coordinates, active=active), threads=96)
-    assert found.accesses[0].index[0].startswith("[")
-    assert found.accesses[0].index[0].endswith("][tid + 96*i]")
+    text = found.accesses[0].index[0]
+    assert (text[0], text[-13:]) == ("[", "][tid + 96*i]")
     given, taking = touched(found)
     assert (taking[:7] == active).all()
     assert not taking[7:].any()
     assert (given[:7][active] == coordinates[active]).all()
-    flat = coordinates @ [32, 1]
-    banks = [
-        np.unique(np.unique(row[on]) % 32, return_counts=True)[1]
-        for row, on in zip(flat, active, strict=True)
-    ]
-    assert check(found, "x0*32 + x1").accesses[0].wavefronts == sum(counts.max() for counts in banks)
+    rows = zip(coordinates @ [32, 1], active, strict=True)
+    banks = [np.unique(np.unique(row[on]) % 32, return_counts=True)[1].max() for row, on in rows]
+    assert check(found, "x0*32 + x1").accesses[0].wavefronts == sum(banks)
     code = emit("cuda", found, GPU, "x0*33 + x1")
     assert "no code for addresses of a: a table gives its lanes" in code
     assert "p_offset_bytes" in code
 
 
 def test_instructions_are_those_of_the_first_warps():
-    found = problem(access(columns()[:1]), threads=128)
-    _, taking = touched(found)
+    _, taking = touched(problem(access(columns()[:1]), threads=128))
     assert taking.tolist() == [[True] * 32] + [[False] * 32] * 3
-    found = problem(access(columns()[:2]), threads=40)
-    _, taking = touched(found)
+    _, taking = touched(problem(access(columns()[:2]), threads=40))
     assert taking[1].tolist() == [True] * 8 + [False] * 24
 
 
@@ -83,8 +71,9 @@ def test_lanes_of_matrix_instructions_beyond_the_addresses_do_not_matter():
     rows[:, :, 0] = np.arange(32) % 16
     rows[1, :, 1] = 8
     rows[:, 16:] = -1
-    found = problem({"name": "a", "op": "ldmatrix.x2", "coordinates": rows}, shape=(16, 32))
-    given, taking = touched(found)
+    given, taking = touched(
+        problem({"name": "a", "op": "ldmatrix.x2", "coordinates": rows}, tile="16x32 f32")
+    )
     assert taking.sum() == 32
     assert (given[taking] == rows[:, :16].reshape(-1, 2)).all()
 
@@ -103,64 +92,57 @@ def test_bases_are_xored():
         "warp": [[4, 0]],
     }
     data = {"name": "a", "op": "load", "bases": bases}
-    found = problem(data, threads=64, shape=(16, 32))
+    found = problem(data, threads=64, tile="16x32 f32")
     assert found.accesses[0].bytes == 16
-    given, _ = touched(found)
-    expected = set()
-    for register, lane, warp in itertools.product(range(8), range(32), range(2)):
-        bits = [(register, bases["register"]), (lane, bases["lane"]), (warp, bases["warp"])]
-        point = [0, 0]
-        for value, vectors in bits:
-            for k, vector in enumerate(vectors):
-                if value >> k & 1:
-                    point = [a ^ b for a, b in zip(point, vector, strict=True)]
-        if register % 4 == 0:
-            expected.add((warp, lane, *point))
-    rows = given.reshape(-1, 2, 32, 2)
-    assert expected == {
-        (w, k, *map(int, rows[i, w, k])) for i in range(2) for w in range(2) for k in range(32)
-    }
-    assert problem(data | {"bytes": 4}, threads=64, shape=(16, 32)).accesses[0].loops == {"i": 8}
+    rows = touched(found)[0].reshape(-1, 2, 32, 2)
+    got = {(w, k, *map(int, rows[i, w, k])) for i, w, k in np.ndindex(2, 2, 32)}
+    assert got == {(w, k, *element(bases, r, k, w)) for r, k, w in np.ndindex(8, 32, 2) if r % 4 == 0}
+    single = problem({**data, "bytes": 4}, threads=64, tile="16x32 f32")
+    assert single.accesses[0].loops == {"i": 8}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"coordinates": [[1, 2]]}, "accesses[0].coordinates: expected integers of shape (instructions, lanes, dimensions), got int64 of shape (1, 2)"),
-        ({"coordinates": [[[1], [1, 2]]]}, "accesses[0].coordinates: expected integers"),
-        ({"coordinates": [[[0.5, 1]] * 32]}, "accesses[0].coordinates: expected integers"),
-        ({"coordinates": [[[0, 1]] * 31]}, "accesses[0].coordinates: expected 32 lanes on sm_90, got 31"),
-        ({"coordinates": [[[0, 1, 2]] * 32]}, "accesses[0].coordinates: expected 2 coordinates for each lane, got 3"),
-        ({"coordinates": [[[0, 1]] * 31 + [[0, 32]]]}, "accesses[0].coordinates[0][31][1]: x1 must lie in 0..31, not 32"),
-        ({"active": [[0] * 32]}, "accesses[0].active: no lane with an address takes part"),
-        ({"active": [[1] * 31]}, "accesses[0].active: expected shape (1, 32), as of coordinates, got (1, 31)"),
-        ({"where": "tid < 5"}, "accesses[0]: object contains unknown field `where`"),
-        ({"op": "laod"}, "accesses[0].op: unknown op 'laod'"),
-        ({"coordinates": "x"}, "accesses[0].coordinates: expected integers"),
-        ({"coordinates": None}, "accesses[0].coordinates: expected integers"),
+        ({"coordinates": [[1, 2]]}, "coordinates: expected integers of shape (instructions, lanes, dimensions), got int64 of shape (1, 2)"),
+        ({"coordinates": [[[1], [1, 2]]]}, "coordinates: expected integers"),
+        ({"coordinates": [[[0.5, 1]] * 32]}, "coordinates: expected integers"),
+        ({"coordinates": [[[0, 1]] * 31]}, "coordinates: expected 32 lanes on sm_90, got 31"),
+        ({"coordinates": [[[0, 1, 2]] * 32]}, "coordinates: expected 2 coordinates for each lane, got 3"),
+        ({"coordinates": [[[0, 1]] * 31 + [[0, 32]]]}, "coordinates[0][31][1]: x1 must lie in 0..31, not 32"),
+        ({"active": [[0] * 32]}, "active: no lane with an address takes part"),
+        ({"active": [[1] * 31]}, "active: expected shape (1, 32), as of coordinates, got (1, 31)"),
+        ({"op": "laod"}, "op: unknown op 'laod'"),
+        ({"coordinates": "x"}, "coordinates: expected integers"),
+        ({"coordinates": None}, "coordinates: expected integers"),
     ],
 )  # fmt: skip
 def test_errors_name_the_place(change, message):
-    with pytest.raises(ProblemFileError) as error:
-        problem(access([[[0, 1]] * 32]) | change)
-    assert str(error.value).startswith(message)
+    with refused_with(f"accesses[0].{message}"):
+        problem({**access([[[0, 1]] * 32]), **change})
 
 
 @pytest.mark.parametrize(
-    ("bases", "message"),
+    ("fields", "message"),
     [
-        ({"lane": [[0, 1]] * 4}, "accesses[0].bases.lane: expected 32 lanes on sm_90, got 16"),
-        ({"lane": [[0, 1]] * 5, "warp": [[0, 1]]}, "accesses[0].bases.warp: the block has 32 threads, not 32 x 2"),
-        ({"lane": [[0, 1]] * 4 + [[0]]}, "accesses[0].bases.lane[4]: expected 2 numbers of at least 0, got [0]"),
-        ({"lane": [[0, 1]] * 4 + [[64, 0]]}, "accesses[0].bases: the layout leaves the tile [32, 32]"),
-        ({"lanes": []}, "accesses[0].bases: object contains unknown field `lanes`"),
-        ({"register": [[0, 1]] * 40}, "accesses[0].bases: at most 22 vectors"),
+        ({**access([[[0, 1]] * 32]), "where": "tid < 5"}, ": object contains unknown field `where`"),
+        ({"bases": {"lane": [[0, 1]] * 4}}, ".bases.lane: expected 32 lanes on sm_90, got 16"),
+        (
+            {"bases": {"lane": [[0, 1]] * 5, "warp": [[0, 1]]}},
+            ".bases.warp: the block has 32 threads, not 32 x 2",
+        ),
+        (
+            {"bases": {"lane": [[0, 1]] * 4 + [[0]]}},
+            ".bases.lane[4]: expected 2 numbers of at least 0, got [0]",
+        ),
+        ({"bases": {"lane": [[0, 1]] * 4 + [[64, 0]]}}, ".bases: the layout leaves the tile [32, 32]"),
+        ({"bases": {"lanes": []}}, ".bases: object contains unknown field `lanes`"),
+        ({"bases": {"register": [[0, 1]] * 40}}, ".bases: at most 22 vectors"),
     ],
-)  # fmt: skip
-def test_errors_of_bases(bases, message):
-    with pytest.raises(ProblemFileError) as error:
-        problem({"name": "a", "op": "load", "bases": bases})
-    assert str(error.value).startswith(message)
+)
+def test_errors_of_bases_and_fields(fields, message):
+    with refused_with(f"accesses[0]{message}"):
+        problem({"name": "a", "op": "load", **fields})
 
 
 def test_tables_in_expressions():

@@ -9,12 +9,12 @@ import pytest
 from command import python
 from conftest import ROOT
 from emit_programs import emit
-from written import batched_rows_and_columns, one_tile, reads, writes
+from written import batched_rows_and_columns, lines_of, problem_of, rows_of, saved
 
 from layoutopt import Layout, compare, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.expressions.grammar import evaluate, lookups, parse, to_text
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.layout.families import FAMILIES, NAMES, comparison_rows
 from layoutopt.layout.formula import offset_expression, spelled
@@ -68,18 +68,11 @@ assert "cute::Stride<cute::Int<9>, cute::Int<1>>" in emitted, emitted
 helped = CliRunner().invoke(main, ["solve", "--help"]).output
 assert "odd" in helped
 """
-SQUARE = [writes("rows", 4, ["i", "tid"], i=8), reads("columns", 4, ["tid", "i"], i=8)]
 
 
-def test_a_new_family_is_a_record_and_its_candidates(problem_file):
-    path = problem_file(
-        tile={"shape": [8, 8], "element": "f32"},
-        threads=8,
-        accesses=SQUARE,
-        layout={"families": ["none", "pad"]},
-    )
-    path.write_text(path.read_text().replace('"pad"', '"odd"'))
-    done = python("-c", TOY, path, timeout=100)
+def test_a_new_family_is_a_record_and_its_candidates(tmp_path):
+    data = lines_of(8, lines=("rows", "columns"), families=["none", "odd"])
+    done = python("-c", TOY, saved(tmp_path, "p.json", data), timeout=100)
     assert done.returncode == 0, done.stderr
 
 
@@ -89,72 +82,50 @@ def test_every_family_with_pads_is_in_the_list():
         assert len({family.title for family in families}) == 1, name
 
 
-def test_interval_pads_are_a_row_of_their_own(problem_file):
+def test_interval_pads_are_a_row_of_their_own():
     """Whatever other families the problem allows."""
-    accesses = [writes("r", 4, ["i", "tid"], i=32), reads("c", 4, ["tid", "i"], i=32)]
-    problem = load(
-        problem_file(
-            tile={"shape": [32, 32], "element": "f32"},
-            threads=32,
-            accesses=accesses,
-            layout={"families": ["none", "interval"]},
-        )
-    )
-    rows = {row.family: row for row in compare(problem).rows}
-    assert (rows["interval"].excess, rows["interval"].bytes) == (0, 4220)
-    assert rows["interval"].label == "1 after every 32"
-    assert rows["interval"].offset == "x0*33 + x1"
+    rows = rows_of(compare(from_data(lines_of(32, lines=("rows", "columns"), families=["none", "interval"]))))
+    row = rows["interval"]
+    got = row.excess, row.bytes, row.label, row.offset
+    assert got == (0, 4220, "1 after every 32", "x0*33 + x1")
     assert rows["pad"].wavefronts is None
 
 
-@pytest.mark.parametrize("shape", [(6, 20), (48,), (5, 4, 6)])
-def test_an_interval_is_the_same_to_solve_and_to_compare(problem_file, shape):
+@pytest.mark.parametrize(
+    ("shape", "index", "stride"),
+    [
+        ("6x20", "tid // 20, tid % 20", "tid % 6, tid % 20"),
+        ("48", "tid", "tid % 48"),
+        ("5x4x6", "tid % 5, 0, i", "tid % 5, tid % 4, tid % 6"),
+    ],
+)
+def test_an_interval_is_the_same_to_solve_and_to_compare(shape, index, stride):
     """Lengths that are no power of two: both look at the same pads."""
-    index = (
-        ["tid // 20", "tid % 20"]
-        if len(shape) == 2
-        else ["tid"]
-        if len(shape) == 1
-        else ["tid % 5", "0", "i"]
-    )
-    access = reads("r", 4, index, i=6)
-    stride = reads("s", 4, [f"tid % {n}" for n in shape])
-    problem = load(
-        problem_file(
-            tile={"shape": list(shape), "element": "f32"},
-            threads=32,
-            accesses=[access, stride],
-            layout={"families": ["none", "interval"]},
-        )
-    )
-    result = solve(problem)
-    row = next(row for row in compare(problem).rows if row.family == "interval")
+    problem = problem_of(f"""{shape} f32, 32 threads; families none interval
+        r: load 4 [{index}]; i<6
+        s: load 4 [{stride}]""")
+    result, row = solve(problem), rows_of(compare(problem))["interval"]
     assert (row.excess, row.bytes) == (result.excess, result.bytes)
 
 
-def test_the_lengths_of_interval_pads(problem_file):
-    problem = load(
-        problem_file(
-            tile={"shape": [6, 20], "element": "f32"}, threads=16, accesses=[SQUARE[0] | {"for": {"i": 6}}]
-        )
-    )
-    lanes = trace(problem, device("sm_90"))
-    for families, lengths in (
+@pytest.mark.parametrize(
+    ("families", "lengths"),
+    [
         (("interval",), {2, 4, 5, 8, 10, 16, 20, 32, 40, 60, 64}),
         # Pads of whole rows are searched as such, and pads beside a cut.
         (("interval", "pad"), {2, 4, 5, 8, 10, 16, 32, 40, 60, 64}),
         (("interval", "pad", "split"), {2, 4, 8, 16, 32, 64}),
-    ):
-        found = {c.interval[0] for c in padded(space_of(problem, lanes, 128, families))} - {0}
-        assert found == lengths
+    ],
+)
+def test_the_lengths_of_interval_pads(families, lengths):
+    problem = problem_of("6x20 f32, 16 threads", "rows: store 4 [i, tid]; i<6")
+    space = space_of(problem, trace(problem, device("sm_90")), 128, families)
+    assert {c.interval[0] for c in padded(space)} - {0} == lengths
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_row_major_belongs_to_every_family(name):
-    rows = reads("a", 4, ["i", "tid"], i=4)
-    data = {"name": "r", "target": "sm_90", "tile": {"shape": [4, 32], "element": "f32"}, "threads": 32}
-    data |= {"accesses": [rows], "layout": {"families": [name]}}
-    found = solve(from_data(data))
+    found = solve(problem_of(f"4x32 f32, 32 threads; families {name}", "a: load 4 [i, tid]; i<4"))
     assert (found.family, found.excess, found.offset) == ("none", 0, "x0*32 + x1")
 
 
@@ -233,8 +204,7 @@ def test_code_of_a_formula_with_a_small_table(tmp_path):
 def test_orders_that_keep_the_pieces_of_a_cut_together_are_as_if_not_cut():
     """What `split` leaves out of "any order" is what an order without the cut has already."""
     assert "but those that keep the pieces of a cut together, which are as if not cut" in PAGE
-    access = reads("a", 4, ["tid // 6", "tid % 6"])
-    tile = from_data(one_tile("cuts", [4, 6], "f32", 24, [access]))
+    tile = problem_of("4x6 f32, 24 threads", "a: load 4 [tid // 6, tid % 6]")
     space = space_of(tile, trace(tile, device("sm_90")), 128, ("none", "order", "split"))
 
     def dense(pieces):
@@ -249,7 +219,6 @@ def test_orders_that_keep_the_pieces_of_a_cut_together_are_as_if_not_cut():
     rows, columns = (0, 1, 4), (1, 1, 6)
     cuts = [((0, 2, 2), (0, 1, 2), columns), *((rows, (1, c, 6 // c), (1, 1, c)) for c in (2, 3))]
     every = {dense(order) for cut in cuts for order in itertools.permutations(cut)}
-    uncut = {dense(order) for order in itertools.permutations((rows, columns))}
-    assert searched[0] == uncut
-    assert not searched[1] & uncut
-    assert searched[1] | uncut == every
+    assert searched[0] == {dense(order) for order in itertools.permutations((rows, columns))}
+    assert not searched[1] & searched[0]
+    assert searched[1] | searched[0] == every
