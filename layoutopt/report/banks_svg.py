@@ -80,10 +80,9 @@ def _legend(by: str) -> str:
 def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
     """The drawing, its width and its height."""
     lines, hidden = _window(drawn)
-    longest = max((len(coordinates_text(c)) for _, line in lines for c in line.cells), default=1)
-    cell = max(
-        24.0, longest * _CHARACTER + (12 if any(c.waits for _, line in lines for c in line.cells) else 6)
-    )
+    cells = [c for _, line in lines for c in line.cells]
+    longest = max((len(coordinates_text(c)) for c in cells), default=1)
+    cell = max(24.0, longest * _CHARACTER + (12 if any(c.waits for c in cells) else 6))
     width = cell * drawn.banks
     parts = [
         f'<text class="s" x="0" y="-26">{escape(drawn.cost.name)}: {escape(drawn.cost.offset)}</text>',
@@ -93,21 +92,19 @@ def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
             for b in range(drawn.banks)
         ),
     ]
-    y = 14.0
-    last = -1
-    for number, line in lines:
+    y, last = 14.0, -1
+    for number, line in [*lines, (len(drawn.lines), None)]:
         if number > last + 1:
-            parts.append(_skipped(number - last - 1, y))
+            said = f"… {count_text(number - last - 1, 'line')} not shown"
+            parts.append(f'<text class="u" x="0" y="{y + 12:g}">{said}</text>')
             y += _CELL_HEIGHT
-        parts += _row(line, y, cell, by, lanes)
-        y += _CELL_HEIGHT
+        if line is not None:
+            parts += _row(line, y, cell, by, lanes)
+            y += _CELL_HEIGHT
         last = number
-    if last < len(drawn.lines) - 1:
-        parts.append(_skipped(len(drawn.lines) - 1 - last, y))
-        y += _CELL_HEIGHT
-    if hidden:
+    if hidden is not None:
         y += 12
-        rest = f" (and {hidden} more)" if hidden > 0 else ""
+        rest = f" (and {hidden} more)" if hidden else ""
         parts.append(
             f'<text class="s" x="0" y="{y:g}">window: {len(lines)} of {len(drawn.lines)} lines, '
             f"those that the instruction touches{rest}</text>"
@@ -115,17 +112,13 @@ def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
     return "".join(parts), width, y + 8
 
 
-def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int]:
-    """The lines to draw with their numbers; touched lines that did not fit, or -1 for a window without."""
+def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int | None]:
+    """The lines to draw with their numbers; of a window, how many touched lines did not fit."""
     every = list(enumerate(drawn.lines))
     if len(every) <= _MAX_LINES:
-        return every, 0
+        return every, None
     touched = [(k, line) for k, line in every if line.touched]
-    return touched[:_MAX_LINES], max(0, len(touched) - _MAX_LINES) or -1
-
-
-def _skipped(count: int, y: float) -> str:
-    return f'<text class="u" x="0" y="{y + 12:g}">… {count_text(count, "line")} not shown</text>'
+    return touched[:_MAX_LINES], max(0, len(touched) - _MAX_LINES)
 
 
 def _row(line: Line, y: float, cell: float, by: str, lanes: int) -> list[str]:

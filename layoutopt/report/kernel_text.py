@@ -15,29 +15,19 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     """The report; `fixes` are lines that say what to change."""
     block, grid = (",".join(map(str, sizes)) for sizes in (report.block, report.grid))
     lines = [f"{report.title}  block {block}  grid {grid}  {report.target} (machine code)", ""]
-    if not report.accesses:
-        lines.append("  no shared memory is touched")
-    else:
-        lines += _table(report.accesses, report.bounded)
-    totals = report.totals
+    lines += _table(report.accesses, report.bounded) or ["  no shared memory is touched"]
     lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
-    rows: list[tuple[str, ...]] = [("", "ld", "st", "atom")]
-    open_ = totals["wavefronts_worst"] > totals["wavefronts"]
-    names = [("at most", "wavefronts_worst")] if open_ and report.bounded else []
-    names = [
-        ("wavefronts" if report.bounded else "wavefronts, at least", "wavefronts"),
-        *names,
-        ("bank conflicts", "bank_conflicts"),
-    ]
-    for title, name in names:
-        rows.append((title, *(f"{totals[f'{name}_{part}']:,}" for part in ("ld", "st", "atom"))))
-    lines += columns(rows, {0})
-    lines += ["", *_verdict(report)]
+    totals = report.totals
+    names = {"wavefronts" if report.bounded else "wavefronts, at least": "wavefronts"}
+    if report.bounded and totals["wavefronts_worst"] > totals["wavefronts"]:
+        names = {"at most": "wavefronts_worst", **names}
+    names["bank conflicts"] = "bank_conflicts"
+    parts = ("ld", "st", "atom")
+    rows = [(title, *(f"{totals[f'{name}_{part}']:,}" for part in parts)) for title, name in names.items()]
+    lines += [*columns([("", *parts), *rows], {0}), "", *_verdict(report)]
     if report.worst is not None:
         lines += ["", *_worst(report, report.worst)]
-    if fixes:
-        lines += ["", *fixes]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(["", *fixes] if fixes else []), ""])
 
 
 def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:
@@ -49,30 +39,18 @@ def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:
         groups.setdefault((place, access.array or "?", op), []).append(access)
     ranked = sorted(groups.items(), key=lambda item: -sum(a.bank_conflicts + a.worst for a in item[1]))
     rows = [("line", "array", "op", "executed", "wavefronts", "ideal", "bank conflicts", "")]
-    for (place, array, op), some in ranked:
-        known = sum(a.wavefronts for a in some)
-        doubtful = [a for a in some if a.data_dependent]
-        span = f"{known:,}"
-        if doubtful:
-            least, most = (known + sum(part) for part in zip(*((a.best, a.worst) for a in some), strict=True))
-            span = f"{least:,}..{most:,}" if bounded else f"at least {least:,}"
-        rows.append(
-            (
-                place,
-                array,
-                op,
-                f"{sum(a.executions for a in some):,}",
-                span,
-                f"{sum(a.ideal for a in some):,}",
-                f"{sum(a.bank_conflicts for a in some):,}",
-                "data-dependent" if doubtful else _ways(some),
-            )
-        )
-    return columns(rows, {0, 1, 2, 7})
+    for key, some in ranked:
+        fields = ("executions", "wavefronts", "ideal", "bank_conflicts", "best", "worst")
+        executed, known, ideal, conflicts, best, worst = (sum(getattr(a, f) for a in some) for f in fields)
+        span, mark = f"{known:,}", _ways(known, ideal)
+        if any(a.data_dependent for a in some):
+            mark = "data-dependent"
+            span = f"{known + best:,}..{known + worst:,}" if bounded else f"at least {known + best:,}"
+        rows.append((*key, f"{executed:,}", span, f"{ideal:,}", f"{conflicts:,}", mark))
+    return columns(rows, {0, 1, 2, 7}) if accesses else []
 
 
-def _ways(accesses: Sequence[KernelAccess]) -> str:
-    wavefronts, ideal = sum(a.wavefronts for a in accesses), sum(a.ideal for a in accesses)
+def _ways(wavefronts: int, ideal: int) -> str:
     ratio = wavefronts / ideal if ideal else 1.0
     if wavefronts <= ideal:
         return ""

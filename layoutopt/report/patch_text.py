@@ -13,15 +13,9 @@ def patch_report(found: Patch, edits: bool) -> str:
     before, after = summary(found.before), summary(found.after)
     lines = [f"{before.title}  ({before.target})", ""]
     lines += columns([("array", "bytes", "", "layout"), *(_row(moved) for moved in found.arrays)], {0, 2, 3})
-    rows: list[tuple[str, ...]] = [("", "before", "after")]
-    for title, name in (
-        ("wavefronts ld", "wavefronts_ld"),
-        ("wavefronts st", "wavefronts_st"),
-        ("wavefronts atom", "wavefronts_atom"),
-        ("bank conflicts", "bank_conflicts"),
-    ):
-        rows.append((title, f"{before.totals[name]:,}", f"{after.totals[name]:,}"))
-    lines += ["", *columns(rows, {0})]
+    names = ("wavefronts_ld", "wavefronts_st", "wavefronts_atom", "bank_conflicts")
+    rows = [(n.replace("_", " "), f"{before.totals[n]:,}", f"{after.totals[n]:,}") for n in names]
+    lines += ["", *columns([("", "before", "after"), *rows], {0})]
     if found.after is not found.before and found.after.launch.shared_bytes:
         lines += ["", f"launch it with {found.shared_bytes:,} bytes of dynamic shared memory"]
     if not after.certain:

@@ -42,6 +42,9 @@ def chart(comparison: Comparison, kind: str) -> bytes:
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")
         axes = figure.add_subplot()
         title = _draw_cycles(axes, comparison) if comparison.measured_on else _draw_costs(axes, comparison)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(xml_text(title), loc="left", parse_math=False)
         out = io.BytesIO()
         figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
@@ -56,42 +59,30 @@ def _draw_cycles(axes: Any, comparison: Comparison) -> str:
             layouts.setdefault(row.offset or "", []).append(row)
     ordered = sorted(layouts.values(), key=lambda rows: -(rows[0].measured or 0.0))
     measured = [rows[0].measured for rows in ordered]
-    places = range(len(ordered))
-    estimated = [(y, rows[0].cycles) for y, rows in zip(places, ordered, strict=True) if rows[0].cycles]
-    axes.scatter(measured, places, s=46, zorder=3, color=_FRONT, label="measured")
+    estimated = [(rows[0].cycles, y) for y, rows in enumerate(ordered) if rows[0].cycles]
+    axes.scatter(measured, range(len(ordered)), s=46, zorder=3, color=_FRONT, label="measured")
     axes.scatter(
-        [x for _, x in estimated], [y for y, _ in estimated], s=46, zorder=2, facecolors="none",
+        [x for x, _ in estimated], [y for _, y in estimated], s=46, zorder=2, facecolors="none",
         edgecolors=_OTHER, marker="s", label="estimated",
     )  # fmt: skip
-    for y, x in estimated:
+    for x, y in estimated:
         axes.plot((x, measured[y]), (y, y), color=_LINE, linewidth=1, zorder=1)
     labels = ["\n".join([*_titles(rows), f"{rows[0].bytes:,} bytes"]) for rows in ordered]
-    axes.set_yticks(places, list(map(xml_text, labels)), fontsize=7.5, parse_math=False)
+    axes.set_yticks(range(len(ordered)), list(map(xml_text, labels)), fontsize=7.5, parse_math=False)
     axes.set_xlim(left=0)
     axes.set_xlabel("cycles of one pass of a block")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return f"{comparison.problem} on {comparison.measured_on}"
 
 
 def _draw_costs(axes: Any, comparison: Comparison) -> str:
     """Bytes against wavefronts, with the Pareto front; the title."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     points: dict[tuple[int, float], list[Row]] = {}
     for row in comparison.rows:
         if row.bytes is not None and row.weighted_wavefronts is not None:
             points.setdefault((row.bytes, row.weighted_wavefronts), []).append(row)
-    _draw(axes, points)
-    weighted = any(r.wavefronts != r.weighted_wavefronts for rows in points.values() for r in rows)
-    axes.set_xlabel("bytes")
-    axes.set_ylabel("wavefronts, weighted" if weighted else "wavefronts")
-    return f"{comparison.problem} on {comparison.target}; blue: Pareto front"
-
-
-def _draw(axes: Any, points: dict[tuple[int, float], list[Row]]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     heights = [y for _, y in points]
     if heights and max(heights) > _LOG_FROM * max(1.0, min(heights)):
         axes.set_yscale("log")
@@ -99,27 +90,24 @@ def _draw(axes: Any, points: dict[tuple[int, float], list[Row]]) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     front = sorted(p for p, rows in points.items() if rows[0].pareto)
     axes.step(*zip(*front, strict=True), where="post", color=_LINE, linewidth=1, zorder=1)
-    for (x, y), rows in points.items():
-        on_front = rows[0].pareto
-        axes.scatter(
-            x, y, s=46, zorder=3, color=_FRONT if on_front else _OTHER, marker="o" if on_front else "s"
-        )
     axes.margins(0.12)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
     # Labels stand in one column beside the axes, in the order of the points, so that none overlap.
     ordered = sorted(points.items(), key=lambda item: (-item[0][1], item[0][0]))
-    step = 1 / max(1, len(ordered))
     for k, ((x, y), rows) in enumerate(ordered):
+        colour, marker, ink = (_FRONT, "o", _FRONT) if rows[0].pareto else (_OTHER, "s", "#333333")
+        axes.scatter(x, y, s=46, zorder=3, color=colour, marker=marker)
         axes.annotate(
             "\n".join([*_titles(rows), f"{x:,} bytes, {y:g}"]),
             parse_math=False,
-            xy=(x, y), xytext=(1.04, 1 - step * (k + 0.5)), textcoords="axes fraction", va="center",
-            fontsize=7.5, color=_FRONT if rows[0].pareto else "#333333", annotation_clip=False,
+            xy=(x, y), xytext=(1.04, 1 - (k + 0.5) / len(ordered)), textcoords="axes fraction", va="center",
+            fontsize=7.5, color=ink, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": _LINE, "linewidth": 0.5},
         )  # fmt: skip
+    weighted = any(r.wavefronts != r.weighted_wavefronts for rows in points.values() for r in rows)
+    axes.set_xlabel("bytes")
+    axes.set_ylabel("wavefronts, weighted" if weighted else "wavefronts")
+    return f"{comparison.problem} on {comparison.target}; blue: Pareto front"
 
 
 def _titles(rows: list[Row]) -> list[str]:
