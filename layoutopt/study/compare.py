@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +22,7 @@ from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
 from layoutopt.problems.answer import Arrangement, Result, Status
 from layoutopt.problems.target import target_of
+from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
@@ -97,10 +98,6 @@ class _Member:
     def dictated(self) -> bool:
         return self.unit.case.asked.is_dictated
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(tile.name for tile in self.unit.tiles)
-
     def row(self, family: str) -> Row | None:
         """Its row, or what is taken in its place; None where there is neither."""
         if self.dictated:
@@ -115,28 +112,49 @@ class _Member:
             return not self.dictated
         return any({*f.allowed_by} <= {*allowed, "none"} for f in known[family])
 
-    def alignment(self, row: Row) -> int:
-        """The least of a base at which the row's layout has its counts, and elements are aligned."""
-        given = row.alignment_bytes or 1
-        if self.dictated:
-            return max(given, self.unit.least_alignment)
-        return own_alignment(self.unit, self.found.formulas[row.offset or ""], given)
-
-    def bytes_of(self, row: Row, alignment: int, stages: int | None = None) -> int:
-        """Bytes of all stages under the layout of a row, or of so many."""
-        unit = self.unit
-        sizes: tuple[int, ...] = (row.bytes or 0,) * len(unit.copies)
-        if unit.several_sizes and row.offset is not None:
-            sizes = unit.sizes(unit.case.table(self.found.formulas[row.offset or ""]))
-        return unit.bytes_at(sizes, alignment, stages)
+    def part(self, row: Row) -> _Part:
+        """Its part of a row of all."""
+        unit, formula = self.unit, self.found.formulas[row.offset or ""]
+        alignment = max(row.alignment_bytes or 1, unit.least_alignment)
+        if not self.dictated:
+            alignment = own_alignment(unit, formula, row.alignment_bytes or 1)
+        several = unit.several_sizes
+        sizes = unit.sizes(unit.case.table(formula)) if several else (row.bytes or 0,) * len(unit.copies)
+        return _Part(unit, row, alignment, sizes)
 
 
-class _Places(NamedTuple):
-    """Bytes of all tiles; where each begins, and bytes from stage to stage of each."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tile, or tiles that share a layout, in a row of all: of one copy of each, its bytes.
 
-    bytes: int
-    bases: Sequence[int]
-    steps: Sequence[int]
+    `alignment` is the least of a base at which the layout has its counts, and elements are aligned.
+    """
+
+    unit: Unit
+    row: Row
+    alignment: int
+    sizes: tuple[int, ...]
+
+    def bytes_at(self, alignment: int, stages: int | None = None) -> int:
+        """Bytes of all stages, or of so many."""
+        return self.unit.bytes_at(self.sizes, alignment, stages)
+
+    def placed(self, base: int, step: int) -> TileOfRow:
+        """Where it lies."""
+        names, row = tuple(tile.name for tile in self.unit.tiles), self.row
+        counts = row.wavefronts or 0, row.excess or 0
+        return TileOfRow(names, row.offset or "", row.bytes or 0, base, self.unit.stages, step, *counts)
+
+    def declared_end(self, placed: TileOfRow) -> int:
+        """Where the last array ends that is declared with every pitch in full."""
+        before = (placed.stages - 1) * placed.stage_bytes
+        if self.unit.several_sizes:
+            before = self.bytes_at(self.alignment) - placed.bytes
+        return placed.base_bytes + before + (self.row.declared_bytes or 0)
+
+
+# Bytes of all tiles, and where each lies.
+_Places = tuple[int, tuple[TileOfRow, ...]]
 
 
 class _BlockRows:
@@ -182,72 +200,65 @@ class _BlockRows:
         if len(found) < len(self.members):
             return None
         title = next((m.rows[family].title for m in self.members if family in m.rows), "dictated")
-        missing = [row.reason if row.wavefronts is None else "" for row in found]
         if any(row.wavefronts is None for row in found):
             status = Status.UNKNOWN if any(r.status == Status.UNKNOWN for r in found) else Status.INFEASIBLE
-            return Row(family, title, status, self._each(missing))
-        row = self._combined(family, title, found, self._places(family, found))
+            reasons = [row.reason if row.wavefronts is None else "" for row in found]
+            return Row(family, title, status, self._each(reasons))
+        parts = [member.part(row) for member, row in zip(self.members, found, strict=True)]
+        row = self._combined(family, title, parts, self._places(family, parts))
         return row if self.limit is None or (row.bytes or 0) <= self.limit else self._within(row)
 
     def _each(self, texts: Sequence[str]) -> str:
         """The text of each tile that has one."""
-        said = zip(self.members, texts, strict=True)
-        return "; ".join(f"{', '.join(member.names)}: {text}" for member, text in said if text)
+        said = zip((m.unit.tiles for m in self.members), texts, strict=True)
+        return "; ".join(f"{', '.join(tile.name for tile in tiles)}: {text}" for tiles, text in said if text)
 
     # Where tiles lie ---------------------------------------------------------------------------
 
-    def _places(self, family: str, rows: Sequence[Row]) -> _Places:
+    def _places(self, family: str, parts: Sequence[_Part]) -> _Places:
         """Where the tiles lie: as the file says of what is in use, else as tightly as they go."""
         said = all(tile.published or tile.layout.offset for tile in self.block.tiles)
-        if family in ("in_use", "published") and said and not self.block.same_layout:
-            audit = check(self.block, target=self.gpu)
-            bases = [part.base_bytes for part in audit.tiles]
-            return _Places(audit.bytes, bases, [part.stage_bytes for part in audit.tiles])
-        return self._packed(rows)
+        if family not in ("in_use", "published") or not said or self.block.same_layout:
+            return self._packed(parts)
+        audit = check(self.block, target=self.gpu)
+        lie = zip(parts, audit.tiles, strict=True)
+        return audit.bytes, tuple(part.placed(at.base_bytes, at.stage_bytes) for part, at in lie)
 
-    def _packed(self, rows: Sequence[Row], stages: Sequence[int | None] | None = None) -> _Places:
+    def _packed(self, parts: Sequence[_Part], stages: Sequence[int | None] | None = None) -> _Places:
         """As tightly as they go, with the stages of the file or so many of each tile."""
-        parts = list(zip(self.members, rows, stages or [None] * len(rows), strict=True))
-        alignments = [member.alignment(row) for member, row, _ in parts]
-        sizes = [m.bytes_of(row, unit, n) for (m, row, n), unit in zip(parts, alignments, strict=True)]
-        total, bases = pack(self.plan, sizes, alignments)
-        steps = [rounded_up(row.bytes or 0, one) for row, one in zip(rows, alignments, strict=True)]
-        return _Places(total, [bases[i] for i in range(len(rows))], steps)
+        many = stages or [None] * len(parts)
+        sizes = [part.bytes_at(part.alignment, n) for part, n in zip(parts, many, strict=True)]
+        total, bases = pack(self.plan, sizes, [part.alignment for part in parts])
+        steps = [rounded_up(part.row.bytes or 0, part.alignment) for part in parts]
+        return total, tuple(part.placed(bases[k], steps[k]) for k, part in enumerate(parts))
 
-    def _stages(self, rows: Sequence[Row]) -> int | None:
+    def _stages(self, parts: Sequence[_Part]) -> int | None:
         """Stages that fit: of the tiles that have some, else of all."""
         if self.limit is None:
             return None
-        staged = [max(tile.stages for tile in member.unit.tiles) > 1 for member in self.members]
+        staged = [max(tile.stages for tile in part.unit.tiles) > 1 for part in parts]
         staged = staged if any(staged) else [True for _ in staged]
         for n in range(1, _MAX_STAGES + 1):
-            if self._packed(rows, [n if some else 1 for some in staged]).bytes > self.limit:
+            if self._packed(parts, [n if some else 1 for some in staged])[0] > self.limit:
                 return n - 1
         return _MAX_STAGES
 
     # Rows of all -------------------------------------------------------------------------------
 
-    def _combined(self, family: str, title: str, rows: Sequence[Row], places: _Places) -> BlockRow:
+    def _combined(self, family: str, title: str, parts: Sequence[_Part], places: _Places) -> BlockRow:
         """One row of all tiles: what adds up is added, what a block has is that of all bytes."""
-        block, members = self.block, list(zip(self.members, rows, strict=True))
+        block, rows, (size, tiles) = self.block, [part.row for part in parts], places
         statuses, reason = {row.status for row in rows}, ""
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))
-        if status == Status.OPTIMAL and family != "none":
-            sizes = [member.bytes_of(row, 1) for member, row in members]
-            if pack(self.plan, sizes, [1] * len(sizes))[0] < places.bytes:
-                status, reason = str(Status.FEASIBLE), _ALIGNED
-        alignment = max(member.alignment(row) for member, row in members)
+        tight, _ = pack(self.plan, [part.bytes_at(1) for part in parts], [1] * len(parts))
+        if status == Status.OPTIMAL and family != "none" and tight < size:
+            status, reason = str(Status.FEASIBLE), _ALIGNED
+        alignment = max(part.alignment for part in parts)
         fits = occupancy(
-            places.bytes, alignment, block.threads, self.gpu, block.target,
+            size, alignment, block.threads, self.gpu, block.target,
             other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
         )  # fmt: skip
-        tiles = tuple(
-            TileOfRow(
-                member.names, row.offset or "", row.bytes or 0, base, member.unit.stages, step,
-                row.wavefronts or 0, row.excess or 0,
-            )
-            for (member, row), base, step in zip(members, places.bases, places.steps, strict=True)
-        )  # fmt: skip
+        ends = [part.declared_end(tile) for part, tile in zip(parts, tiles, strict=True)]
         return BlockRow(
             family,
             title,
@@ -255,8 +266,8 @@ class _BlockRows:
             reason,
             self._each([row.offset or "" for row in rows]),
             self._each([row.label for row in rows]),
-            places.bytes,
-            max(self._declared(rows, places), places.bytes),
+            size,
+            max(*ends, size),
             alignment,
             ways=None if any(row.ways is None for row in rows) else max(row.ways or 0 for row in rows),
             by_hardware=_sum([row for row in rows if row.by_hardware is not None], "by_hardware"),
@@ -265,18 +276,8 @@ class _BlockRows:
             accesses=tuple(access for row in rows for access in row.accesses),
             tiles=tiles,
             **{field: _sum(rows, field) for field in _ADDED},
-            **room(fits) | {"pipeline_stages": self._stages(rows)},
+            **room(fits) | {"pipeline_stages": self._stages(parts)},
         )
-
-    def _declared(self, rows: Sequence[Row], places: _Places) -> int:
-        """To the end of the last array, declared with every pitch in full."""
-        ends = []
-        for member, row, base, step in zip(self.members, rows, places.bases, places.steps, strict=True):
-            before = (member.unit.stages - 1) * step
-            if member.unit.several_sizes:
-                before = member.bytes_of(row, member.alignment(row)) - (row.bytes or 0)
-            ends.append(base + before + (row.declared_bytes or 0))
-        return max(ends)
 
     # The budget --------------------------------------------------------------------------------
 
@@ -284,7 +285,7 @@ class _BlockRows:
         """The best of the row's families within the budget, where the row itself is beyond it."""
         needs = f"{row.bytes:,} bytes with {row.excess:,} excess wavefronts, and {self.limit:,} are there"
         if row.pipeline_stages:
-            needs += f"; {row.pipeline_stages} stage{'s' * (row.pipeline_stages > 1)} fit"
+            needs += f"; {count_text(row.pipeline_stages, 'stage')} fit"
         nothing = Row(row.family, row.title, Status.INFEASIBLE, needs, row.offset, bytes=row.bytes)
         families = self._families(row.family)
         if not families:
@@ -292,13 +293,11 @@ class _BlockRows:
         found = self._arranged(families)
         if not found.tiles or found.bytes is None:
             return msgspec.structs.replace(nothing, status=found.status)
-        rows = [
-            member.found.solved_row(row.family, row.title, part.result)
-            for member, part in zip(self.members, found.tiles, strict=True)
-        ]
-        bases = [part.base_bytes for part in found.tiles]
-        places = _Places(found.bytes, bases, [part.stage_bytes for part in found.tiles])
-        within = self._combined(row.family, row.title, rows, places)
+        parts, tiles = [], []
+        for member, at in zip(self.members, found.tiles, strict=True):
+            parts.append(member.part(member.found.solved_row(row.family, row.title, at.result)))
+            tiles.append(parts[-1].placed(at.base_bytes, at.stage_bytes))
+        within = self._combined(row.family, row.title, parts, (found.bytes, tuple(tiles)))
         return msgspec.structs.replace(within, status=found.status, reason=f"without the limit {needs}")
 
     def _families(self, family: str) -> tuple[str, ...]:
