@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -143,6 +143,8 @@ def solved(
     *,
     share: float = 1.0,
     progress: Progress = lambda _: None,
+    known: Result | None = None,
+    indexed: bool = True,
 ) -> Solved:
     """Solve a problem whose lanes are known, or become so.
 
@@ -152,6 +154,8 @@ def solved(
         budget: the time there is.
         share: of the time left, for the search.
         progress: called with a line of text from time to time.
+        known: the answer, where it is known.
+        indexed: index code of what is proved is counted.
 
     Raises:
         OutOfTime: the time was over before the first layout.
@@ -161,10 +165,13 @@ def solved(
     free = msgspec.structs.replace(chosen, layout=msgspec.structs.replace(chosen.layout, offset=None))
     case = case_of(free, gpu, budget=budget)
     part = budget.part(share) if share < 1 else budget
-    if case.widths:
+    if known is not None:
+        result = known
+    elif case.widths:
         result = solve(free, target=gpu, budget=part, progress=progress)
-    else:
-        result = solve_cases([case], Ask(part, progress=progress))
+    else:  # without time there is a layout, and no more
+        ask = Ask(part, progress=progress, every_layout=not budget.spent)
+        result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
     widths = chosen_widths(free, result)
     case = case_of(free, gpu, widths) if widths else case
     return Solved(case, chosen.layout, result, lanes_text(problem, chosen), widths)

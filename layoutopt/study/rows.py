@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.lower import chosen_widths, offset_formula, over_elements
-from layoutopt.engine.case import case_of
+from layoutopt.accesses.lower import offset_formula, over_elements
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
@@ -37,12 +36,12 @@ from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
 from layoutopt.search.scene import searched_families
-from layoutopt.search.solve import solve_cases, solve_widths
+from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
 from layoutopt.study.counted import Counter, best, cute_swizzles, plainly
 from layoutopt.study.edits import nearest_edit, strides_obey, strides_of
 from layoutopt.study.instruction import Instruction
-from layoutopt.study.known import with_known_lanes
+from layoutopt.study.known import solved, with_known_lanes
 
 ALL: Final = "all"
 # What is in use, and what it is most likely to be replaced by.
@@ -50,6 +49,7 @@ _ESTIMATED_FIRST: Final = ("in_use", "published", "edit", "pad", ALL)
 _NOT_ALLOWED: Final = "not allowed by the problem's layout constraints"
 # Share of the time for everything but the first search that estimates of time have at least.
 _ESTIMATE_SHARE: Final = 0.25
+_SEARCH_SHARE: Final = 0.5  # of the time left, that each search may use
 
 
 class TileRows:
@@ -73,19 +73,21 @@ class TileRows:
         known: Result | None,
     ) -> None:
         problem = with_known_lanes(problem, gpu, Budget.of_limit(time_limit), known)
-        layout = msgspec.structs.replace(problem.layout, offset=None, minimise="excess")
+        allowed = problem.layout.families or FAMILIES
+        families = (
+            problem.layout.families if problem.is_dictated else tuple(f for f in FAMILIES if f in allowed)
+        )
+        changes = {"offset": None, "minimise": "excess", "families": families}
+        layout = msgspec.structs.replace(problem.layout, **changes)
         source = msgspec.structs.replace(problem, layout=layout)
         self.gpu, self.progress = gpu, progress
-        # The search over everything may use half, the other rows the rest.
         self.budget = Budget(None if time_limit is None else 2 * time_limit)
-        self.allowed = problem.layout.families or FAMILIES
+        self.allowed = allowed
         self.in_use = problem.layout.offset
-        self.case = case_of(source, gpu, budget=self.budget)
-        self.widths: dict[str, int] | None = None  # not chosen yet
-        self.everything, self.seconds = _timed(lambda: known or self._solve(FAMILIES))
-        self.widths = chosen_widths(problem, self.everything)
-        if self.widths:
-            self.case = case_of(source, gpu, self.widths)
+        # The search over everything may use half, the other rows the rest.
+        search = partial(solved, share=_SEARCH_SHARE, progress=progress, known=known, indexed=False)
+        best, self.seconds = _timed(partial(search, source, gpu, self.budget))
+        self.case, self.everything, self.widths = best.case, best.result, best.widths
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
         rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
@@ -130,14 +132,9 @@ class TileRows:
 
     def _solve(self, families: tuple[str, ...]) -> Result:
         """The best layout of these families, as far as the problem allows them."""
-        # Without time there is a layout, and no more.
-        ask = Ask(self.budget.part(0.5), progress=self.progress, every_layout=not self.budget.spent)
-        if self.case.asked.is_dictated:
-            return solve_cases([self.case], ask)
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
-        if self.widths is None and self.case.widths:
-            return solve_widths(msgspec.structs.replace(self.case.asked, layout=layout), self.gpu, ask)
+        ask = Ask(self.budget.part(_SEARCH_SHARE), progress=self.progress, every_layout=not self.budget.spent)
         # No row tells what the index of a proof costs.
         return solve_cases([replace(self.case.constrained(layout), indexed=False)], ask)
 

@@ -27,6 +27,7 @@ from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.layout import row_major
 from layoutopt.report.comparison_text import text
 from layoutopt.report.plot import _titles
+from layoutopt.study import known as study_known
 from layoutopt.study import rows as study_rows
 from layoutopt.study.advice import recommend
 from layoutopt.study.comparison import Row
@@ -379,7 +380,8 @@ def test_what_is_known_is_not_searched_again(monkeypatch):
         asked.append(len(cases[0].asked.layout.families))
         return solve_cases(cases, ask)
 
-    monkeypatch.setattr(study_rows, "solve_cases", counted)
+    for module in (study_rows, study_known):
+        monkeypatch.setattr(module, "solve_cases", counted)
     first, searched = compare(problem), list(asked)
     assert searched.count(max(searched)) == 1
     again = compare(problem, known=solve(problem))
