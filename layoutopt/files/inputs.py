@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -19,8 +20,8 @@ from layoutopt.ground.escape import writable
 STANDARD_INPUT: Final = "-"
 _LINES: Final = (".jsonl", ".ndjson")
 _MOST: Final = MAX_FILE_BYTES + 1
-# Of a line that is too long, so many times that are read to find the next one.
-_SKIPPED_PIECES: Final = 32
+
+Over = Mapping[str, Sequence[Value]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Input:
 
 def inputs(
     paths: Iterable[str | Path],
-    over: Mapping[str, Sequence[Value]] | None = None,
+    over: Over = None,
     standard_input: BinaryIO | None = None,
 ) -> Iterator[Input]:
     """Every problem that files, folders and names of the catalogue hold; what is wrong stops nothing else.
@@ -60,7 +61,12 @@ def inputs(
         if str(path) == STANDARD_INPUT and standard_input is not None:
             yield from _of_stream(standard_input, STANDARD_INPUT, over)
         elif os.path.isdir(path):
-            yield from _of_folder(Path(path), over)
+            found = files(Path(path))
+            if not found:
+                wrong = ProblemFileError("", "no problem file in this folder")
+                yield Input(writable(str(path)), error=wrong)
+            for inside in found:
+                yield from _of_file(inside, over)
         else:
             yield from _of_file(path, over)
 
@@ -74,77 +80,40 @@ def files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _of_folder(folder: Path, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
-    found = files(folder)
-    if not found:
-        yield Input(writable(str(folder)), error=ProblemFileError("", "no problem file in this folder"))
-    for path in found:
-        yield from _of_file(path, over)
-
-
-def _of_file(path: str | Path, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
+def _of_file(path: str | Path, over: Over) -> Iterator[Input]:
     label = writable(str(path))
-    if Path(path).suffix in _LINES:
-        try:
-            with open(path, "rb") as file:
-                yield from _of_stream(file, label, over, lines=True)
-        except OSError as error:
-            yield Input(label, error=ProblemFileError("", f"cannot read {label!r}: {error.strerror}"))
-        except ValueError:
-            yield Input(label, error=ProblemFileError("", f"{label!r} is no name of a file"))
+    if Path(path).suffix not in _LINES:
+        yield from expanded(lambda: parsed(read(path)), label, over)
         return
     try:
-        raw = parsed(read(path))
-    except ProblemFileError as error:
-        yield Input(label, error=error)
-        return
-    yield from _expanded(raw, label, over)
+        with open(path, "rb") as file:
+            yield from _of_stream(file, label, over, lines=True)
+    except OSError as error:
+        yield Input(label, error=ProblemFileError("", f"cannot read {label!r}: {error.strerror}"))
+    except ValueError:
+        yield Input(label, error=ProblemFileError("", f"{label!r} is no name of a file"))
 
 
-def _of_stream(
-    stream: BinaryIO, label: str, over: Mapping[str, Sequence[Value]] | None, *, lines: bool = False
-) -> Iterator[Input]:
+def _of_stream(stream: BinaryIO, label: str, over: Over, *, lines: bool = False) -> Iterator[Input]:
     """Problems of a stream: of its lines, if the first one is JSON by itself, else one.
 
     Each line is answered before the next one is read, so that another program may write and wait.
     """
     first = stream.readline(_MOST)
-    if lines or _is_whole(first):
-        yield from _of_lines(_lines(stream, first), label, over)
-        return
-    text = first + stream.read(_MOST - len(first))
-    *following, last = text.split(b"\n")[1:] or [b""]
-    if any(map(_is_problem, (*following, last))) and not _is_whole(text):  # the first is wrong
-        last += stream.readline(_MOST - len(last))
-        yield from _of_lines(itertools.chain((first,), following, _lines(stream, last)), label, over)
-    else:
-        yield from _of_text(text, label, over)
-
-
-def _of_lines(
-    lines: Iterable[bytes], label: str, over: Mapping[str, Sequence[Value]] | None
-) -> Iterator[Input]:
-    for number, line in enumerate(lines, 1):
+    ahead = [first]
+    if not lines and not _is_whole(first):
+        text = first + stream.read(_MOST - len(first))
+        ahead = text.splitlines(keepends=True)
+        # Lines that are problems by themselves behind a first one that is wrong.
+        if _is_whole(text) or not any(b'"accesses"' in line and _is_whole(line) for line in ahead[1:]):
+            yield from expanded(lambda: parsed(text), label, over)
+            return
+        ahead[-1] += stream.readline(_MOST)
+    for number, line in enumerate(itertools.chain(ahead, iter(lambda: stream.readline(_MOST), b"")), 1):
         if line.strip():
-            yield from _of_text(line, f"{label}, line {number}", over)
-
-
-def _lines(stream: BinaryIO, line: bytes) -> Iterator[bytes]:
-    """A line, and those that follow it; of one that is too long, more than a problem may have."""
-    while line:
-        yield line
-        pieces = 0
-        while len(line) == _MOST and not line.endswith(b"\n"):
-            if pieces == _SKIPPED_PIECES:
-                return  # it has no end
-            pieces += 1
-            line = stream.readline(_MOST)
-        line = stream.readline(_MOST)
-
-
-def _is_problem(text: bytes) -> bool:
-    """Whether a line is JSON by itself and no part of a problem that is written on several."""
-    return b'"accesses"' in text and _is_whole(text)
+            yield from expanded(partial(parsed, line), f"{label}, line {number}", over)
+        if len(line) >= _MOST:
+            return  # the rest of the line is no problem, and it may have no end
 
 
 def _is_whole(text: bytes) -> bool:
@@ -156,19 +125,11 @@ def _is_whole(text: bytes) -> bool:
     return True
 
 
-def _of_text(text: bytes, label: str, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
-    try:
-        raw = parsed(text)
-    except ProblemFileError as error:
-        yield Input(label, error=error)
-        return
-    yield from _expanded(raw, label, over)
-
-
-def _expanded(raw: Any, source: str, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
+def expanded(data: Callable[[], Any], source: str, over: Over) -> Iterator[Input]:
+    """The problems that decoded data stands for, or what is wrong with it."""
     label = source
     try:
-        for instance in templates.expand(raw, over):
+        for instance in templates.expand(data(), over):
             label = f"{source} ({instance.label})" if instance.values else source
             yield Input(label, instance.data, source=source, values=instance.values)
     except ProblemFileError as error:

@@ -11,8 +11,8 @@ import numpy as np
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.files.inputs import STANDARD_INPUT, Input, inputs
-from layoutopt.files.templates import Value, expand
+from layoutopt.files.inputs import STANDARD_INPUT, Input, expanded, inputs
+from layoutopt.files.templates import Value
 from layoutopt.ground.escape import described, shown, writable
 from layoutopt.problems import types
 from layoutopt.problems.types import Block
@@ -87,14 +87,8 @@ def items(source: Source, over: Mapping[str, Sequence[Value]] | None = None) -> 
             raise ProblemFileError("", f"expected {wanted}, got {described(source)}")
         yield from inputs([STANDARD_INPUT], over, source)
         return
-    name = source.name if isinstance(source, types.Problem | Block) else str(source.get("name", "tile"))
-    data = plain(source)
-    try:
-        for instance in expand({"name": "tile", **data}, over):
-            label = f"{name} ({instance.label})" if instance.values else name
-            yield Input(label, instance.data, source=name, values=instance.values)
-    except ProblemFileError as error:
-        yield Input(name, error=error)
+    data = {"name": "tile", **plain(source)}
+    yield from expanded(lambda: data, str(data["name"]), over)
 
 
 def checked(item: Input) -> types.Problem | Block:

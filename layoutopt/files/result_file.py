@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import evaluate, parse, to_text
+from layoutopt.expressions.grammar import coordinates, parse, tabulated, to_text
 from layoutopt.files.checks import MAX_ELEMENTS
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
@@ -75,33 +75,28 @@ def result_from_data(raw: Any) -> Result:
     result = json_data.convert({**raw, "layout": None}, Result)
     has = result.status in (Status.OPTIMAL, Status.FEASIBLE)
     if has != (layout is not None):
-        raise ProblemFileError(
-            "status", f"{result.status}, and {'no' if layout is None else 'a'} layout beside it"
-        )
+        beside = f"{result.status}, and {'no' if layout is None else 'a'} layout beside it"
+        raise ProblemFileError("status", beside)
     if layout is None:
         _check_bounds(result, found=False)
         return result
     size = int(layout.table().max()) + layout.element_bytes
-    for field, given, required in (
-        ("bytes", result.bytes, size),
-        ("declared_bytes", result.declared_bytes, max(size, layout.declared_bytes)),
-        ("excess", result.excess, _total([access.excess for access in result.accesses])),
-    ):
-        if given != required:
-            raise ProblemFileError(field, f"the layout gives {required}, not {given}")
-    alignment = result.alignment_bytes
-    if alignment is None or alignment < 1 or alignment & (alignment - 1) or alignment > MAX_BYTES:
-        raise ProblemFileError("alignment_bytes", f"expected a power of two, given {alignment}")
+    total = _total([access.excess for access in result.accesses])
+    required = {"bytes": size, "declared_bytes": max(size, layout.declared_bytes), "excess": total}
+    for field, value in required.items():
+        if (given := getattr(result, field)) != value:
+            raise ProblemFileError(field, f"the layout gives {value}, not {given}")
+    alignment = result.alignment_bytes or 0
+    if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_BYTES:
+        raise ProblemFileError("alignment_bytes", f"expected a power of two, given {result.alignment_bytes}")
     _check_bounds(result, found=True)
     _check_offset(layout, result.offset)
     for k, access in enumerate(result.accesses):
         if access.bank_conflicts < 0:
             raise ProblemFileError(f"accesses[{k}].bank_conflicts", f"{access.bank_conflicts} are none")
         if _total([access.ideal, access.excess]) != _total([access.wavefronts]) or access.excess < 0:
-            raise ProblemFileError(
-                f"accesses[{k}].excess",
-                f"{access.wavefronts} wavefronts, {access.ideal} of them ideal, are not {access.excess} more",
-            )
+            apart = f"{access.ideal} of them ideal, are not {access.excess} more"
+            raise ProblemFileError(f"accesses[{k}].excess", f"{access.wavefronts} wavefronts, {apart}")
     return msgspec.structs.replace(result, layout=layout)
 
 
@@ -141,13 +136,12 @@ def _check_offset(layout: Layout, text: str | None) -> None:
     """Check that the text is the layout's formula, or another one of the same table."""
     if text == to_text(element_expression(layout)):
         return
-    grids = np.indices(layout.shape, dtype=np.int64, sparse=True)
-    env = {f"x{d}": grid for d, grid in enumerate(grids)}
+    grids = coordinates(layout.shape)
     try:
-        values = evaluate(parse(text or "", frozenset(env)), env)
+        values = tabulated(parse(text or "", frozenset(grids)), layout.shape)
     except ExpressionError as error:
         raise ProblemFileError("offset", error.reason) from None
-    if (np.broadcast_to(values, layout.shape) != layout.element_offset(*grids)).any():
+    if (values != layout.element_offset(*grids.values())).any():
         raise ProblemFileError("offset", f"{shown(text or '')} is not what the layout gives")
 
 
@@ -184,9 +178,8 @@ def arrangement_from_data(raw: Any) -> Arrangement:
         if arrangement.bytes != end:
             raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
         if any(alignment % (part.result.alignment_bytes or 1) for part in placed) or alignment < 1:
-            raise ProblemFileError(
-                "alignment_bytes", f"expected a multiple of those of the tiles, got {alignment}"
-            )
+            expected = f"expected a multiple of those of the tiles, got {alignment}"
+            raise ProblemFileError("alignment_bytes", expected)
     return msgspec.structs.replace(arrangement, tiles=tuple(placed))
 
 
@@ -196,22 +189,13 @@ def _check_place(part: PlacedTile, field: str) -> None:
     if part.tiles != tuple(place.tile for place in part.places) or not part.tiles:
         raise ProblemFileError(f"{field}.places", f"expected one of each of {', '.join(part.tiles)}")
     for k, place in enumerate(part.places):
-        for name in ("base_bytes", "stages", "stage_bytes", "bytes"):
-            least, given = 0 if name == "base_bytes" else 1, getattr(place, name)
-            if not least <= given <= MAX_BYTES:
-                raise ProblemFileError(
-                    f"{field}.places[{k}].{name}", f"expected {least} to {MAX_BYTES}, got {given}"
-                )
-        if place.stages > 1 and place.stage_bytes < place.bytes:
-            raise ProblemFileError(
-                f"{field}.places[{k}].stage_bytes",
-                f"one stage takes {place.bytes} bytes, the next begins after {place.stage_bytes}",
-            )
+        step = place.bytes if place.stages > 1 else 1  # stages do not lie in one another
+        for name, least in (("base_bytes", 0), ("stages", 1), ("bytes", 1), ("stage_bytes", step)):
+            if not least <= (given := getattr(place, name)) <= MAX_BYTES:
+                expected = f"expected {least} to {MAX_BYTES}, got {given}"
+                raise ProblemFileError(f"{field}.places[{k}].{name}", expected)
     bases = tuple(place.base_bytes for place in part.places)
-    for name, expected in (
-        ("base_bytes", bases[0]),
-        ("bases_bytes", bases),
-        ("stage_bytes", max(place.stage_bytes for place in part.places)),
-    ):
-        if getattr(part, name) != expected:
-            raise ProblemFileError(f"{field}.{name}", f"expected {expected}, as `places` has it")
+    stage = max(place.stage_bytes for place in part.places)
+    for name, value in (("base_bytes", bases[0]), ("bases_bytes", bases), ("stage_bytes", stage)):
+        if getattr(part, name) != value:
+            raise ProblemFileError(f"{field}.{name}", f"expected {value}, as `places` has it")

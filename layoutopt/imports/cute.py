@@ -20,14 +20,13 @@ import ast
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.fit import fit, join
-from layoutopt.expressions.grammar import Const, Node, Op, to_text
+from layoutopt.expressions.grammar import Const, Op, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 
@@ -60,10 +59,8 @@ def thread_values(text: str, tile: Sequence[int]) -> IntArray:
     threads, values = parts
     place = threads[:, None] + values[None, :]
     if place.max() >= math.prod(tile):
-        raise ProblemFileError(
-            "--tile",
-            f"the layout reaches element {int(place.max())} of {math.prod(tile)}",
-        )
+        wrong = f"the layout reaches element {int(place.max())} of {math.prod(tile)}"
+        raise ProblemFileError("--tile", wrong)
     return np.stack(np.unravel_index(place, tuple(tile), order="F"), axis=-1).astype(np.int64)
 
 
@@ -77,12 +74,12 @@ def modes(text: str) -> list[IntArray]:
     if not colon or ":" in stride_text:
         raise _wrong(text, "expected shape:stride")
     shape, stride = _tree(shape_text, text), _tree(stride_text, text)
-    if isinstance(shape, int) and isinstance(stride, int):
-        shape, stride = (shape,), (stride,)
-    if isinstance(shape, int) or isinstance(stride, int) or len(shape) != len(stride):
-        raise _wrong(text, "shape and stride are not alike")
     if _product(shape) > MAX_VALUES:
         raise _wrong(text, f"more than {MAX_VALUES} values")
+    if isinstance(shape, int) or isinstance(stride, int):
+        return [_mode(shape, stride, text)]
+    if len(shape) != len(stride):
+        raise _wrong(text, "shape and stride are not alike")
     return [_mode(s, d, text) for s, d in zip(shape, stride, strict=True)]
 
 
@@ -129,33 +126,8 @@ def _wrong(text: str, reason: str) -> ProblemFileError:
 # Shared memory ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Swizzle:
-    """`Sw<bits, base, shift>` of element offsets."""
-
-    bits: int
-    base: int
-    shift: int
-
-    @property
-    def source(self) -> int:
-        """The lowest bit that is read."""
-        return self.base + max(0, self.shift)
-
-    @property
-    def target(self) -> int:
-        """The lowest bit that is flipped."""
-        return self.base - min(0, self.shift)
-
-    def __call__(self, offset: IntArray) -> IntArray:
-        """Each offset with its target bits flipped."""
-        digit = (offset >> self.source) & ((1 << self.bits) - 1)
-        return offset ^ (digit << self.target)
-
-    def text(self, offset: Node) -> Node:
-        """The formula of `__call__`."""
-        digit = Op("%", (Op("//", (offset, Const(1 << self.source))), Const(1 << self.bits)))
-        return join("^", [offset, Op("*", (digit, Const(1 << self.target)))])
+Swizzle = tuple[int, int, int]
+"""How many bits, the lowest that is read, and the lowest that is flipped, of element offsets."""
 
 
 def is_swizzled(text: str) -> bool:
@@ -189,31 +161,29 @@ def offsets(text: str, tile: Sequence[int], element_bytes: int) -> tuple[IntArra
             f"the modes of the layout have {'x'.join(str(len(part)) for part in parts)} elements, "
             f"the tile {'x'.join(map(str, tile))}",
         )
-    table = np.zeros(tuple(tile), np.int64)
-    for dim, part in enumerate(parts):
-        table += part.reshape([-1 if d == dim else 1 for d in range(len(tile))])
+    table = np.asarray(sum(np.ix_(*parts)), np.int64)
     if table.max() >= 1 << 40:
         raise ProblemFileError("", f"the layout reaches element {int(table.max())}")
     _check_apart(table)
     formula = fit(table, {f"x{d}": extent for d, extent in enumerate(tile)})
-    if formula is not None and swizzle is not None:
-        formula = simplify(swizzle.text(formula), {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile)})
-    return (table if swizzle is None else swizzle(table)), None if formula is None else to_text(formula)
+    if swizzle is not None:
+        bits, source, target = swizzle
+        table = table ^ (table >> source & (1 << bits) - 1) << target
+        if formula is not None:
+            digit = Op("%", (Op("//", (formula, Const(1 << source))), Const(1 << bits)))
+            flipped = join("^", [formula, Op("*", (digit, Const(1 << target)))])
+            formula = simplify(flipped, {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile)})
+    return table, None if formula is None else to_text(formula)
 
 
 def _check_apart(table: IntArray) -> None:
     """No two elements lie in one place; a swizzle, which permutes places, changes nothing about that."""
-    flat = table.reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    same = np.flatnonzero(np.diff(flat[order]) == 0)
-    if len(same):
-        first, second = (
-            ", ".join(str(int(x)) for x in np.unravel_index(order[same[0] + k], table.shape)) for k in (0, 1)
-        )
-        raise ProblemFileError(
-            "",
-            f"the layout puts ({first}) and ({second}) in one place, {int(flat[order[same[0]]])} elements in",
-        )
+    places, counts = np.unique(table, return_counts=True)
+    if (counts > 1).any():
+        place = int(places[counts.argmax()])
+        first, second = (", ".join(map(str, at)) for at in np.argwhere(table == place)[:2].tolist())
+        wrong = f"the layout puts ({first}) and ({second}) in one place, {place} elements in"
+        raise ProblemFileError("", wrong)
 
 
 def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
@@ -240,4 +210,4 @@ def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
         base -= unit
     if bits > 20 or base > 30 or abs(shift) > 40 or abs(shift) < bits:
         raise ProblemFileError("", f"Sw<{head[1]},{head[2]},{head[3]}> is no swizzle that is read here")
-    return (Swizzle(bits, base, shift) if bits else None), start[2]
+    return ((bits, base + max(0, shift), base - min(0, shift)) if bits else None), start[2]

@@ -23,11 +23,14 @@ from layoutopt.expressions.fit import fit_threads, guard
 from layoutopt.expressions.grammar import to_text
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.hardware.operations import Operation, parse_operation
+from layoutopt.hardware.operations import parse_operation
 
 LANES: Final = 32
 MAX_LINES: Final = 1 << 20
 MAX_SITES: Final = 256  # accesses that a problem file may have
+
+
+_Address = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Record(Struct):
@@ -35,11 +38,15 @@ class Record(Struct):
 
     access: str
     op: str
-    warp: int
+    warp: Annotated[int, Meta(ge=0)]
     sequence: Annotated[int, Meta(ge=0)]
-    byte_address: list[Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]]
-    active: str
+    byte_address: Annotated[list[_Address], Meta(min_length=LANES, max_length=LANES)]
+    active: Annotated[str, Meta(pattern=r"^(0x)?[0-9a-fA-F]{1,8}$")]
     bytes: int | None = None
+
+
+Site = list[tuple[int, Record]]
+"""The records of one place in the source, with their lines."""
 
 
 def accesses(
@@ -57,51 +64,33 @@ def accesses(
         ProblemFileError: a line is no record, an address is no element, or the addresses of a site follow no
             formula.
     """
-    sites: dict[str, list[tuple[int, Record]]] = {}
+    sites: dict[str, Site] = {}
     json_data.prepare(Record)
     decoder = msgspec.json.Decoder(Record)
+    warps, trips = -(-threads // LANES), 0
+    longest: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if number > MAX_LINES:
-            raise ProblemFileError(
-                "", f"more than {MAX_LINES} records; record one block and fewer iterations"
-            )
+            wrong = f"more than {MAX_LINES} records; record one block and fewer iterations"
+            raise ProblemFileError("", wrong)
         if not line.strip():
             continue
         record = json_data.line(line, decoder, number)
-        if len(record.byte_address) != LANES:
-            raise ProblemFileError(
-                f"line {number}", f"byte_address must have {LANES} entries, not {len(record.byte_address)}"
-            )
-        sites.setdefault(record.access, []).append((number, record))
+        site = sites.setdefault(record.access, [])
         if len(sites) > MAX_SITES:
-            raise ProblemFileError(
-                f"line {number}, access", f"more than {MAX_SITES} sites; record those of one tile"
-            )
+            wrong = f"more than {MAX_SITES} sites; record those of one tile"
+            raise ProblemFileError(f"line {number}, access", wrong)
+        before = longest.get(record.access, 0)
+        longest[record.access] = max(before, record.sequence + 1)
+        trips += longest[record.access] - before
+        # No block has iterations of so many warps most of which have no record.
+        if trips * warps > MAX_LINES:
+            raise ProblemFileError(f"line {number}", f"sequence numbers reach {record.sequence}; too many")
+        site.append((number, record))
     if not sites:
         raise ProblemFileError("", "no records")
-    _check_trips(sites.values(), -(-threads // LANES))
     block = _Block(table, element_bytes, threads)
     return [block.access(name, records) for name, records in sites.items()]
-
-
-def _check_trips(sites: Iterable[list[tuple[int, Record]]], warps: int) -> None:
-    """Refuse iterations of so many warps that no recorded block has, most of them without a record."""
-    total = 0
-    for records in sites:
-        number, last = max(records, key=lambda r: r[1].sequence)
-        total += (last.sequence + 1) * warps
-        if total > MAX_LINES:
-            raise ProblemFileError(f"line {number}", f"sequence numbers reach {last.sequence}; too many")
-
-
-def _mask(text: str, place: str) -> BoolArray:
-    try:
-        mask = int(text, 16)
-    except ValueError:
-        mask = -1
-    if not 0 <= mask < 1 << LANES:
-        raise ProblemFileError(f"{place}, active", f"expected a mask such as '0xffffffff', got {text[:40]!r}")
-    return np.array([mask >> lane & 1 for lane in range(LANES)], bool)
 
 
 class _Block:
@@ -112,44 +101,37 @@ class _Block:
         self.offsets = np.sort(table, axis=None)
         self.elements: IntArray = np.argsort(table, axis=None).astype(np.int64)
 
-    def access(self, name: str, records: list[tuple[int, Record]]) -> dict[str, Any]:
+    def access(self, name: str, records: Site) -> dict[str, Any]:
         """The access of one site."""
         op, width = records[0][1].op, records[0][1].bytes
         operation = parse_operation(op, width, f"line {records[0][0]}, op")
-        warps, trips = -(-self.threads // LANES), max(record.sequence for _, record in records) + 1
+        addressed = 8 * operation.matrices or LANES  # lanes that give an address
+        warps, trips = -(-self.threads // LANES), 1 + max(record.sequence for _, record in records)
         flat, active = np.zeros((trips, warps, LANES), np.int64), np.zeros((trips, warps, LANES), bool)
         for number, record in records:
-            place = f"line {number}"
+            place, at = f"line {number}", (record.sequence, record.warp)
             if (record.op, record.bytes) != (op, width):
-                raise ProblemFileError(
-                    f"{place}, op", f"site {name!r} was {op!r} before and is {record.op!r} here"
-                )
-            if not 0 <= record.warp < warps:
-                reason = f"warp {record.warp} is not in a block of {self.threads} threads"
-                raise ProblemFileError(place, reason)
-            mask, at = _mask(record.active, place), (record.sequence, record.warp)
-            elements = self._at(np.array(record.byte_address, np.int64), mask, operation, place)
+                wrong = f"site {name!r} was {op!r} before and is {record.op!r} here"
+                raise ProblemFileError(f"{place}, op", wrong)
+            if record.warp >= warps:
+                wrong = f"warp {record.warp} is not in a block of {self.threads} threads"
+                raise ProblemFileError(place, wrong)
             if active[at].any():
-                raise ProblemFileError(
-                    place, f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
-                )
-            flat[at], active[at] = elements, mask
+                wrong = f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
+                raise ProblemFileError(place, wrong)
+            active[at] = int(record.active, 16) >> np.arange(LANES) & 1
+            flat[at] = self._at(record, active[at] & (np.arange(LANES) < addressed), place)
         by_thread = np.moveaxis(flat, 0, -1).reshape(-1, trips)[: self.threads]
         taking = np.moveaxis(active, 0, -1).reshape(-1, trips)[: self.threads]
-        index, where = self._formulas(name, by_thread, taking, 8 * operation.matrices or LANES)
-        return {
-            "name": name,
-            "op": op,
-            **({"bytes": width} if width is not None else {}),
-            "index": index,
-            **({"for": {"i": trips}} if trips > 1 else {}),
-            **({"where": where} if where is not None else {}),
-        }
+        index, where = self._formulas(name, by_thread, taking, addressed)
+        found: dict[str, Any] = {"name": name, "op": op, "bytes": width, "index": index}
+        found |= {"for": {"i": trips} if trips > 1 else None, "where": where}
+        return {field: value for field, value in found.items() if value is not None}
 
-    def _at(self, addresses: IntArray, mask: BoolArray, operation: Operation, place: str) -> IntArray:
-        """The row-major index of the element at each active address."""
+    def _at(self, record: Record, used: BoolArray, place: str) -> IntArray:
+        """The row-major index of the element at each address that is used."""
+        addresses = np.array(record.byte_address, np.int64)
         at = np.minimum(np.searchsorted(self.offsets, addresses), len(self.offsets) - 1)
-        used = mask & (np.arange(LANES) < 8 * operation.matrices) if operation.matrices else mask
         wrong = used & (self.offsets[at] != addresses)
         if wrong.any():
             lane, size = int(wrong.argmax()), self.element_bytes

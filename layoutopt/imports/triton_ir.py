@@ -21,7 +21,7 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import linear_bases, thread_values
-from layoutopt.imports.triton_moves import PACKED, Launch, Moved, access, addressed_pairs
+from layoutopt.imports.triton_moves import Launch, Moved, access
 from layoutopt.imports.triton_shared import offsets
 from layoutopt.imports.triton_text import parse
 from layoutopt.imports.triton_views import Values, View, along, part, reshaped, transposed, whole
@@ -47,7 +47,6 @@ _MATRIX: Final = {"warp_group_dot": "wgmma", "tc_gen5_mma": "tcgen05", "tc_gen5_
 _MOVES: Final = {
     "local_store": "store",
     "local_load": "load",
-    "local_load_packed_transposed": PACKED,
     "async_copy_global_to_local": "cp.async",
     "buffer_load_to_local": "cp.async",
 }
@@ -406,8 +405,6 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
         layout = parse(f"{aliases}\n{text}")
         # The warps of a partition of a specialised kernel are not those of the module.
         own = replace(launch, warps=len(within) // launch.lanes)
-        if kind == PACKED:
-            within = addressed_pairs(within, layout.integer("opIdx"), own)
         if within.shape[-1] != view.elements.ndim or (within >= view.elements.shape).any():
             lines = "x".join(map(str, buffer.shape))
             raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")

@@ -28,7 +28,6 @@ ROW_BYTES: Final = 16
 TR_LANES: Final = 16  # lanes between which ds_read_b64_tr_b16 and b8 exchange elements
 TR_BYTES: Final = 8  # that each of them addresses and receives
 _DIRECT_WIDTHS: Final = (16, 12, 4)
-PACKED: Final = "load of packed pairs"  # whose access is by ds_read_b64_tr_b4
 # An operation, and the places in the tile that each thread addresses, one after another.
 _Found = tuple[str, IntArray]
 
@@ -86,9 +85,7 @@ def access(name: str, kind: str, moved: Moved, launch: Launch) -> dict[str, Any]
     """
     shape, found = moved.table.shape, None
     direct = kind == "cp.async" and device(launch.target).has("load.lds")
-    if kind == PACKED:
-        found = _packed(moved)
-    elif direct:
+    if direct:
         found = _direct(moved, launch)
     elif kind == "load":
         found = _matrices(moved, launch, "ldmatrix") or _transposing(moved, launch)
@@ -99,7 +96,7 @@ def access(name: str, kind: str, moved: Moved, launch: Launch) -> dict[str, Any]
         index = index_of(starts, shape, launch.lanes)
         if index is not None:
             return {"name": name, "op": op, **index}
-        if direct or kind == PACKED:
+        if direct:
             raise ProblemFileError("", f"no formula gives the elements that lanes address by {op}")
     known = [w for w in WIDTHS if kind not in ("load", "store") or launch.has(kind, w)]
     width = _width(moved, known)
@@ -156,45 +153,6 @@ def _transposing(moved: Moved, launch: Launch) -> _Found | None:
     if (along != starts[..., None] + np.arange(values)).any() or not moved.whole(starts, values):
         return None
     return f"ds_read_b64_tr_b{8 * moved.size}", starts.reshape(launch.warps * launch.lanes, -1)
-
-
-def addressed_pairs(held: IntArray, operand: int, launch: Launch) -> IntArray:
-    """The bytes that lanes address by ds_read_b64_tr_b4, of elements of 4 bits that are packed across k.
-
-    A lane holds 16 elements along k, packed along it, of one row or column; of 16 lanes, each addresses
-    those of all 16 rows or columns at one k.
-
-    Args:
-        held: the operand's bytes by thread and register, packed along k: int64, (threads, registers, 2).
-        operand: 0 or 1 of the product.
-        launch: the module's.
-
-    Returns:
-        int64, shape (threads, registers, 2), bytes as they are packed in shared memory.
-
-    Raises:
-        ProblemFileError: the operand is not held as the instruction delivers it.
-    """
-    along = 1 - operand
-    pieces = held.reshape(launch.warps, launch.lanes // TR_LANES, TR_LANES, -1, TR_BYTES, 2)
-    first = pieces[:, :, :1, :, :1]
-    steps = np.zeros((TR_LANES, 1, TR_BYTES, 2), np.int64)
-    steps[..., along] = np.arange(TR_BYTES)
-    steps[..., 1 - along] = np.arange(TR_LANES)[:, None, None]
-    if (pieces != first + steps).any():
-        raise ProblemFileError("", "an operand of packed pairs that ds_read_b64_tr_b4 does not deliver")
-    found = np.zeros_like(pieces)
-    found[..., along] = 2 * first[..., along] + np.arange(TR_LANES)[:, None, None]
-    found[..., 1 - along] = first[..., 1 - along] // 2 + np.arange(TR_BYTES)
-    return found.reshape(held.shape)
-
-
-def _packed(moved: Moved) -> _Found:
-    """Loads by ds_read_b64_tr_b4, of the bytes that lanes address."""
-    starts = starts_of(moved.coordinates, moved.table.shape, TR_BYTES)
-    if starts is None or not moved.whole(starts, TR_BYTES):
-        raise ProblemFileError("", "packed pairs that do not lie 8 bytes together")
-    return "ds_read_b64_tr_b4", starts
 
 
 def _matrices(moved: Moved, launch: Launch, op: str) -> _Found | None:

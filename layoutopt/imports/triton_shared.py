@@ -132,7 +132,7 @@ def _nvmma(layout: PrintedLayout, tile: Vector) -> list[Vector]:
     if rank > 2 and transposed:
         raise wrong("nvmma_shared with transposed = true is read for two dimensions")
     if layout.fields.get("fp4Padded"):
-        raise wrong(f"nvmma_shared with {layout.spelt('fp4Padded')} leaves gaps between elements of 4 bits")
+        raise wrong("nvmma_shared with fp4Padded leaves gaps between elements of 4 bits")
     if width not in (0, 32, 64, 128) or bits not in (8, 16, 32, 64):
         raise wrong("nvmma_shared is read for 0, 32, 64 and 128 bytes and elements of 8, 16, 32 and 64 bits")
     # The dimension that lies contiguous, and the others from fast to slow.

@@ -7,10 +7,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from layoutopt.errors import ProblemFileError
 
+T = TypeVar("T")
 Vector = tuple[int, ...]
 
 # Gluon's names, and how the compiler spells them.
@@ -51,7 +55,6 @@ _GLUON: Final = {
     "cta_split_num": "CTASplitNum",
     "cta_order": "CTAOrder",
 }
-_OF_GLUON: Final = {printed: name for name, printed in _GLUON.items()}
 # What the compiler spells as one kind only does; `ctaLayout` holds registers and warps.
 _COMPILER: Final = {
     "versionMajor": "version",
@@ -77,6 +80,9 @@ _FIELDS: Final = {
 _OF_BLOCKS: Final = ("CTAsPerCGA", "CTASplitNum", "CTAOrder", "CGALayout", "block")
 
 
+_Size = Annotated[int, Meta(ge=0, le=1 << 20)]
+
+
 @dataclass(frozen=True)
 class PrintedLayout:
     """A layout as parsed.
@@ -84,41 +90,34 @@ class PrintedLayout:
     Attributes:
         kind: the compiler's name of it.
         fields: under the compiler's names, `version`, `transposed` and `warp` whatever the kind.
-        gluon: Gluon printed it.
     """
 
     kind: str
     fields: dict[str, Any]
-    gluon: bool = False
 
-    def spelt(self, name: str) -> str:
-        """A field as whoever printed the layout spells it."""
-        return _OF_GLUON.get(_canonical(name), _canonical(name)) if self.gluon else name
-
-    def _get(self, name: str) -> Any:
+    def read(self, name: str, kind: type[T]) -> T:
+        """The value of a field, which is of this type."""
         if name not in self.fields:
-            raise wrong(f"{self.kind} without {self.spelt(name)}")
-        return self.fields[name]
+            raise wrong(f"{self.kind} without {name}")
+        try:
+            return msgspec.convert(self.fields[name], kind)
+        except msgspec.ValidationError as error:
+            raise wrong(f"{name} of {self.kind}: {error}") from None
 
     def layout(self, name: str) -> PrintedLayout:
         """A layout."""
-        value = self._get(name)
+        value = self.fields.get(name)
         if not isinstance(value, PrintedLayout):
             raise wrong(f"{name} of {self.kind} is no layout")
         return value
 
     def integer(self, name: str) -> int:
         """An integer; true and false are 1 and 0."""
-        value = self._get(name)
-        if not isinstance(value, int):
-            raise wrong(f"{name} of {self.kind} is no integer")
-        return value
+        return self.read(name, int)
 
     def integers(self, name: str, count: int | None) -> list[int]:
         """Integers from 0 on, `count` of them."""
-        value = self._get(name)
-        if not isinstance(value, list) or not all(isinstance(v, int) and 0 <= v < 1 << 20 for v in value):
-            raise wrong(f"{name} of {self.kind} is no list of integers")
+        value: list[int] = self.read(name, list[_Size])
         if count is not None and len(value) != count:
             raise wrong(f"{name} has {len(value)} entries for a tile of {count} dimensions")
         return value
@@ -132,27 +131,18 @@ class PrintedLayout:
 
     def power(self, name: str) -> int:
         """A power of two; 0 is none."""
-        value = self.integer(name)
-        if value < 1 or value & (value - 1) or value > 1 << 20:
-            raise wrong(f"{name} is a power of two, not {value}")
-        return value
+        return _powers(name, [self.read(name, _Size)])[0]
 
     def powers(self, name: str, count: int) -> list[int]:
         """Powers of two, `count` of them."""
-        values = self.integers(name, count)
-        if not all(v and v & (v - 1) == 0 for v in values):
-            raise wrong(f"{name} are powers of two, not {values}")
-        return values
+        return _powers(name, self.integers(name, count))
 
     def vectors(self, name: str, rank: int) -> list[Vector]:
-        """Vectors of `rank` integers from 0 on."""
-        value = self._get(name)
-        if not isinstance(value, list) or not all(
-            isinstance(v, list) and len(v) == rank and all(isinstance(x, int) and x >= 0 for x in v)
-            for v in value
-        ):
+        """Vectors of `rank` integers from 0 on; none where the field is empty."""
+        found: list[Vector] = self.read(name, list[tuple[_Size, ...]])
+        if any(len(vector) != rank for vector in found):
             raise wrong(f"{name} of {self.kind} is no list of vectors of {rank} integers")
-        return [tuple(v) for v in value]
+        return found
 
     def bases(self, name: str, rank: int) -> list[Vector]:
         """Vectors of `rank` integers; none where the field is missing."""
@@ -170,9 +160,17 @@ class PrintedLayout:
 
     def version(self) -> int:
         """The major version, 0 where there is none."""
-        if isinstance(self._get("version"), int):
-            return self.integer("version")
-        return next(iter(self.integers("version", None)), 0)
+        found: int | list[int] = self.read("version", _Version)
+        return found if isinstance(found, int) else next(iter(found), 0)
+
+
+_Version: Any = int | list[_Size]
+
+
+def _powers(name: str, values: list[int]) -> list[int]:
+    if not all(value and value & (value - 1) == 0 for value in values):
+        raise wrong(f"{name}: powers of two are expected, not {', '.join(map(str, values))}")
+    return values
 
 
 def parse(text: str) -> PrintedLayout:
@@ -199,38 +197,33 @@ def _check_fields(layout: PrintedLayout) -> None:
         raise wrong(f"{layout.kind!r} is none of {', '.join(_FIELDS)}")
     needed, others = (text.split() for text in _FIELDS[layout.kind])
     parent = layout.fields.get("parent")
-    if isinstance(parent, PrintedLayout) and parent.kind == "blocked" and "kWidth" in needed:
-        needed.remove("kWidth")
-        others.append("kWidth")
+    if isinstance(parent, PrintedLayout):
+        _check_fields(parent)
+        if parent.kind == "blocked" and "kWidth" in needed:
+            needed.remove("kWidth")
+            others.append("kWidth")
     known = [name for choice in needed for name in choice.split("|")] + others
-    read = {_canonical(name) for name in known} | set(_OF_BLOCKS)
     missing = [
-        " or ".join(layout.spelt(name) for name in choice.split("|"))
+        choice.replace("|", " or ")
         for choice in needed
         if not any(_canonical(name) in layout.fields for name in choice.split("|"))
     ]
-    unknown = [layout.spelt(name) for name in layout.fields if name not in read]
+    unknown = layout.fields.keys() - {_canonical(name) for name in known} - set(_OF_BLOCKS)
     faults = [f"without {', '.join(missing)}"] if missing else []
     if unknown:
-        faults.append(f"with unknown {', '.join(unknown)} (known: {', '.join(map(layout.spelt, known))})")
+        faults.append(f"with unknown {', '.join(sorted(unknown))} (known: {', '.join(known)})")
     if faults:
         raise wrong(f"{layout.kind} {' and '.join(faults)}")
-    if isinstance(parent, PrintedLayout):
-        _check_fields(parent)
 
 
-_PADS: Final = re.compile(r"#(?:ttg|triton_gpu)\.padded_shared\s*<\s*\[([\d:+,\s]*)\]\s*\{")
-
-
-def _pads(pairs: str) -> str:
-    """The call for `#ttg.padded_shared<[32:+4, 64:+8] {...}>`, whose pads stand before its fields."""
-    listed = re.sub(r"(\d+)\s*:\s*\+\s*(\d+)", r"[\1, \2]", pairs)
-    return f"padded_shared(interval_padding_pairs=[{listed}], "
+# The pads of `#ttg.padded_shared<[32:+4, 64:+8] {...}>` stand before its fields.
+_PADS: Final = re.compile(r"(padded_shared\s*<)\s*\[([\d\[\],\s]*)\]\s*\{")
 
 
 def _layout(source: str, aliases: dict[str, PrintedLayout]) -> PrintedLayout:
     """MLIR's `#ttg.kind<{...}>` becomes a call, as Gluon prints; Python's parser reads both."""
-    python = re.sub(_PADS, lambda match: _pads(*match.groups()), source.strip())
+    python = re.sub(r"(\d+)\s*:\s*\+\s*(\d+)", r"[\1, \2]", source.strip())
+    python = re.sub(_PADS, r"\1{interval_padding_pairs=[\2], ", python)
     python = re.sub(r"#(?:ttg|triton_gpu|ttng)\.(\w+)\s*<\s*\{", r"\1(", python)
     python = re.sub(r"\}(\s*,\s*alignment\s*=\s*\d+)?\s*>", r"\1)", python).replace("#", "")
     python = re.sub(r"=\s*\{([^{}]*)\}", r"= fields(\1)", python)
@@ -260,7 +253,7 @@ def _layout(source: str, aliases: dict[str, PrintedLayout]) -> PrintedLayout:
                 if isinstance(inner := fields.get("warp"), PrintedLayout):
                     fields = {**fields, "warp": [], **inner.fields}
                 _check_one_block(fields)
-                return PrintedLayout(_KINDS.get(name, name), fields, name in _KINDS)
+                return PrintedLayout(_KINDS.get(name, name), fields)
         raise wrong(f"cannot read {(ast.get_source_segment(python, node) or '')[:60]!r}")
 
     layout = read(tree)

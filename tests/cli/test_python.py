@@ -178,7 +178,7 @@ def test_arguments_that_are_none_are_said():
     result = layoutopt.solve(other)
     with pytest.raises(ProblemFileError, match="the result is of 'tile', not of 'p'"):
         layoutopt.emit(problem, result)
-    with pytest.raises(ProblemFileError, match=r"made for \(8, 8\), not for \(32, 32\)"):
+    with pytest.raises(ProblemFileError, match=r"made for a tile of shape \(8, 8\), not \(32, 32\)"):
         layoutopt.check(problem, result)
     with pytest.raises(ProblemFileError, match="expected an expression, a layout or a table, got 3"):
         layoutopt.check(problem, 3)

@@ -116,7 +116,7 @@ def test_boxes_of_8_byte_elements():
 
 def test_gaps_between_4_bit_elements_are_refused_by_name():
     text = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2, fp4_padded=True)"
-    with pytest.raises(ProblemFileError, match="fp4_padded"):
+    with pytest.raises(ProblemFileError, match="fp4Padded"):
         triton_shared.offsets(text, (8, 128))
 
 
@@ -191,11 +191,11 @@ def test_wrong_cute_text(text, reason):
     [
         ("", "no text"),
         ("hello", "cannot read 'hello'"),
-        ("BlockedLayout(size_per_thread=[1, 8])", "blocked without threads_per_warp, warps_per_cta, order"),
+        ("BlockedLayout(size_per_thread=[1, 8])", "blocked without threadsPerWarp, warpsPerCTA, order"),
         ("#ttg.amd_wmma<{version = 2, warpsPerCTA = [2, 2]}>", "amd_wmma without isTranspose"),
         ("#ttg.amd_wmma<{version = 2, isTranspose = true}>", "amd_wmma without warpsPerCTA or ctaLayout"),
         ("#ttg.amd_wmma<{version = 2, isTranspose = true, warpsPerCTA = [2, 1], ctaLayout = {warp = [[1, 0]]}}>", "warpsPerCTA and ctaLayout"),
-        ("AMDWMMALayout(version=2, transposed=True)", "without warps_per_cta or warp_bases"),
+        ("AMDWMMALayout(version=2, transposed=True)", "without warpsPerCTA or ctaLayout"),
         ("#ttg.amd_mfma<{version = 3, instrShape = [16, 16, 16]}>", "amd_mfma without warpsPerCTA, isTransposed"),
         ("#ttg.nvidia_mma<{}>", "nvidia_mma without versionMajor, warpsPerCTA, instrShape"),
         ("#ttg.dot_op<{opIdx = 0, parent = #ttg.nvidia_mma<{instrShape = [16, 8]}>, kWidth = 2}>", "nvidia_mma without versionMajor, warpsPerCTA"),
@@ -293,7 +293,7 @@ def test_lanes_that_take_no_part(tmp_path):
     ("lines", "message"),
     [
         (["{"], "line 1: "),
-        ([record(byte_address=[0] * 31)], "line 1: byte_address must have 32 entries, not 31"),
+        ([record(byte_address=[0] * 31)], "line 1, byte_address: expected `array` of length >= 32"),
         ([record(byte_address=[2] * 32)], "line 1, byte_address[0]: byte 2 is where no 4-byte element"),
         ([record(byte_address=[1000] * 32)], "line 1, byte_address[0]: byte 1000"),
         ([record(warp=3)], "line 1: warp 3 is not in a block of 32 threads"),
@@ -497,7 +497,7 @@ def test_wrong_tiled_copies(text, reason):
         ("cute", "Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),
         ("cute", "Sw<3,3,3> o 0 o (8,64):(64,2)", "puts (0, 32) and (1, 0) in one place, 64 elements in"),
         ("cute", "(8,64):(0,1)", "puts (0, 0) and (1, 0) in one place"),
-        ("triton", "#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 8, order = [1, 0]}>", "vec is a power of two"),
+        ("triton", "#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 8, order = [1, 0]}>", "vec: powers of two are expected, not 3"),
         ("triton", "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 1]}>", "no order of 2"),
         ("triton", "#ttg.nvmma_shared<{swizzlingByteWidth = 48, transposed = false, elementBitWidth = 16}>", "is read for"),
         ("triton", "#ttg.shared_linear<{offset = [[0, 1], [0, 1]]}, alignment = 16>", "2 bases"),

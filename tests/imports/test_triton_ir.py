@@ -6,7 +6,7 @@ import pytest
 from command import layoutopt
 from written import access_from
 
-from layoutopt import check, solve
+from layoutopt import check
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.imports.triton_ir import problems
@@ -377,34 +377,6 @@ def test_operands_of_8_bits_are_read_across_their_rows():
     # Lane l of 16 addresses 8 columns of row l // 2.
     assert load["op"] == "ds_read_b64_tr_b8"
     assert load["index"][0].startswith("lane // 32 * 16 + lane // 2 % 8")
-
-
-@pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
-def test_packed_pairs_are_read_across_their_rows():
-    """As Triton 3.9 reads e2m1 that is packed along N: its swizzle serves the 16 rows of a group at once."""
-    text = CDNA4.replace("instrShape = [32, 32, 16]", "instrShape = [32, 32, 64]")
-    text = text.replace("vec = 8, perPhase = 1, maxPhase = 8", "vec = 16, perPhase = 4, maxPhase = 4")
-    text = text.replace(
-        "sizePerThread = [1, 8], threadsPerWarp = [8, 8]", "sizePerThread = [1, 16], threadsPerWarp = [16, 4]"
-    )
-    text = text.replace(
-        "OPERATION", "ttg.async_copy_global_to_local %p0, %b : tensor<256x64x!tt.ptr<i8>, #blocked>"
-    )
-    text = text.replace("64x64xf16, #flip", "256x64xi8, #flip").replace(
-        "ttg.local_load %b token %t", "amdg.local_load_packed_transposed %b"
-    )
-    text = text.replace(
-        "tensor<64x64xf16, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 8}",
-        "tensor<128x128xi8, #ttg.dot_op<{opIdx = 1, parent = #mma, kWidth = 16}",
-    )
-    (data,) = problems(text)
-    load = data["accesses"][1]
-    assert (load["op"], load["for"]) == ("ds_read_b64_tr_b4", {"i": 16})
-    assert load["index"][0].startswith("lane // 32 * 32 + lane % 16")
-    audit = check(from_data(data), data["published"]["offset"])
-    assert [(x.wavefronts, x.ideal) for x in audit.accesses][1] == (128, 128)
-    result = solve(from_data(data))
-    assert (result.excess, result.bytes) == (0, 16384)
 
 
 def test_a_file_has_so_many_layouts_and_buffers():
