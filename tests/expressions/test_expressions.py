@@ -19,26 +19,23 @@ def grid():
     return dict(zip(RANGES, (g.astype(np.int64) for g in np.meshgrid(*axes, indexing="ij")), strict=True))
 
 
+BINARY = ["+", "-", "*", "&", "|", "^", "<", "<=", ">", ">=", "==", "!=", "and", "or", "min", "max"]
+
+
 def nodes():
     leaves = st.one_of(st.builds(Const, st.integers(0, 40)), st.sampled_from([Var(n) for n in sorted(NAMES)]))
 
+    def of(symbols, *parts):
+        return st.builds(lambda symbol, *args: Op(symbol, args), st.sampled_from(symbols), *parts)
+
     def extend(inner):
-        binary = st.sampled_from(
-            ["+", "-", "*", "&", "|", "^", "<", "<=", ">", ">=", "==", "!=", "and", "or"]
-        )
-        divisor = st.builds(Const, st.integers(1, 17))
+        divisor, shift = (st.builds(Const, st.integers(*ends)) for ends in ((1, 17), (0, 3)))
         return st.one_of(
-            st.builds(lambda s, a, b: Op(s, (a, b)), binary, inner, inner),
-            st.builds(lambda s, a, b: Op(s, (a, b)), st.sampled_from(["//", "%"]), inner, divisor),
-            st.builds(
-                lambda s, a, b: Op(s, (a, b)),
-                st.sampled_from(["<<", ">>"]),
-                inner,
-                st.builds(Const, st.integers(0, 3)),
-            ),
-            st.builds(lambda s, a: Op(s, (a,)), st.sampled_from(["neg", "~", "not"]), inner),
-            st.builds(lambda a, b, c: Op("if", (a, b, c)), inner, inner, inner),
-            st.builds(lambda s, a, b: Op(s, (a, b)), st.sampled_from(["min", "max"]), inner, inner),
+            of(BINARY, inner, inner),
+            of(["//", "%"], inner, divisor),
+            of(["<<", ">>"], inner, shift),
+            of(["neg", "~", "not"], inner),
+            of(["if"], inner, inner, inner),
         )
 
     return st.recursive(leaves, extend, max_leaves=8)
@@ -116,10 +113,12 @@ def test_faults_name_the_first_position():
     with pytest.raises(ExpressionError, match="division by zero") as fault:
         evaluate(parse("5 // (a - 2)", NAMES), {"a": np.arange(4)})
     assert fault.value.position == 2
-    with pytest.raises(ExpressionError, match=r"shift outside 0\.\.62"):
-        evaluate(parse("1 << a", NAMES), {"a": np.array([63])})
-    with pytest.raises(ExpressionError, match=r"beyond 2\*\*62"):
-        evaluate(parse("a * a", NAMES), {"a": np.array([1 << 40])})
+    for text, value, said in (
+        ("1 << a", 63, r"shift outside 0\.\.62"),
+        ("a * a", 1 << 40, r"beyond 2\*\*62"),
+    ):
+        with pytest.raises(ExpressionError, match=said):
+            evaluate(parse(text, NAMES), {"a": np.array([value])})
     assert int(evaluate(parse("a + 0", NAMES), {"a": np.array([MAX_VALUE])})[0]) == MAX_VALUE
 
 
@@ -140,11 +139,8 @@ def test_refusals(text, message):
         parse(text, NAMES)
 
 
-def test_redundant_parentheses_are_no_nesting():
+def test_names_and_redundant_parentheses():
     assert parse("(" * 70 + "a" + ")" * 70, NAMES) == Var("a")
-
-
-def test_names():
     assert names(parse("a + min(b, 3)", NAMES)) == {"a", "b"}
 
 

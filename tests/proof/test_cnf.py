@@ -4,15 +4,15 @@ import random
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from oracle import toy
 from oracle.random_tiles import random_case
 from oracle.toy import every_placement
 from pysat.solvers import Solver
-from written import data_of, reads
+from written import by_lane, problem_of
 
+from layoutopt import load
 from layoutopt.accesses.trace import trace
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome
@@ -44,68 +44,53 @@ def test_row_major_xor_agrees_with_a_sat_solver(block):
         data["layout"] = {"families": ["none", "xor"]}
         problem, gpu = from_data(data), toy.toy_device(lanes, banks)
         text = row_major_question(problem, gpu, trace(problem, gpu))
-        if text is None:
-            continue
-        cnf = dimacs(text)
-        if cnf is None:
-            continue
-        result = solve(problem, target=gpu, conflict_free=True)
-        assert satisfiable(cnf) == (result.layout is not None), (seed, data)
-        verdicts.append(result.layout is not None)
+        cnf = None if text is None else dimacs(text)
+        if cnf is not None:
+            verdicts.append(solve(problem, target=gpu, conflict_free=True).layout is not None)
+            assert satisfiable(cnf) == verdicts[-1], (seed, data)
     assert len(verdicts) >= 50
     assert 3 < sum(verdicts) < len(verdicts) - 3
 
 
 def random_meetings(seed):
-    """Phases of two to four of six words, on four banks: `data` and the accesses in the form of `toy`."""
+    """Phases of two to four of six words, on four banks."""
     rng = random.Random(seed)
-    rows = [rng.sample(range(6), rng.randint(2, 4)) for _ in range(rng.randint(3, 9))]
-    accesses, plain = [], []
-    for k, row in enumerate(rows):
-        text = str(row[-1])
-        for lane, word in enumerate(row[:-1]):
-            text = f"{word} if tid == {lane} else ({text})"
-        accesses.append(reads(f"a{k}", 4, [text], where=f"tid < {len(row)}"))
-        plain.append((("load", 4, [[*row, *[None] * (4 - len(row))]]), 1))
-    data = data_of("6 f32, 4 threads", *accesses)
-    return data, plain
+    return [rng.sample(range(6), rng.randint(2, 4)) for _ in range(rng.randint(3, 9))]
 
 
 def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
-    verdicts = []
+    verdicts, gpu = [], toy.toy_device(4, 4)
     for seed in range(100):
-        data, plain = random_meetings(seed)
-        problem, gpu = from_data(data), toy.toy_device(4, 4)
-        lane_trace = trace(problem, gpu)
-        sets = phase_sets(lane_trace, problem.tile, gpu)
-        general = every_layout(problem.tile, gpu, lane_trace, enough=None, budget=Budget())
-        least = general.bound
+        rows = random_meetings(seed)
+        lines = (f"a{k}: load 4 [{by_lane(row)}]; where tid < {len(row)}" for k, row in enumerate(rows))
+        problem = problem_of("6 f32, 4 threads", *lines)
+        lanes = trace(problem, gpu)
+        general = every_layout(problem.tile, gpu, lanes, enough=None, budget=Budget())
+        least, sets = general.bound, phase_sets(lanes, problem.tile, gpu)
         assert general.free.excess == least, seed
-        assert satisfiable(dimacs(question(sets, lane_trace, problem.tile, None))) == (least == 0), seed
+        assert satisfiable(dimacs(question(sets, lanes, problem.tile, None))) == (least == 0), seed
         if seed < 30:
+            plain = [(("load", 4, [[*row, *[None] * (4 - len(row))]]), 1) for row in rows]
             assert every_placement(6, plain, 4, 4)[0] == least, seed
         verdicts.append(least == 0)
     assert 20 < sum(verdicts) < 80
 
 
 def test_a_sat_solver_refutes_a_swizzle_of_rows_columns_and_diagonals():
-    problem = load(ROOT / "problems/basics/diagonals_32x32_f32.json")
-    gpu = device("sm_90")
-    text = row_major_question(problem, gpu, trace(problem, gpu))
-    assert not satisfiable(dimacs(text, "no swizzle"))
+    problem, gpu = load("diagonals_32x32_f32"), device("sm_90")
+    assert not satisfiable(dimacs(row_major_question(problem, gpu, trace(problem, gpu)), "no swizzle"))
 
 
 @pytest.mark.parametrize("count", range(1, 12))
 def test_at_most_one_of_any_size(count):
-    for forced in (0, 1, 2):
+    for forced in range(min(3, count + 1)):
         model = Model()
         literals = [model.boolean() for _ in range(count)]
         model.at_most_one(literals)
-        chosen = np.random.default_rng(count).permutation(count)[:forced]
-        for k in chosen:
+        for k in np.random.default_rng(count).permutation(count)[:forced]:
             model.clause([literals[k]])
-        assert satisfiable(dimacs(model.to_text())) == (len(chosen) < 2)
-        assert (model.solve(Budget()).outcome is not Outcome.INFEASIBLE) == (len(chosen) < 2)
+        assert satisfiable(dimacs(model.to_text())) == (forced < 2)
+        assert (model.solve(Budget()).outcome is not Outcome.INFEASIBLE) == (forced < 2)
 
 
 def test_sums_are_refused():

@@ -10,7 +10,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from written import data_of, reads
+from written import data_of, reads, saved
 
 from layoutopt import Status, solve
 from layoutopt.cli.commands import main
@@ -122,89 +122,63 @@ def problem(names):
     return data
 
 
-class Commands:
-    """The command line, in a folder of its own; a refusal is one line that names a feature."""
-
-    def __init__(self, folder, names):
-        self.folder, self.names = folder, names
-        self.problem = self.path("problem.json")
-        (folder / "problem.json").write_text(json.dumps(problem(names)))
-        self.refused = {}
-
-    def path(self, name):
-        return str(self.folder / name)
-
-    def __call__(self, *arguments):
-        """What a command prints; None where it refuses."""
-        outcome = CliRunner().invoke(main, [*arguments])
-        error = outcome.exception
-        if outcome.exit_code in (0, 1) and (error is None or isinstance(error, SystemExit)):
-            return outcome.stdout
-        assert isinstance(error, SystemExit | LayoutoptError), (arguments, error)
-        text = outcome.stderr.strip().splitlines()[-1] if isinstance(error, SystemExit) else str(error)
-        assert "\n" not in text
-        assert any(re.search(FEATURES[name][1], text) for name in self.names), (arguments, text)
-        self.refused[arguments[0]] = text
-        return None
-
-    def data(self, *arguments):
-        printed = self(*arguments, "--json")
-        return None if printed is None else json.loads(printed)
+def asked(names, *arguments):
+    """What a command prints; None where it refuses in one line that names a feature."""
+    outcome = CliRunner().invoke(main, [*map(str, arguments)])
+    error = outcome.exception
+    if outcome.exit_code in (0, 1) and (error is None or isinstance(error, SystemExit)):
+        return outcome.stdout
+    assert isinstance(error, SystemExit | LayoutoptError), (arguments, error)
+    text = outcome.stderr.strip().splitlines()[-1] if isinstance(error, SystemExit) else str(error)
+    assert "\n" not in text
+    assert any(re.search(FEATURES[name][1], text) for name in names), (arguments, text)
+    return None
 
 
-def excess_in(code):
-    return float(re.search(r"([0-9.]+) excess wavefronts", code)[1])
-
-
-def check_one_tile(run, solved, names):
-    """Every command on what `solve` found."""
-    result, table = run.path("result.json"), run.path("table.npy")
-    (run.folder / "result.json").write_text(json.dumps(solved))
-    audit = run.data("check", run.problem, "--table", table)
-    assert (audit["excess"], audit["bytes"]) == (solved["excess"], solved["bytes"])
-    assert audit["weighted_excess"] == solved["weighted_excess"]
-    counts = [[a["name"], a["wavefronts"], a["ideal"], a["bank_conflicts"]] for a in solved["accesses"]]
-    assert [
-        [a["name"], a["wavefronts"], a["ideal"], a["bank_conflicts"]] for a in audit["accesses"]
-    ] == counts
-    code = run("emit", result, "--problem", run.problem)
-    assert excess_in(code) == solved["excess"]
-    if run("emit", result, "--problem", run.problem, "--self-test") is None:
-        assert {"any", "uniform"} & set(names)
-    compared = run.data("compare", run.problem)
-    if compared is not None and not FIRST & set(names):
-        (row,) = [row for row in compared["rows"] if row["family"] == "all"]
-        assert (row["excess"], row["bytes"]) == (solved["excess"], solved["bytes"])
-    explained = run.data("explain", run.problem)
-    if explained is not None:
-        assert explained["excess"] == solved["excess"]
-        assert explained["conflict_free"] in ((solved["excess"] == 0), None)
-    shown = run.data("show", run.problem, "--layout", "solved")
-    if shown is not None:
-        accesses = {a["name"]: a["wavefronts"] for a in solved["accesses"]}
-        drawn = shown["pictures"][-1]
-        assert drawn["access_wavefronts"] == accesses[shown["access"]]
+def counts(answer):
+    return [[a["name"], a["wavefronts"], a["ideal"], a["bank_conflicts"]] for a in answer["accesses"]]
 
 
 @pytest.mark.parametrize("names", [*ALONE, *PAIRS], ids="+".join)
 def test_features_work_together_or_are_refused_by_name(names, tmp_path):
-    run = Commands(tmp_path, names)
-    solved = run.data("solve", run.problem, "--table", run.path("table.npy"))
+    path, table = saved(tmp_path, "problem.json", problem(names)), tmp_path / "table.npy"
+
+    def data(command, *arguments):
+        printed = asked(names, command, path, *arguments, "--json")
+        return None if printed is None else json.loads(printed)
+
+    solved = data("solve", "--table", table)
     if solved is None:
         return
     assert solved["status"] in ("optimal", "feasible"), solved["reason"]
     if "tiles" in names:
         assert [a["op"] for tile in solved["tiles"] for a in tile["result"]["accesses"]]
         return
-    check_one_tile(run, solved, names)
+    excess = solved["excess"]
+    audit = data("check", "--table", table)
+    for field in ("excess", "bytes", "weighted_excess"):
+        assert audit[field] == solved[field]
+    assert counts(audit) == counts(solved)
+    emitted = ("emit", saved(tmp_path, "result.json", solved), "--problem", path)
+    assert float(re.search(r"([0-9.]+) excess wavefronts", asked(names, *emitted))[1]) == excess
+    if asked(names, *emitted, "--self-test") is None:
+        assert {"any", "uniform"} & set(names)
+    compared, explained, shown = data("compare"), data("explain"), data("show", "--layout", "solved")
+    if compared is not None and not FIRST & set(names):
+        (row,) = [row for row in compared["rows"] if row["family"] == "all"]
+        assert (row["excess"], row["bytes"]) == (excess, solved["bytes"])
+    if explained is not None:
+        assert (explained["excess"], explained["conflict_free"] in (excess == 0, None)) == (excess, True)
+    if shown is not None:
+        (wavefronts,) = [a["wavefronts"] for a in solved["accesses"] if a["name"] == shown["access"]]
+        assert shown["pictures"][-1]["access_wavefronts"] == wavefronts
 
 
 def test_conflicts_of_weight_0_are_conflicts():
     """They cost nothing, so that no search looks at them; but a layout with them is not free of conflicts."""
-    data = data_of("4x32 f32, 2 threads; families none", "a: store 4 [tid % 4, 0]; weight 0")
-    found = solve(from_data(data))
+    problem = from_data(data_of("4x32 f32, 2 threads; families none", "a: store 4 [tid % 4, 0]; weight 0"))
+    found = solve(problem)
     assert found.status is Status.OPTIMAL
-    assert "optimal: 1 excess wavefronts remain, proved best as weighted;" in report(from_data(data), found)
-    refused = solve(from_data(data), conflict_free=True)
-    assert refused.status is Status.UNKNOWN
-    assert "weight 0" in refused.reason
+    assert "optimal: 1 excess wavefronts remain, proved best as weighted;" in report(problem, found)
+    refused = solve(problem, conflict_free=True)
+    assert (refused.status, "weight 0" in refused.reason) == (Status.UNKNOWN, True)
