@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.isa.listing import Instruction
@@ -21,18 +21,9 @@ from layoutopt.kernels.isa.operands import (
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value
-from layoutopt.kernels.program import Forget, Memory, Operand, Space
+from layoutopt.kernels.program import Memory, Operand, Space
 
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
-Kind = Literal["load", "store", "atomic", "copy", "ldmatrix", "stmatrix"]
-# The profiler's total of wavefronts, and of instructions, which generic ones do not enter.
-_COUNTED: Final[Mapping[str, Mapping[str, dict[str, Any]]]] = {
-    space: {
-        "load": {"counter": "ld", "executed": "ld" if space == "shared" else None},
-        "store": {"counter": "st", "executed": "st" if space == "shared" else None},
-    }
-    for space in ("shared", "generic")
-}
 
 
 def _width(one: Instruction) -> int:
@@ -43,11 +34,6 @@ def _is_place(text: str) -> bool:
     return text.startswith(("[", "desc["))
 
 
-def _data(one: Instruction) -> list[str]:
-    """Operands that are neither predicates nor addresses."""
-    return [text for text in one.operands if not is_predicate(text) and not _is_place(text)]
-
-
 def _place(one: Instruction, space: Space) -> Source:
     """The address: the first operand in brackets, of 64 bits outside shared and local memory."""
     text = next((text for text in one.operands if _is_place(text)), None)
@@ -56,33 +42,51 @@ def _place(one: Instruction, space: Space) -> Source:
     return address(text, wide=space in ("global", "generic"))
 
 
-def _memory(place: Source, kind: Kind, space: Space, width: int, **fields: Any) -> Memory:
+def _memory(place: Source, kind: Any, space: Space, width: int, **fields: Any) -> Memory:
     """What an instruction does at an address."""
     return Memory(kind, space, width, places=len(place.operands), place=place.value, **fields)
 
 
-def _moves(kind: Literal["load", "store"], space: Space) -> Builder:
-    """A load, or a store of one operand."""
+def _load(one: Instruction, place: Source, space: Space, **fields: Any) -> Built:
+    width = _width(one)
+    action = _memory(place, "load", space, width, signed=one.has("S8", "S16"), **fields)
+    return Built(action, place.operands, registers(one.operands[0], max(1, width // 4)))
+
+
+def _counted(kind: str, counter: str, space: Space, width: int) -> dict[str, Any]:
+    """The profiler's total of wavefronts, and of instructions, which generic ones do not enter."""
+    if space not in ("shared", "generic"):
+        return {}
+    executed = counter if space == "shared" else None
+    return {"operation": Operation(kind, width), "counter": counter, "executed": executed}
+
+
+def _loads(space: Space) -> Builder:
+    return lambda one: _load(one, _place(one, space), space, **_counted("load", "ld", space, _width(one)))
+
+
+def _constant(one: Instruction) -> Built:
+    if one.has("IL", "IS", "ISL"):
+        raise UnreadableOperand("an indexed bank")
+    bank, place = constant_place(one.operands[1])
+    return _load(one, place, "constant", bank=bank)
+
+
+def _stores(space: Space) -> Builder:
+    """A store of one operand."""
 
     def build(one: Instruction) -> Built:
-        width, place, data = _width(one), _place(one, space), _data(one)
-        counted = _COUNTED.get(space, {}).get(kind, {})
-        if counted:
-            counted = {**counted, "operation": Operation(kind, width)}
+        width, place = _width(one), _place(one, space)
+        (data,) = (text for text in one.operands if not is_predicate(text) and not _is_place(text))
         count = max(1, width // 4)
-        signed = kind == "load" and one.has("S8", "S16")
-        action = _memory(place, kind, space, width, signed=signed, **counted)
-        if kind == "load":
-            return Built(action, place.operands, registers(one.operands[0], count))
-        if len(data) != 1:
-            raise UnreadableOperand("a store of another form")
-        cells: tuple[Operand, ...] = registers(data[0], count) or (values.ZERO,) * count
+        cells: tuple[Operand, ...] = registers(data, count) or (values.ZERO,) * count
+        action = _memory(place, "store", space, width, **_counted("store", "st", space, width))
         return Built(action, (*place.operands, *cells))
 
     return build
 
 
-def _matrices(kind: Literal["ldmatrix", "stmatrix"], counter: str) -> Builder:
+def _matrices(kind: str, counter: str) -> Builder:
     def build(one: Instruction) -> Built:
         if not one.has("M88", "MT88"):
             raise UnreadableOperand("matrices of another shape")
@@ -90,65 +94,77 @@ def _matrices(kind: Literal["ldmatrix", "stmatrix"], counter: str) -> Builder:
         place = _place(one, "shared")
         operation = Operation(kind, 16, count, one.has("MT88"))
         action = _memory(place, kind, "shared", 16, operation=operation, counter=counter)
-        cells = registers(one.operands[0], count) if kind == "ldmatrix" else ()
-        return Built(action, place.operands, cells)
+        return Built(action, place.operands, registers(one.operands[0], count) if counter == "ld" else ())
 
     return build
 
 
-def _combination(one: Instruction, width: int) -> tuple[Callable[..., Value] | None, bool]:
-    """What is left in memory, out of the old content and the sources; whether the order is all one."""
-    is_signed = one.has("S32")
-    known: dict[str, tuple[Callable[..., Value], bool]] = {
-        "POPC": (lambda old: values.add(old, values.TRUE), True),
-        "ADD": (lambda old, a: values.add(old, a), True),
-        "AND": (values.both, True),
-        "OR": (values.either, True),
-        "XOR": (values.differ, True),
-        "MIN": (lambda old, a: values.least(old, a, 32, is_signed), True),
-        "MAX": (lambda old, a: values.greatest(old, a, 32, is_signed), True),
-        "EXCH": (lambda old, a: a, False),
-        "CAS": (lambda old, a, b: values.select(values.equal(old, a), b, old), False),
-    }
-    if width != 4 or one.has("F32", "F16x2", "F64"):
-        return None, False
-    return next((known[m] for m in one.modifiers if m in known), (None, False))
+# What is left in memory, out of the old content and the sources, and whether the order is all one.
+_COMBINATIONS: Final[Mapping[str, tuple[Callable[..., Value], bool]]] = {
+    "POPC": (lambda old: values.add(old, values.TRUE), True),
+    "ADD": (values.add, True),
+    "AND": (values.both, True),
+    "OR": (values.either, True),
+    "XOR": (values.differ, True),
+    "MIN": (lambda old, a: values.least(old, a, 32, False), True),
+    "MAX": (lambda old, a: values.greatest(old, a, 32, False), True),
+    "MIN.S32": (values.least, True),
+    "MAX.S32": (values.greatest, True),
+    "EXCH": (lambda old, a: a, False),
+    "CAS": (lambda old, a, b: values.select(values.equal(old, a), b, old), False),
+}
+
+
+def _shared_atomic(one: Instruction) -> Built:
+    """ATOMS: additions of 1 without a result serve lanes of one address together, others one by one."""
+    place, width = _place(one, "shared"), 8 if one.has("64") else 4
+    data = [text for text in one.operands if not is_predicate(text)][1:]
+    combine, commutes = None, False
+    if width == 4 and not one.has("F32", "F16x2", "F64"):
+        names = [f"{m}.S32" for m in one.modifiers if one.has("S32")] + list(one.modifiers)
+        combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
+    sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
+    operands, read = joined(sources)
+    action = _memory(
+        place,
+        "atomic",
+        "shared",
+        width,
+        unit_bytes=width,
+        operation=Operation("reduce" if one.has("POPC") else "atomic", width),
+        counter="atom",
+        executed="atom",
+        combine=combine and (lambda old, *parts: combine(old, *read(parts))),
+        commutes=commutes,
+        doubled=one.has("CAS", "CAST"),
+        retried=one.has("CAST"),
+    )
+    return Built(action, (*place.operands, *operands), _returned(one, width))
 
 
 def _atomic(space: Space) -> Builder:
-    """Atomics. What those on global memory return is not known; a generic one may reach shared memory.
-
-    ATOMS: additions of 1 without a result serve lanes of one address together, all others one by one.
-    """
+    """Atomics of which it is not known what they return; a generic one may reach shared memory."""
 
     def build(one: Instruction) -> Built:
-        place = _place(one, space)
-        named = [text for text in one.operands if not is_predicate(text)]
-        if space == "shared":
-            width = 8 if one.has("64") else 4
-            combine, commutes = _combination(one, width)
-            data = [word(text) for text in _data(one)[not _is_place(named[0]) :]] if combine else []
-            operands, read = joined(data)
-            counted: dict[str, Any] = {
-                "operation": Operation("reduce" if one.has("POPC") else "atomic", width),
+        place, width = _place(one, space), _width(one)
+        counted: dict[str, Any] = {}
+        if space == "generic":
+            counted = {
                 "counter": "atom",
-                "executed": "atom",
-                "combine": combine and (lambda old, *parts: combine(old, *read(parts))),
-                "commutes": commutes,
-                "retried": one.has("CAST"),
+                "operation": Operation("atomic", width) if width in (4, 8) else None,
             }
-        else:
-            width, operands, counted = _width(one), (), {}
-            if space == "generic":
-                rule = Operation("atomic", width) if width in (4, 8) else None
-                counted = {"counter": "atom", "operation": rule}
         doubled = one.has("CAS", "CAST")
         action = _memory(place, "atomic", space, width, unit_bytes=width, doubled=doubled, **counted)
-        cells = registers(named[0], width // 4) if not _is_place(named[0]) else ()
-        told = (text for text in one.operands if is_predicate(text) and not text.endswith("T"))
-        return Built(action, (*place.operands, *operands), (*cells, *told))
+        return Built(action, place.operands, _returned(one, width))
 
     return build
+
+
+def _returned(one: Instruction, width: int) -> tuple[str, ...]:
+    """Where the old content goes, and predicates."""
+    dest = next(text for text in one.operands if not is_predicate(text))
+    told = (text for text in one.operands if is_predicate(text) and not text.endswith("T"))
+    return (*(registers(dest, width // 4) if not _is_place(dest) else ()), *told)
 
 
 def _copy(one: Instruction) -> Built:
@@ -158,47 +174,23 @@ def _copy(one: Instruction) -> Built:
     return Built(_memory(place, "copy", "shared", width, operation=Operation(kind, width)), place.operands)
 
 
-def _constant(one: Instruction) -> Built:
-    width = _width(one)
-    if one.has("IL", "IS", "ISL"):
-        raise UnreadableOperand("an indexed bank")
-    bank, place = constant_place(one.operands[1])
-    action = _memory(place, "load", "constant", width, signed=one.has("S8", "S16"), bank=bank)
-    return Built(action, place.operands, registers(one.operands[0], max(1, width // 4)))
-
-
-def nothing(_: Instruction) -> Built:
-    """Neither results nor order matter."""
-    return Built(Forget())
-
-
-def _bulk(_: Instruction) -> Built:
-    """Bulk copies fill shared memory from elsewhere: none of the three counters counts them."""
-    return Built(Forget(fills=True))
-
-
 MEMORY: Final[Mapping[str, Builder]] = {
     "ATOM": _atomic("generic"),
     "ATOMG": _atomic("global"),
-    "ATOMS": _atomic("shared"),
-    "LD": _moves("load", "generic"),
+    "ATOMS": _shared_atomic,
+    "LD": _loads("generic"),
     "LDC": _constant,
     "LDCU": _constant,
-    "LDG": _moves("load", "global"),
+    "LDG": _loads("global"),
     "LDGSTS": _copy,
-    "LDL": _moves("load", "local"),
-    "LDS": _moves("load", "shared"),
+    "LDL": _loads("local"),
+    "LDS": _loads("shared"),
     "LDSM": _matrices("ldmatrix", "ld"),
     "RED": _atomic("global"),
     "REDG": _atomic("global"),
-    "ST": _moves("store", "generic"),
-    "STG": _moves("store", "global"),
-    "STL": _moves("store", "local"),
-    "STS": _moves("store", "shared"),
+    "ST": _stores("generic"),
+    "STG": _stores("global"),
+    "STL": _stores("local"),
+    "STS": _stores("shared"),
     "STSM": _matrices("stmatrix", "st"),
-    "ULDC": _constant,
-    **dict.fromkeys(("UBLKCP", "UBLKRED", "UTMALDG", "UTMAREDG", "UTMASTG"), _bulk),
-    **dict.fromkeys(
-        ("CCTL", "CCTLL", "CCTLT", "SUST", "UBLKPF", "UTMACCTL", "UTMACMDFLUSH", "UTMAPF"), nothing
-    ),
 }

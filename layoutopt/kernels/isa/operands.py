@@ -4,10 +4,11 @@ A row names what an instruction gives and takes, one letter each:
 
     results   r  a register             d  two registers       p  a predicate (PT, or none, takes it nowhere)
     sources   w  a word                 d  two words           p  a predicate, behind all others
-              a  a word without its minus sign                 b  two words without it
+              a  a word, inverted where a sign stands there     c  with X, all predicates behind the others
+              u  a word without a sign before it               h  the high word of a float of 64 bits
               f  a float of 32 bits     g  one of 64 bits: a sign and bars act on its sign bit
 
-The function of a row takes the instruction and a value a source, and returns a value a result.
+The function of a row takes the instruction and a value a source. It returns or generates a value a result.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from layoutopt.kernels.isa.listing import Instruction
@@ -24,11 +24,14 @@ from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value, constant
 from layoutopt.kernels.program import Action, Compute, Forget, Operand
 
-_REGISTER: Final = re.compile(r"(-|~|!)?(\|)?(U?R(?:\d{1,3}|Z))((?:\.[A-Z0-9_]+)*)(\|)?$")
+_PLACE: Final = re.compile(
+    r"(?P<sign>[-~!])?(?P<bar>\|)?"
+    r"(?:(?P<register>U?R(?:\d{1,3}|Z))|c\[(?P<bank>0x[0-9a-f]{1,2})\]\s?\[(?P<offset>[^\]]*)\])"
+    r"(?:\.[A-Z0-9_]+)*\|?$"
+)
 _PREDICATE: Final = re.compile(r"(!)?(U?P(?:\d|T))$")
 _INTEGER: Final = re.compile(r"-?0x[0-9a-f]{1,16}$")
 _FLOAT: Final = re.compile(r"[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|INF|QNAN|NAN)$", re.I)
-_CONSTANT: Final = re.compile(r"(-|~)?(\|)?c\[(0x[0-9a-f]{1,2})\]\s?\[([^\]]*)\](?:\.[A-Z0-9_]+)*(\|)?$")
 _PART: Final = re.compile(
     r"(?P<register>U?R(?:\d{1,3}|Z))(?:\.(?P<scale>X4|X8|X16|U32|64))?|(?P<number>-?0x[0-9a-f]{1,16})"
 )
@@ -38,15 +41,29 @@ class UnreadableOperand(Exception):
     """The operand has a form that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """What an operand says: cells or constants, and how the operand's value comes out of them."""
 
     operands: tuple[Operand, ...]
     value: Callable[..., Value]
 
 
-def _same(value: Value) -> Value:
+class Built(NamedTuple):
+    """What becomes of an instruction."""
+
+    action: Action
+    sources: tuple[Operand, ...] = ()
+    dests: tuple[str, ...] = ()
+
+
+Builder = Callable[[Instruction], Built]
+# Of the instruction and the values of its sources.
+Function = Callable[..., Value | Iterable[Value]]
+Letters = str | Callable[[Instruction], str]
+
+
+def same(value: Value) -> Value:
+    """What a plain operand has."""
     return value
 
 
@@ -62,8 +79,8 @@ def predicate(text: str) -> Source:
         raise UnreadableOperand(text)
     negated, name = match.groups()
     if name.endswith("T"):
-        return Source((constant(0 if negated else 1),), _same)
-    return Source((name,), (lambda v: values.invert(v, 1)) if negated else _same)
+        return Source((constant(0 if negated else 1),), same)
+    return Source((name,), (lambda v: values.invert(v, 1)) if negated else same)
 
 
 def register(name: str, step: int = 0) -> Operand:
@@ -76,10 +93,10 @@ def register(name: str, step: int = 0) -> Operand:
 
 def registers(text: str, count: int = 1) -> tuple[str, ...]:
     """The cells that a result of so many registers goes to; none for RZ."""
-    match = _REGISTER.match(text)
-    if match is None or match[1]:
+    match = _PLACE.match(text)
+    if match is None or match["sign"] or not match["register"]:
         raise UnreadableOperand(text)
-    cells = [register(match[3], k) for k in range(count)]
+    cells = [register(match["register"], k) for k in range(count)]
     return tuple(cell for cell in cells if isinstance(cell, str))
 
 
@@ -97,53 +114,61 @@ def number(text: str, width: int = 32) -> Value:
     return constant(struct.unpack(bits, packed)[0], width)
 
 
-def negates(text: str) -> bool:
-    """Whether a sign stands before the operand."""
-    return text.startswith("-") and not _INTEGER.match(text) and not _FLOAT.match(text)
-
-
-def word(text: str, count: int = 1) -> Source:
+def word(text: str, count: int = 1, real: bool = False) -> Source:
     """A source of 32 bits, or of 64 with a count of 2: registers, words of constant memory, or a number."""
-    if match := _REGISTER.match(text):
-        sign, bar, name, _, _ = match.groups()
+    width = 32 * count
+    match = _PLACE.match(text)
+    if match is None:
+        return Source((number(text, width),), same)
+    sign, bar, name, bank, offset = match.groups()
+    if name:
         cells = tuple(register(name, k) for k in range(count))
-    elif match := _CONSTANT.match(text):
-        sign, bar, bank, offset, _ = match.groups()
-        if not _INTEGER.match(offset):
-            raise UnreadableOperand(text)
+    elif _INTEGER.match(offset):
         cells = tuple(f"$c{int(bank, 16)}.{int(offset, 16) + 4 * k}" for k in range(count))
     else:
-        return Source((number(text, 32 * count),), _same)
-    if bar or sign not in (None, "-", "~") or (sign == "~" and count == 2):
         raise UnreadableOperand(text)
-    joined_ = values.join if count == 2 else _same
-    change = {"-": values.negate, "~": values.invert}.get(sign or "")
-    return Source(cells, joined_ if change is None else lambda *parts: change(joined_(*parts), 32 * count))
-
-
-def _real(text: str, count: int) -> Source:
-    sign = text.startswith("-") and not text[1:2].isdigit() and text[1:].upper() not in ("INF", "QNAN")
-    inner = text[1:] if sign else text
-    source = word(inner.strip("|"), count)
-    width = 32 * count
+    if (bar and not real) or sign == "!" or (sign == "~" and (real or count == 2)):
+        raise UnreadableOperand(text)
+    whole = values.join if count == 2 else same
+    if not sign and not bar:
+        return Source(cells, whole)
     top = constant(1 << (width - 1), width)
 
-    def read(*parts: Value) -> Value:
-        value = source.value(*parts)
-        if inner.startswith("|"):
-            value = values.both(value, values.invert(top, width), width)
-        return values.differ(value, top, width) if sign else value
+    def value(*parts: Value) -> Value:
+        found = whole(*parts)
+        if bar:
+            found = values.both(found, values.invert(top, width), width)
+        if sign and real:
+            return values.differ(found, top, width)
+        change = {"-": values.negate, "~": values.invert}.get(sign or "")
+        return found if change is None else change(found, width)
 
-    return Source(source.operands, read)
+    return Source(cells, value)
+
+
+def negates(text: str) -> bool:
+    """Whether a sign stands before a register or a word of constant memory."""
+    return text.startswith("-") and _PLACE.match(text) is not None
+
+
+def _without_sign(text: str) -> Source:
+    if text.startswith("-"):
+        raise UnreadableOperand(text)
+    return word(text)
+
+
+def _high_word(text: str) -> Source:
+    return word(text) if _PLACE.match(text) else Source((values.high(number(text, 64)),), same)
 
 
 _SOURCES: Final[dict[str, Callable[[str], Source]]] = {
     "w": word,
     "d": lambda text: word(text, 2),
-    "a": lambda text: word(text[negates(text) :]),
-    "b": lambda text: word(text[negates(text) :], 2),
-    "f": lambda text: _real(text, 1),
-    "g": lambda text: _real(text, 2),
+    "a": lambda text: word(f"~{text[1:]}" if negates(text) else text),
+    "u": _without_sign,
+    "h": _high_word,
+    "f": lambda text: word(text, 1, real=True),
+    "g": lambda text: word(text, 2, real=True),
     "p": predicate,
 }
 
@@ -153,10 +178,18 @@ def address(text: str, wide: bool) -> Source:
     inner = text[text.index("]") + 1 :] if text.startswith("desc[") else text
     if not (inner.startswith("[") and inner.endswith("]")):
         raise UnreadableOperand(text)
-    return place(inner[1:-1], wide)
+    return _place(inner[1:-1], wide)
 
 
-def place(inner: str, wide: bool) -> Source:
+def constant_place(text: str) -> tuple[int, Source]:
+    """`c[0x3][R5+0x10]`: the bank, and the address in it."""
+    match = _PLACE.match(text)
+    if match is None or match["sign"] or not match["bank"]:
+        raise UnreadableOperand(text)
+    return int(match["bank"], 16), _place(match["offset"], wide=False)
+
+
+def _place(inner: str, wide: bool) -> Source:
     """A sum of registers and numbers."""
     parts: list[Source] = []
     offset = 0
@@ -164,131 +197,115 @@ def place(inner: str, wide: bool) -> Source:
         match = _PART.fullmatch(text.strip())
         if match is None:
             raise UnreadableOperand(f"[{inner}]")
+        shift = {"X4": 2, "X8": 3, "X16": 4}.get(match["scale"])
         if match["number"]:
             offset += int(match["number"], 16)
         elif wide and match["scale"] != "U32":
             parts.append(word(match["register"], 2))
+        elif shift is None:
+            parts.append(word(match["register"]))
         else:
-            parts.append(_scaled(match["register"], {"X4": 2, "X8": 3, "X16": 4}.get(match["scale"], 0)))
+            by = constant(shift)
+            parts.append(Source((register(match["register"]),), lambda v, by=by: values.shift_left(v, by)))
     operands, read = joined(parts)
     width = 64 if wide else 32
     end = constant(offset, width)
     return Source((*operands, end), lambda *given: values.add(given[-1], *read(given[:-1]), width=width))
 
 
-def _scaled(name: str, shift: int) -> Source:
-    return Source((register(name),), lambda v: values.shift_left(v, constant(shift)) if shift else v)
-
-
-def constant_place(text: str) -> tuple[int, Source]:
-    """`c[0x3][R5+0x10]`: the bank, and the address in it."""
-    match = _CONSTANT.match(text)
-    if match is None or match[1]:
-        raise UnreadableOperand(text)
-    return int(match[3], 16), place(match[4], wide=False)
-
-
 def joined(
     sources: Sequence[Source],
 ) -> tuple[tuple[Operand, ...], Callable[[Sequence[Value]], list[Value]]]:
     """The operands of several sources in a row, and what gives each source's value out of theirs."""
-
     ends = list(itertools.accumulate(len(source.operands) for source in sources))
-    places = [
-        (source.value, end - len(source.operands), end) for source, end in zip(sources, ends, strict=True)
-    ]
+    places = [(one.value, end - len(one.operands), end) for one, end in zip(sources, ends, strict=True)]
 
     def read(parts: Sequence[Value]) -> list[Value]:
-        return [parts[a] if value is _same else value(*parts[a:b]) for value, a, b in places]
+        return [parts[a] if value is same else value(*parts[a:b]) for value, a, b in places]
 
     return tuple(operand for source in sources for operand in source.operands), read
 
 
-class Built(NamedTuple):
-    """What becomes of an instruction."""
+def row(
+    results: Letters,
+    sources: Letters,
+    function: Function,
+    *,
+    only: tuple[str, ...] | None = None,
+    needs: tuple[str, ...] = (),
+    unlike: tuple[str, ...] = (),
+    across: bool = False,
+) -> Builder:
+    """An instruction by its letters.
 
-    action: Action
-    sources: tuple[Operand, ...] = ()
-    dests: tuple[str, ...] = ()
+    Args:
+        results, sources: see the module; of the instruction where they are functions.
+        function: what it computes.
+        only: the modifiers that it may have; None for any.
+        needs: modifiers of which it must have one.
+        unlike: modifiers with which its results are not modelled.
+        across: the function takes the active lanes, bool of shape (warps, 32), before the values.
+    """
+
+    def build(one: Instruction) -> Built:
+        if (only is not None and not set(one.modifiers) <= set(only)) or (needs and not one.has(*needs)):
+            raise UnreadableOperand("another mode")
+        gives, takes = (text if isinstance(text, str) else text(one) for text in (results, sources))
+        if one.has(*unlike):
+            return forget(2 if "d" in gives else 1)(one)
+        left = list(one.operands)
+        told = _leading(left)
+        texts = [left.pop(0)] if gives[0] in "rd" else []
+        told += _leading(left) if not told else []
+        behind = _leading(left[::-1])[::-1]
+        left = left[: len(left) - len(behind)]
+        takes = takes.replace("c", "p" * len(behind) if one.has("X") else "")
+        count = takes.count("p")
+        if len(left) != len(takes) - count:
+            raise UnreadableOperand(f"{len(left)} sources instead of {len(takes) - count}")
+        if behind[count:] not in ([], ["!PT"], ["!UPT"]) or len(behind) < count:
+            raise UnreadableOperand(f"{len(behind)} predicates instead of {count}")
+        asked = gives.count("p")
+        if any(not name.endswith("T") for name in told[asked:]):
+            raise UnreadableOperand(f"{len(told)} predicates for results")
+        texts += [*told, *["PT"] * asked][:asked]
+        read = [_SOURCES[letter](text) for letter, text in zip(takes, [*left, *behind], strict=False)]
+        return computed(one, list(zip(gives, texts, strict=True)), read, function, across)
+
+    return build
 
 
-Builder = Callable[[Instruction], Built]
-# Of the instruction and the values of its sources.
-Function = Callable[..., Value | tuple[Value, ...]]
-
-
-class Form(NamedTuple):
-    """Operands by their roles: predicates before and behind the destination, sources, predicates behind."""
-
-    dest: str | None
-    results: list[str]
-    sources: list[str]
-    carries: list[str]
-
-
-def form_of(instruction: Instruction, has_dest: bool = True) -> Form:
-    """Sort the operands of an instruction that computes."""
-    left = list(instruction.operands)
-    results = _leading(left)
-    dest = left.pop(0) if has_dest and left else None
-    results += _leading(left) if not results else []
-    carries: list[str] = []
-    while left and is_predicate(left[-1]):
-        carries.insert(0, left.pop())
-    return Form(dest, results, left, carries)
-
-
-def _leading(operands: list[str]) -> list[str]:
-    found: list[str] = []
-    while operands and is_predicate(operands[0]):
-        found.append(operands.pop(0))
+def _leading(texts: list[str]) -> list[str]:
+    """The predicates that stand first, taken away."""
+    found = list(itertools.takewhile(is_predicate, texts))
+    del texts[: len(found)]
     return found
 
 
-def built(
-    instruction: Instruction, results: str, sources: str, function: Function, across: bool = False
-) -> Built:
-    """The step of an instruction that computes, by the letters of a row."""
-    form = form_of(instruction, results[:1] in ("r", "d"))
-    plain, count = sources.replace("p", ""), sources.count("p")
-    if len(form.sources) != len(plain):
-        raise UnreadableOperand(f"{len(form.sources)} sources instead of {len(plain)}")
-    if form.carries[count:] not in ([], ["!PT"], ["!UPT"]) or len(form.carries) < count:
-        raise UnreadableOperand(f"{len(form.carries)} predicates instead of {count}")
-    texts = [form.dest] if form.dest is not None else []
-    texts += [*form.results, *["PT"] * 2][: results.count("p")]
-    if any(not name.endswith("T") for name in form.results[results.count("p") :]):
-        raise UnreadableOperand(f"{len(form.results)} predicates for results")
-    read = [
-        _SOURCES[letter](text) for letter, text in zip(sources, [*form.sources, *form.carries], strict=False)
-    ]
-    return computed(instruction, list(zip(results, texts, strict=True)), read, function, across)
-
-
 def computed(
-    instruction: Instruction,
+    one: Instruction,
     results: Sequence[tuple[str, str]],
     sources: Sequence[Source],
     function: Function,
     across: bool = False,
 ) -> Built:
-    """The same by the letter and operand of each result, and the sources."""
+    """An instruction by the letter and operand of each result, and the sources."""
     operands, read = joined(sources)
     slots = [slot for letter, text in results for slot in _slots(letter, text)]
-    kept = [k for k, slot in enumerate(slots) if slot is not None]
-    cells = tuple(slot for slot in slots if slot is not None)
+    kept = [(k, slot) for k, slot in enumerate(slots) if slot is not None]
     wide = bool(results) and results[0][0] == "d"
 
     def run(*given: Any) -> tuple[Value, ...]:
-        active, parts = given[:across], given[across:]
-        found = function(instruction, *active, *read(parts))
-        single = (found,) if isinstance(found, Value) else found
+        found = function(one, *given[:across], *read(given[across:]))
+        parts = iter((found,) if isinstance(found, Value) else found)
         if wide:
-            single = (values.low(single[0]), values.high(single[0]), *single[1:])
-        return tuple(single[k] for k in kept)
+            first = next(parts)
+            parts = itertools.chain((values.low(first), values.high(first)), parts)
+        # What a function generates is computed as far as somebody takes it.
+        taken = list(itertools.islice(parts, kept[-1][0] + 1))
+        return tuple(taken[k] for k, _ in kept)
 
-    action = Compute(run, across) if kept or not across else Forget()
-    return Built(action, operands, cells)
+    return Built(Compute(run, across) if kept else Forget(), operands, tuple(slot for _, slot in kept))
 
 
 def _slots(letter: str, text: str) -> Sequence[str | None]:
@@ -299,44 +316,21 @@ def _slots(letter: str, text: str) -> Sequence[str | None]:
     return registers(text, count) or (None,) * count
 
 
-def row(
-    results: str,
-    sources: str,
-    function: Function,
-    *,
-    only: tuple[str, ...] | None = None,
-    unlike: tuple[str, ...] = (),
-    across: bool = False,
-) -> Builder:
-    """An instruction by its letters.
-
-    Args:
-        results, sources: see the module.
-        function: what it computes.
-        only: the modifiers that it may have; None for any.
-        unlike: modifiers with which its results are not modelled.
-        across: the function takes the active lanes, bool of shape (warps, 32), before the values.
-    """
-
-    def build(instruction: Instruction) -> Built:
-        if only is not None and not set(instruction.modifiers) <= set(only):
-            raise UnreadableOperand("another mode")
-        if instruction.has(*unlike):
-            return forget(2 if "d" in results else 1)(instruction)
-        return built(instruction, results, sources, function, across)
-
-    return build
+def forget(count: int, places: int = 1) -> Builder:
+    """Results that are not modelled, of so many registers at each of the first places that name some."""
+    return lambda one: Built(Forget(), (), written(one, count, places))
 
 
-def forget(count: int) -> Builder:
-    """Results, of so many registers, that are not modelled."""
-
-    def build(instruction: Instruction) -> Built:
-        form = form_of(instruction)
-        cells = [text for text in form.results[:2] if not text.endswith("T")]
-        if form.dest is not None and not form.dest.startswith(("[", "desc[", "0x", "SB", "gdesc")):
-            found = (register(form.dest.split(".")[0], k) for k in range(count))
-            cells += [cell for cell in found if isinstance(cell, str)]
-        return Built(Forget(), (), tuple(cells))
-
-    return build
+def written(one: Instruction, count: int, places: int = 1) -> tuple[str, ...]:
+    """Predicates before the first registers, and so many registers there, that an instruction may write."""
+    cells: list[str] = []
+    for text in one.operands:
+        name = text.split(".")[0].lstrip("-!~|").rstrip("|")
+        if is_predicate(name):
+            cells += [] if name.endswith("T") else [name]
+        elif re.fullmatch(r"U?R(\d{1,3}|Z)", name):
+            cells += registers(name, count)
+            places -= 1
+        if not places:
+            break
+    return tuple(cells)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from layoutopt.ground.budget import Budget
-from layoutopt.kernels.isa.floats import FLOATS
-from layoutopt.kernels.isa.integers import INTEGERS
-from layoutopt.kernels.isa.lanes import LANES
+from layoutopt.kernels.isa.arithmetic import ARITHMETIC
 from layoutopt.kernels.isa.listing import Function, Instruction
-from layoutopt.kernels.isa.memory import MEMORY, nothing
+from layoutopt.kernels.isa.memory import MEMORY
 from layoutopt.kernels.isa.operands import (
     Builder,
     Built,
@@ -29,7 +27,9 @@ from layoutopt.kernels.isa.operands import (
     predicate,
     register,
     registers,
+    same,
     word,
+    written,
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value, constant
@@ -57,9 +57,7 @@ SPECIAL: Final[Mapping[str, Operand]] = {
         for axis in "xyz"
     },
     "SR_LANEID": "$laneid",
-    "SRZ": values.ZERO,
-    "SR_CgaCtaId": values.ZERO,
-    "SR_CGACTAID": values.ZERO,
+    **dict.fromkeys(("SRZ", "SR_CgaCtaId", "SR_CGACTAID"), values.ZERO),
     "SR_SWINHI": constant(SHARED_WINDOW),
     **{
         f"SR_{name}MASK": Value(np.array([masks], np.uint64))
@@ -72,6 +70,15 @@ SPECIAL: Final[Mapping[str, Operand]] = {
         }.items()
     },
 }
+# What functions may change (read off compiled code): they keep the stack pointer, R2, R16 to R31 but for the
+# return address in R20 and R21, and uniform registers from UR36 on.
+_LOST_BY_CALLS: Final = (
+    *(f"R{k}" for k in range(255) if k not in (1, 2) and (not 16 <= k <= 31 or k in (20, 21))),
+    *(f"UR{k}" for k in range(36)),
+    *(f"{name}{k}" for name in ("P", "UP") for k in range(7)),
+)
+# Instructions that may change the way or touch shared memory.
+_CONTROL: Final = re.compile(r"(B|J|CALL|RET|EXIT|KILL|WARPSYNC|LD|ST|ATOM|RED|SYNC|UBLK|UTMA|TMA|USYNC)")
 
 
 def steps(function: Function, budget: Budget | None = None) -> tuple[Step, ...]:
@@ -80,65 +87,78 @@ def steps(function: Function, budget: Budget | None = None) -> tuple[Step, ...]:
     Raises:
         OutOfTime: the budget is spent.
     """
-    reader = _Reader(function)
-    return tuple(reader.step(instruction) for instruction in (budget or Budget()).each(function.instructions))
+    table = {**OPERATIONS, **_Jumps(function).table}
+    return tuple(_step(one, table) for one in (budget or Budget()).each(function.instructions))
 
 
-class _Reader:
-    """Reads instructions of one function, whose targets it knows."""
+def _step(one: Instruction, table: Mapping[str, Builder]) -> Step:
+    guard = None
+    if one.guard is not None:
+        name, negated = one.guard
+        if not name.endswith("T"):
+            guard = Guard(name, negated)
+        elif negated:
+            guard = Guard("$false")
+    opcodes = (one.opcode, one.opcode[1:]) if one.opcode.startswith("U") else (one.opcode,)
+    names = (f"{opcode}{m}" for opcode in opcodes for m in (*(f".{m}" for m in one.modifiers), ""))
+    builder = next((table[name] for name in names if name in table), None)
+    try:
+        built = builder(one) if builder is not None else _unknown(one, "")
+    except UnreadableOperand as error:
+        built = _unknown(one, f" ({error})" if str(error) else "")
+    except (IndexError, ValueError):
+        built = _unknown(one, " (its operands have another form)")
+    return Step(
+        address=one.address,
+        text=one.text,
+        action=built.action,
+        sources=built.sources,
+        dests=built.dests,
+        guard=guard,
+        place=one.place,
+    )
+
+
+def _unknown(one: Instruction, why: str) -> Built:
+    """An instruction that is not known may write the registers and predicates that it names first."""
+    counts = _CONTROL.match(one.opcode) is not None
+    text = f"{_where(one)} is an instruction that is not known{why}"
+    return Built(Forget(text, counts, fills=counts), (), written(one, 8))
+
+
+def _where(one: Instruction) -> str:
+    line = f" ({one.place.file}:{one.place.line})" if one.place is not None else ""
+    return f"{'.'.join((one.opcode, *one.modifiers))} at 0x{one.address:x}{line}"
+
+
+class _Jumps:
+    """Instructions that go to other ones of their function."""
 
     def __init__(self, function: Function) -> None:
         self._index = {one.address: k for k, one in enumerate(function.instructions)}
         self._labels = function.labels
-        jumps: dict[str, Builder] = {
-            "BRA": self._branch,
-            "JMP": self._branch,
-            "CALL": self._call,
-            "RET": lambda one: Built(Jump(None), word(one.operands[0].split()[0]).operands),
-            "BRX": self._indirect,
-            "EXIT": self._exit,
-        }
-        self._table = {**OPERATIONS, **jumps}
-        self._ends = [
-            k
-            for k, one in enumerate(function.instructions)
-            if one.opcode == "EXIT" and one.guard is None and not one.operands
-        ]
-
-    def step(self, one: Instruction) -> Step:
-        """One instruction as a step."""
-        guard = None
-        if one.guard is not None:
-            name, negated = one.guard
-            if not name.endswith("T"):
-                guard = Guard(name, negated)
-            elif negated:
-                guard = Guard("$false")
-        opcodes = (one.opcode, one.opcode[1:]) if one.opcode.startswith("U") else (one.opcode,)
-        names = [f"{opcode}{m}" for opcode in opcodes for m in (*(f".{m}" for m in one.modifiers), "")]
-        builder = next((self._table[name] for name in names if name in self._table), None)
-        try:
-            action, sources, dests = builder(one) if builder is not None else _unknown(one, "")
-        except UnreadableOperand as error:
-            action, sources, dests = _unknown(one, f" ({error})" if str(error) else "")
-        except (IndexError, ValueError):
-            action, sources, dests = _unknown(one, " (its operands have another form)")
-        return Step(
-            address=one.address,
-            text=one.text,
-            action=action,
-            sources=sources,
-            dests=dests,
-            guard=guard,
-            place=one.place,
+        self._end = next(
+            (
+                k
+                for k, one in reversed([*enumerate(function.instructions)])
+                if one.opcode == "EXIT" and one.guard is None and not one.operands
+            ),
+            None,
         )
+        self.table: dict[str, Builder] = {
+            "BRA": self._branch,
+            "BRX": self._indirect,
+            "CALL": self._call,
+            "EXIT": self._exit,
+            "JMP": self._branch,
+            "RET": lambda one: Built(Jump(None), word(one.operands[0].split()[0]).operands),
+        }
 
     def _target(self, text: str) -> int:
-        address: int | None = None
         if re.fullmatch(r"0x[0-9a-f]{1,8}", text):
-            address = int(text, 16)
-        elif match := re.fullmatch(r"`\((.*)\)", text):
-            address = self._labels.get(match[1])
+            address: int | None = int(text, 16)
+        else:
+            address = self._labels.get(text.removeprefix("`(").removesuffix(")"))
         if address not in self._index:
             raise UnreadableOperand(f"no instruction at {text}")
         return self._index[address]
@@ -146,38 +166,37 @@ class _Reader:
     def _branch(self, one: Instruction) -> Built:
         target = self._target(one.operands[-1])
         if one.has("DIV", "CONV"):
-            mask = word(one.operands[0])
             if not one.operands[0].startswith("UR"):
                 raise UnreadableOperand(one.operands[0])
-            return Built(Jump(target, mask="DIV" if one.has("DIV") else "CONV"), mask.operands)
+            mask = word(one.operands[0]).operands
+            return Built(Jump(target, mask="DIV" if one.has("DIV") else "CONV"), mask)
         if one.has("ALL"):
             raise UnreadableOperand("ALL")
         return _conditional(target, one.operands[:-1], together=one.has("ANY"))
 
     def _call(self, one: Instruction) -> Built:
         try:
-            target = None if one.has("ABS") else self._target(one.operands[-1])
+            if not one.has("ABS"):
+                return Built(Jump(self._target(one.operands[-1]), call=True))
         except UnreadableOperand:
-            target = None
-        if target is None:
-            why = f"{_where(one)} calls code that is not known"
-            return Built(Forget(why, counts=True), (), _LOST_BY_CALLS)
-        return Built(Jump(target, call=True))
+            pass
+        why = f"{_where(one)} calls code that is not known"
+        return Built(Forget(why, counts=True), (), _LOST_BY_CALLS)
 
     def _exit(self, one: Instruction) -> Built:
         """EXIT; one with a condition is a branch to one without."""
         if all(text == "PT" for text in one.operands):
             return Built(Exit())
-        if not self._ends:
+        if self._end is None:
             raise UnreadableOperand("EXIT with a condition")
-        return _conditional(self._ends[-1], one.operands)
+        return _conditional(self._end, one.operands)
 
     def _indirect(self, one: Instruction) -> Built:
         """BRX: to the sum of a register and a number, counted from the next instruction."""
         match = re.match(r"(R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", one.operands[0])
         if match is None:
             raise UnreadableOperand("a jump through a table that is not told")
-        places = tuple(self._target(f"`({label.strip()})") for label in match[3].split(","))
+        places = tuple(self._target(label.strip()) for label in match[3].split(","))
         base = constant(int(match[2], 16) + one.address + INSTRUCTION_BYTES)
         return Built(Jump(None, places=places), (register(match[1]), base))
 
@@ -189,47 +208,14 @@ def _conditional(target: int, texts: tuple[str, ...], together: bool = False) ->
     return Built(Jump(target, together, condition=condition), operands)
 
 
-# What functions may change (read off compiled code): they keep the stack pointer, R2, R16 to R31 but for the
-# return address in R20 and R21, and uniform registers from UR36 on.
-_LOST_BY_CALLS: Final = (
-    *(f"R{k}" for k in range(255) if k not in (1, 2) and (not 16 <= k <= 31 or k in (20, 21))),
-    *(f"UR{k}" for k in range(36)),
-    *(f"{name}{k}" for name in ("P", "UP") for k in range(7)),
-)
-
-
-def _where(one: Instruction) -> str:
-    line = f" ({one.place.file}:{one.place.line})" if one.place is not None else ""
-    return f"{'.'.join((one.opcode, *one.modifiers))} at 0x{one.address:x}{line}"
-
-
-# Instructions that may change the way or touch shared memory.
-_CONTROL: Final = re.compile(r"(B|J|CALL|RET|EXIT|KILL|WARPSYNC|LD|ST|ATOM|RED|SYNC|UBLK|UTMA|TMA|USYNC)")
-
-
-def _unknown(one: Instruction, why: str) -> Built:
-    """An instruction that is not known may write the registers and predicates that it names first."""
-    cells: list[str] = []
-    for text in one.operands[:3]:
-        name = text.split(".")[0].lstrip("-!~|").rstrip("|")
-        if is_predicate(name) and not name.endswith("T"):
-            cells.append(name)
-        elif re.fullmatch(r"U?R\d{1,3}", name):
-            cells += [c for c in (register(name, k) for k in range(8)) if isinstance(c, str)]
-            break
-    counts = _CONTROL.match(one.opcode) is not None
-    text = f"{_where(one)} is an instruction that is not known{why}"
-    return Built(Forget(text, counts, fills=counts), (), tuple(cells))
-
-
 def _read_special(one: Instruction) -> Built:
     """S2R, S2UR and CS2R; the latter writes a pair."""
     pairs = one.opcode == "CS2R" and not one.has("32")
-    name = one.operands[1]
+    dest, name = one.operands
     if name not in SPECIAL:
-        return Built(Forget(), (), registers(one.operands[0], 2 if pairs else 1))
-    source = Source((SPECIAL[name],), lambda value: value)
-    return computed(one, [("d" if pairs else "r", one.operands[0])], [source], lambda _, value: value)
+        return Built(Forget(), (), registers(dest, 2 if pairs else 1))
+    source = Source((SPECIAL[name],), same)
+    return computed(one, [("d" if pairs else "r", dest)], [source], lambda _, value: value)
 
 
 def _mask_moved(one: Instruction) -> Built:
@@ -244,76 +230,73 @@ def _mask_moved(one: Instruction) -> Built:
 
 def _left(one: Instruction) -> Built:
     """BREAK."""
-    names = [text for text in one.operands if re.fullmatch(r"B\d+", text)]
-    if len(names) != 1 or any(text != "PT" for text in one.operands if is_predicate(text)):
+    (name,) = (text for text in one.operands if re.fullmatch(r"B\d+", text))
+    if any(text != "PT" for text in one.operands if is_predicate(text)):
         raise UnreadableOperand("BREAK of another form")
-    return Built(Reconverge("leave", names[0]))
+    return Built(Reconverge("leave", name))
 
 
 def _warp_sync(one: Instruction) -> Built:
     masks = [text for text in one.operands if not text.startswith("`") and not is_predicate(text)]
-    mask = word(masks[0]) if masks and not one.has("ALL") else word("0xffffffff")
-    return Built(Reconverge("meet"), mask.operands)
+    whole = one.has("ALL") or not masks
+    return Built(Reconverge("meet"), word("0xffffffff" if whole else masks[0]).operands)
 
 
 def _barrier(one: Instruction) -> Built:
-    numbers = [word(text) for text in one.operands if not is_predicate(text)]
-    asked = [text for text in one.operands if is_predicate(text)]
-    how = [one.has(name) for name in ("OR", "AND", "POPC")]
-    if one.has("SYNCALL", "SCAN") or not 1 <= len(numbers) <= 2 or one.has("RED") != any(how):
+    operands, _ = joined([word(text) for text in one.operands if not is_predicate(text)])
+    how: Any = next((m for m in one.modifiers if m in ("OR", "AND", "POPC")), "")
+    if one.has("SYNCALL", "SCAN") or not 1 <= len(operands) <= 2 or one.has("RED") != bool(how):
         raise UnreadableOperand("a barrier of another form")
-    operands, _ = joined(numbers)
-    if not one.has("RED"):
+    if not how:
         return Built(Barrier(not one.has("ARV")), operands)
-    holds = predicate(asked[0])
-    reduces: Literal["OR", "AND", "POPC"] = "OR" if how[0] else "AND" if how[1] else "POPC"
-    action = Barrier(reduces=reduces, condition=holds.value)
-    return Built(action, (*operands, *holds.operands), ("$barrier",))
+    holds = predicate(next(text for text in one.operands if is_predicate(text)))
+    return Built(Barrier(reduces=how, condition=holds.value), (*operands, *holds.operands), ("$barrier",))
 
 
 def _barrier_result(one: Instruction) -> Built:
     """B2R.RESULT: what BAR.RED found, as a number and as a predicate."""
-    if not one.has("RESULT"):
-        return forget(1)(one)
-    predicates = [text for text in one.operands if is_predicate(text)] or ["PT"]
-    where = [("r", one.operands[0]), ("p", predicates[0])]
-    source = Source(("$barrier",), lambda value: value)
-    return computed(one, where, [source], lambda _, v: (v, values.invert(values.equal(v, values.ZERO), 1)))
+    told = next((text for text in one.operands if is_predicate(text)), "PT")
+    source = Source(("$barrier",), same)
+    where = [("r", one.operands[0]), ("p", told)]
+    return computed(one, where, [source], lambda _, v: (v, values.compare("ne", v, values.ZERO)))
 
 
 def _mbarrier(one: Instruction) -> Built:
     """SYNCS: waiting for a phase is taken as passed at once; other forms return nothing that is known."""
     if one.has("PHASECHK"):
-        told = [text for text in one.operands if is_predicate(text)][:1]
-        return computed(one, [("p", text) for text in told], [], lambda _: values.TRUE)
+        told = [("p", text) for text in one.operands if is_predicate(text)][:1]
+        return computed(one, told, [], lambda _: values.TRUE)
     state = one.operands[0]
     return Built(Forget(), (), () if state.startswith(("[", "desc[")) else registers(state, 2))
 
 
 OPERATIONS: Final[Mapping[str, Builder]] = {
-    **INTEGERS,
-    **FLOATS,
-    **LANES,
+    **ARITHMETIC,
     **MEMORY,
-    "B2R": _barrier_result,
+    "B2R": forget(1),
+    "B2R.RESULT": _barrier_result,
     "BAR": _barrier,
     "BMOV": _mask_moved,
     "BREAK": _left,
     "BSSY": lambda one: Built(Reconverge("mark", one.operands[0])),
     "BSYNC": lambda one: Built(Reconverge("meet", one.operands[0])),
-    "CS2R": _read_special,
     "LEPC": forget(2),
-    "S2R": _read_special,
-    "S2UR": _read_special,
     "SYNCS": _mbarrier,
     "UCGABAR_WAIT": lambda _: Built(Barrier(), (constant(CLUSTER_BARRIER),)),
     "WARPSYNC": _warp_sync,
+    **dict.fromkeys(("CS2R", "S2R", "S2UR"), _read_special),
+    # Bulk copies fill shared memory from elsewhere: none of the three counters counts them.
+    **dict.fromkeys(
+        ("UBLKCP", "UBLKRED", "UTMALDG", "UTMAREDG", "UTMASTG"), lambda _: Built(Forget(fills=True))
+    ),
+    # Neither results nor order of these matter.
     **dict.fromkeys(
         (
-            *("ACQBULK", "ARRIVES", "DEPBAR", "ENDCOLLECTIVE", "ERRBAR", "FENCE", "LDGDEPBAR", "MEMBAR"),
-            *("NANOSLEEP", "NOP", "PREEXIT", "SETCTAID", "UCGABAR_ARV", "USETMAXREG", "WARPGROUP"),
+            *("ACQBULK", "ARRIVES", "CCTL", "CCTLL", "CCTLT", "DEPBAR", "ENDCOLLECTIVE", "ERRBAR", "FENCE"),
+            *("LDGDEPBAR", "MEMBAR", "NANOSLEEP", "NOP", "PREEXIT", "SETCTAID", "SUST", "UBLKPF"),
+            *("UCGABAR_ARV", "USETMAXREG", "UTMACCTL", "UTMACMDFLUSH", "UTMAPF", "WARPGROUP"),
             *("WARPGROUPSET", "YIELD"),
         ),
-        nothing,
+        lambda _: Built(Forget()),
     ),
 }
