@@ -172,7 +172,7 @@ def test_what_is_said_of_every_round_holds_in_every_round():
             )
             slope = np.array([[draw.choice((0, 1, 3, 4, -4, 1 << 16)) for _ in "ab"]])
             rounds = [values.known(start + slope * q) for q in range(span.most + 1)]
-            even = values.of_line(start, slope, span, 32)
+            even = values.of_line(lines.Line(np.stack([start, slope]), span), 32)
             return (
                 (even, rounds)
                 if even is not None and draw.random() < 0.8
@@ -186,6 +186,5 @@ def test_what_is_said_of_every_round_holds_in_every_round():
                 expected = operation(x, y).bits
                 assert (expected & ~found.unknown == found.bits).all(), name
                 if found.line is not None:
-                    assert (expected == (found.line.start + found.line.slope * q).astype(np.uint64)).all(), (
-                        name
-                    )
+                    start, slope = found.line.terms
+                    assert (expected == (start + slope * q).astype(np.uint64)).all(), name

@@ -38,95 +38,84 @@ class Span:
 
 
 class Line(NamedTuple):
-    """`start + slope * q`; both int64, of the shape of the value."""
+    """`start + slope * q`; `terms` is both, int64, shape (2, warps, lanes) of the value's."""
 
-    start: IntArray
-    slope: IntArray
+    terms: IntArray
     span: Span
 
     @property
     def end(self) -> IntArray:
         """The number of the last round."""
-        return self.start + self.slope * self.span.most
+        found: IntArray = self.terms[0] + self.terms[1] * self.span.most
+        return found
 
 
-def fits(start: IntArray, slope: IntArray, span: Span) -> Line | None:
-    """A line of any integers; None where they are too large to be reckoned with."""
-    steepest = int(np.abs(slope).max(initial=0))
-    if steepest * span.most >= _ROOM:
-        span.wrapped = min(span.wrapped, _ROOM // steepest)
-        return None
-    if int(np.abs(start).max(initial=0)) >= _ROOM:
-        return None
-    start, slope = np.broadcast_arrays(start, slope)
-    return Line(start, slope, span)
-
-
-def cut(line: Line, width: int) -> Line | None:
-    """The lowest bits of the numbers as unsigned ones, if what is cut off is the same in every round."""
-    start, slope, span = line
-    if width >= 63:
-        return line if _stays(start, slope, span, 1 << 62) else None
-    first = start >> width
-    if _stays(start - (first << width), slope, span, 1 << width):
-        return Line(start - (first << width), slope, span)
-    return None
-
-
-def _stays(rest: IntArray, slope: IntArray, span: Span, bound: int) -> bool:
-    """Whether numbers stay in [0, bound)."""
-    if (rest < 0).any():
+def fits(line: Line) -> bool:
+    """Whether the numbers are small enough to be reckoned with."""
+    start, steepest = (int(np.abs(part).max(initial=0)) for part in line.terms)
+    if steepest * line.span.most >= _ROOM:
+        line.span.wrapped = min(line.span.wrapped, _ROOM // steepest)
         return False
-    end = rest + slope * span.most
+    return start < _ROOM
+
+
+def _stays(line: Line, bound: int) -> bool:
+    """Whether numbers stay in [0, bound)."""
+    (start, slope), end, span = line.terms, line.end, line.span
+    if (start < 0).any():
+        return False
     if bool(((end >= 0) & (end < bound)).all()):
         return True
-    rising, falling = slope > 0, slope < 0
-    leaves = np.full(rest.shape, span.most + 1, np.int64)
-    leaves = np.where(rising, -((rest - bound) // np.maximum(slope, 1)), leaves)
-    leaves = np.where(falling, rest // np.maximum(-slope, 1) + 1, leaves)
+    leaves = np.full(start.shape, span.most + 1, np.int64)
+    leaves = np.where(slope > 0, -((start - bound) // np.maximum(slope, 1)), leaves)
+    leaves = np.where(slope < 0, start // np.maximum(-slope, 1) + 1, leaves)
     span.wrapped = min(span.wrapped, int(leaves.min()))
     return False
 
 
+def cut(line: Line, width: int) -> Line | None:
+    """The lowest bits of the numbers as unsigned ones, if what is cut off is the same in every round."""
+    if width >= 63:
+        return line if _stays(line, 1 << 62) else None
+    rest = Line(np.stack([line.terms[0] & ((1 << width) - 1), line.terms[1]]), line.span)
+    return rest if _stays(rest, 1 << width) else None
+
+
 def divided(line: Line, by: int) -> Line | None:
     """The numbers divided and rounded down, if the remainders make no difference to how they rise."""
-    start, slope, span = line
-    return Line(start // by, slope // by, span) if _stays(start % by, slope % by, span, by) else None
+    return line._replace(terms=line.terms // by) if _stays(Line(line.terms % by, line.span), by) else None
 
 
 def as_signed(line: Line, width: int) -> Line | None:
     """The numbers read in two's complement, if no sign changes."""
-    start, slope, span = line
     if width >= 63:
         return line
-    half = 1 << (width - 1)
-    negative = start >= half
-    rest = np.where(negative, start - half, start)
-    if not _stays(rest, slope, span, 1 << (width - 1)):
+    (start, slope), half = line.terms, 1 << (width - 1)
+    rest = np.where(start >= half, start - half, start)
+    if not _stays(Line(np.stack([rest, slope]), line.span), half):
         return None
-    return Line(np.where(negative, start - 2 * half, start), slope, span)
+    return Line(np.stack([np.where(start >= half, start - 2 * half, start), slope]), line.span)
 
 
 def below(line: Line) -> tuple[Bools, Bools]:
     """Where the numbers are negative in every round, and where in some but not in all."""
-    start, slope, span = line
+    start, slope = line.terms
     first, last = start < 0, line.end < 0
     changes = first != last
     if changes.any():
         distance = np.where(first, -start, start + 1)
         turn = -(-distance // np.maximum(np.abs(slope), 1))
-        span.compared = min(span.compared, int(turn[changes].min()))
+        line.span.compared = min(line.span.compared, int(turn[changes].min()))
     return first & last, changes
 
 
 def zero(line: Line) -> tuple[Bools, Bools]:
     """Where the numbers are 0 in every round, and where in some but not in all."""
-    start, slope, span = line
-    flat = slope == 0
-    step = np.where(flat, 1, slope)
+    start, slope = line.terms
+    step = np.where(slope == 0, 1, slope)
     turn = -start // step
-    meets = ~flat & (start % step == 0) & (turn >= 0) & (turn <= span.most)
+    meets = (slope != 0) & (start % step == 0) & (turn >= 0) & (turn <= line.span.most)
     if meets.any():
         first = np.where(turn == 0, 1, turn)
-        span.compared = min(span.compared, int(first[meets].min()))
-    return flat & (start == 0), meets
+        line.span.compared = min(line.span.compared, int(first[meets].min()))
+    return (slope == 0) & (start == 0), meets

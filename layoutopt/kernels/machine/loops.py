@@ -23,7 +23,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import Counter
 from layoutopt.kernels.machine.groups import Group
-from layoutopt.kernels.machine.lines import Span
+from layoutopt.kernels.machine.lines import Line, Span
 from layoutopt.kernels.machine.registers import Stopped
 from layoutopt.kernels.machine.values import Value, of_line
 from layoutopt.kernels.machine.warps import Machine, TooManySteps
@@ -49,26 +49,6 @@ class RoundsDone(Exception):
     """The rounds that were asked for are executed; the machine stands where the next one begins."""
 
 
-class _Snapshot(NamedTuple):
-    """Registers that matter when a round begins, and steps that were left then."""
-
-    cells: dict[str, Value]
-    steps_left: int
-
-
-class _Guess(NamedTuple):
-    """Every `period` rounds, of so many steps together, these cells move, and all others stay."""
-
-    period: int
-    moves: dict[str, IntArray]
-    steps: int
-
-    def times(self, multiple: int) -> _Guess:
-        """So many periods as one."""
-        moves = {cell: multiple * move for cell, move in self.moves.items()}
-        return _Guess(self.period * multiple, moves, self.steps * multiple)
-
-
 @dataclass(slots=True)
 class _Seen:
     """One loop of one group.
@@ -77,14 +57,14 @@ class _Seen:
         first: steps that were left at the first round.
         rounds: so far.
         look: the round when to look at registers again.
-        history: what was looked at.
+        history: registers that matter when a round begins, and steps that were left then.
         multiple: of the period that was guessed, what held last.
     """
 
     first: int
     rounds: int = 0
     look: int = FIRST_ROUND
-    history: list[_Snapshot] = field(default_factory=list)
+    history: list[tuple[dict[str, Value], int]] = field(default_factory=list)
     multiple: int | None = None
 
 
@@ -94,20 +74,19 @@ class Loops:
     Args:
         live: cells that matter before each step.
         stop: a loop that is left after so many rounds, by `RoundsDone`.
-        known: what held for loops elsewhere.
+        known: multiples of periods that held for loops elsewhere.
     """
 
     def __init__(
         self,
         live: tuple[frozenset[str], ...],
-        stop: tuple[Key, int] | None = None,
+        stop: tuple[Key | None, int] = (None, 0),
         known: Mapping[Key, int] = MappingProxyType({}),
     ) -> None:
         self.live = live
         self._seen: dict[Key, _Seen] = {}
         self._known = known
-        self._stop: Key | None = None if stop is None else stop[0]
-        self._left = 0 if stop is None else stop[1]
+        self._stop, self._left = stop
 
     def known(self) -> dict[Key, int]:
         """Multiples of periods that held, by loop."""
@@ -133,27 +112,98 @@ class Loops:
         costly = seen.multiple is not None or seen.first - machine.steps_left >= FIRST_STEPS
         if seen.rounds < seen.look and (seen.look > FIRST_ROUND or not costly):
             return
-        names = machine.mattering(self.live, header)
-        seen.history.append(_Snapshot(machine.registers.held(names), machine.steps_left))
+        now = machine.registers.held(machine.mattering(self.live, header))
+        seen.history.append((now, machine.steps_left))
         if len(seen.history) in _LOOKED_AT:
-            place = _Place(machine, self, Group(header, group.rows, group.lanes), key, seen.history[-1].cells)
-            _look(place, seen)
+            guess = _guess(seen.history)
+            if guess is not None:
+                _Trial(machine, self, Group(header, group.rows, group.lanes), key, now, *guess).look(seen)
+            elif len(seen.history) == _LOOKED_AT[-1]:
+                seen.history, seen.look = [], 4 * seen.rounds
 
 
-class _Place(NamedTuple):
-    """Where a round begins: the machine, its group, and the registers that matter."""
+class _Trial(NamedTuple):
+    """A guess: every `period` rounds, of so many steps together, some cells move, and all others stay.
+
+    Attributes:
+        machine, loops, group, key: where a round begins.
+        now: the registers that matter there.
+    """
 
     machine: Machine
     loops: Loops
     group: Group
     key: Key
     now: dict[str, Value]
+    period: int
+    moves: dict[str, IntArray]
+    steps: int
 
-    def try_period(self, guess: _Guess, cells: Mapping[str, Value], counter: Counter) -> Machine | None:
+    def look(self, seen: _Seen) -> None:
+        """Count as many rounds as are seen to do the same.
+
+        Raises:
+            TooManySteps: as many follow as cannot be executed.
+        """
+        rounds = len(seen.history)
+        multiple, left = self._summed(seen.multiple)
+        if multiple is not None:
+            # The loop may be entered again: then it is known what to try.
+            seen.multiple, seen.look = multiple, 0
+        elif seen.multiple is not None:
+            seen.look = seen.rounds + FIRST_ROUND
+        elif rounds == _LOOKED_AT[0]:
+            return
+        else:
+            if left * self.steps > self.machine.steps_left and self._goes_on(left // 2):
+                raise TooManySteps(self.machine.registers.named(self.machine.at), left * self.steps)
+            seen.look = 4 * seen.rounds
+        seen.history = []
+
+    def _summed(self, known: int | None) -> tuple[int | None, int]:
+        """Of which multiple of the period (None for none) rounds did the same, and about how many were left.
+
+        Raises:
+            Stopped: nothing ever changes.
+        """
+        machine = self.machine
+        if not self.moves:
+            if self._holds(Span(0)) is not None:
+                raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
+            return None, 0
+        left = most = self._first_change()
+        for multiple in _MULTIPLES if known is None else (known,):
+            repeats = most // multiple
+            if most * self.steps < _WORTH_STEPS or multiple * self.period > _LONGEST_PERIOD:
+                break
+            if repeats < _LEAST_REPEATS:
+                break
+            trial = self._replace(
+                period=self.period * multiple,
+                moves={cell: multiple * move for cell, move in self.moves.items()},
+                steps=self.steps * multiple,
+            )
+            for _ in range(_ATTEMPTS):
+                span = Span(repeats - 1)
+                counter = trial._holds(span)
+                if counter is not None:
+                    machine.recorder.repeat(counter, repeats)
+                    for cell, value in trial._after(repeats).items():
+                        machine.registers.put(cell, value)
+                    return multiple, most
+                if span.compared < repeats:
+                    most = min(most, (span.compared + 1) * multiple)
+                end = span.compared if span.compared < repeats else span.wrapped
+                if end >= repeats or end < _LEAST_REPEATS:
+                    break
+                repeats = end
+        return None, min(most, left) if left <= _MOST_ROUNDS else 0
+
+    def _run(self, cells: Mapping[str, Value], counter: Counter) -> Machine | None:
         """A machine in which these cells have gone through a period; None where it cannot be seen to."""
-        loops = Loops(self.loops.live, (self.key, guess.period), self.loops.known())
+        loops = Loops(self.loops.live, (self.key, self.period), self.loops.known())
         trials = self.machine.trials
-        fork = self.machine.fork(counter, loops, min(4 * guess.steps + 64, trials[0]))
+        fork = self.machine.fork(counter, loops, min(4 * self.steps + 64, trials[0]))
         for cell, value in cells.items():
             fork.registers.put(cell, value)
         try:
@@ -166,152 +216,94 @@ class _Place(NamedTuple):
             trials[0] -= fork.used
         return None
 
-    def lines(self, guess: _Guess, span: Span) -> dict[str, Value] | None:
+    def _lines(self, span: Span) -> dict[str, Value] | None:
         """The cells that move, in all periods of a span; None where one does not go evenly."""
         found = {}
-        for cell, move in guess.moves.items():
-            line = of_line(self.now[cell].bits.astype(np.int64), move, span, 64)
-            if line is None:
+        for cell, move in self.moves.items():
+            terms = np.stack(np.broadcast_arrays(self.now[cell].bits.astype(np.int64), move))
+            value = of_line(Line(terms, span), 64)
+            if value is None:
                 return None
-            found[cell] = line
+            found[cell] = value
         return found
 
-    def after(self, guess: _Guess, periods: int) -> dict[str, Value]:
+    def _after(self, periods: int) -> dict[str, Value]:
         """The cells that move, so many periods on."""
         return {
             cell: Value((self.now[cell].bits.astype(np.int64) + move * periods).astype(np.uint64))
-            for cell, move in guess.moves.items()
+            for cell, move in self.moves.items()
         }
 
+    def _holds(self, span: Span) -> Counter | None:
+        """What one of the periods of a span costs, if all of them are seen to do the same."""
+        begin = self._lines(span)
+        counter = self.machine.recorder.trial()
+        fork = None if begin is None else self._run(begin, counter)
+        if fork is None or begin is None:
+            return None
+        held = fork.registers.held(frozenset(self.now))
+        for cell, value in self.now.items():
+            after = held.get(cell)
+            if cell not in begin:
+                if not _same(value, after):
+                    return None
+                continue
+            line, first = after.line if after is not None else None, begin[cell].line
+            if line is None or first is None or line.span is not first.span:
+                return None
+            if (line.terms - first.terms != np.stack([self.moves[cell], 0 * self.moves[cell]])).any():
+                return None
+        return counter if self.machine.waits_like(fork) else None
 
-def _look(place: _Place, seen: _Seen) -> None:
-    guess, rounds = _guess(seen.history), len(seen.history)
-    if guess is None:
-        if rounds == _LOOKED_AT[-1]:
-            seen.history, seen.look = [], 4 * seen.rounds
-        return
-    multiple, left = _summed(place, guess, seen.multiple)
-    if multiple is not None:
-        # The loop may be entered again: then it is known what to try.
-        seen.multiple, seen.look = multiple, 0
-    elif seen.multiple is not None:
-        seen.look = seen.rounds + FIRST_ROUND
-    elif rounds == _LOOKED_AT[0]:
-        return
-    else:
-        if left * guess.steps > place.machine.steps_left and _goes_on(place, guess, left // 2):
-            named = place.machine.registers.named(place.machine.at)
-            raise TooManySteps(named, left * guess.steps)
-        seen.look = 4 * seen.rounds
-    seen.history = []
+    def _first_change(self) -> int:
+        """The first period to come in which a comparison comes out otherwise, as far as is seen.
+
+        A loop that ends where numbers are equal ends there, whatever they are later.
+        """
+        most = _MOST_ROUNDS
+        for _ in range(_ATTEMPTS):
+            span = Span(most)
+            if (cells := self._lines(span)) is not None:
+                self._run(cells, self.machine.recorder.trial(strict=False))
+            if span.compared <= most or span.wrapped > most:
+                return span.compared
+            most = span.wrapped - 1
+        return most
+
+    def _goes_on(self, periods: int) -> bool:
+        """Whether there is a period so many periods on, as far as registers go on as they did."""
+        cells = self._after(periods)
+        fork = self._run(cells, self.machine.recorder.trial(strict=False))
+        if fork is None or any((value.bits >> np.uint64(32)).any() for value in cells.values()):
+            return False
+        # It may have been left and entered again.
+        held = fork.registers.held(frozenset(cells))
+        return all(_same(held.get(cell), value) for cell, value in self._after(periods + 1).items())
 
 
-def _summed(place: _Place, guess: _Guess, known: int | None) -> tuple[int | None, int]:
-    """Count as many periods as are seen to do the same.
+def _guess(
+    history: list[tuple[dict[str, Value], int]],
+) -> tuple[int, dict[str, IntArray], int] | None:
+    """How registers go: steadily, or as they were some rounds ago; None where neither fits.
 
     Returns:
-        Of which multiple of the period (None for none), and about how many periods there were to come; 0
-        where that is not known.
-
-    Raises:
-        Stopped: nothing ever changes.
+        The period, the cells that move in it, and its steps.
     """
-    machine = place.machine
-    if not guess.moves:
-        if _holds(place, guess, Span(0)) is not None:
-            raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
-        return None, 0
-    left = most = _first_change(place, guess)
-    for multiple in _MULTIPLES if known is None else (known,):
-        repeats = most // multiple
-        if most * guess.steps < _WORTH_STEPS or multiple * guess.period > _LONGEST_PERIOD:
-            break
-        if repeats < _LEAST_REPEATS:
-            break
-        times = guess.times(multiple)
-        for _ in range(_ATTEMPTS):
-            span = Span(repeats - 1)
-            counter = _holds(place, times, span)
-            if counter is not None:
-                machine.recorder.repeat(counter, repeats)
-                for cell, value in place.after(times, repeats).items():
-                    machine.registers.put(cell, value)
-                return multiple, most
-            if span.compared < repeats:
-                most = min(most, (span.compared + 1) * multiple)
-            end = span.compared if span.compared < repeats else span.wrapped
-            if end >= repeats or end < _LEAST_REPEATS:
-                break
-            repeats = end
-    return None, min(most, left) if left <= _MOST_ROUNDS else 0
-
-
-def _holds(place: _Place, guess: _Guess, span: Span) -> Counter | None:
-    """What one of the periods of a span costs, if all of them are seen to do the same."""
-    begin = place.lines(guess, span)
-    counter = place.machine.recorder.trial()
-    fork = None if begin is None else place.try_period(guess, begin, counter)
-    if fork is None or begin is None:
-        return None
-    held = fork.registers.held(frozenset(place.now))
-    for cell, value in place.now.items():
-        after = held.get(cell)
-        if cell not in begin:
-            if not _same(value, after):
-                return None
-            continue
-        line, first = after.line if after is not None else None, begin[cell].line
-        if line is None or first is None or line.span is not first.span:
-            return None
-        if (line.slope != first.slope).any() or (line.start != first.start + guess.moves[cell]).any():
-            return None
-    return counter if place.machine.waits_like(fork) else None
-
-
-def _first_change(place: _Place, guess: _Guess) -> int:
-    """The first period to come in which a comparison comes out otherwise, as far as is seen.
-
-    A loop that ends where numbers are equal ends there, whatever they are later.
-    """
-    most = _MOST_ROUNDS
-    for _ in range(_ATTEMPTS):
-        span = Span(most)
-        lines = place.lines(guess, span)
-        if lines is not None:
-            place.try_period(guess, lines, place.machine.recorder.trial(strict=False))
-        if span.compared <= most or span.wrapped > most:
-            return span.compared
-        most = span.wrapped - 1
-    return most
-
-
-def _goes_on(place: _Place, guess: _Guess, periods: int) -> bool:
-    """Whether there is a period so many periods on, as far as registers go on as they did."""
-    cells = place.after(guess, periods)
-    fork = place.try_period(guess, cells, place.machine.recorder.trial(strict=False))
-    if fork is None or any((value.bits >> np.uint64(32)).any() for value in cells.values()):
-        return False
-    # It may have been left and entered again.
-    held, then = fork.registers.held(frozenset(cells)), place.after(guess, periods + 1)
-    return all(_same(held.get(cell), value) for cell, value in then.items())
-
-
-def _guess(history: list[_Snapshot]) -> _Guess | None:
-    """How registers go: steadily, or as they were some rounds ago; None where neither fits."""
     steady: dict[str, IntArray] = {}
     uneven: list[str] = []
-    for cell in history[-1].cells:
-        moves = [_moved(a.cells.get(cell), b.cells.get(cell)) for a, b in itertools.pairwise(history)]
+    now, left = history[-1]
+    for cell in now:
+        moves = [_moved(a.get(cell), b.get(cell)) for (a, _), (b, _) in itertools.pairwise(history)]
         first = moves[-1]
         if first is None or any(move is None or (move != first).any() for move in moves):
             uneven.append(cell)
         elif first.any():
             steady[cell] = first
     for period in range(1, (len(history) + 1) // 2):
-        before = history[-1 - period].cells
-        if all(_same(before.get(cell), history[-1].cells[cell]) for cell in uneven):
-            steps = (history[-1 - period].steps_left - history[-1].steps_left) // period
-            return _Guess(1, steady, max(steps, 1)).times(period)
+        before, earlier = history[-1 - period]
+        if all(_same(before.get(cell), now[cell]) for cell in uneven):
+            steps = max((earlier - left) // period, 1) * period
+            return period, {cell: period * move for cell, move in steady.items()}, steps
     return None
 
 
@@ -335,5 +327,4 @@ def _same(a: Value | None, b: Value | None) -> bool:
         return False
     if a.line is None or b.line is None:
         return a.line is b.line
-    evenly = zip(a.line[:2], b.line[:2], strict=True)
-    return a.line.span is b.line.span and all(bool((x == y).all()) for x, y in evenly)
+    return a.line.span is b.line.span and bool((a.line.terms == b.line.terms).all())

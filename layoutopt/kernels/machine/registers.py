@@ -98,8 +98,8 @@ class Registers:
             return value
         bits, hidden = (part if len(part) == 1 else part[group.rows] for part in value[:2])
         line = value.line
-        if line is not None and len(line.start) > 1:
-            line = line._replace(start=line.start[group.rows], slope=line.slope[group.rows])
+        if line is not None and line.terms.shape[1] > 1:
+            line = line._replace(terms=line.terms[:, group.rows])
         return Value(bits, hidden, line)
 
     def alike(self, group: Group, operands: Iterable[Operand]) -> Bools:
@@ -181,7 +181,7 @@ class Registers:
             return
         line = value.line
         if line is not None:
-            line = line._replace(start=self._spread(group, line.start), slope=self._spread(group, line.slope))
+            line = line._replace(terms=np.stack([self._spread(group, part) for part in line.terms]))
         hidden = value.unknown if value.sure else self._spread(group, value.unknown)
         value = Value(self._spread(group, value.bits), hidden, line)
         condition = _doubted(

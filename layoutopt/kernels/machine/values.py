@@ -10,6 +10,7 @@ unknown bits; it may say too little.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,11 +18,12 @@ import numpy.typing as npt
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine import lines
-from layoutopt.kernels.machine.lines import Line, Span
+from layoutopt.kernels.machine.lines import Line
 
-_FLAT: Final = np.zeros((1, 1), np.int64)
 _ONE: Final = np.uint64(1)
 _ZERO: Final = np.uint64(0)
+_LARGE: Final = 1 << 28  # high words from which on 64 bits are no line that fits
+_HUGE: Final = np.uint64(60)  # bits, from which on numbers are not reckoned with as lines
 
 Bits = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
@@ -98,23 +100,43 @@ def hidden_where(where: Bools, value: Value, width: int) -> Value:
     return made(value.bits, np.where(where, mask(width), value.unknown), width) if where.any() else value
 
 
-def of_line(start: IntArray, slope: IntArray, span: Span, width: int) -> Value | None:
+def of_line(line: Line | None, width: int) -> Value | None:
     """Numbers that go evenly from round to round, cut to a width; None where that is not even."""
-    line = lines.fits(start, slope, span)
-    line = None if line is None else lines.cut(line, width)
+    line = lines.cut(line, width) if line is not None and lines.fits(line) else None
     if line is None:
         return None
-    if not line.slope.any():
-        return Value(line.start.astype(np.uint64))
+    start, slope = line.terms
+    if not slope.any():
+        return Value(start.astype(np.uint64))
     # Bits above the highest one in which the ends differ stay, as do those below the lowest of the slope.
-    moving = downward((line.start ^ line.end).astype(np.uint64))
-    hidden = moving & upward(lowest(line.slope.astype(np.uint64)))
-    return made(line.start.astype(np.uint64), hidden, 64)._replace(line=line)
+    moving = downward((start ^ line.end).astype(np.uint64))
+    hidden = moving & upward(lowest(slope.astype(np.uint64)))
+    return made(start.astype(np.uint64), hidden, 64)._replace(line=line)
+
+
+def _evenly(combine: Callable[..., IntArray], width: int, *values: Value) -> Value | None:
+    """What a linear function makes of values of which one is a line and the others are known; else None."""
+    line = _linear(combine, values)
+    return None if line is None else of_line(line, width)
+
+
+def _linear(combine: Callable[..., IntArray], values: Sequence[Value]) -> Line | None:
+    spans = [value.line.span for value in values if value.line is not None]
+    if not spans or any(span is not spans[0] for span in spans):
+        return None
+    if any(value.line is None and (not value.sure or (value.bits >> _HUGE).any()) for value in values):
+        return None
+    return Line(combine(*(_steady(v.bits) if v.line is None else v.line.terms for v in values)), spans[0])
+
+
+def _steady(bits: Bits) -> IntArray:
+    """The terms of numbers that stay."""
+    return np.stack([bits.astype(np.int64), np.zeros(bits.shape, np.int64)])
 
 
 def cut(value: Value, width: int) -> Value:
     """The lowest bits."""
-    even = None if value.line is None else of_line(*value.line, width)
+    even = of_line(value.line, width)
     return made(value.bits, value.unknown, width) if even is None else even
 
 
@@ -132,7 +154,7 @@ def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
 
     line = value.line
     if line is not None:
-        line = Line(chosen(line.start), chosen(line.slope), line.span)
+        line = line._replace(terms=np.stack([chosen(part) for part in line.terms]))
     return Value(chosen(value.bits), NO_BITS if value.sure else chosen(value.unknown), line)
 
 
@@ -153,22 +175,6 @@ def lowest(bits: Bits) -> Bits:
     return bits & (~bits + _ONE)
 
 
-def _linear(values: Sequence[Value]) -> tuple[Span, list[tuple[IntArray, IntArray]]] | None:
-    """Starts and slopes of values of which at least one is a line and the others are known; else None."""
-    spans = [value.line.span for value in values if value.line is not None]
-    if not spans or any(span is not spans[0] for span in spans):
-        return None
-    parts = []
-    for value in values:
-        if value.line is not None:
-            parts.append((value.line.start, value.line.slope))
-        elif value.sure and not (value.bits >> np.uint64(60)).any():
-            parts.append((value.bits.astype(np.int64), _FLAT))
-        else:
-            return None
-    return spans[0], parts
-
-
 def mapped(function: Callable[..., Bits], width: int, *values: Value) -> Value:
     """`function` of the numbers where all of them are known, else unknown as a whole."""
     found = made(function(*(value.bits for value in values)), NO_BITS, width)
@@ -180,17 +186,10 @@ def mapped(function: Callable[..., Bits], width: int, *values: Value) -> Value:
 
 def add(*values: Value, width: int = 32) -> Value:
     """The sum; the carry out of `width` bits is `shift_right` of a sum at a larger width."""
-    if (found := _linear(values)) is not None:
-        span, parts = found
-        start, slope = parts[0]
-        for more, steeper in parts[1:]:
-            start, slope = start + more, slope + steeper
-        even = of_line(start, slope, span, width)
-        if even is not None:
-            return even
-    total = values[0]
-    for value in values[1:]:
-        total = _sum(total, value)
+    even = _evenly(lambda *parts: reduce(np.add, parts), width, *values)
+    if even is not None:
+        return even
+    total = reduce(_sum, values)
     return made(total.bits, total.unknown, width)
 
 
@@ -215,8 +214,7 @@ def negate(value: Value, width: int = 32) -> Value:
 def invert(value: Value, width: int = 32) -> Value:
     """Every bit the other way."""
     if value.line is not None and width < 60:
-        start, slope, span = value.line
-        even = of_line((1 << width) - 1 - start, -slope, span, width)
+        even = _evenly(lambda part: _steady(constant(-1, width).bits) - part, width, value)
         if even is not None:
             return even
     return made(~value.bits, value.unknown, width)
@@ -251,32 +249,26 @@ def multiply(a: Value, b: Value, width: int = 32) -> Value:
 def _scaled(line: Line, factor: Value, width: int) -> Value | None:
     """A line times known numbers, the large ones taken as negative, as the width allows."""
     by = signed(factor.bits & mask(width), width)
-    start, slope, span = line
     largest = int(np.abs(by).max()) if by.min() > -(1 << 62) else 1 << 62
-    steepest = max(int(np.abs(start).max()), int(np.abs(slope).max()))
-    if factor.line is not None or largest * steepest >= 1 << 62:
+    if factor.line is not None or largest * int(np.abs(line.terms).max()) >= 1 << 62:
         return None
-    return of_line(start * by, slope * by, span, width)
+    return of_line(line._replace(terms=line.terms * by), width)
 
 
 def extend(value: Value, width: int, to: int = 64) -> Value:
     """Sign extension from `width` bits."""
-    if value.line is not None and (line := lines.as_signed(value.line, width)) is not None:
-        even = of_line(*line, to)
-        if even is not None:
-            return even
+    even = None if value.line is None else of_line(lines.as_signed(value.line, width), to)
+    if even is not None:
+        return even
     bits, hidden = (signed(part, width).view(np.uint64) for part in value[:2])
     return made(bits, NO_BITS if value.sure else hidden, to)
 
 
 def join(low: Value, high: Value) -> Value:
     """64 bits out of two registers."""
-    if (found := _linear((low, high))) is not None:
-        span, ((start, slope), (upper_start, upper_slope)) = found
-        if int(np.abs(upper_start).max()) < 1 << 28 and int(np.abs(upper_slope).max()) < 1 << 28:
-            even = of_line(start + (upper_start << 32), slope + (upper_slope << 32), span, 64)
-            if even is not None:
-                return even
+    even = _evenly(lambda a, b: a + (np.clip(b, -_LARGE, _LARGE) << 32), 64, low, high)
+    if even is not None:
+        return even
     shift = np.uint64(32)
     hidden = low.unknown if high.sure else low.unknown | (high.unknown << shift)
     return made(low.bits | (high.bits << shift), hidden, 64)
@@ -339,8 +331,7 @@ def shift_right_signed(value: Value, amount: Value, width: int = 32) -> Value:
 def _shifted_line(line: Line | None, amount: Value, width: int) -> Value | None:
     if line is None or not amount.sure or amount.bits.size > 1:
         return None
-    line = lines.divided(line, 1 << min(int(amount.bits.flat[0]), 61))
-    return None if line is None else of_line(*line, width)
+    return of_line(lines.divided(line, 1 << min(int(amount.bits.flat[0]), 61)), width)
 
 
 def both(a: Value, b: Value, width: int = 32) -> Value:
@@ -377,11 +368,9 @@ def select(condition: Value, yes: Value, no: Value) -> Value:
     taken = condition.bits != 0
     if condition.sure and taken.size == 1:
         return yes if taken.all() else no
-    if condition.sure and (found := _linear((yes, no))) is not None:
-        span, ((start, slope), (other, fall)) = found
-        even = of_line(np.where(taken, start, other), np.where(taken, slope, fall), span, 64)
-        if even is not None:
-            return even
+    even = _evenly(lambda a, b: np.where(taken, a, b), 64, yes, no) if condition.sure else None
+    if even is not None:
+        return even
     hidden = NO_BITS if yes.sure and no.sure else np.where(taken, yes.unknown, no.unknown)
     if not condition.sure:
         disagree = (yes.bits ^ no.bits) | yes.unknown | no.unknown
@@ -399,18 +388,14 @@ def _range(value: Value, width: int, is_signed: bool) -> tuple[npt.NDArray[Any],
 
 def _difference(a: Value, b: Value, width: int, is_signed: bool) -> Line | None:
     """How far apart two numbers are from round to round, if one of them moves."""
-    found = _linear((a, b))
-    if found is None:
+    pair = [_linear(lambda part, _: part, (a, b)), _linear(lambda _, part: part, (a, b))]
+    if is_signed:
+        pair = [None if line is None else lines.as_signed(line, width) for line in pair]
+    first, second = pair
+    if first is None or second is None:
         return None
-    span, parts = found
-    pair: list[Line] = []
-    for start, slope in parts:
-        start, slope = np.broadcast_arrays(start, slope)
-        line = lines.as_signed(Line(start, slope, span), width) if is_signed else Line(start, slope, span)
-        if line is None:
-            return None
-        pair.append(line)
-    return lines.fits(pair[0].start - pair[1].start, pair[0].slope - pair[1].slope, span)
+    apart = first._replace(terms=first.terms - second.terms)
+    return apart if lines.fits(apart) else None
 
 
 def _decided(surely: Bools, undecided: Bools) -> Value:
@@ -420,8 +405,9 @@ def _decided(surely: Bools, undecided: Bools) -> Value:
 def less(a: Value, b: Value, width: int = 32, is_signed: bool = True, or_equal: bool = False) -> Value:
     """a < b, or a <= b: 1, 0, or unknown where the unknown bits decide."""
     if (apart := _difference(a, b, width, is_signed)) is not None:
-        line = apart._replace(start=apart.start - 1) if or_equal else apart
-        return _decided(*lines.below(line))
+        return _decided(
+            *lines.below(apart._replace(terms=apart.terms - _steady(TRUE.bits)) if or_equal else apart)
+        )
     (a_least, a_most), (b_least, b_most) = (_range(value, width, is_signed) for value in (a, b))
     order = np.less_equal if or_equal else np.less
     surely = order(a_most, b_least)
