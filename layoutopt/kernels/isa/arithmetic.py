@@ -232,10 +232,11 @@ def _predicate_logic(one: Instruction) -> Built:
     names = [text for text in one.operands if is_predicate(text)]
     if len(tables) != 2 or len(names) != 5:
         raise UnreadableOperand("PLOP3 of another form")
-    where = [("p", text) for text in names[:2]]
-    return computed(
-        one, where, [predicate(t) for t in names[2:]], lambda _, *v: (values.table3(*v, t, 1) for t in tables)
-    )
+
+    def looked_up(_: Instruction, a: Value, b: Value, c: Value) -> list[Value]:
+        return [values.table3(a, b, c, table, 1) for table in tables]
+
+    return computed(one, [("p", t) for t in names[:2]], [predicate(t) for t in names[2:]], looked_up)
 
 
 def _to_predicates(one: Instruction) -> Built:
@@ -369,10 +370,8 @@ def _sized(one: str, two: str, *wide: str) -> Letters:
 
 def _from_integer(one: Instruction, part: Value) -> Value:
     """I2F: to the nearest float, or upwards (RP) as integer division does."""
-    plain = part.bits
-    if not one.has("U32", "U64"):
-        plain = values.signed(plain, 64 if one.has("S64") else 32)
-    exact = plain.astype(np.float64)
+    whole = values.signed(part.bits, 64 if one.has("S64") else 32)
+    exact = (part.bits if one.has("U32", "U64") else whole).astype(np.float64)
     if one.has("F64"):
         return _words(exact, True, part)
     result = exact.astype(np.float32)
@@ -529,7 +528,7 @@ def _shuffle(one: Instruction, active: Bools, data: Value, lane: Value, clamp: V
     source = sources[_named(one, sources)]
     within = source >= most if one.has("UP") else source <= most
     chosen = np.where(within, source, own) & 31
-    found = values.of_lane(data._replace(line=None), chosen, active.shape)
+    found = values.of_lane(data, chosen, active.shape)
     idle = ~np.take_along_axis(active, chosen, axis=1)
     return values.hidden_where(idle, found, 32), Value(within.astype(np.uint64))
 

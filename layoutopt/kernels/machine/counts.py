@@ -6,7 +6,8 @@ Addresses are gathered and counted some executions at a time, which are up to hu
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass, field, replace
+import itertools
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,8 @@ BATCH: Final = 128
 ONE_ROUND: Final = "of rounds that it may begin one is counted"
 # Doubts that leave open how much there is end with one of these.
 OPEN: Final = (ONE_ROUND, "is not counted", "reaches shared memory is not known", "bytes is not known")
+# Rounds of a loop that are traced as one where they do the same.
+_MANY: Final = 64
 # Warp instructions whose addresses are kept for imports, an instruction of the program.
 MOST_TRACED_ROWS: Final = 1 << 16
 
@@ -87,6 +90,7 @@ class Counter:
         traced: addresses are kept of the first block.
         strict: the first doubt ends the evaluation, except those that are excused.
         excused: doubts that there are anyway.
+        rounds: of a loop, that are executed side by side.
         tallies: by index of the step.
         doubts: why the counts may differ from what runs, by index of the step.
         traces: what the first block did, by index of the step.
@@ -100,12 +104,13 @@ class Counter:
     traced: bool = False
     strict: bool = False
     excused: frozenset[str] = frozenset()
+    rounds: int = 1
     tallies: dict[int, Tally] = field(default_factory=dict)
     doubts: dict[str, int] = field(default_factory=dict)
     traces: dict[int, list[Execution]] = field(default_factory=dict)
     barriers: list[int] = field(default_factory=list)
     ended: bool = False
-    _waiting: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
+    _waiting: dict[tuple[int, int], list[tuple[IntArray, Bools]]] = field(default_factory=dict)
     _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0
 
@@ -115,32 +120,34 @@ class Counter:
         if self.strict and why not in self.excused:
             raise Stopped(why)
 
-    def trial(self, strict: bool = True) -> Counter:
-        """A counter for what happens next, of which it is not known yet how often."""
+    def trial(self, rounds: int = 1) -> Counter:
+        """A counter for what may happen next, in so many rounds of a loop side by side."""
         excused = self.excused | self.doubts.keys()
-        other = Counter(self.program, self.gpu, self.warps, self.traced, strict, excused)
-        other._clock = self._clock
-        return other
+        return Counter(self.program, self.gpu, self.warps, self.traced, True, excused, rounds)
 
-    def repeat(self, other: Counter, times: int) -> None:
-        """What the other counted happened so many times."""
+    def take(self, other: Counter) -> None:
+        """What a trial counted happened, one round after another."""
         self.finish()
         other.finish()
         for index, tally in other.tallies.items():
-            self.tallies.setdefault(index, Tally()).add(tally, times)
+            self.tallies.setdefault(index, Tally()).add(tally, 1)
         for why, index in other.doubts.items():
             self.doubts.setdefault(why, index)
-        for index, executions in other.traces.items():
-            self._traced[index] += sum(len(one.warps) for one in executions)
-            self.traces.setdefault(index, []).extend(
-                replace(one, times=one.times * times) for one in executions
-            )
-        self.barriers += other.barriers
-        self._clock = other._clock
+        executions = [(index, one) for index, ones in other.traces.items() for one in ones]
+        once = other.rounds >= _MANY and all(one.times > 1 for _, one in executions)
+        rounds = range(1 if once else other.rounds)
+        for k, (index, one) in itertools.product(rounds, executions):
+            mine = one.warps // self.warps == (k if one.times == 1 else 0)
+            if mine.any() and self._traced[index] <= MOST_TRACED_ROWS:
+                order, times = self._clock + k * other._clock + one.order, one.times if once else 1
+                warps = one.warps[mine] % self.warps
+                self._keep(index, Execution(warps, one.address[mine], one.lanes[mine], order, times))
+        self.barriers += [self._clock + k * other._clock + at for k in rounds for at in other.barriers]
+        self._clock += len(rounds) * other._clock
 
-    def met(self, block: int, warps: IntArray) -> None:
-        """Warps of a block waited for each other."""
-        if block == 0 and len(warps) == self.warps:
+    def met(self, warps: Bools) -> None:
+        """These warps of each block waited for each other."""
+        if warps[0].all():
             self.barriers.append(self._clock)
 
     def access(
@@ -163,14 +170,21 @@ class Counter:
         if nowhere is not NOBODY or unsure is not NOBODY:
             sure = self._doubted(tally, action, address, lanes, unsure, nowhere)
             rows, address, lanes = rows[sure], address[sure], lanes[sure]
+        times = 1
+        if self.rounds > 1 and len(rows) % self.rounds == 0:
+            tables = [part.reshape(self.rounds, -1) for part in (address, lanes)]
+            if all(bool((table == table[:1]).all()) for table in tables):
+                # All rounds do the same: one of them is counted.
+                times, one = self.rounds, len(rows) // self.rounds
+                rows, address, lanes = rows[:one], address[:one], lanes[:one]
         if self.traced:
-            self._trace(index, rows, address, lanes)
+            self._trace(index, rows, address, lanes, times)
         if action.retried:
             address, lanes = self._uncrowded(index, tally, operation, address, lanes)
         if lanes.any():
-            self._waiting.setdefault(index, []).append((address, lanes))
-            if len(self._waiting[index]) >= BATCH:
-                self._count(index)
+            self._waiting.setdefault((index, times), []).append((address, lanes))
+            if len(self._waiting[index, times]) >= BATCH:
+                self._count(index, times)
 
     def _doubted(
         self, tally: Tally, action: Memory, address: IntArray, lanes: Bools, unsure: Bools, nowhere: Bools
@@ -225,21 +239,23 @@ class Counter:
             tally.low = min(tally.low, int(touched.min()))
             tally.high = max(tally.high, int(touched.max()) + operation.width_bytes)
 
-    def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools) -> None:
-        first = rows < self.warps
+    def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools, times: int) -> None:
+        first = rows < self.warps * self.rounds
         # One more than the most is kept, so that it is seen that some are missing.
         if first.any() and self._traced[index] <= MOST_TRACED_ROWS:
-            self._traced[index] += int(first.sum())
-            execution = Execution(rows[first], address[first], lanes[first], self._clock)
-            self.traces.setdefault(index, []).append(execution)
+            self._keep(index, Execution(rows[first], address[first], lanes[first], self._clock, times))
+
+    def _keep(self, index: int, execution: Execution) -> None:
+        self._traced[index] += len(execution.warps)
+        self.traces.setdefault(index, []).append(execution)
 
     def finish(self) -> None:
         """Count what is left."""
-        for index in list(self._waiting):
-            self._count(index)
+        for index, times in list(self._waiting):
+            self._count(index, times)
 
-    def _count(self, index: int) -> None:
-        waiting = self._waiting.pop(index)
+    def _count(self, index: int, times: int) -> None:
+        waiting = self._waiting.pop((index, times))
         action = self.program.steps[index].action
         assert isinstance(action, Memory)
         assert action.operation is not None
@@ -247,9 +263,9 @@ class Counter:
         lanes = np.concatenate([one for _, one in waiting])
         counts = self._served(action.operation, address, lanes)
         tally = self.tallies[index]
-        tally.wavefronts += int(counts.wavefronts.sum())
-        tally.ideal += int(counts.ideal.sum())
-        tally.phases += int(counts.phases.sum())
+        tally.wavefronts += times * int(counts.wavefronts.sum())
+        tally.ideal += times * int(counts.ideal.sum())
+        tally.phases += times * int(counts.phases.sum())
         conflicts = counts.bank_conflicts
         worst = int(conflicts.argmax())
         if conflicts[worst] > tally.worst_conflicts:

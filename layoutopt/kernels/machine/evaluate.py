@@ -263,7 +263,7 @@ class _Run:
     def _execute(self, counter: Counter, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
         machine = Machine(cells, self.relevance, self.given, counter, self.most_steps, self.budget)
-        if not self.every_round and not machine.memory.is_large:
+        if not self.every_round:
             machine.back = Loops(self.relevance.live)
         try:
             machine.run()
@@ -271,16 +271,11 @@ class _Run:
             counter.doubts.setdefault(str(stop), machine.at)
             counter.ended = True
         except TooManySteps as stop:
-            raise ProblemFileError("--max-steps", _too_many(stop)) from None
+            advice = "give a larger limit, or a launch with shorter loops"
+            more = f"more steps are needed, {stop} comes next; {advice}"
+            raise ProblemFileError("--max-steps", more) from None
         counter.finish()
         return machine.used
-
-
-def _too_many(stop: TooManySteps) -> str:
-    advice = "give a larger limit, or a launch with shorter loops"
-    if stop.needed is None:
-        return f"more steps are needed, {stop} comes next; {advice}"
-    return f"about {stop.needed:,} steps are needed for the loop that goes round at {stop}; {advice}"
 
 
 def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterator[str]:

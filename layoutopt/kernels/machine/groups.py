@@ -7,13 +7,13 @@ that were remembered together meet (`Reconverge`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.values import ZERO, Bits, Bools, Value, made, mask
+from layoutopt.kernels.machine.values import Bits, Bools, Value, made, mask
 from layoutopt.kernels.program import Barrier
 
 # No lane of any row.
@@ -68,20 +68,6 @@ def lanes_of(bits: Bits) -> Bools:
     """Bits as lanes; shape (rows, 1) to (rows, 32)."""
     lanes: Bools = ((bits >> np.arange(32, dtype=np.uint64)) & np.uint64(1)) != 0
     return lanes
-
-
-def alike(a: object, b: object) -> bool:
-    """Whether two objects of this module, or collections of them, say the same."""
-    if isinstance(a, np.ndarray):
-        return np.array_equal(a, b)  # type: ignore[arg-type]
-    if is_dataclass(a):
-        names = [field.name for field in fields(a)]
-        return alike([getattr(a, name) for name in names], [getattr(b, name) for name in names])
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(alike(value, b[key]) for key, value in a.items())
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(alike, a, b))
-    return a == b
 
 
 @dataclass(slots=True)
@@ -216,15 +202,21 @@ class Barriers:
         """Groups that wait."""
         return [group for barrier in self.numbered.values() for group in barrier.waiting]
 
-    def arrive(
-        self, group: Group, number: int, count: int | None, action: Barrier, predicate: Value = ZERO
-    ) -> None:
-        """The group comes to a barrier; `count` threads are expected, or all that live."""
+    @property
+    def arrived(self) -> Bools:
+        """Warps of which somebody came without waiting."""
+        tables = [barrier.arrived.ravel() > 0 for barrier in self.numbered.values()]
+        found: Bools = np.any([np.zeros(self.blocks * self.warps, bool), *tables], axis=0)
+        return found
+
+    def arrive(self, group: Group, call: list[int], action: Barrier, predicate: Value) -> None:
+        """The group comes to a barrier of a number, and perhaps a count of threads; else all that live."""
+        number, *count = call
         if number not in self.numbered:
             table, lanes = np.zeros((self.blocks, self.warps), np.int64), (self.blocks * self.warps, 32)
             self.numbered[number] = _Barrier(table, table[:, 0].copy(), [], np.zeros(lanes, np.int64))
         barrier, blocks = self.numbered[number], group.rows // self.warps
-        barrier.expected[blocks] = 0 if count is None else -(-count // 32) * 32
+        barrier.expected[blocks] = -(-count[0] // 32) * 32 if count else 0
         asked = np.where(predicate.unknown != 0, 2, predicate.bits.astype(np.int64))
         barrier.predicate[group.rows] = np.where(group.lanes, asked, barrier.predicate[group.rows])
         if action.waits:
@@ -232,8 +224,8 @@ class Barriers:
         else:
             np.add.at(barrier.arrived, (blocks, group.rows % self.warps), 1)
 
-    def complete(self, live: Bools) -> list[tuple[Group, list[tuple[int, IntArray]], _Barrier, Bools]]:
-        """Groups that may go on, with the blocks and their warps that met, the barrier, and who waited."""
+    def complete(self, live: Bools) -> list[tuple[Group, Bools, _Barrier, Bools]]:
+        """Groups that may go on, with the warps of each block that met, the barrier, and who waited."""
         found = []
         for barrier in self.numbered.values():
             here = np.zeros((self.blocks * self.warps, 32), bool)
@@ -246,7 +238,7 @@ class Barriers:
             done = come.any(axis=1) & np.where(barrier.expected > 0, counted, everyone)
             if not done.any():
                 continue
-            met = [(int(b), np.flatnonzero(come[b] | (arrived[b] > 0))) for b in np.flatnonzero(done)]
+            met = (come | (arrived > 0)) & done[:, None]
             arrived[done] = 0
             groups, barrier.waiting = barrier.waiting, []
             for group in groups:
@@ -254,7 +246,7 @@ class Barriers:
                 if go.any():
                     gone = Group(group.at + 1, group.rows[go], group.lanes[go])
                     found.append((gone, met, barrier, here))
-                    met = []
+                    met = np.zeros_like(met)
                 if not go.all():
                     barrier.waiting.append(Group(group.at, group.rows[~go], group.lanes[~go]))
         return found

@@ -63,10 +63,6 @@ class Bytes:
         """Of all rows."""
         return self._data.size
 
-    def same(self, other: Bytes) -> bool:
-        """Whether both hold the same."""
-        return bool((self._data == other._data).all() and (self._hidden == other._hidden).all())
-
     def merge(self, one: Bytes, other: Bytes) -> None:
         """Hold what both hold; what differs is unknown."""
         differs = (one._data != other._data) | (one._hidden != other._hidden)
@@ -147,23 +143,12 @@ class Writers:
         self._when[rows, at] = self._now
         self._who[rows, at] = np.where(late, _SEVERAL, who)[:, None]
 
-    def same(self, other: Writers) -> bool:
-        """Whether the same warps wrote what is there, in the same order as they waited for each other."""
-        return bool((self._who == other._who).all()) and all(
-            bool((a == b).all()) for a, b in zip(self._order(), other._order(), strict=True)
-        )
-
     def merge(self, one: Writers, other: Writers) -> None:
         """What is sure after either of two ways: the latest writer counts, and the least that was seen."""
         self._when = np.maximum(one._when, other._when)
         self._who = np.where(one._who == other._who, one._who, np.int16(_SEVERAL))
         self._seen = np.minimum(one._seen, other._seen)
         self._now = max(one._now, other._now)
-
-    def _order(self) -> tuple[IntArray, IntArray]:
-        """When bytes were written and what warps have seen, as places in one order."""
-        times = np.unique(np.concatenate([self._when.ravel(), self._seen.ravel()]))
-        return np.searchsorted(times, self._when), np.searchsorted(times, self._seen)
 
     def unsure(self, block: IntArray, warp: IntArray, address: IntArray, width: int) -> Bools:
         """Where a byte was written by another warp that the reader has not waited for since."""

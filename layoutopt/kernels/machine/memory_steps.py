@@ -13,7 +13,7 @@ from layoutopt.kernels.machine.counts import Counter
 from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory import Bytes, Writers, check_reach
-from layoutopt.kernels.machine.registers import Registers
+from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.values import Bools, Value, extend, hidden_where, made, mask, unknown
 from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
 
@@ -56,7 +56,8 @@ class MemorySteps:
     """
 
     def __init__(self, cells: Registers, recorder: Counter, given: Arguments, kept: frozenset[str]) -> None:
-        self._cells, self._recorder = cells, recorder
+        self._cells, self._recorder, self._frozen = cells, recorder, False
+        self._rows_held = cells.rows
         self._end = cells.program.shared_end(cells.launch.shared_bytes)
         self._size = max(self._end, LEAST_BYTES)
         self._memories: dict[str, Bytes] = {}
@@ -78,20 +79,19 @@ class MemorySteps:
     def _held(self) -> list[Bytes]:
         return [*self._memories.values(), *(buffer for _, buffer in self._buffers)]
 
-    def fork(self, cells: Registers, recorder: Counter) -> MemorySteps:
+    def fork(self, cells: Registers) -> MemorySteps:
         """The same memories, of which a change changes nothing here."""
         other = copy.copy(self)
-        other._cells, other._recorder = cells, recorder
+        other._cells = cells
         other._memories, other._buffers = copy.deepcopy(self._memories), copy.deepcopy(self._buffers)
         other._writers = copy.deepcopy(self._writers)
         return other
 
-    def holds_like(self, other: MemorySteps) -> bool:
-        """Whether the memories hold the same, and what warps may rely on is the same."""
-        same = all(a.same(b) for a, b in zip(self._held(), other._held(), strict=True))
-        if self._writers is None or other._writers is None:
-            return same
-        return same and self._writers.same(other._writers)
+    def read_only(self, cells: Registers, recorder: Counter) -> MemorySteps:
+        """The same memories, for rows of which these are copies: what changes them ends the evaluation."""
+        other = copy.copy(self)
+        other._cells, other._recorder, other._frozen = cells, recorder, True
+        return other
 
     def merge(self, one: MemorySteps, other: MemorySteps) -> None:
         """What is held after either of two ways that began here: what differs between them is unknown."""
@@ -100,13 +100,16 @@ class MemorySteps:
         if self._writers is not None and one._writers is not None and other._writers is not None:
             self._writers.merge(one._writers, other._writers)
 
-    def met(self, block: int, warps: IntArray) -> None:
-        """Warps of a block waited for each other."""
-        if self._writers is not None:
-            self._writers.met(block, warps)
+    def met(self, warps: Bools) -> None:
+        """These warps of each block waited for each other."""
+        if self._writers is not None and not self._frozen:
+            for block in np.flatnonzero(warps.any(axis=1)).tolist():
+                self._writers.met(block, np.flatnonzero(warps[block]))
 
     def forget(self, group: Group, spaces: frozenset[str]) -> None:
         """What these memories hold becomes unknown: of the group's blocks, or local memory of its lanes."""
+        if self._frozen and (spaces & self._memories.keys() or ("global" in spaces and self._buffers)):
+            raise Stopped("memory changes")
         for space in spaces & self._memories.keys():
             rows = group.rows // self._cells.warps
             if space == "local":
@@ -152,9 +155,12 @@ class MemorySteps:
         one = _Access(group, step, action, space, address, lanes, unsure, nowhere)
         if space == "shared":
             self._tell(one, maybe)
-        if space == "global" and action.kind != "load":
+        changes = action.kind not in ("load", "ldmatrix")
+        if self._frozen and changes and (space in self._memories or (space == "global" and self._buffers)):
+            raise Stopped("memory changes")
+        if space == "global" and changes:
             self._change_global(one)
-        if space in self._memories and action.kind not in ("load", "ldmatrix"):
+        if space in self._memories and changes:
             self._change(one)
         elif action.kind == "load" and (space in ("constant", "global") or space in self._memories):
             self._load(one)
@@ -183,11 +189,12 @@ class MemorySteps:
 
     def _rows(self, one: _Access) -> IntArray:
         """Rows of the memory that each lane of the group uses."""
+        rows = one.group.rows % self._rows_held
         match one.space:
             case "shared":
-                return (one.group.rows // self._cells.warps)[:, None]
+                return (rows // self._cells.warps)[:, None]
             case "local":
-                return one.group.rows[:, None] * 32 + np.arange(32)
+                return rows[:, None] * 32 + np.arange(32)
         return np.zeros((1, 1), np.int64)
 
     def _where(self, group: Group, place: Value, some: Bools) -> tuple[str, Bools]:
@@ -255,9 +262,9 @@ class MemorySteps:
         """Where another warp wrote shared memory and nobody waited for it since."""
         if one.space != "shared" or self._writers is None:
             return NOBODY
-        warps = self._cells.warps
+        warps, rows = self._cells.warps, one.group.rows % self._rows_held
         inside = np.clip(address, 0, self._size - width)
-        return self._writers.unsure(one.group.rows // warps, one.group.rows % warps, inside, width)
+        return self._writers.unsure(rows // warps, rows % warps, inside, width)
 
     def _change(self, one: _Access) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""

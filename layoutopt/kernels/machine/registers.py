@@ -96,11 +96,7 @@ class Registers:
         value = self._whole(operand)
         if group.full or len(value.bits) == len(value.unknown) == 1:
             return value
-        bits, hidden = (part if len(part) == 1 else part[group.rows] for part in value[:2])
-        line = value.line
-        if line is not None and line.terms.shape[1] > 1:
-            line = line._replace(terms=line.terms[:, group.rows])
-        return Value(bits, hidden, line)
+        return Value(*(part if len(part) == 1 else part[group.rows] for part in value))
 
     def alike(self, group: Group, operands: Iterable[Operand]) -> Bools:
         """In which rows of a group all lanes have the same numbers, known or not; shape (rows, 1)."""
@@ -115,16 +111,9 @@ class Registers:
                 found &= False if told is None else told[group.rows]
         return found
 
-    def keeps_alike(self, before: Registers) -> bool:
-        """Whether lanes that had the same number in a cell before have the same again."""
-        return all(
-            not told.any() or (cell in self._same and bool((told <= self._same[cell]).all()))
-            for cell, told in before._same.items()
-        )
-
     def held(self, cells: frozenset[str]) -> dict[str, Value]:
-        """What all rows have in these cells, of those that were written."""
-        return {cell: self._cells[cell] for cell in cells if cell in self._cells}
+        """What all rows have in these cells, of those that steps have written."""
+        return {cell: self._cells[cell] for cell in cells if cell in self._cells and cell[0] != "$"}
 
     def put(self, cell: str, value: Value) -> None:
         """Give a cell a value in all rows."""
@@ -154,6 +143,26 @@ class Registers:
         )
         return other
 
+    def rounds(self, begin: dict[str, Value], count: int) -> Registers:
+        """So many copies of the rows, one after another, with these values and no others."""
+        other = copy.copy(self)
+        other.blocks, other.rows, other.live = (
+            self.blocks * count,
+            self.rows * count,
+            np.tile(self.live, (count, 1)),
+        )
+        special = {cell: value for cell, value in self._cells.items() if cell.startswith("$")}
+        other._cells = {cell: repeated(value, self.rows, count) for cell, value in special.items()} | begin
+        other._same = {cell: np.tile(told, (count, 1)) for cell, told in self._same.items()}
+        return other
+
+    def end_alike(self, before: Registers, count: int) -> Bools:
+        """Which rows have lanes with the same number in a cell where so many copies had that before."""
+        found = np.ones(self.rows, bool)
+        for cell, told in before._same.items():
+            found &= ~np.tile(told, (count, 1))[:, 0] | self._same[cell][:, 0]
+        return found
+
     def write(
         self,
         group: Group,
@@ -179,11 +188,8 @@ class Registers:
         if group.full and unsure is NOBODY and (everybody or bool((lanes | ~self.live).all())):
             self._cells[cell] = value
             return
-        line = value.line
-        if line is not None:
-            line = line._replace(terms=np.stack([self._spread(group, part) for part in line.terms]))
         hidden = value.unknown if value.sure else self._spread(group, value.unknown)
-        value = Value(self._spread(group, value.bits), hidden, line)
+        value = Value(self._spread(group, value.bits), hidden)
         condition = _doubted(
             self._spread(group, np.broadcast_to(lanes, (len(group.rows), lanes.shape[1]))),
             unsure if unsure is NOBODY else self._spread(group, unsure),
@@ -220,6 +226,18 @@ class Registers:
         if (lanes & (value.unknown != 0)).any():
             raise Stopped(f"an operand of {self.named(group.at)} is unknown")
         return np.broadcast_to(value.bits, lanes.shape).astype(np.int64)
+
+
+def repeated(value: Value, rows: int, count: int, move: IntArray | None = None, first: int = 0) -> Value:
+    """A register in so many copies of the rows, one after another.
+
+    Copy k is moved on by (first + k) * move, of numbers of 32 bits that are all known.
+    """
+    if move is None:
+        return Value(*(part if len(part) == 1 else np.tile(part, (count, 1)) for part in value))
+    times = first + np.arange(count, dtype=np.int64)[:, None, None]
+    found = value.bits.astype(np.int64) + times * move
+    return known(np.broadcast_to(found, (count, rows, found.shape[2])).reshape(count * rows, -1))
 
 
 def _any(lanes: Bools) -> Bools:

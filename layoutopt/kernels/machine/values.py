@@ -9,7 +9,7 @@ unknown bits; it may say too little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
@@ -17,13 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine import lines
-from layoutopt.kernels.machine.lines import Line
 
 _ONE: Final = np.uint64(1)
 _ZERO: Final = np.uint64(0)
-_LARGE: Final = 1 << 28  # high words from which on 64 bits are no line that fits
-_HUGE: Final = np.uint64(60)  # bits, from which on numbers are not reckoned with as lines
 
 Bits = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
@@ -37,13 +33,10 @@ class Value(NamedTuple):
     Attributes:
         bits: uint64, broadcastable to (warps, lanes).
         unknown: which bits are unknown, likewise; `NO_BITS` itself where all are known.
-        line: how the number goes from round to round of a loop of which all rounds are evaluated at once;
-            None where nothing is told. It says more than the bits, which hold in every round.
     """
 
     bits: Bits
     unknown: Bits = NO_BITS
-    line: Line | None = None
 
     @property
     def sure(self) -> bool:
@@ -100,44 +93,9 @@ def hidden_where(where: Bools, value: Value, width: int) -> Value:
     return made(value.bits, np.where(where, mask(width), value.unknown), width) if where.any() else value
 
 
-def of_line(line: Line | None, width: int) -> Value | None:
-    """Numbers that go evenly from round to round, cut to a width; None where that is not even."""
-    line = lines.cut(line, width) if line is not None and lines.fits(line) else None
-    if line is None:
-        return None
-    start, slope = line.terms
-    if not slope.any():
-        return Value(start.astype(np.uint64))
-    # Bits above the highest one in which the ends differ stay, as do those below the lowest of the slope.
-    moving = downward((start ^ line.end).astype(np.uint64))
-    hidden = moving & upward(lowest(slope.astype(np.uint64)))
-    return made(start.astype(np.uint64), hidden, 64)._replace(line=line)
-
-
-def _evenly(combine: Callable[..., IntArray], width: int, *values: Value) -> Value | None:
-    """What a linear function makes of values of which one is a line and the others are known; else None."""
-    line = _linear(combine, values)
-    return None if line is None else of_line(line, width)
-
-
-def _linear(combine: Callable[..., IntArray], values: Sequence[Value]) -> Line | None:
-    spans = [value.line.span for value in values if value.line is not None]
-    if not spans or any(span is not spans[0] for span in spans):
-        return None
-    if any(value.line is None and (not value.sure or (value.bits >> _HUGE).any()) for value in values):
-        return None
-    return Line(combine(*(_steady(v.bits) if v.line is None else v.line.terms for v in values)), spans[0])
-
-
-def _steady(bits: Bits) -> IntArray:
-    """The terms of numbers that stay."""
-    return np.stack([bits.astype(np.int64), np.zeros(bits.shape, np.int64)])
-
-
 def cut(value: Value, width: int) -> Value:
     """The lowest bits."""
-    even = of_line(value.line, width)
-    return made(value.bits, value.unknown, width) if even is None else even
+    return made(value.bits, value.unknown, width)
 
 
 def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
@@ -152,10 +110,7 @@ def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
     def chosen(table: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.take_along_axis(np.broadcast_to(table, shape), lane, axis=1)
 
-    line = value.line
-    if line is not None:
-        line = line._replace(terms=np.stack([chosen(part) for part in line.terms]))
-    return Value(chosen(value.bits), NO_BITS if value.sure else chosen(value.unknown), line)
+    return Value(chosen(value.bits), NO_BITS if value.sure else chosen(value.unknown))
 
 
 def upward(hidden: Bits) -> Bits:
@@ -186,9 +141,6 @@ def mapped(function: Callable[..., Bits], width: int, *values: Value) -> Value:
 
 def add(*values: Value, width: int = 32) -> Value:
     """The sum; the carry out of `width` bits is `shift_right` of a sum at a larger width."""
-    even = _evenly(lambda *parts: reduce(np.add, parts), width, *values)
-    if even is not None:
-        return even
     total = reduce(_sum, values)
     return made(total.bits, total.unknown, width)
 
@@ -213,10 +165,6 @@ def negate(value: Value, width: int = 32) -> Value:
 
 def invert(value: Value, width: int = 32) -> Value:
     """Every bit the other way."""
-    if value.line is not None and width < 60:
-        even = _evenly(lambda part: _steady(constant(-1, width).bits) - part, width, value)
-        if even is not None:
-            return even
     return made(~value.bits, value.unknown, width)
 
 
@@ -228,10 +176,6 @@ def subtract(a: Value, b: Value, width: int = 32) -> Value:
 def multiply(a: Value, b: Value, width: int = 32) -> Value:
     """The low bits of the product; low and high bits that must be 0 are known."""
     bits = a.bits * b.bits
-    for one, other in ((a, b), (b, a)):
-        even = None if one.line is None or not other.sure else _scaled(one.line, other, width)
-        if even is not None:
-            return even
     if a.sure and b.sure:
         return Value(bits & mask(width))
     for one, other in ((a, b), (b, a)):
@@ -246,29 +190,14 @@ def multiply(a: Value, b: Value, width: int = 32) -> Value:
     return made(bits, hidden, width)
 
 
-def _scaled(line: Line, factor: Value, width: int) -> Value | None:
-    """A line times known numbers, the large ones taken as negative, as the width allows."""
-    by = signed(factor.bits & mask(width), width)
-    largest = int(np.abs(by).max()) if by.min() > -(1 << 62) else 1 << 62
-    if factor.line is not None or largest * int(np.abs(line.terms).max()) >= 1 << 62:
-        return None
-    return of_line(line._replace(terms=line.terms * by), width)
-
-
 def extend(value: Value, width: int, to: int = 64) -> Value:
     """Sign extension from `width` bits."""
-    even = None if value.line is None else of_line(lines.as_signed(value.line, width), to)
-    if even is not None:
-        return even
     bits, hidden = (signed(part, width).view(np.uint64) for part in value[:2])
     return made(bits, NO_BITS if value.sure else hidden, to)
 
 
 def join(low: Value, high: Value) -> Value:
     """64 bits out of two registers."""
-    even = _evenly(lambda a, b: a + (np.clip(b, -_LARGE, _LARGE) << 32), 64, low, high)
-    if even is not None:
-        return even
     shift = np.uint64(32)
     hidden = low.unknown if high.sure else low.unknown | (high.unknown << shift)
     return made(low.bits | (high.bits << shift), hidden, 64)
@@ -292,10 +221,6 @@ def _shifted(value: Value, amount: Value, move: Callable[[Bits, Bits], Bits], wi
 
 def shift_left(value: Value, amount: Value, width: int = 32) -> Value:
     """Shifted towards higher bits; amounts from `width` on leave 0."""
-    if value.line is not None and amount.sure and int(amount.bits.max()) < 32:
-        even = _scaled(value.line, Value(_ONE << amount.bits), width)
-        if even is not None:
-            return even
 
     def move(bits: Bits, by: Bits) -> Bits:
         return np.where(by >= np.uint64(width), _ZERO, bits << np.minimum(by, np.uint64(63)))
@@ -305,9 +230,6 @@ def shift_left(value: Value, amount: Value, width: int = 32) -> Value:
 
 def shift_right(value: Value, amount: Value, width: int = 32) -> Value:
     """Shifted towards lower bits, zeros coming in; amounts from `width` on leave 0."""
-    even = _shifted_line(value.line, amount, width)
-    if even is not None:
-        return even
 
     def move(bits: Bits, by: Bits) -> Bits:
         return np.where(by >= np.uint64(width), _ZERO, bits >> np.minimum(by, np.uint64(63)))
@@ -317,21 +239,12 @@ def shift_right(value: Value, amount: Value, width: int = 32) -> Value:
 
 def shift_right_signed(value: Value, amount: Value, width: int = 32) -> Value:
     """Shifted towards lower bits, copies of the sign coming in."""
-    even = _shifted_line(None if value.line is None else lines.as_signed(value.line, width), amount, width)
-    if even is not None:
-        return even
 
     def move(bits: Bits, by: Bits) -> Bits:
         places = np.minimum(by, np.uint64(width - 1)).astype(np.int64)
         return (signed(bits, width) >> places).view(np.uint64) & mask(width)
 
     return _shifted(value, amount, move, width)
-
-
-def _shifted_line(line: Line | None, amount: Value, width: int) -> Value | None:
-    if line is None or not amount.sure or amount.bits.size > 1:
-        return None
-    return of_line(lines.divided(line, 1 << min(int(amount.bits.flat[0]), 61)), width)
 
 
 def both(a: Value, b: Value, width: int = 32) -> Value:
@@ -368,9 +281,6 @@ def select(condition: Value, yes: Value, no: Value) -> Value:
     taken = condition.bits != 0
     if condition.sure and taken.size == 1:
         return yes if taken.all() else no
-    even = _evenly(lambda a, b: np.where(taken, a, b), 64, yes, no) if condition.sure else None
-    if even is not None:
-        return even
     hidden = NO_BITS if yes.sure and no.sure else np.where(taken, yes.unknown, no.unknown)
     if not condition.sure:
         disagree = (yes.bits ^ no.bits) | yes.unknown | no.unknown
@@ -386,28 +296,12 @@ def _range(value: Value, width: int, is_signed: bool) -> tuple[npt.NDArray[Any],
     return signed(value.bits | unsure, width), signed(value.most & ~unsure, width)
 
 
-def _difference(a: Value, b: Value, width: int, is_signed: bool) -> Line | None:
-    """How far apart two numbers are from round to round, if one of them moves."""
-    pair = [_linear(lambda part, _: part, (a, b)), _linear(lambda _, part: part, (a, b))]
-    if is_signed:
-        pair = [None if line is None else lines.as_signed(line, width) for line in pair]
-    first, second = pair
-    if first is None or second is None:
-        return None
-    apart = first._replace(terms=first.terms - second.terms)
-    return apart if lines.fits(apart) else None
-
-
 def _decided(surely: Bools, undecided: Bools) -> Value:
     return made((surely & ~undecided).astype(np.uint64), undecided.astype(np.uint64), 1)
 
 
 def less(a: Value, b: Value, width: int = 32, is_signed: bool = True, or_equal: bool = False) -> Value:
     """a < b, or a <= b: 1, 0, or unknown where the unknown bits decide."""
-    if (apart := _difference(a, b, width, is_signed)) is not None:
-        return _decided(
-            *lines.below(apart._replace(terms=apart.terms - _steady(TRUE.bits)) if or_equal else apart)
-        )
     (a_least, a_most), (b_least, b_most) = (_range(value, width, is_signed) for value in (a, b))
     order = np.less_equal if or_equal else np.less
     surely = order(a_most, b_least)
@@ -418,8 +312,6 @@ def less(a: Value, b: Value, width: int = 32, is_signed: bool = True, or_equal: 
 
 def equal(a: Value, b: Value) -> Value:
     """a == b; two known bits that differ decide."""
-    if (line := _difference(a, b, 64, is_signed=False)) is not None:
-        return _decided(*lines.zero(line))
     apart = a.bits ^ b.bits
     if a.sure and b.sure:
         return Value((apart == 0).astype(np.uint64))

@@ -10,12 +10,14 @@ what they have afterwards is known where both ways agree.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 import numpy as np
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels.machine import groups as converged
 from layoutopt.kernels.machine.branches import Detours
@@ -32,19 +34,12 @@ ASK_THE_CLOCK_EVERY: Final = 256
 # Ways that an evaluation may follow, and the steps of each.
 MOST_WAYS: Final = 200
 MOST_STEPS_A_WAY: Final = 20_000
+# Steps that may be spent on many rounds of loops side by side, of those that may be executed one by one.
+_TRIALS: Final = 4
 
 
 class TooManySteps(Exception):
-    """More steps than allowed.
-
-    Args:
-        place: the step that was to be executed, for people.
-        needed: about how many steps that takes; None where it is not known.
-    """
-
-    def __init__(self, place: str, needed: int | None = None) -> None:
-        super().__init__(place)
-        self.needed = needed
+    """More steps than allowed; the argument is the step that was to be executed, for people."""
 
 
 class Machine:
@@ -61,7 +56,7 @@ class Machine:
     Attributes:
         back: called where a whole group goes back to where a round of a loop begins; None for nobody.
         maybe: bool, shape (rows, 32): lanes of which it is not known whether they came where they are.
-        trials: steps that may be spent on seeing that rounds of loops do the same.
+        trials: steps that may be spent on rounds of loops side by side.
         at: the step that is executed.
     """
 
@@ -75,7 +70,7 @@ class Machine:
         budget: Budget,
     ) -> None:
         self.steps_left = self._most_steps = most_steps
-        self.trials = [most_steps]
+        self.trials = _TRIALS * most_steps
         self.at = 0
         self.back: Callable[[Machine, Group, int], None] | None = None
         self.recorder, self.registers, self._budget = counter, registers, budget
@@ -104,11 +99,11 @@ class Machine:
             Stopped: it cannot be known how to go on.
             TooManySteps: the limit is reached.
         """
-        self.go_on(Group(0, np.arange(self.registers.rows), self.registers.live.copy()))
+        self._put(Group(0, np.arange(self.registers.rows), self.registers.live.copy()))
+        self.go_on()
 
-    def go_on(self, first: Group) -> None:
-        """Execute until every lane has exited, one more group than there are being ready."""
-        self._put(first)
+    def go_on(self) -> None:
+        """Execute until nobody is ready any more."""
         while self._ready:
             self._ready.sort(key=lambda group: group.at)
             group = self._ready.pop(0)
@@ -130,38 +125,51 @@ class Machine:
         self._meetings = Meetings(self.registers.rows, {}, {})
         self._barriers = Barriers(self.registers.blocks, self.registers.warps, {})
 
-    def fork(
-        self, counter: Counter, back: Callable[[Machine, Group, int], None] | None, most_steps: int
-    ) -> Self:
-        """A machine that stands where this one does and changes nothing of it.
+    @property
+    def stands_alone(self) -> bool:
+        """Whether nobody waits, or may be elsewhere, beside a group of all lanes."""
+        return not (self._waiting() or self._barriers.arrived.any() or self.maybe.any())
+
+    def rounds(
+        self, header: int, period: int, begin: dict[str, Value], counter: Counter, most_steps: int
+    ) -> tuple[Registers, Bools]:
+        """Execute rounds of a loop, by all lanes together, in as many copies of the rows as the counter says.
 
         Args:
+            header: where a round begins.
+            period: rounds to go.
+            begin: what the copies have in the cells that matter there.
             counter: who is told.
-            back: see the class.
-            most_steps: it may execute.
+            most_steps: it may take.
+
+        Returns:
+            What they have when they come back, and rows of which all lanes did, to wait for the same.
         """
+        count = counter.rounds
         other = copy.copy(self)
         other.steps_left = other._most_steps = most_steps
-        other.recorder, other.back = counter, back
-        other.registers = self.registers.fork()
-        other._ready = [copy.copy(group) for group in self._ready]
-        other._meetings, other._barriers = copy.deepcopy((self._meetings, self._barriers))
-        other.memory = self.memory.fork(other.registers, counter)
-        other.maybe = self.maybe.copy()
-        return other
-
-    def waits_like(self, other: Self) -> bool:
-        """Whether the same lanes stand and wait at the same steps of both, and memories hold the same."""
-        mine, others = (
-            [one._ready, one._meetings, one._barriers, one.registers.live] for one in (self, other)
-        )
-        same = other.registers.keeps_alike(self.registers) and self.memory.holds_like(other.memory)
-        return converged.alike(mine, others) and same
-
-    def mattering(self, live: Sequence[frozenset[str]], at: int) -> frozenset[str]:
-        """Cells that matter where a group stands that is at a step, and where the others stand."""
-        places = {at, *(group.at for group in self._ready), *self._waiting()}
-        return frozenset().union(*(live[place] for place in places))
+        other.recorder, other.back = counter, None
+        other.registers = self.registers.rounds(begin, count)
+        other.memory = self.memory.read_only(other.registers, counter)
+        other.alone()
+        expected = {name: np.tile(table, (count, 1)) for name, table in self._meetings.expected.items()}
+        other._meetings.expected = {name: table.copy() for name, table in expected.items()}
+        live = other.registers.live.copy()
+        other.maybe = np.zeros_like(live)
+        other._park, came = header, live
+        for _ in range(period):
+            rows = np.flatnonzero(came.any(axis=1))
+            other._ready, other._parked = [Group(self._next[header], rows, came[rows])], []
+            with contextlib.suppress(Stopped, TooManySteps, ProblemFileError):
+                other.go_on()
+            came = np.zeros_like(live)
+            for group in other._parked:
+                came[group.rows] |= group.lanes
+        self.trials -= other.used
+        right = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
+        for name, table in other._meetings.expected.items():
+            right &= name in expected and (table == expected[name]).all(axis=1)
+        return other.registers, right & other.registers.end_alike(self.registers, count)
 
     def _waiting(self) -> list[int]:
         """Steps where lanes wait."""
@@ -186,9 +194,8 @@ class Machine:
                 found = barrier.reduced(action.reduces, here)
                 bits, hidden = (part if len(part) == 1 else part[group.rows] for part in found[:2])
                 self.registers.write(group, "$barrier", Value(bits, hidden), group.lanes)
-            for block, warps in met:
-                self.memory.met(block, warps)
-                self.recorder.met(block, warps)
+            self.memory.met(met)
+            self.recorder.met(met)
             self._put(group)
 
     def _advance(self, group: Group, until: int) -> None:
@@ -321,15 +328,14 @@ class Machine:
         if action.reduces:
             predicate = action.condition(self.registers.read(group, step.sources[-1]))
         asked = [self.registers.number(group, source, lanes) for source in step.sources[:ends]]
-        number, *count = (np.take_along_axis(table, first, axis=1)[:, 0].tolist() for table in asked)
-        calls = list(zip(number, *count, strict=True))
-        for call in dict.fromkeys(calls):
-            here = lanes & np.array([one == call for one in calls])[:, None]
+        calls = np.concatenate([np.take_along_axis(table, first, axis=1) for table in asked], axis=1)
+        for call in np.unique(calls, axis=0):
+            here = lanes & (calls == call).all(axis=1, keepdims=True)
             some = converged.part(group, here, group.at)
             if some is None:
                 continue
             bits, hidden = (np.broadcast_to(p, lanes.shape)[here.any(axis=1)] for p in predicate[:2])
-            self._barriers.arrive(some, call[0], call[1] if count else None, action, Value(bits, hidden))
+            self._barriers.arrive(some, call.tolist(), action, Value(bits, hidden))
             if not action.waits:
                 self._put(Group(group.at + 1, some.rows, some.lanes))
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
@@ -409,7 +415,10 @@ class Machine:
         Raises:
             Stopped: this is not known to end.
         """
-        fork = self.fork(self.recorder, None, min(MOST_STEPS_A_WAY, self.steps_left))
+        fork = copy.copy(self)
+        fork.steps_left = fork._most_steps = min(MOST_STEPS_A_WAY, self.steps_left)
+        fork.back, fork.registers, fork.maybe = None, self.registers.fork(), self.maybe.copy()
+        fork.memory = self.memory.fork(fork.registers)
         fork.alone()
         alive = np.zeros_like(fork.registers.live)
         alive[group.rows] = lanes
@@ -417,10 +426,9 @@ class Machine:
         fork.maybe[group.rows] |= unsure
         fork._park, fork._parked = meet, []
         fork._turns = {**self._turns, group.at: jumps}
-        first = converged.part(group, lanes, begin)
+        fork._put(converged.part(group, lanes, begin))
         try:
-            if first is not None:
-                fork.go_on(first)
+            fork.go_on()
         except TooManySteps:
             raise Stopped(f"{self.registers.named(group.at)} depends on an unknown value") from None
         finally:
