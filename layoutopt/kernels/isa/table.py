@@ -13,6 +13,7 @@ import numpy as np
 
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels.isa.arithmetic import ARITHMETIC
+from layoutopt.kernels.isa.floats import FLOATS
 from layoutopt.kernels.isa.listing import Function, Instruction
 from layoutopt.kernels.isa.memory import MEMORY
 from layoutopt.kernels.isa.operands import (
@@ -272,6 +273,7 @@ def _mbarrier(one: Instruction) -> Built:
 
 OPERATIONS: Final[Mapping[str, Builder]] = {
     **ARITHMETIC,
+    **FLOATS,
     **MEMORY,
     "B2R": forget(1),
     "B2R.RESULT": _barrier_result,

@@ -1,0 +1,270 @@
+"""What instructions compute of floats: what integer arithmetic, and tests of loaded data, need of it.
+
+Sums and products are rounded as numpy does. A multiply-add of 32 bits goes through 64; one of 64 keeps the
+error of its product. The approximations that division and roots begin with are exact results, of 64 bits
+their high words: what follows in the code repairs the last bits. The rest, and matrices, are unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from layoutopt.kernels.isa.arithmetic import ORDERS, named, select, sized, told
+from layoutopt.kernels.isa.listing import Instruction
+from layoutopt.kernels.isa.operands import Builder, Built, computed, forget, row
+from layoutopt.kernels.machine import values
+from layoutopt.kernels.machine.values import Value, constant
+
+Reals = npt.NDArray[Any]
+# Exponents, as stored, between which a quotient and all that leads to it are plain floats.
+_PLAIN: Final = (127 - 60, 127 + 60)
+# What splits a double in two halves.
+_SPLIT: Final = float((1 << 27) + 1)
+_SMALL: Final = ("F16", "U8", "S8", "U16", "S16")
+_INEXACT: Final = ("RM", "RP", "RZ")
+
+
+def _numbers(value: Value, wide: bool) -> Reals:
+    """The bits read as floats."""
+    if wide:
+        return np.ascontiguousarray(value.bits).view(np.float64)
+    return value.bits.astype(np.uint32).view(np.float32)
+
+
+def _words(numbers: Reals, wide: bool, *sources: Value) -> Value:
+    """Floats as bits; unknown as a whole where a source has an unknown bit."""
+    if wide:
+        bits = np.ascontiguousarray(numbers, np.float64).view(np.uint64)
+    else:
+        bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.uint64)
+    return values.mapped(lambda *_: bits, 64 if wide else 32, *sources)
+
+
+def _flushed(numbers: Reals) -> Reals:
+    return np.where(np.abs(numbers) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), numbers), numbers)
+
+
+def _arithmetic(function: Callable[..., Any], sources: str) -> Builder:
+    """A float out of floats."""
+    wide = "g" in sources
+
+    def run(one: Instruction, *parts: Value) -> Value:
+        flush = _flushed if one.has("FTZ") else lambda numbers: numbers
+        with np.errstate(all="ignore"):
+            result = function(*(flush(_numbers(part, wide)) for part in parts))
+            result = np.asarray(result, np.float64 if wide else np.float32)
+            if one.has("SAT"):
+                result = np.clip(result, np.float32(0), np.float32(1))
+        return _words(flush(result), wide, *parts)
+
+    return row("d" if wide else "r", sources, run, unlike=_INEXACT if wide else ())
+
+
+def _fused(a: Reals, b: Reals, c: Reals) -> Reals:
+    exact: Reals = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+    return exact
+
+
+def _fused_doubles(a: Reals, b: Reals, c: Reals) -> Reals:
+    """a * b + c with the product's error kept (Dekker); where that leaves the range of floats, without."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = (_split(x) for x in (a, b))
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    total = product + c
+    part = total - product
+    lost = (product - (total - part)) + (c - part)
+    found = total + (lost + error)
+    return np.where(np.isfinite(found), found, total)
+
+
+def _split(x: Reals) -> tuple[Reals, Reals]:
+    scaled = x * _SPLIT
+    upper = scaled - (scaled - x)
+    return upper, x - upper
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "RCP": lambda x: 1.0 / x,
+    "RSQ": lambda x: 1.0 / np.sqrt(x),
+    "SQRT": np.sqrt,
+    "EX2": np.exp2,
+    "LG2": np.log2,
+    "SIN": np.sin,
+    "COS": np.cos,
+    "TANH": np.tanh,
+}
+
+
+def _special(one: Instruction, part: Value) -> Value:
+    """MUFU; RCP64H and RSQ64H give the high word of the result, out of the high word of the operand."""
+    name = next(m for m in one.modifiers if m.removesuffix("64H") in _FUNCTIONS)
+    function, upper = _FUNCTIONS[name.removesuffix("64H")], name.endswith("64H")
+    with np.errstate(all="ignore"):
+        if upper:
+            found = function((part.bits << np.uint64(32)).view(np.float64))
+            return values.high(_words(found, True, part))
+        return _words(function(_numbers(part, False).astype(np.float64)), False, part)
+
+
+def _from_integer(one: Instruction, part: Value) -> Value:
+    """I2F: to the nearest float, or upwards (RP) as integer division does."""
+    whole = values.signed(part.bits, 64 if one.has("S64") else 32)
+    exact = (part.bits if one.has("U32", "U64") else whole).astype(np.float64)
+    if one.has("F64"):
+        return _words(exact, True, part)
+    result = exact.astype(np.float32)
+    for name, away, toward in (
+        ("RP", result < exact, np.inf),
+        ("RM", result > exact, -np.inf),
+        ("RZ", np.abs(result) > np.abs(exact), 0),
+    ):
+        if one.has(name):
+            result = np.where(away, np.nextafter(result, np.float32(toward)), result)
+    return _words(result, False, part)
+
+
+def _rounded(one: Instruction, numbers: Reals) -> Reals:
+    """To an integer, as the instruction says."""
+    ways = {"TRUNC": np.trunc, "FLOOR": np.floor, "CEIL": np.ceil}
+    return np.asarray(ways.get(named(one, ways), np.rint)(numbers))
+
+
+def _to_integer(one: Instruction, part: Value) -> Value:
+    """F2I: rounded as it says, clamped to the range."""
+    unsigned, width = one.has("U32", "U64"), 64 if one.has("U64", "S64") else 32
+    numbers = _numbers(part, one.has("F64")).astype(np.float64)
+    rounded = _rounded(one, np.nan_to_num(numbers, nan=0.0))
+    low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
+    inside = np.where((rounded > float(low)) & (rounded < float(high)), rounded, 0.0)
+    bits = inside.astype(np.uint64) if unsigned else inside.astype(np.int64).view(np.uint64)
+    bits = np.where(rounded >= float(high), np.uint64(high), bits)
+    bits = np.where(rounded <= float(low), np.uint64(low & ((1 << width) - 1)), bits)
+    return values.mapped(lambda *_: bits, width, part)
+
+
+def _convert(one: Instruction) -> Built:
+    """F2F between 32 and 64 bits, and FRND."""
+    wanted = [m for m in one.modifiers if m in ("F16", "BF16", "F32", "F64")]
+    rounds = one.opcode == "FRND"
+    to, given = ((wanted * 2 if rounds else wanted) or ["F32", "F32"])[:2]
+
+    def run(_: Instruction, part: Value) -> Value:
+        with np.errstate(all="ignore"):
+            result = _numbers(part, given == "F64").astype(np.float64)
+            return _words(_rounded(one, result) if rounds else result, to == "F64", part)
+
+    letters = ("d" if to == "F64" else "r", "g" if given == "F64" else "f")
+    return row(*letters, run, unlike=("F16", "BF16", "SAT", *_INEXACT))(one)
+
+
+def _check_division(_: Instruction, a: Value, b: Value) -> Value:
+    """FCHK: whether a / b needs its slow path; never where both are far from the ends of the range."""
+    exponents = [(part.bits >> np.uint64(23)) & np.uint64(0xFF) for part in (a, b)]
+    plain = np.logical_and(*((e >= _PLAIN[0]) & (e <= _PLAIN[1]) for e in exponents))
+    found = values.mapped(lambda *_: np.zeros(plain.shape, np.uint64), 1, a, b)
+    return values.select(values.known(plain), found, values.unknown(1))
+
+
+_REAL_ORDERS: Final = (*ORDERS, *(f"{name}U" for name in ORDERS), "NUM", "NAN")
+
+
+def _compare_reals(one: Instruction, a: Value, b: Value, other: Value) -> Iterator[Value]:
+    """FSETP and DSETP: ordered comparisons are false, those with U true, where a number is none."""
+    name = named(one, _REAL_ORDERS)
+    x, y = (_numbers(part, one.opcode == "DSETP") for part in (a, b))
+    if one.has("FTZ"):
+        x, y = _flushed(x), _flushed(y)
+    unordered = np.isnan(x) | np.isnan(y)
+    if name in ("NUM", "NAN"):
+        holds = ~unordered if name == "NUM" else unordered
+    else:
+        holds = ORDERS[name.removesuffix("U")](x, y)
+        holds = (holds | unordered) if name.endswith("U") else (holds & ~unordered)
+    return told(one, values.mapped(lambda *_: holds.astype(np.uint64), 1, a, b), other)
+
+
+def _real_extreme(_: Instruction, *parts: Value) -> Value:
+    *given, smaller = parts
+    reals = [_numbers(part, False) for part in given]
+    least, greatest = (_words(reduce(end, reals), False, *given) for end in (np.fmin, np.fmax))
+    return values.select(smaller, least, greatest)
+
+
+def _halves(one: Instruction) -> Built:
+    """HFMA2.MMA d, -RZ, RZ, hi, lo loads a constant of two 16-bit floats; the rest is not evaluated."""
+    texts = [text.lower().replace("qnan", "nan") for text in one.operands[3:]]
+    try:
+        high, low = (int(np.float16(float(text)).view(np.uint16)) for text in texts)
+    except ValueError:
+        return forget(1)(one)
+    if [text.lstrip("-") for text in one.operands[1:3]] != ["RZ", "RZ"]:
+        return forget(1)(one)
+    return computed(one, [("r", one.operands[0])], [], lambda _: constant(high << 16 | low))
+
+
+# Bytes of an element of a matrix product, by the first type that its instruction names.
+_ELEMENT: Final = {"F16": 2, "F32": 4, "F64": 8}
+_MOST_RESULTS: Final = 8
+
+
+def _matrix_product(one: Instruction) -> Built:
+    """Tensor cores, which are not evaluated: the result has as many registers as shape and type say.
+
+    Of `16816` and `8x8x4`, 32 lanes share rows times columns; of `64x128x16`, 128 lanes.
+    """
+    shape = next((m for m in one.modifiers if re.fullmatch(r"[\dx]{3,}", m)), "")
+    size = 8 if one.opcode[0] == "D" else 4
+    if one.opcode[0] in "HQ":
+        size = _ELEMENT.get(named(one, _ELEMENT), size)
+    group = re.fullmatch(r"64x(\d+)x\d+", shape) if one.opcode.endswith("GMMA") else None
+    match = re.fullmatch(r"(16|8)x?8x?\d+", shape)
+    if group:
+        count = int(group[1]) * size // 8
+    else:
+        count = _MOST_RESULTS if match is None or shape == "884" else int(match[1]) * size // 16
+    return forget(count)(one)
+
+
+FLOATS: Final[Mapping[str, Builder]] = {
+    "DADD": _arithmetic(lambda a, b: a + b, "gg"),
+    "DFMA": _arithmetic(_fused_doubles, "ggg"),
+    "DMNMX": forget(2),
+    "DMUL": _arithmetic(lambda a, b: a * b, "gg"),
+    "DSETP": row("pp", "ggp", _compare_reals, needs=_REAL_ORDERS),
+    "F2F": _convert,
+    "F2I": row(sized("r", "d", "U64", "S64"), sized("f", "g", "F64"), _to_integer, unlike=(*_SMALL, "64")),
+    "FADD": _arithmetic(lambda a, b: a + b, "ff"),
+    "FCHK": row("p", "ff", _check_division),
+    "FFMA": _arithmetic(_fused, "fff"),
+    "FMNMX": row("r", "ffp", _real_extreme),
+    "FMNMX3": row("r", "fffp", _real_extreme),
+    "FMUL": _arithmetic(lambda a, b: a * b, "ff"),
+    "FRND": _convert,
+    "FSEL": row("r", "ffp", select),
+    "FSETP": row("pp", "ffp", _compare_reals, needs=_REAL_ORDERS),
+    "HFMA2": _halves,
+    "HSETP2": forget(0),
+    "MUFU": forget(1),
+    **{f"MUFU.{name}": row("r", "f", _special, unlike=("F16",)) for name in _FUNCTIONS},
+    **{f"MUFU.{name}64H": row("r", "h", _special) for name in ("RCP", "RSQ")},
+    **dict.fromkeys([f"{name}SETP.{end}" for name in "DF" for end in ("MAX", "MIN")], forget(0)),
+    **dict.fromkeys(
+        ("I2F", "I2FP"),
+        row(sized("r", "d", "F64"), sized("w", "d", "U64", "S64"), _from_integer, unlike=_SMALL),
+    ),
+    **dict.fromkeys(("DMMA", "HGMMA", "HMMA", "IGMMA", "IMMA", "QGMMA"), _matrix_product),
+    **dict.fromkeys(("SULD", "TEX", "TLD", "TLD4", "TXD", "TXQ"), forget(4, places=2)),
+    **dict.fromkeys(
+        (
+            *("F2FP", "F2IP", "FSET", "FSWZADD", "HADD2", "HMNMX2", "HMUL2", "HSET2", "I2IP", "IDP"),
+            *("MOVM", "VABSDIFF", "VABSDIFF4"),
+        ),
+        forget(1),
+    ),
+}
