@@ -15,7 +15,7 @@ from conftest import ROOT
 from oracle.banks import weighted_excess
 from written import constrained, data_of, problem_of, refused_with, rows_of, saved
 
-from layoutopt import Status, compare, load, solve
+from layoutopt import Status, check, compare, load, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import evaluate, parse
@@ -417,3 +417,21 @@ def test_what_an_alignment_leaves_of_a_row_is_its_best():
     row = rows_of(compare(problem_of("""8x32 f32, 32 threads; alignment_bytes 16; families none xor
         a: load 4 [tid % 8, tid // 8]""")))["cute"]  # fmt: skip
     assert (row.status, row.offset, row.label) == ("optimal", "x0*32 + x1", "no swizzle, row-major")
+
+
+@pytest.mark.parametrize(
+    "name", ["any_digit_radix_rank_128x16_u8", "any_bin_expected_256_u32", "any_bin_8x256_u32"]
+)
+def test_rows_of_lanes_that_choose_at_run_time_are_what_check_counts(name):
+    problem = load(name)
+    found = compare(problem, time_limit=10)
+    usable = [row for row in found.rows if row.wavefronts is not None]
+    assert {"none", "pad", "cute", "all"} <= {row.family for row in usable}
+    for row in usable:
+        audit = check(problem, row.offset)
+        rows, audited = ([(a.wavefronts, a.ideal) for a in one.accesses] for one in (row, audit))
+        assert rows == audited
+        assert (row.excess, row.ways, row.time) == (audit.excess, None, None)
+    assert min(row.excess for row in usable) == solve(problem).excess
+    assert "no time is estimated, as lanes choose at run time" in found.recommendation.text
+    assert "cycles: not estimated, as lanes choose at run time" in text(problem, found)

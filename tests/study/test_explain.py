@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from command import layoutopt
 from conftest import ROOT
+from msgspec.structs import replace
 from oracle import toy
 from written import (
     constrained,
@@ -22,6 +23,7 @@ from layoutopt import explain, solve
 from layoutopt.cli.explain import command
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.catalogue import find
 from layoutopt.files.file import from_data, load
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
@@ -412,3 +414,15 @@ def test_questions_stay_open_once_the_time_is_over(monkeypatch):
     rule = case.device.rule(access.operation)
     assert lane_order((), case.lanes, case.lowered.tile, access, rule, budget=Budget(0)) is None
     assert not list(late.lane_orders(Layout((64, 32), 8, (Digit(0, 1, 64, 32), Digit(1, 1, 32, 1))), ()))
+
+
+def test_what_a_layout_costs_is_explained_over_the_values_at_run_time():
+    """Where row-major alone is allowed, each digit's column is in few banks; nothing is said of other lanes."""
+    problem = load(find("any_digit_radix_rank_128x16_u8"))
+    found = explain(problem)
+    assert (found.conflict_free, found.excess) == (True, 0)
+    assert "no more wavefronts than the values need: " in explanation_report(problem, found)
+    found = explain(constrained(replace(problem, published=None), families=("none",)))
+    assert found.excess > 0
+    assert any("at worst over all values, one takes" in reason for reason in found.reasons)
+    assert {r.kind for r in found.relaxations} == {"families"}
