@@ -60,7 +60,7 @@ class Owned:
         """How many elements after the first one of a thread the file has its partner."""
         dim, far = step
         stride = math.prod(self.tile.shape[dim + 1 :])
-        first = self.element[0]
+        first = self.element[int((self.element[:, 0] >= 0).argmax())]
         beyond = first[0] // stride % self.tile.shape[dim] & far
         return int(np.flatnonzero(first == first[0] + (-far if beyond else far) * stride)[0])
 
@@ -75,7 +75,7 @@ class Owned:
 
 
 def owned(problem: Problem, device: Device) -> list[Owned]:
-    """What the threads of each free access move.
+    """What the threads of each free access move that has an active lane.
 
     Raises:
         ProblemFileError: the instructions of one cannot be free.
@@ -88,7 +88,7 @@ def owned(problem: Problem, device: Device) -> list[Owned]:
             )
     given = tuple(with_fixed_lanes(access) for access in problem.accesses)
     lanes = trace(with_loops(msgspec.structs.replace(problem, accesses=given)), device).accesses
-    return [_owned(problem, k, lanes[k]) for k in numbers]
+    return [_owned(problem, k, lanes[k]) for k in numbers if lanes[k].active.any()]
 
 
 def _owned(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
@@ -96,6 +96,12 @@ def _owned(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
     if lanes.operation.kind not in ("load", "store"):
         what = f"instructions are free of a load or store, not of {access.op}"
         raise ProblemFileError(f"accesses[{number}].op", what)
+    size, width = problem.tile.element_bytes, lanes.operation.width_bytes
+    if size.bit_count() > 1 or size > width:
+        what = f"whole elements of 1, 2, 4, 8 or 16 bytes, not {width} bytes of one of {size}"
+        raise ProblemFileError(
+            f"accesses[{number}].bytes", f"where instructions are free, an access moves {what}"
+        )
     apart = _loops_apart(access)
     element = np.where(lanes.active, lanes.element, -1).reshape(*access.loops.values(), -1)
     element = np.moveaxis(element[..., : problem.threads], apart, range(len(apart)))
@@ -117,6 +123,13 @@ def _loops_apart(access: Access) -> list[int]:
     """The loops whose iterations' elements do not go together."""
     together = list(access.loops) if access.instructions == "free" else access.instructions or ()
     return [k for k, name in enumerate(access.loops) if name not in together]
+
+
+def as_given(access: Access) -> Access:
+    """A free access as its file has it, those loops outermost whose elements do not go together."""
+    apart = [list(access.loops)[k] for k in _loops_apart(access)]
+    loops = {name: access.loops[name] for name in dict.fromkeys([*apart, *access.loops])}
+    return msgspec.structs.replace(access, loops=loops, instructions=None)
 
 
 def _powers(extent: int) -> Iterator[int]:

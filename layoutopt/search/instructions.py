@@ -20,7 +20,15 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.instructions import Owned, accesses_of, check_instructions, kind_of, orders, owned
+from layoutopt.accesses.instructions import (
+    Owned,
+    accesses_of,
+    as_given,
+    check_instructions,
+    kind_of,
+    orders,
+    owned,
+)
 from layoutopt.accesses.lower import assigned, named_lanes
 from layoutopt.accesses.trace import trace
 from layoutopt.accesses.view import steps_of, view_of
@@ -30,7 +38,7 @@ from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Result, Status
-from layoutopt.problems.types import Access, Problem
+from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.search.proposal import Ask
 
 Solver = Callable[[Problem, Ask, Device], Result]
@@ -91,7 +99,8 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
     given: _Found | None = None
     refused: Result | None = None
     solved = 0
-    for choice in [_as_given(problem, gpu), *_choices(problem, free, gpu)]:
+    first = _as_given(problem, gpu)
+    for choice in [first, *_choices(first.problem, problem, free, gpu)]:
         least, instructions, _ = choice.rank
         if best is not None and (float(least), problem.tile.bytes, instructions) >= best.rank:
             continue
@@ -101,6 +110,10 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
         try:
             result = solver(choice.problem, replace(ask, budget=ask.budget.part(_SHARE)), gpu)
         except OutOfTime:
+            continue
+        except ProblemFileError:  # a constraint contradicts what an access becomes
+            if solved == 1:
+                raise
             continue
         if result.layout is None:
             refused = refused or result
@@ -123,8 +136,7 @@ def _as_given(problem: Problem, gpu: Device) -> _Choice:
     plain = msgspec.structs.replace(
         problem,
         accesses=tuple(
-            access if access.instructions is None else msgspec.structs.replace(access, instructions=None)
-            for access in problem.accesses
+            access if access.instructions is None else as_given(access) for access in problem.accesses
         ),
     )
     alone = [_alone(plain, access, gpu) for access in plain.accesses]
@@ -140,8 +152,17 @@ def _nothing(problem: Problem, refused: Result) -> Result:
     return msgspec.structs.replace(refused, status=Status.UNKNOWN, reason=f"{_LEFT}; {refused.reason}")
 
 
-def _choices(problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
-    """The problem with instructions of one order after another, those of fewest wavefronts first."""
+def _choices(plain: Problem, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
+    """The problem with instructions of one order after another, those of fewest wavefronts first.
+
+    Args:
+        plain: with the instructions of the file.
+        problem: whose instructions are open.
+        free: which of them.
+        gpu: its device.
+    """
+    if not free:
+        return []
     fixed = max(
         (
             steps_of(a, f"accesses[{k}]", problem.tile)
@@ -153,16 +174,21 @@ def _choices(problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choi
     )
     found: list[_Choice] = []
     for number, steps in enumerate(orders(free, fixed)):
-        accesses, total, count = list(problem.accesses), Fraction(0), 0
-        for one in free:
-            ways = list(accesses_of(one, steps, problem, gpu))
-            ranked = [(*_alone(problem, way, gpu), k) for k, way in enumerate(ways)]
-            wavefronts, instructions, k = min(ranked)
-            accesses[one.number] = ways[k]
+        try:
+            ways = [list(accesses_of(one, steps, problem, gpu)) for one in free]
+            ranked = [
+                min((*_alone(problem, way, gpu), k) for k, way in enumerate(each)) for each in ways if each
+            ]
+        except ProblemFileError:
+            continue  # too many pieces of the coordinates
+        if not all(ways):
+            continue  # the GPU has no access as narrow as some would be
+        accesses, total, count = list(plain.accesses), Fraction(0), 0
+        for one, each, (wavefronts, instructions, k) in zip(free, ways, ranked, strict=True):
+            accesses[one.number] = each[k]
             total, count = total + wavefronts, count + instructions
-        for k, access in enumerate(accesses):
-            if problem.accesses[k].instructions is None:
-                total += _alone(problem, access, gpu)[0]
+        given = (a for a in problem.accesses if a.instructions is None)
+        total += sum((_alone(problem, access, gpu)[0] for access in given), Fraction(0))
         written = tuple(accesses)
         if all(choice.problem.accesses != written for choice in found):
             chosen = msgspec.structs.replace(problem, accesses=written)
@@ -174,7 +200,7 @@ def _alone(problem: Problem, access: Access, gpu: Device) -> tuple[Fraction, int
     """The fewest wavefronts that an access takes in any layout, weighted, and its instructions."""
     if access.is_free or access.any:
         return Fraction(0), 0
-    part = msgspec.structs.replace(problem, accesses=(access,))
+    part = msgspec.structs.replace(problem, accesses=(access,), layout=Constraints())
     if (view := view_of(part)) is not None:
         part = view.problem(part)
     traced = trace(part, gpu)

@@ -182,6 +182,33 @@ def test_a_layout_seen_and_turned_back(shape, data):
         far *= 2
 
 
+# What fuzzing found ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "access", "loops"),
+    [
+        # The loops that stay apart are not the outermost ones.
+        ("64x32 f32, 64 threads; target sm_30", "a: load 4 [(tid + 32*k + 64*i) % 64, tid // 64 % 32]; k<3, i<4", ["k"]),
+        ("2x7 f64, 32 threads; target sm_90", "a: load 8 [(tid + 8*i + 32*j) // 3 % 2, (tid + i) % 7]; i<3, j<2", ["i"]),
+        # A GPU without accesses of a byte; no lane that takes part; thread 0 has nothing.
+        ("16x32 i8, 64 threads; target sm_10", "a: store 4 [tid % 16, tid // 16 % 8 * 4]", "free"),
+        ("64 f32, 1 threads; target sm_90", "a: load 4 [4*((lane + k) % 16)]; k<2; where tid > 3", "free"),
+        ("64 f32, 32 threads; target sm_90", "a: load 4 [4*((lane + k) % 16)]; k<2; where tid > 3", "free"),
+        # An order of dimensions that no other direction of vectors keeps to.
+        ("8x24 f32, 128 threads; target a100; order 1 0", "a: load 4 [(lane + 2*i) % 8, (lane + i) % 24]; i<4", "free"),
+    ],
+)  # fmt: skip
+def test_odd_problems(text, access, loops):
+    data = data_of(text, "b: store 4 [0, 0]" if "x" in text.split(",")[0] else "b: store 4 [0]", access)
+    data["accesses"][1]["instructions"] = loops
+    asked = problem(data)
+    found = solve(asked, time_limit=9)
+    assert found.status in ("optimal", "feasible")
+    check_claims(asked, device(found.target), load_result(found))
+    assert found.proof.wavefronts.lower_bound <= sum(a.wavefronts for a in found.accesses)
+
+
 # Refused ------------------------------------------------------------------------------------------
 
 
