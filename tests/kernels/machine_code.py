@@ -2,6 +2,9 @@
 
 import dataclasses
 
+from layoutopt.hardware.devices import device
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.read import sass
 
 
@@ -18,3 +21,9 @@ def program(*lines, parameters=None, **fields):
     if parameters is not None:
         fields["parameters"] = parameters
     return dataclasses.replace(found, **fields)
+
+
+def counted(*lines, threads=32, **options):
+    """Instructions evaluated, behind those that put the thread into R1 and the place of its word into R2."""
+    launch = Launch(block=(threads, 1, 1), **options)
+    return evaluate(program("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", *lines), launch, device("sm_90"))

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from machine_code import program
+from machine_code import counted, program
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
@@ -117,11 +117,6 @@ def test_a_shift_by_an_unknown_amount_is_unknown():
     values = {"R1": known(np.array([[5]], np.int64)), "R2": hidden}
     given = [values[s] if isinstance(s, str) else s for s in step.sources]
     assert not step.action.function(*given)[0].sure
-
-
-def counted(*lines, threads=32, **options):
-    launch = Launch(block=(threads, 1, 1), **options)
-    return evaluate(program("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", *lines), launch, device("sm_90"))
 
 
 def test_an_unknown_instruction_matters_only_to_addresses():
