@@ -17,7 +17,7 @@ layout at the same coordinates. It needs CUTLASS's headers (nvidia-cutlass), too
 Counted are the integer instructions that the addresses of the shared-memory instructions depend on, followed back
 through the machine code; in a loop that the compiler kept, times its iterations. In no count are moves, constants,
 what decides whether an instruction is executed, reading `threadIdx` and finding where shared memory starts. Needs
-nvcc and cuobjdump.
+nvcc and nvdisasm.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ import argparse
 import itertools
 import json
 import math
-import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,145 +52,108 @@ from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
 from layoutopt.index.address_forms import over_tid
+from layoutopt.kernels.program import Exit, Guard, Jump, Memory, Program, Step
+from layoutopt.kernels.read.files import programs
 from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/h200_runs.json"
 MAX_ITERATIONS = 64
+NVCC = find_tool("nvcc") or "nvcc"
 Rows = list[dict[str, Any]]
 # Ours, CuTe's, the published layout as emitted, and as its kernel writes it.
 WAYS = ("ours", "cute", "reduced", "published")
 
 # Machine code -------------------------------------------------------------------------------------
 
-REGISTER = re.compile(r"\b(UR\d+|R\d+|UP\d+|P\d+)\b")
+FREE = ("S2R", "S2UR", "MOV", "UMOV", "IMAD.MOV", "LDC", "ULDC", "CS2R", "R2UR", "NOP", "HFMA2")
 
 
-def functions(title: str, text: str, cubin: Path, arch: str, *flags: str | Path) -> dict[str, list[str]]:
-    """The lines that cuobjdump prints of each kernel of a source; none where nvcc refuses it."""
-    nvcc, dump = find_tool("nvcc"), find_tool("cuobjdump")
-    if nvcc is None or dump is None:
-        sys.exit("needs nvcc and cuobjdump")
+def functions(title: str, text: str, cubin: Path, arch: str, *flags: str | Path) -> dict[str, Program]:
+    """The kernels of a source as machine code; none where nvcc refuses it."""
     source = cubin.with_suffix(".cu")
     source.write_text(text)
-    command = [nvcc, "-std=c++17", "-O3", "-w", f"-arch={arch}", *flags, "-cubin", "-o", cubin, source]
+    command = [NVCC, "-std=c++17", "-O3", "-w", f"-arch={arch}", *flags, "-cubin", "-o", cubin, source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     source.unlink()
     if done.returncode:
         print(title, done.stderr[:500], file=sys.stderr)
         return {}
-    path = f"{Path(dump).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # cuobjdump calls nvdisasm
-    sass = subprocess.run(
-        [dump, "-sass", cubin], capture_output=True, text=True, check=True, env={**os.environ, "PATH": path}
-    ).stdout
-    return {part.split("\n")[0].strip(): part.split("\n") for part in sass.split("Function :")[1:]}
+    return {program.name: program for program in programs(cubin)}
 
 
-LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P[T\d]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
-FREE = ("S2R", "S2UR", "MOV", "UMOV", "IMAD.MOV", "LDC", "ULDC", "CS2R", "R2UR", "NOP", "HFMA2")
-NO_RESULT = ("ST", "RED", "BRA", "EXIT", "NOP", "BAR", "WARPSYNC", "BSYNC", "BSSY", "LDGDEPBAR", "DEPBAR")
+def is_shared(step: Step) -> bool:
+    return isinstance(step.action, Memory) and step.action.space == "shared"
 
 
-class Instruction:
-    """One line of machine code: what it reads, writes and where control goes on."""
-
-    def __init__(self, address: int, predicate: str | None, name: str, operands: str) -> None:
-        self.address, self.predicate, self.name = address, predicate, name
-        parts = [p.strip() for p in operands.split(",")]
-        # The window of shared memory, and the block's place in its cluster.
-        self.finds_start = name in ("LEA", "ULEA") and parts[-1] == "0x18"
-        self.shared = name.startswith(("LDS", "STS", "LDSM", "STSM", "ATOMS", "LDGSTS"))
-        self.target = int(operands.split()[-1].strip("`()"), 16) if name.startswith("BRA") else None
-        self.ends = name.startswith("EXIT") and predicate is None
-        self.seeds: set[str] = set()
-        self.writes: set[str] = set()
-        self.reads: set[str] = set()
-        if self.shared:
-            cell = re.search(r"\[(.*?)\]", operands)
-            self.seeds = set(REGISTER.findall(cell[1])) if cell else set()
-        if not self.shared and not name.startswith(NO_RESULT) and parts:
-            written = [p for p in parts[:2] if re.fullmatch(r"U?R\d+|U?P\d+", p)]
-            if written:
-                self.writes = {written[0]}
-            # The second operand is written too only where it is a predicate.
-            if len(written) == 2 and "P" in written[1] and re.match(r"U?P\d", parts[1]):
-                self.writes.add(written[1])
-            if ".WIDE" in name or ".64" in name:
-                self.writes |= {_next(w) for w in set(self.writes) if "R" in w}
-            self.reads = set(REGISTER.findall(", ".join(parts[len(written) if len(written) == 2 and
-                             "P" in written[1] else 1 :])))  # fmt: skip
-
-    def counts(self) -> bool:
-        """Whether it is an integer instruction that a program pays for."""
-        return not self.name.startswith(FREE) and not self.finds_start
+def counts(step: Step) -> bool:
+    """Whether it is an integer instruction that a program pays for."""
+    name = opcode(step)
+    # The window of shared memory, and the block's place in its cluster.
+    finds_start = name in ("LEA", "ULEA") and step.text.split()[-1] == "0x18"
+    return not name.startswith(FREE) and not finds_start
 
 
-def _next(register: str) -> str:
-    found = re.fullmatch(r"(U?R)(\d+)", register)
-    assert found is not None
-    return f"{found[1]}{int(found[2]) + 1}"
+def opcode(step: Step) -> str:
+    return next(word for word in step.text.split() if not word.startswith("@"))
+
+
+def cells(operands: Iterable[object]) -> set[str]:
+    return {one for one in operands if isinstance(one, str)}
 
 
 # Registers that later instructions read, each with the predicate under which they do.
-Needs = set[tuple[str, str | None]]
+Needs = set[tuple[str, Guard | None]]
 
 
-def _makes(one: Instruction, needed: Needs) -> bool:
+def _makes(one: Step, needed: Needs) -> bool:
     """Whether an instruction may make a value that is needed: not under the opposite predicate."""
-    opposite = None if one.predicate is None else f"!{one.predicate}".removeprefix("!!")
-    return any(r in one.writes and (guard is None or guard != opposite) for r, guard in needed)
+    opposite = one.guard and replace(one.guard, negated=not one.guard.negated)
+    return any(r in one.dests and (guard is None or guard != opposite) for r, guard in needed)
 
 
-def _without_written(one: Instruction, needed: Needs) -> Needs:
-    """What is needed from before an instruction: under its own predicate, nothing that it writes."""
-    return {(r, guard) for r, guard in needed if r not in one.writes or one.predicate not in (None, guard)}
-
-
-def index_instructions(lines: list[str], iterations: int) -> float:
+def index_instructions(program: Program, iterations: int) -> float:
     """Integer instructions that addresses of shared-memory instructions depend on, of one pass."""
-    code = [Instruction(int(m[1], 16), m[2], m[3], m[4]) for m in map(LINE.search, lines) if m]
-    position = {one.address: k for k, one in enumerate(code)}
+    code = program.steps
     after: list[Needs] = [set() for _ in range(len(code) + 1)]
     marked: set[int] = set()
     changed = True
     while changed:
         changed = False
         for k in reversed(range(len(code))):
-            one = code[k]
-            needed = set() if one.ends or (one.name == "BRA" and one.predicate is None) else set(after[k + 1])
-            if one.target is not None:
-                needed |= after[position.get(one.target, k)]
-            if _makes(one, needed):
+            one, action = code[k], code[k].action
+            always = one.guard is None and getattr(action, "condition", None) is None
+            leaves = always and isinstance(action, Exit | Jump)
+            needed = set() if leaves else set(after[k + 1])
+            if isinstance(action, Jump) and action.target is not None:
+                needed |= after[action.target]
+            made = _makes(one, needed)
+            if made:
                 marked.add(k)
-                if not one.name.startswith(("LDG", "LDS")):
-                    needed = _without_written(one, needed) | {(r, one.predicate) for r in one.reads}
-                else:
-                    needed = _without_written(one, needed)
+                # Under its own predicate, nothing that it writes is needed from before it.
+                needed = {(r, g) for r, g in needed if r not in one.dests or one.guard not in (None, g)}
+                if not isinstance(action, Memory):
+                    needed |= {(r, one.guard) for r in cells(one.sources)}
             # Above what writes it, a predicate says something else.
-            needed = {
-                (r, None if guard and guard.lstrip("!") in one.writes else guard) for r, guard in needed
-            }
-            needed |= {(r, one.predicate) for r in one.seeds}
+            needed = {(r, None if g and g.cell in one.dests else g) for r, g in needed}
+            if is_shared(one):
+                needed |= {(r, one.guard) for r in cells(one.sources[: action.places])}
             if needed != after[k]:
                 after[k] = needed
                 changed = True
-    back = [(position[one.target], k) for k, one in enumerate(code)
-            if one.target is not None and position.get(one.target, k) < k]  # fmt: skip
-    total = 0.0
-    for k in marked:
-        if code[k].counts():
-            total += _times(k, code, back, iterations)
-    return total
+    jumps = [(one.action.target, k) for k, one in enumerate(code) if isinstance(one.action, Jump)]
+    back = [(start, k) for start, k in jumps if start is not None and start < k]
+    return sum((_times(k, code, back, iterations) for k in marked if counts(code[k])), 0.0)
 
 
-def _times(k: int, code: list[Instruction], back: list[tuple[int, int]], iterations: int) -> float:
+def _times(k: int, code: Sequence[Step], back: list[tuple[int, int]], iterations: int) -> float:
     """How often an instruction of a kept loop is executed: as its innermost loop's accesses tell."""
     around = [loop for loop in back if loop[0] <= k <= loop[1]]
     if not around:
         return 1
     inner = min(around, key=lambda loop: loop[1] - loop[0])
-    accesses = [j for j, one in enumerate(code) if one.shared]
+    accesses = [j for j, one in enumerate(code) if is_shared(one)]
     inside = sum(inner[0] <= j <= inner[1] for j in accesses)
     outside = len(accesses) - inside
     return max(1.0, (iterations - outside) / inside) if inside else 1.0
@@ -426,19 +388,19 @@ def comparison(rows: Rows) -> Iterator[str]:
 # Both ---------------------------------------------------------------------------------------------
 
 
-def count_predicted(row: dict[str, Any], found: dict[str, list[str]]) -> None:
+def count_predicted(row: dict[str, Any], found: dict[str, Program]) -> None:
     row["machine"] = index_instructions(found[row["kernel"]], row["iterations"])
 
 
-def count_ways(row: dict[str, Any], found: dict[str, list[str]]) -> None:
+def count_ways(row: dict[str, Any], found: dict[str, Program]) -> None:
     for kind in WAYS:
-        lines = found.get(f"{kind}_{row['number']}")
-        row[kind] = int(index_instructions(lines, row["iterations"])) if lines else None
+        program = found.get(f"{kind}_{row['number']}")
+        row[kind] = int(index_instructions(program, row["iterations"])) if program else None
 
 
 def compiled(
     chosen: dict[str, Path], make: Callable[[str, Path], tuple[Rows, str]],
-    fill: Callable[[dict[str, Any], dict[str, list[str]]], None], folder: Path, *flags: str,
+    fill: Callable[[dict[str, Any], dict[str, Program]], None], folder: Path, *flags: str,
 ) -> Rows:  # fmt: skip
     """The rows of all problems, with what is counted of their kernels."""
 
@@ -452,7 +414,6 @@ def compiled(
         return mine if found else []
 
     rows: Rows = []
-    folder.mkdir(exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
         for mine in pool.map(work, enumerate(chosen.items())):
             rows += mine
@@ -470,11 +431,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--show", type=int, default=0, help="The so many largest errors.")
-    parser.add_argument("--keep", type=Path, help="Keep the machine code in this folder.")
     args = parser.parse_args()
     chosen = {n: p for n, p in of_one_tile().items() if not args.only or any(o in n for o in args.only)}
     with tempfile.TemporaryDirectory() as temporary:
-        folder = args.keep or Path(temporary)
+        folder = Path(temporary)
         if args.against_published:
             import cutlass_library
 
