@@ -1,7 +1,6 @@
 """Markers that skip what the machine does not have, and the catalogue as parameters."""
 
 import functools
-import json
 import os
 import pickle
 import shutil
@@ -11,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from written import data_of, saved
 
 import layoutopt.search.block
 from layoutopt import load, solve
@@ -78,19 +78,12 @@ def problem_file(tmp_path):
     """Write a problem, changed as asked, and return its path."""
 
     def write(**changes):
-        data = {
-            "schema": "layoutopt.problem/1",
-            "name": "tile",
-            "tile": {"shape": [8, 8], "element": "f32"},
-            "threads": 64,
-            "accesses": [
-                {"name": "rows", "op": "store", "bytes": 4, "index": ["tid // 8", "tid % 8"]},
-                {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % 8", "tid // 8"]},
-            ],
-        }
-        data.update(changes)
-        path = tmp_path / "tile.json"
-        path.write_text(json.dumps({k: v for k, v in data.items() if v is not None}))
-        return path
+        data = data_of(
+            """8x8 f32, 64 threads
+            rows: store 4 [tid // 8, tid % 8]
+            columns: load 4 [tid % 8, tid // 8]""",
+            **{"schema": "layoutopt.problem/1", "name": "tile", **changes},
+        )
+        return saved(tmp_path, "tile.json", {k: v for k, v in data.items() if v is not None})
 
     return write

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from written import access_from, one_tile, problem_of
+from written import access_from, one_tile, problem_of, refused_with
 
 from layoutopt.accesses.thread_values import access_of
 from layoutopt.accesses.trace import trace
@@ -181,9 +181,8 @@ def test_compiler_text_and_gluon_text_are_the_same():
     ],
 )
 def test_wrong_cute_text(text, reason):
-    with pytest.raises(ProblemFileError) as caught:
+    with refused_with(reason):
         cute.thread_values(text, (16, 8))
-    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +214,8 @@ def test_wrong_cute_text(text, reason):
     ],
 )  # fmt: skip
 def test_wrong_triton_text(text, reason):
-    with pytest.raises(ProblemFileError) as caught:
+    with refused_with(reason):
         triton.thread_values(text, (16, 16))
-    assert reason in str(caught.value)
 
 
 MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
@@ -482,9 +480,8 @@ def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
     ],
 )
 def test_wrong_tiled_copies(text, reason):
-    with pytest.raises(ProblemFileError) as caught:
+    with refused_with(reason):
         cute_tiled.copied(text, (24, 24) if reason.startswith("repeats") else (32, 48), "load")
-    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -505,9 +502,8 @@ def test_wrong_tiled_copies(text, reason):
     ],
 )  # fmt: skip
 def test_wrong_shared_text(module, text, reason):
-    with pytest.raises(ProblemFileError) as caught:
+    with refused_with(reason):
         cute.offsets(text, (8, 64), 2) if module == "cute" else triton_shared.offsets(text, (8, 64))
-    assert reason in str(caught.value)
 
 
 def test_order_turns_the_tile(tmp_path):

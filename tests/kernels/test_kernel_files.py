@@ -27,6 +27,7 @@ from layoutopt.kernels.read.files import compile_source
 
 KERNELS = ROOT / "tests/data/kernels"
 
+
 PATHS = """
 __device__ float scaled(float v) { return sinf(v); }
 extern "C" __global__ void paths(float* o, const float* in, int n) {
@@ -134,9 +135,6 @@ def test_an_opcode_that_does_not_matter_is_skipped(tmp_path):
 
 
 @pytest.mark.nvcc
-@pytest.mark.skipif(
-    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-)
 def test_sources_cubins_and_executables(tmp_path):
     (tmp_path / "paths.cu").write_text(PATHS)
     source = check(tmp_path / "paths.cu", "--block", "256", "--arg", "2=0")
@@ -152,9 +150,6 @@ def test_sources_cubins_and_executables(tmp_path):
 
 
 @pytest.mark.nvcc
-@pytest.mark.skipif(
-    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-)
 def test_constant_memory_of_the_file_is_read(tmp_path):
     shutil.copy(KERNELS / "constant_table.cu", tmp_path)
     found = check(tmp_path / "constant_table.cu", "--block", "64")
@@ -163,9 +158,6 @@ def test_constant_memory_of_the_file_is_read(tmp_path):
 
 
 @pytest.mark.nvcc
-@pytest.mark.skipif(
-    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-)
 def test_constant_memory_that_the_host_fills_is_not_zero(tmp_path):
     text = (KERNELS / "constant_table.cu").read_text()
     (tmp_path / "filled.cu").write_text(re.sub(r"(__constant__ [^=;]*?) *=[^;]*;", r"\1;", text))
@@ -175,9 +167,6 @@ def test_constant_memory_that_the_host_fills_is_not_zero(tmp_path):
 
 
 @pytest.mark.nvcc
-@pytest.mark.skipif(
-    find_tool("nvcc") is None or find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm"
-)
 def test_a_program_with_headers_macros_and_templates(tmp_path):
     """A main() that launches some instances of a template; what is missing is said with what gives it."""
     headers = tmp_path / "headers"
