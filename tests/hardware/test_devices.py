@@ -65,12 +65,26 @@ def test_names_are_unambiguous():
     assert len(names) == len(set(names))
 
 
-def test_every_rule_serves_every_lane_once_and_names_its_source():
-    for gpu in devices():
-        for rule in gpu.rules.values():
-            assert sorted(lane for phase in rule.phases for lane in phase) == list(range(gpu.lanes))
-            assert rule.source
-            assert rule.confidence
+@pytest.mark.parametrize("gpu", devices(), ids=lambda gpu: gpu.name)
+def test_every_rule_and_every_chip_is_whole(gpu):
+    """Rules serve every lane once; of each chip what a multiprocessor holds and what one block may take of it."""
+    for (kind, width), rule in gpu.rules.items():
+        assert sorted(lane for phase in rule.phases for lane in phase) == list(range(gpu.lanes))
+        assert rule.source
+        assert rule.confidence
+        spelt = spelling(kind, width)
+        if spelt:
+            assert parse_operation(spelt, width) == Operation(kind, width)
+        else:
+            assert not kind.startswith(("load.", "store."))
+    for name in (gpu.name, *gpu.aliases):
+        limits = gpu.limits_of(name)
+        assert limits is not None, name
+        assert limits.shared_bytes_per_block <= limits.shared_bytes
+        assert limits.threads % gpu.lanes == 0
+        assert limits.source
+        assert limits.registers or gpu.name in ("sm_10", "sm_20"), name
+        assert occupancy(limits.shared_bytes_per_block, 16, 256, gpu, name, registers=64).blocks >= 1, name
 
 
 def test_unknown_target():
@@ -188,30 +202,6 @@ def test_amd_spellings(text, kind, width):
 def test_an_unknown_operation_names_what_is_near(text, hint):
     with refused_with(hint):
         parse_operation(text, 4)
-
-
-def test_what_a_file_says_of_each_kind_is_that_operation():
-    for gpu in devices():
-        for kind, width in gpu.rules:
-            if spelt := spelling(kind, width):
-                assert parse_operation(spelt, width) == Operation(kind, width)
-            else:
-                assert not kind.startswith(("load.", "store."))
-
-
-def test_every_chip_has_its_limits():
-    """Each name of each GPU: what one multiprocessor holds, and what one block may take of it."""
-    for gpu in devices():
-        for name in (gpu.name, *gpu.aliases):
-            limits = gpu.limits_of(name)
-            assert limits is not None, name
-            assert limits.shared_bytes_per_block <= limits.shared_bytes
-            assert limits.threads % gpu.lanes == 0
-            assert limits.source
-            assert limits.registers or gpu.name in ("sm_10", "sm_20"), name
-            fitted = occupancy(limits.shared_bytes_per_block, 16, 256, gpu, name, registers=64)
-            assert fitted is not None
-            assert fitted.blocks >= 1, name
 
 
 @pytest.mark.parametrize(("group", "read"), [(2, 1), (8, 1), (16, 16)])

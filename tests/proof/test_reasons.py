@@ -1,8 +1,8 @@
 """Cliques, counting and parity: never claimed where a placement exists; linear maps to banks against all maps."""
 
-import importlib.util
 import itertools
 import random
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -27,6 +27,9 @@ from layoutopt.proof.cliques import find_clique, find_packing
 from layoutopt.proof.parity import combination, find_parity
 from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, every_layout
 from layoutopt.search.solve import solve
+
+sys.path.insert(0, str(ROOT / "scripts" / "fuzz"))
+import search_conjecture as script
 
 BASICS = ROOT / "problems" / "basics"
 
@@ -129,8 +132,10 @@ def test_odd_squares_have_a_layout(n):
 @pytest.mark.parametrize("name", ["leimao_vectorised_swizzled_f32", "gemm4bit_b_128x64_bf16"])
 def test_counting_of_narrow_accesses_to_wide_vectors(name):
     problem = load(name)
-    gpu = device(problem.target)
+    gpu, proof = device(problem.target), solve(problem).proof
     assert on_board(problem, gpu).counting == 384 * trace(problem, gpu).weight_unit
+    got = proof.excess.lower_bound, proof.excess.scope, proof.evidence
+    assert got == (384, "every layout", COUNTING.evidence)
 
 
 def test_every_phase_meets_its_own_words_once():
@@ -302,19 +307,6 @@ def test_two_words_of_one_kepler_row():
     (heads,), (access,) = phase_sets(lanes, problem.tile, gpu), lanes.accesses
     counts = count_wavefronts(16 * access.element, access.active, access.operation, gpu)
     assert heads.floor.tolist() == counts.wavefronts.tolist() == [2]
-
-
-def test_the_result_says_that_counting_is_the_reason():
-    proof = solve(load("leimao_vectorised_swizzled_f32")).proof
-    got = proof.excess.lower_bound, proof.excess.scope, proof.evidence
-    assert got == (384, "every layout", COUNTING.evidence)
-
-
-spec = importlib.util.spec_from_file_location(
-    "search_conjecture", ROOT / "scripts" / "fuzz" / "search_conjecture.py"
-)
-script = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(script)
 
 
 def test_a_map_to_128_banks_that_no_linear_map_can_replace():

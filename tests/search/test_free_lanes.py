@@ -1,15 +1,14 @@
 """Lanes as a decision: what falls to nothing, what cannot, and that what is chosen does what was asked."""
 
-import importlib.util
 import json
 import re
 import sys
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import ROOT
 from msgspec.structs import replace
 from written import access_from, constrained, data_of, problem_of, reads, refused_with, saved, writes
 
@@ -24,11 +23,8 @@ from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Bound, Status
 from layoutopt.search.proposal import Ask
 
-SPEC = importlib.util.spec_from_file_location(
-    "fuzz_free_lanes", Path(__file__).parents[2] / "scripts/fuzz/free_lanes.py"
-)
-fuzz = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(fuzz)
+sys.path.insert(0, str(ROOT / "scripts" / "fuzz"))
+import free_lanes as fuzz
 
 
 def problem(accesses, shape=(32, 128), element="f32", threads=256, **more):
@@ -272,7 +268,7 @@ def test_orders_in_words_stand_in_templates():
 
 def test_what_an_h200_counted():
     """Lanes that were chosen, run: values, wavefronts and conflicts; and what is chosen costs the same today."""
-    record = json.loads((Path(__file__).parents[1] / "data/h200_free_lanes.json").read_text())
+    record = json.loads((ROOT / "tests/data/h200_free_lanes.json").read_text())
     assert len(record["accesses"]) >= 20
     for access in record["accesses"]:
         assert (access["values"], access["counted"]) == ("right", access["predicted"])

@@ -42,16 +42,6 @@ def test_workers_do_not_change_the_answer(name):
     assert one == two
 
 
-@pytest.mark.parametrize(
-    ("families", "excess", "size"),
-    [(("none", "pad"), 32, 5120), (("none", "xor"), 32, 5120), (("none", "pad", "xor"), 0, 8144)],
-)
-def test_pad_and_xor_are_decided_together(families, excess, size):
-    """Neither alone serves 20 words a row in 16-byte accesses; padded to 32, an XOR has bits to read."""
-    found = solve(constrained(load(TILE_K), families=families), method="model")
-    assert (found.status, found.excess, found.bytes) == (Status.OPTIMAL, excess, size)
-
-
 def test_the_widest_pitches():
     """Sums stay within what the solver takes."""
     problem = constrained(load("transposes/leimao_padded_f64"), pitch_multiple_bytes=1 << 20)
