@@ -78,47 +78,55 @@ def _server():
     return server
 
 
-def _serve():
-    """Fork a command for each line that comes, and say how it ended."""
-    sys.path[0] = ""
+def import_package():
+    """Import every module of the package; what runs a command."""
     run = importlib.import_module("layoutopt.cli").run  # before its module of that name is imported
     package = importlib.import_module("layoutopt")
     for module in pkgutil.walk_packages(package.__path__, "layoutopt."):
         importlib.import_module(module.name)
+    return run
+
+
+def _serve():
+    """Fork a command for each line that comes, and say how it ended."""
+    sys.path[0] = ""
+    run = import_package()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            _become(run, **json.loads(line))
+            become(run, **json.loads(line))
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _become(run, command, script, cwd, streams, warn, encoding):
-    """Be the command: never returns."""
-    for number, (path, flags) in enumerate(
-        zip(streams, (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT] * 2), strict=True)
-    ):
-        os.dup2(os.open(path, flags), number)
-    os.chdir(cwd)
-    warnings.simplefilter(warn)
-    sys.argv = command
-    sys.stdin = open(0)  # noqa: SIM115
-    sys.stdout, sys.stderr = (open(k, "w", encoding=encoding) for k in (1, 2))  # noqa: SIM115
+def become(run, command, script, cwd, streams, warn="default", encoding="utf-8"):
+    """Be the command, with these files as its streams: never returns."""
     code = 1
     try:
+        for number, path in enumerate(streams):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)
+        os.chdir(cwd)
+        warnings.simplefilter(warn)
+        sys.argv = command
+        sys.stdin = open(0)  # noqa: SIM115
+        sys.stdout, sys.stderr = (open(k, "w", encoding=encoding) for k in (1, 2))  # noqa: SIM115
         if script:
             sys.path[0] = str(Path(command[0]).parent)
             runpy.run_path(command[0], run_name="__main__")
         else:
             run()
-            code = 0
+        code = 0
     except SystemExit as stop:
-        code = int(stop.code or 0)
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":
