@@ -21,6 +21,7 @@ from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
 from layoutopt.ownership.instructions import Instruction, instructions
 from layoutopt.ownership.linear import Memory, Plan, Room, Side, memory, moves, plans
+from layoutopt.ownership.registers import bases_of
 from layoutopt.ownership.spaces import Span, independent, intersection
 from layoutopt.problems.types import SCHEMA as PROBLEM_SCHEMA
 from layoutopt.problems.types import Name, Tile
@@ -115,8 +116,8 @@ class Conversion:
 class Layouts(Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
     """Who holds which elements, and who wants them."""
 
-    from_: Bases
-    to: Bases
+    from_: Bases | str
+    to: Bases | str
     max_bytes: Annotated[int, Meta(ge=1, description="Of scratch")] | None = None
 
 
@@ -136,8 +137,8 @@ def convert(
     *,
     shape: Sequence[int],
     element: str | Mapping[str, Any],
-    source: Mapping[str, Any],
-    destination: Mapping[str, Any],
+    source: Any,
+    destination: Any,
     threads: int,
     target: str | Device = "sm_90",
     max_bytes: int | None = None,
@@ -150,7 +151,8 @@ def convert(
         shape: extents of the tile, powers of two.
         element: its type, as in a problem file.
         source: who holds which elements: `register`, `lane` and `warp`, each a list of coordinate vectors,
-            one for each bit of the number; coordinates are the XOR of those of the bits that are set.
+            one for each bit of the number; coordinates are the XOR of those of the bits that are set. Or a
+            layout as Triton, Gluon or CuTe has or prints it (`layoutopt.ownership.registers`).
         destination: who wants which, likewise.
         threads: of the block.
         target: a GPU.
@@ -164,8 +166,8 @@ def convert(
     gpu = target if isinstance(target, Device) else device(target)
     tile = json_data.convert({"shape": shape, "element": element}, Tile)
     layouts = [
-        json_data.convert(bases, Bases, field)
-        for bases, field in ((source, "source"), (destination, "destination"))
+        bases_of(given, tile.shape, gpu.lanes, field)
+        for given, field in ((source, "source"), (destination, "destination"))
     ]
     if minimise not in get_args(Minimise):
         expected = " or ".join(get_args(Minimise))
@@ -190,9 +192,12 @@ def convert_data(
         ProblemFileError: a field is wrong.
     """
     asked = json_data.convert(data, ConversionProblem)
-    layouts = [asked.convert.from_, asked.convert.to]
     places = "convert.from", "convert.to"
     gpu = device(asked.target, more)
+    layouts = [
+        bases_of(given, asked.tile.shape, gpu.lanes, place) if isinstance(given, str) else given
+        for given, place in zip((asked.convert.from_, asked.convert.to), places, strict=True)
+    ]
     limit = asked.convert.max_bytes
     return asked, _convert(asked.tile, layouts, places, asked.threads, gpu, limit, minimise, Budget())
 

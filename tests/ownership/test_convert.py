@@ -157,6 +157,56 @@ def test_a_limit_of_time_keeps_what_there_is():
     verify(found, MMA, ROWS, "f16")
 
 
+# As Triton 3.9 prints the LinearLayout of MMA.
+PRINTED = """
+ - register=1 -> (0, 1)
+   register=2 -> (8, 0)
+   register=4 -> (0, 8)
+   register=8 -> (0, 16)
+   register=16 -> (0, 32)
+ - lane=1 -> (0, 2)
+   lane=2 -> (0, 4)
+   lane=4 -> (1, 0)
+   lane=8 -> (2, 0)
+   lane=16 -> (4, 0)
+ - warp=1 -> (16, 0)
+   warp=2 -> (32, 0)
+ - block is a size 1 dimension
+where out dims are: [dim0 (size 64), dim1 (size 64)]
+"""
+BLOCKED = "blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>"
+
+
+class Linear:
+    """An object like Triton's LinearLayout."""
+
+    bases = [*MMA.items(), ("block", [])]
+
+
+@pytest.mark.parametrize(
+    ("given", "bases"),
+    [
+        (PRINTED, MMA),
+        (Linear(), MMA),
+        ({**MMA, "block": []}, MMA),
+        (f"#ttg.{BLOCKED}", {"register": [[0, 1], [0, 2], [0, 4], [16, 0], [32, 0]],
+                             "lane": [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]], "warp": [[4, 0], [8, 0]]}),
+        ("((8,16),(8,4)):((512,1),(64,16))", {"register": [[0, 1], [0, 2], [0, 4], [16, 0], [32, 0]],
+                                              "lane": [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]],
+                                              "warp": [[4, 0], [8, 0]]}),
+    ],
+)  # fmt: skip
+def test_layouts_as_triton_and_cute_have_them(given, bases, tmp_path):
+    asked, same = converted(given), converted(bases)
+    assert (asked.wavefronts, asked.bytes, asked.layout) == (same.wavefronts, same.bytes, same.layout)
+    if isinstance(given, str):
+        data = {"name": "t", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 128,
+                "convert": {"from": given, "to": ROWS}}  # fmt: skip
+        (tmp_path / "t.json").write_text(json.dumps(data))
+        found = json.loads(command("convert", str(tmp_path / "t.json"), "--json").stdout)
+        assert found["wavefronts"] == same.wavefronts
+
+
 def test_renamed_registers_move_nothing():
     turned = {**MMA, "register": MMA["register"][::-1]}
     found = converted(MMA, turned)
@@ -351,6 +401,8 @@ def min_over_owners(layouts, side):
         ({"source": {**MMA, "register": [[1]] * 5}}, "source.register[0]"),
         ({"source": {**MMA, "register": [[0, 0]] * 11}}, "source.register"),
         ({"destination": 3}, "destination"),
+        ({"destination": "((3,5),2):((1,2),3)"}, "destination"),
+        ({"destination": "- lane=2 -> (0, 1)"}, "destination"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument(change, field):

@@ -1,0 +1,79 @@
+"""Register layouts as callers have them: bases, a Triton object or its text, a CuTe thread-value layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from layoutopt.accesses.array_access import Bases
+from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.bits import combinations
+from layoutopt.ground import json_data
+from layoutopt.ground.arrays import IntArray
+from layoutopt.imports import cute, triton
+
+_PARTS: Final = ("register", "lane", "warp")
+# A line of a printed LinearLayout: `- lane=4 -> (1, 0)`, the dash where a part begins.
+_STEP: Final = re.compile(r"(?:-\s*)?(\w+)=(\d+)\s*->\s*\(([-\d,\s]*)\)")
+
+
+def bases_of(given: Any, shape: Sequence[int], lanes: int, field: str) -> Bases:
+    """A register layout by what each bit of a register, lane and warp adds to the coordinates.
+
+    Args:
+        given: bases as a mapping; Triton's `LinearLayout` or what it prints; any distributed layout as Triton
+            or Gluon prints it; a CuTe thread-value layout or what it prints.
+        shape: of the tile.
+        lanes: of a warp.
+        field: what it was given as, for errors.
+
+    Raises:
+        ProblemFileError: it is none of these, or not linear over F2.
+    """
+    own = getattr(given, "bases", None)
+    if isinstance(own, list):  # Triton's LinearLayout, in the order of its parts
+        given = dict(own)
+    if isinstance(given, Mapping):
+        kept = {part: vectors for part, vectors in given.items() if part != "block" or vectors}
+        return json_data.convert(kept, Bases, field)
+    text = str(given)
+    try:
+        if "->" in text:
+            return json_data.convert(_printed(text), Bases, field)
+        if re.match(r"\s*\(", text):
+            return _of_values(cute.thread_values(text, shape), lanes)
+        return json_data.convert(triton.linear_bases(text, shape, lanes), Bases, field)
+    except ProblemFileError as error:
+        raise ProblemFileError(field, error.reason) from None
+
+
+def _printed(text: str) -> dict[str, list[list[int]]]:
+    """The bases of a printed LinearLayout."""
+    found: dict[str, list[list[int]]] = {}
+    for part, value, vector in _STEP.findall(text):
+        vectors = found.setdefault(part, [])
+        if int(value) != 1 << len(vectors):
+            raise ProblemFileError("", f"expected {part}={1 << len(vectors)}, got {part}={value}")
+        vectors.append([int(x) for x in vector.split(",") if x.strip()])
+    return found
+
+
+def _of_values(element: IntArray, lanes: int) -> Bases:
+    """The bases of a table of coordinates, shape (threads, values, dimensions)."""
+    threads, values, rank = element.shape
+    counts = {"register": values, "lane": min(lanes, threads), "warp": max(1, threads // lanes)}
+    if any(count & (count - 1) for count in counts.values()) or element[0, 0].any():
+        raise ProblemFileError("", "the layout is not linear over F2")
+    bits = {part: range(count.bit_length() - 1) for part, count in counts.items()}
+    found = {
+        "register": [element[0, 1 << k] for k in bits["register"]],
+        "lane": [element[1 << k, 0] for k in bits["lane"]],
+        "warp": [element[lanes << k, 0] for k in bits["warp"]],
+    }
+    vectors = {part: [tuple(map(int, vector)) for vector in own] for part, own in found.items()}
+    register, lane, warp = (combinations(vectors[part], rank) for part in _PARTS)
+    whole = (warp[:, None] ^ lane).reshape(-1, 1, rank) ^ register
+    if whole.shape != element.shape or (whole != element).any():
+        raise ProblemFileError("", "the layout is not linear over F2")
+    return Bases(**{part: tuple(own) for part, own in vectors.items()})
