@@ -34,7 +34,7 @@ from layoutopt.study.edits import nearest_edit
 from layoutopt.study.in_use import formula_in_use
 from layoutopt.study.known import Solved, solved
 from layoutopt.study.phase_words import why
-from layoutopt.study.relaxations import QUESTION_SHARE, Relaxation, Relaxations, names, of_constraints
+from layoutopt.study.relaxations import QUESTION_SHARE, Relaxation, Relaxations, names
 
 # Share of the time that the first search may use; the questions after it have the rest.
 _SEARCH_SHARE: Final = 0.5
@@ -267,7 +267,7 @@ class _Told:
     def what_would_help(self, *, every_layout_conflicts: bool) -> None:
         """Tell what to give up where no layout is known to be free of conflicts."""
         case, ask, layout = self.best.case, self.ask, self.best.result.layout
-        self.relaxations += of_constraints(case, ask.budget)
+        self.relaxations += ask.of_constraints()
         if case.chooses:
             return  # what lanes may choose has no other width or order
         if every_layout_conflicts:

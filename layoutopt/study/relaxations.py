@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -121,20 +121,18 @@ class Relaxations:
         return self._answers[key]
 
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
-        part, layout = self.budget.part(QUESTION_SHARE), self.case.lowered.layout
-        smaller = self._alone(accesses, msgspec.structs.replace(layout, families=None, max_bytes=None))
-        if not accesses or not (lanes := trace(smaller, self.case.device, self.budget)).taking_part:
+        smaller, lanes = self._alone(accesses, families=None, max_bytes=None)
+        if lanes is None:
             return True
         subject = subject_of(smaller.tile, self.case.device, lanes)
         for reason in BY_HAND:
             if reason.find(subject, Search(self.budget)) is not None:
                 return False
             self.budget.check()
+        part = self.budget.part(QUESTION_SHARE)
         result = solve(smaller, target=self.case.device, budget=part, conflict_free=True)
-        if result.layout is not None:
-            return True
-        if result.proof.excess.lower_bound:
-            return False
+        if result.has_layout or result.proof.excess.lower_bound:
+            return result.has_layout
         general = every_layout(smaller.tile, self.case.device, lanes, enough=1, budget=part)
         if general.bound:
             return False
@@ -145,19 +143,42 @@ class Relaxations:
         layout = self.case.lowered.layout
         if layout == Constraints(minimise=layout.minimise):
             return True
-        smaller = self._alone(accesses, msgspec.structs.replace(layout, minimise="excess"))
+        try:
+            smaller, lanes = self._alone(accesses, minimise="excess")
+        except (OutOfTime, ProblemFileError):
+            return False
+        return lanes is None or self._solved(smaller) is not None
+
+    def _alone(self, accesses: Sequence[Access], **constraints: Any) -> tuple[Problem, Trace | None]:
+        """The problem of these accesses under other constraints, and their lanes, if any takes part.
+
+        What an access weighs does not change whether it can be served.
+        """
+        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
+        layout = msgspec.structs.replace(self.case.lowered.layout, **constraints)
+        problem = msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
+        lanes = trace(problem, self.case.device, self.budget) if accesses else None
+        return problem, lanes if lanes is not None and lanes.taking_part else None
+
+    def _solved(self, problem: Problem) -> Result | None:
+        """A layout without conflicts, if one is found in a share of the time."""
         part = self.budget.part(QUESTION_SHARE)
         try:
-            if not accesses or not trace(smaller, self.case.device, part).taking_part:
-                return True
-            return solve(smaller, target=self.case.device, budget=part, conflict_free=True).has_layout
-        except (OutOfTime, ProblemFileError):  # or the constraints contradict what an access becomes
-            return False
+            result = solve(problem, target=self.case.device, budget=part, conflict_free=True)
+        except ProblemFileError:
+            return None  # a constraint contradicts what an access becomes, or free lanes cover no box
+        return result if result.has_layout else None
 
-    def _alone(self, accesses: Sequence[Access], layout: Constraints) -> Problem:
-        """The problem of these accesses; what one weighs does not change whether it can be served."""
-        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
-        return msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
+    def of_constraints(self) -> Iterator[Relaxation]:
+        """Constraints of the file that are in the way."""
+        problem = self.case.problem
+        for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
+            if getattr(problem.layout, name) is not None:
+                freed = msgspec.structs.replace(problem.layout, **{name: None})
+                result = self._solved(msgspec.structs.replace(problem, layout=freed))
+                if result is not None:
+                    found = f"{result.offset}, {result.bytes:,} bytes, no conflicts"
+                    yield Relaxation(name, f"{what}: {found}")
 
     # Accesses left out, or narrower ------------------------------------------------------------
 
@@ -235,17 +256,12 @@ class Relaxations:
             for what, freed in self.budget.while_left(_freed(source, self._along(number))):
                 accesses = tuple(freed if a is source else a for a in problem.accesses)
                 asked = msgspec.structs.replace(problem, accesses=accesses)
-                part = self.budget.part(QUESTION_SHARE)
-                try:
-                    result = solve(asked, target=self.case.device, budget=part, conflict_free=True)
-                except ProblemFileError:
-                    continue  # what it covers is no box, or is covered twice
-                if result.layout is None:
-                    continue
-                (index,) = (a.index for a in result.accesses if a.name == access.name)
-                chosen = f"{result.offset} and [{', '.join(index or ())}] have no conflicts"
-                yield Relaxation("free_lanes", f"`{access.name}` {what}: {chosen}", access.name)
-                break
+                result = self._solved(asked)
+                if result is not None:
+                    (index,) = (a.index for a in result.accesses if a.name == access.name)
+                    chosen = f"{result.offset} and [{', '.join(index or ())}] have no conflicts"
+                    yield Relaxation("free_lanes", f"`{access.name}` {what}: {chosen}", access.name)
+                    break
 
     def _along(self, number: int) -> int:
         """The dimension along which the first two lanes of an access lie; else the last."""
@@ -291,18 +307,6 @@ class Relaxations:
         case = self.case.constrained(layout).with_lanes(changed)
         result = solve_cases([case], Ask(self.budget.part(QUESTION_SHARE), conflict_free=True))
         return None if result.layout is None or result.excess else result
-
-
-def of_constraints(case: Case, budget: Budget) -> Iterator[Relaxation]:
-    """Constraints of the file that are in the way."""
-    for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
-        if getattr(case.lowered.layout, name) is None:
-            continue
-        freed = msgspec.structs.replace(case.problem.layout, **{name: None})
-        problem = msgspec.structs.replace(case.problem, layout=freed)
-        result = solve(problem, target=case.device, budget=budget.part(QUESTION_SHARE))
-        if result.layout is not None and result.excess == 0:
-            yield Relaxation(name, f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts")
 
 
 def names(accesses: Sequence[Access]) -> tuple[str, ...]:

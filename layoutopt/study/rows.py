@@ -119,14 +119,17 @@ class TileRows:
         if why_no_estimate(self.case) is not None:
             return rows
         found: dict[str | None, tuple[Estimate, list[int]]] = {}
-        usable = [row for row in rows if row.wavefronts is not None]
-        for row in self.budget.while_left(sorted(usable, key=lambda r: r.family not in _ESTIMATED_FIRST)):
-            if row.offset not in found:
+        for row in self.budget.while_left(sorted(rows, key=lambda r: r.family not in _ESTIMATED_FIRST)):
+            if row.wavefronts is not None and row.offset not in found:
                 node = self.formulas[row.offset or ""]
                 took = estimate(self.case, node, self.case.count(self.case.table(node)))
                 found[row.offset] = took, [code.instructions.total for code in self.case.index_code(node)]
-        timed = {id(row): _with_estimate(row, *found[row.offset]) for row in usable if row.offset in found}
-        return [timed.get(id(row), row) for row in rows]
+        return [
+            _with_estimate(row, *found[row.offset])
+            if row.wavefronts is not None and row.offset in found
+            else row
+            for row in rows
+        ]
 
     # Where layouts come from -------------------------------------------------------------------
 
