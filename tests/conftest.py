@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from written import data_of, saved
 
 import layoutopt.search.block
 from layoutopt import load, solve
@@ -71,19 +70,3 @@ def pytest_collection_modifyitems(items):
 
 def problem_id(path):
     return path.relative_to(ROOT / "problems").with_suffix("").as_posix()
-
-
-@pytest.fixture
-def problem_file(tmp_path):
-    """Write a problem, changed as asked, and return its path."""
-
-    def write(**changes):
-        data = data_of(
-            """8x8 f32, 64 threads
-            rows: store 4 [tid // 8, tid % 8]
-            columns: load 4 [tid % 8, tid // 8]""",
-            **{"schema": "layoutopt.problem/1", "name": "tile", **changes},
-        )
-        return saved(tmp_path, "tile.json", {k: v for k, v in data.items() if v is not None})
-
-    return write

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from command import COMMAND, ENVIRONMENT, layoutopt, refused
 from conftest import ROOT
-from written import data_of
+from written import data_of, lines_of, saved
 
 from layoutopt.files import inputs
 
@@ -109,8 +109,8 @@ def test_families_only_narrow_what_the_file_allows():
     refused("allows only none, pad", "solve", tile, "--families", "xor")
 
 
-def test_infeasible_is_an_answer(problem_file):
-    path = problem_file(layout={"max_bytes": 255})
+def test_infeasible_is_an_answer(tmp_path):
+    path = saved(tmp_path, "tile.json", lines_of(8, max_bytes=255))
     done = layoutopt("solve", path, "--json")
     assert done.returncode == 1
     result = json.loads(done.stdout)
@@ -127,8 +127,8 @@ def test_outputs_are_all_or_none(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_outputs_overwrite_neither_each_other_nor_the_problem(problem_file, tmp_path):
-    path, out = problem_file(), tmp_path / "out"
+def test_outputs_overwrite_neither_each_other_nor_the_problem(tmp_path):
+    path, out = saved(tmp_path, "tile.json", lines_of(8)), tmp_path / "out"
     before = path.read_bytes()
     for arguments in (("--code", path), ("--table", path), ("--code", out, "--table", out)):
         refused("would overwrite", "solve", path, *arguments)

@@ -13,7 +13,7 @@ import pytest
 from command import layoutopt, refused
 from conftest import ROOT
 from oracle.banks import weighted_excess
-from written import constrained, data_of, problem_of, refused_with, rows_of, saved
+from written import constrained, data_of, lines_of, problem_of, refused_with, rows_of, saved
 
 from layoutopt import Status, check, compare, load, solve
 from layoutopt.accesses.trace import trace
@@ -72,21 +72,23 @@ def test_without_a_layout_in_use_equal_time_is_decided_by_bytes():
     assert "60 fewer bytes" in taken.text
 
 
-def test_the_layout_in_use_is_a_row_and_what_cannot_hold_the_tile_is_replaced(problem_file):
-    kept, bad = (
-        compare(load(problem_file(layout={"offset": text}))) for text in ("x0*8 + (x1 ^ x0)", "x0*4 + x1")
-    )
+def square(**layout):
+    return from_fields(lines_of(8, lines=("rows", "columns"), **layout))
+
+
+def test_the_layout_in_use_is_a_row_and_what_cannot_hold_the_tile_is_replaced():
+    kept, bad = (compare(square(offset=text)) for text in ("x0*8 + (x1 ^ x0)", "x0*4 + x1"))
     assert rows_of(kept)["in_use"].offset == "x0*8 + (x1 ^ x0)"
     row = rows_of(bad)["in_use"]
     assert (row.status, row.reason, row.wavefronts) == (Status.INFEASIBLE, "elements overlap", None)
     assert not bad.recommendation.keep
     assert "in use is no layout of this tile: elements overlap" in bad.recommendation.text
     with refused_with("layout.offset"):
-        compare(load(problem_file(layout={"offset": "x0*8 + y"})))
+        compare(square(offset="x0*8 + y"))
 
 
-def test_rows_that_a_problem_does_not_allow(problem_file):
-    comparison = compare(load(problem_file(layout={"families": ["none", "pad"], "max_bytes": 400})))
+def test_rows_that_a_problem_does_not_allow():
+    comparison = compare(square(families=["none", "pad"], max_bytes=400))
     rows = rows_of(comparison)
     for family in ("xor", "cute", "interval", "order/split"):
         assert (rows[family].status, rows[family].pareto) == (Status.INFEASIBLE, False)
