@@ -25,9 +25,12 @@ def ends(step):
     return (f"IADD3 R3, R3, {step:#x}, RZ", "ISETP.LT.U32.AND P0, PT, R3, R1, PT")
 
 
-def counted(program_, rounds, **options):
+def counted(program_, rounds, every_round=False, **options):
     launch = Launch(block=(64, 1, 1), arguments={"0": rounds})
-    found = evaluate(program_, launch, device("sm_90"), **options)
+    with pytest.MonkeyPatch.context() as patch:
+        if every_round:
+            patch.setattr(loops.Loops, "__call__", lambda *_: None)
+        found = evaluate(program_, launch, device("sm_90"), **options)
     tallies = [(t.executions, t.wavefronts, t.phases, t.unknown) for t in found.tallies.values()]
     return tallies, found.certain
 

@@ -75,7 +75,6 @@ def functions(text: str, budget: Budget | None = None) -> list[Function]:
 
     Raises:
         ProblemFileError: it holds none, or a line of code cannot be read.
-        OutOfTime: the budget is spent.
     """
     found: list[Function] = []
     target = ""

@@ -83,11 +83,7 @@ _CONTROL: Final = re.compile(r"(B|J|CALL|RET|EXIT|KILL|WARPSYNC|LD|ST|ATOM|RED|S
 
 
 def steps(function: Function, budget: Budget | None = None) -> tuple[Step, ...]:
-    """The steps of a kernel.
-
-    Raises:
-        OutOfTime: the budget is spent.
-    """
+    """The steps of a kernel."""
     table = {**OPERATIONS, **_Jumps(function).table}
     return tuple(_step(one, table) for one in (budget or Budget()).each(function.instructions))
 

@@ -31,7 +31,6 @@ class Detours:
     Args:
         steps: the program.
         kept: memories whose contents may be known.
-        budget: the time there is, for all of them.
     """
 
     def __init__(self, steps: tuple[Step, ...], kept: frozenset[str], budget: Budget) -> None:
@@ -118,10 +117,6 @@ def sliced(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance
     Args:
         program: the kernel.
         spaces: memories whose contents can be known.
-        budget: the time there is.
-
-    Raises:
-        OutOfTime: it is spent.
     """
     allowed = frozenset(spaces)
     detours = Detours(program.steps, allowed, budget)
@@ -158,10 +153,6 @@ def post_dominators(following: Sequence[tuple[int, ...]], budget: Budget | None 
 
     Args:
         following: the steps that may come after each step; none for those that end.
-        budget: the time there is; None for no limit.
-
-    Raises:
-        OutOfTime: the budget is spent.
     """
     end = len(following)
     before: list[list[int]] = [[] for _ in range(end + 1)]

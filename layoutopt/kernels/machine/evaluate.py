@@ -85,22 +85,18 @@ def evaluate(
     *,
     most_steps: int = DEFAULT_MOST_STEPS,
     budget: Budget | None = None,
-    every_round: bool = False,
 ) -> Evaluation:
     """Execute a launch.
-
-    With `every_round` no rounds of loops are counted at once, so that traces hold each.
 
     Raises:
         ProblemFileError: the launch is impossible, an argument names no parameter, or blocks that are
             evaluated together need more steps than `most_steps`.
-        OutOfTime: the budget is spent.
     """
     given = arguments(program, checked(launch))
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
     budget = budget or Budget()
     slice_ = sliced(program, spaces, budget)
-    run = _Run(program, slice_, launch, given, gpu, most_steps, budget, every_round)
+    run = _Run(program, slice_, launch, given, gpu, most_steps, budget)
     done = run.cover()
     tallies: dict[int, Tally] = {}
     doubts: dict[str, int] = {}
@@ -172,7 +168,6 @@ class _Run:
     gpu: Device
     most_steps: int
     budget: Budget
-    every_round: bool
     parts: list[tuple[Counter, int]] = field(default_factory=list)
     probed: int = 0
     executed: int = 0
@@ -263,8 +258,7 @@ class _Run:
     def _execute(self, counter: Counter, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
         machine = Machine(cells, self.relevance, self.given, counter, self.most_steps, self.budget)
-        if not self.every_round:
-            machine.back = Loops(self.relevance.live)
+        machine.back = Loops(self.relevance.live)
         try:
             machine.run()
         except Stopped as stop:

@@ -170,11 +170,7 @@ def arguments(program: Program, launch: Launch) -> Arguments:
 
 
 def _place(parameters: Sequence[Parameter], key: str, option: str) -> tuple[int | None, int]:
-    """The position of the parameter that a key names, None of a byte alone, and its first byte.
-
-    Raises:
-        ProblemFileError: there is no such parameter, or it is shorter.
-    """
+    """The position of the parameter that a key names, None of a byte alone, and its first byte."""
     name, plus, offset = key.partition("+")
     if not name and offset.isdecimal() and len(offset) < 6:
         return None, int(offset)
@@ -200,11 +196,7 @@ def _is_wide(value: int | float | str) -> bool:
 
 
 def _packed(value: int | float | str, parameter: Parameter, position: int) -> bytes:
-    """The bytes of an argument, converted to the parameter's type.
-
-    Raises:
-        ProblemFileError: it is no value of that type.
-    """
+    """The bytes of an argument, converted to the parameter's type."""
     told, size, at = f"parameter {position}{parameter.of_type}", parameter.size, parameter.offset
     if isinstance(value, str):
         raise ProblemFileError("--arg", f"{told}: expected a number or pointer, got {value!r}")
@@ -230,11 +222,7 @@ def _packed(value: int | float | str, parameter: Parameter, position: int) -> by
 def _elements(
     values: npt.NDArray[np.generic], parameter: Parameter, position: int
 ) -> npt.NDArray[np.generic]:
-    """What a pointer points to, converted to elements of its type; raw bytes (numpy's V) stay as they are.
-
-    Raises:
-        ProblemFileError: some are no values of that type.
-    """
+    """What a pointer points to, converted to elements of its type; raw bytes (numpy's V) stay as they are."""
     kind = element_type(parameter.type)
     values = np.ascontiguousarray(values)
     if kind is None or values.dtype == kind or values.dtype.kind == "V":

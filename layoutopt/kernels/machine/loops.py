@@ -71,11 +71,7 @@ class Loops:
         self._seen: dict[int, _Seen] = {}
 
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
-        """All lanes go back to where a round begins; afterwards many rounds may have happened.
-
-        Raises:
-            Stopped: the loop never ends.
-        """
+        """All lanes go back to where a round begins; afterwards many rounds may have happened."""
         seen = self._seen.setdefault(header, _Seen(machine.steps_left))
         seen.pause = max(seen.pause - 1, 0)
         if seen.pause or seen.first - machine.steps_left < WORTH_STEPS:

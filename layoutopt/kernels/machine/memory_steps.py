@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +15,7 @@ from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory import Bytes, Writers, check_reach
 from layoutopt.kernels.machine.registers import Registers, Stopped
-from layoutopt.kernels.machine.values import Bools, Value, extend, hidden_where, made, mask, unknown
+from layoutopt.kernels.machine.values import Bools, Value, extend, hidden_where, made, mask, select, unknown
 from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
 
 # Lanes that are off may have any address: so many bytes there are to look at for them.
@@ -32,6 +33,8 @@ class _Access:
         address: int64, shape (rows, 32), or broadcastable to it in constant memory.
         lanes, unsure: whose guard is true, and whose is not known.
         hidden: lanes whose address is not known.
+        row: of the memory, that each lane uses.
+        memories: with their first addresses, those that may be meant.
     """
 
     group: Group
@@ -42,11 +45,21 @@ class _Access:
     lanes: Bools
     unsure: Bools
     hidden: Bools
+    row: IntArray
+    memories: Sequence[tuple[int, Bytes]]
 
     @property
     def sure(self) -> Bools:
         """Lanes that take part at a known address."""
         return self.lanes if self.hidden is NOBODY else self.lanes & ~self.hidden
+
+    @property
+    def addressing(self) -> Bools:
+        """Those of them whose address counts: of matrices, the first lanes."""
+        operation = self.action.operation
+        if operation is None or not operation.matrices:
+            return self.sure
+        return self.sure & (np.arange(32) < 8 * operation.matrices)
 
 
 class MemorySteps:
@@ -60,16 +73,17 @@ class MemorySteps:
         self._rows_held = cells.rows
         self._end = cells.program.shared_end(cells.launch.shared_bytes)
         self._size = max(self._end, LEAST_BYTES)
-        self._memories: dict[str, Bytes] = {}
+        self._memories: dict[str, list[tuple[int, Bytes]]] = {}
         self._writers: Writers | None = None
         if "shared" in kept:
-            self._memories["shared"] = Bytes(cells.blocks, self._size)
+            self._memories["shared"] = [(0, Bytes(cells.blocks, self._size))]
             self._writers = Writers(cells.blocks, cells.warps, self._size)
         if "local" in kept:
-            self._memories["local"] = Bytes(cells.rows * 32, STACK_BYTES)
-        self._buffers = [
-            (base, Bytes(1, len(data), data)) for base, data in given.buffers.items() if "global" in kept
-        ]
+            self._memories["local"] = [(0, Bytes(cells.rows * 32, STACK_BYTES))]
+        if "global" in kept and given.buffers:
+            self._memories["global"] = [
+                (base, Bytes(1, len(data), data)) for base, data in given.buffers.items()
+            ]
 
     @property
     def is_large(self) -> bool:
@@ -77,14 +91,13 @@ class MemorySteps:
         return sum(memory.bytes for memory in self._held()) > MOST_COPIED_BYTES
 
     def _held(self) -> list[Bytes]:
-        return [*self._memories.values(), *(buffer for _, buffer in self._buffers)]
+        return [memory for memories in self._memories.values() for _, memory in memories]
 
     def fork(self, cells: Registers) -> MemorySteps:
         """The same memories, of which a change changes nothing here."""
         other = copy.copy(self)
         other._cells = cells
-        other._memories, other._buffers = copy.deepcopy(self._memories), copy.deepcopy(self._buffers)
-        other._writers = copy.deepcopy(self._writers)
+        other._memories, other._writers = copy.deepcopy((self._memories, self._writers))
         return other
 
     def read_only(self, cells: Registers, recorder: Counter) -> MemorySteps:
@@ -108,16 +121,15 @@ class MemorySteps:
 
     def forget(self, group: Group, spaces: frozenset[str]) -> None:
         """What these memories hold becomes unknown: of the group's blocks, or local memory of its lanes."""
-        if self._frozen and (spaces & self._memories.keys() or ("global" in spaces and self._buffers)):
-            raise Stopped("memory changes")
         for space in spaces & self._memories.keys():
-            rows = group.rows // self._cells.warps
-            if space == "local":
-                rows = (group.rows[:, None] * 32 + np.arange(32))[group.lanes]
-            self._memories[space].hide(rows, 0, self._memories[space].size)
-        if "global" in spaces:
-            for _, buffer in self._buffers:
-                buffer.hide(0, 0, buffer.size)
+            self._check_frozen()
+            row = np.broadcast_to(self._row(group, space), group.lanes.shape)
+            for _, memory in self._memories[space]:
+                memory.hide(np.unique(row[group.lanes]), 0, memory.size)
+
+    def _check_frozen(self) -> None:
+        if self._frozen:
+            raise Stopped("what other rounds may read changes")
 
     def execute(
         self, group: Group, step: Step, lanes: Bools, unsure: Bools = NOBODY, maybe: Bools = NOBODY
@@ -143,8 +155,7 @@ class MemorySteps:
                 self._forget(group, step, lanes, unsure)
                 rows = (here & lanes).any(axis=1)
                 group = Group(group.at, group.rows[rows], (group.lanes & here)[rows])
-                bits, hidden = (np.broadcast_to(part, lanes.shape)[rows] for part in place[:2])
-                place = Value(bits, hidden)
+                place = Value(*(np.broadcast_to(part, lanes.shape)[rows] for part in place))
                 lanes, unsure, maybe = (
                     part if part is NOBODY else (part & here)[rows] for part in (lanes, unsure, maybe)
                 )
@@ -152,20 +163,30 @@ class MemorySteps:
         if space != "constant":
             address = np.broadcast_to(address, lanes.shape)
         nowhere = NOBODY if place.sure else place.unknown != 0
-        one = _Access(group, step, action, space, address, lanes, unsure, nowhere)
+        memories: Sequence[tuple[int, Bytes]] = self._memories.get(space, ())
+        if space == "constant" and action.bank in self._cells.banks:
+            memories = [(0, self._cells.banks[action.bank])]
+        row = self._row(group, space)
+        one = _Access(group, step, action, space, address, lanes, unsure, nowhere, row, memories)
         if space == "shared":
             self._tell(one, maybe)
-        changes = action.kind not in ("load", "ldmatrix")
-        if self._frozen and changes and (space in self._memories or (space == "global" and self._buffers)):
-            raise Stopped("memory changes")
-        if space == "global" and changes:
-            self._change_global(one)
-        if space in self._memories and changes:
+        if memories and action.kind not in ("load", "ldmatrix"):
+            self._check_frozen()
             self._change(one)
-        elif action.kind == "load" and (space in ("constant", "global") or space in self._memories):
+        elif memories and action.kind == "load":
             self._load(one)
         else:
             self._forget(group, step, lanes, unsure)
+
+    def _row(self, group: Group, space: str) -> IntArray:
+        """Rows of a memory that the lanes of a group use."""
+        rows = group.rows % self._rows_held
+        match space:
+            case "shared":
+                return (rows // self._cells.warps)[:, None]
+            case "local":
+                return rows[:, None] * 32 + np.arange(32)
+        return np.zeros((1, 1), np.int64)
 
     def _tell(self, one: _Access, maybe: Bools) -> None:
         """Let the counter know, and say what is not known of it."""
@@ -178,31 +199,18 @@ class MemorySteps:
         if action.operation is not None and (nowhere.any() or one.unsure is not NOBODY):
             what = "the address of" if nowhere.any() else "which lanes execute"
             told.uncertain(at, f"{what} {named} is not known")
-        addressing = one.sure
-        if action.operation is not None and action.operation.matrices:
-            addressing = addressing & (np.arange(32) < 8 * action.operation.matrices)
-        used = one.address[addressing]
+        used = one.address[one.addressing]
         if used.size and int(np.bitwise_or.reduce(used)) & (action.width_bytes - 1):
             told.uncertain(at, f"{named} has a misaligned address")
         if used.size:
             check_reach(named, int(used.max()), action.width_bytes, self._end)
-
-    def _rows(self, one: _Access) -> IntArray:
-        """Rows of the memory that each lane of the group uses."""
-        rows = one.group.rows % self._rows_held
-        match one.space:
-            case "shared":
-                return (rows // self._cells.warps)[:, None]
-            case "local":
-                return rows[:, None] * 32 + np.arange(32)
-        return np.zeros((1, 1), np.int64)
 
     def _where(self, group: Group, place: Value, some: Bools) -> tuple[str, Bools]:
         """Which memory generic addresses are in, and the lanes that use it.
 
         A warp whose lanes use several memories counts with those in shared memory.
         """
-        word, hidden = (np.broadcast_to(part >> np.uint64(32), some.shape) for part in place[:2])
+        word, hidden = (np.broadcast_to(part >> np.uint64(32), some.shape) for part in place)
         named = self._cells.named(group.at)
         if ((hidden != 0) & some).any():
             self._recorder.uncertain(group.at, f"whether {named} reaches shared memory is not known")
@@ -211,9 +219,8 @@ class MemorySteps:
         if SHARED_WINDOW in used:
             here = word == SHARED_WINDOW
             if (some & here).any(axis=1)[(some & ~here).any(axis=1)].any():
-                self._recorder.uncertain(
-                    group.at, f"lanes of a warp reach shared and other memory in {named}"
-                )
+                why = f"lanes of a warp reach shared and other memory in {named}"
+                self._recorder.uncertain(group.at, why)
             return "shared", here
         return "local" if used == [LOCAL_WINDOW] else "global", some
 
@@ -235,28 +242,15 @@ class MemorySteps:
         width = min(action.unit_bytes, action.width_bytes)
         alike = self._alike(one.group, one.step)
         for k, cell in enumerate(one.step.dests):
-            value = self._loaded(one, one.address + k * action.unit_bytes, width)
+            at, value = one.address + k * action.unit_bytes, unknown(8 * width)
+            for base, memory in one.memories:
+                here = Value(memory.inside(at - base, width).astype(np.uint64))
+                value = select(here, memory.load(one.row, at - base, width), value)
+            value = hidden_where(self._late(one, at, width), value, 8 * width)
             if action.signed and width < action.unit_bytes:
                 value = extend(value, 8 * width, 8 * action.unit_bytes)
             value = hidden_where(one.hidden, value, 8 * action.unit_bytes)
             self._cells.write(one.group, cell, value, one.lanes, one.unsure, alike)
-
-    def _loaded(self, one: _Access, address: IntArray, width: int) -> Value:
-        row = self._rows(one)
-        if one.space == "constant":
-            bank = self._cells.banks.get(one.action.bank)
-            return bank.load(row, address, width) if bank is not None else unknown(8 * width)
-        if one.space != "global":
-            value = self._memories[one.space].load(row, address, width)
-            return hidden_where(self._late(one, address, width), value, 8 * width)
-        value = unknown(8 * width)
-        for base, buffer in self._buffers:
-            here = buffer.inside(address - base, width)
-            if here.any():
-                found = buffer.load(row, address - base, width)
-                bits, hidden = (np.where(here, a, b) for a, b in zip(found[:2], value[:2], strict=True))
-                value = made(bits, hidden, 8 * width)
-        return value
 
     def _late(self, one: _Access, address: IntArray, width: int) -> Bools:
         """Where another warp wrote shared memory and nobody waited for it since."""
@@ -268,30 +262,26 @@ class MemorySteps:
 
     def _change(self, one: _Access) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""
-        action, memory, row = one.action, self._memories[one.space], self._rows(one)
-        nowhere = one.lanes & one.hidden
-        if nowhere.any():
-            # An unknown address may be any byte of the row.
-            memory.hide(np.unique(np.broadcast_to(row, nowhere.shape)[nowhere]), 0, memory.size)
-        if one.unsure is not NOBODY:
-            self._lose(one, memory, one.unsure)
-        if action.kind == "atomic":
-            self._atomic(one, memory, row)
-        elif action.kind == "stmatrix":
-            # Rows of matrices take bytes of other lanes' registers, which are not followed.
-            assert action.operation is not None
-            self._lose(one, memory, one.lanes & (np.arange(32) < 8 * action.operation.matrices))
-        else:
-            self._store(one, memory, row)
+        nowhere, lost = one.lanes & one.hidden, one.unsure
+        # What is written to global memory is not followed, nor what a row of a matrix takes of other lanes.
+        followed = one.space != "global" and one.action.kind != "stmatrix"
+        if not followed:
+            lost = lost | one.addressing
+        for base, memory in one.memories:
+            if nowhere.any():
+                # An unknown address may be any byte of the row.
+                memory.hide(np.unique(np.broadcast_to(one.row, nowhere.shape)[nowhere]), 0, memory.size)
+            for k in range(0, one.action.width_bytes if lost.any() else 0, 8):
+                width = min(8, one.action.width_bytes)
+                memory.store(one.row, one.address - base + k, width, unknown(64), lost)
+        if lost.any():
+            self._wrote(one, lost)
+        if followed:
+            (self._atomic if one.action.kind == "atomic" else self._store)(one, one.memories[0][1])
+        elif one.step.dests:
+            self._forget(one.group, one.step, one.lanes, one.unsure)
 
-    def _lose(self, one: _Access, memory: Bytes, lanes: Bools) -> None:
-        """What these lanes write is not known."""
-        for k in range(0, one.action.width_bytes, 8):
-            width = min(8, one.action.width_bytes)
-            memory.store(self._rows(one), one.address + k, width, unknown(64), lanes)
-        self._wrote(one, lanes)
-
-    def _store(self, one: _Access, memory: Bytes, row: IntArray) -> None:
+    def _store(self, one: _Access, memory: Bytes) -> None:
         action, sure = one.action, one.sure
         sources = one.step.sources[action.places :] if action.kind == "store" else ()
         width = min(action.unit_bytes, action.width_bytes)
@@ -301,10 +291,10 @@ class MemorySteps:
             late = sure & self._late(one, at, width)
             if late.any():
                 # Another warp wrote and nobody waited: of values that differ, which one stays is not known.
-                old = memory.load(row, at, width)
+                old = memory.load(one.row, at, width)
                 apart = (old.bits != (value.bits & mask(8 * width))) | (old.unknown | value.unknown != 0)
                 value = hidden_where(late & apart, value, 8 * width)
-            memory.store(row, at, width, value, sure)
+            memory.store(one.row, at, width, value, sure)
         self._wrote(one, sure)
 
     def _wrote(self, one: _Access, where: Bools) -> None:
@@ -313,9 +303,9 @@ class MemorySteps:
             where = where & (one.address >= 0) & (one.address <= self._size - width)
             self._writers.wrote(rows // warps, rows % warps, one.address, width, where)
 
-    def _atomic(self, one: _Access, memory: Bytes, row: IntArray) -> None:
+    def _atomic(self, one: _Access, memory: Bytes) -> None:
         """Lanes one after another; what is returned is unknown where the order decides it."""
-        action, address, sure = one.action, one.address, one.sure
+        action, address, sure, row = one.action, one.address, one.sure, one.row
         width = action.width_bytes
         sources = [self._cells.read(one.group, source) for source in one.step.sources[action.places :]]
         old = memory.load(row, address, width)
@@ -337,18 +327,6 @@ class MemorySteps:
             self._cells.write(one.group, one.step.dests[0], result, one.lanes, one.unsure)
         else:
             self._forget(one.group, one.step, one.lanes, one.unsure)
-
-    def _change_global(self, one: _Access) -> None:
-        """What the kernel writes is not followed: those bytes are unknown to later loads."""
-        width = one.action.width_bytes
-        doubtful = one.unsure is not NOBODY or (one.lanes & one.hidden).any()
-        for base, buffer in self._buffers:
-            if doubtful:
-                buffer.hide(0, 0, buffer.size)
-                continue
-            for k in range(0, width, 8):
-                at = one.address - base + k
-                buffer.store(np.zeros((1, 1), np.int64), at, min(8, width), unknown(64), one.lanes)
 
 
 def _firsts(places: IntArray, lanes: Bools) -> tuple[Bools, Bools]:

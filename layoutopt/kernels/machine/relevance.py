@@ -46,11 +46,6 @@ def relevance(
         program: the kernel.
         spaces: memories whose contents can be known; `global` where buffers are given.
         shortcuts: branches that need not be decided, and where to go on.
-        budget: the time there is; None for no limit.
-
-    Raises:
-        ProblemFileError: the program is too large: values that matter at each of its steps.
-        OutOfTime: the budget is spent.
     """
     allowed = frozenset(spaces)
     kept: frozenset[str] = frozenset()

@@ -51,7 +51,6 @@ class Machine:
         given: the arguments of the launch.
         counter: who is told.
         most_steps: steps that may be executed.
-        budget: the time there is.
 
     Attributes:
         back: called where a whole group goes back to where a round of a loop begins; None for nobody.
@@ -93,12 +92,7 @@ class Machine:
         self._parked: list[Group] = []
 
     def run(self) -> None:
-        """Execute until every lane has exited.
-
-        Raises:
-            Stopped: it cannot be known how to go on.
-            TooManySteps: the limit is reached.
-        """
+        """Execute until every lane has exited."""
         self._put(Group(0, np.arange(self.registers.rows), self.registers.live.copy()))
         self.go_on()
 
@@ -411,9 +405,6 @@ class Machine:
             lanes: those that may go it.
             unsure: those of which it is not known.
             meet: the step where both ways meet; None where they end first.
-
-        Raises:
-            Stopped: this is not known to end.
         """
         fork = copy.copy(self)
         fork.steps_left = fork._most_steps = min(MOST_STEPS_A_WAY, self.steps_left)

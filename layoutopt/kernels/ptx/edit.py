@@ -65,11 +65,7 @@ def patched(module: Module, name: str, remap: Remap, entry: str) -> str:
 
 
 def widest(module: Module, name: str, entry: str) -> int:
-    """Bytes of the widest access of an array in the PTX: what is wider in machine code, the assembler joined.
-
-    Raises:
-        ProblemFileError: an address of the array goes where it cannot be followed.
-    """
+    """Bytes of an array's widest access in the PTX: what is wider in machine code, the assembler joined."""
     return max((access_bytes(use.instruction) for use in uses_of(module, name, entry)), default=WIDEST)
 
 

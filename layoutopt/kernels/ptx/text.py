@@ -141,11 +141,9 @@ def read_ptx(text: str, origin: str, budget: Budget | None = None) -> Module:
     Args:
         text: of the file.
         origin: its name, for messages.
-        budget: the time there is; None for no limit.
 
     Raises:
         ProblemFileError: it is not PTX that can be read, or too long.
-        OutOfTime: the budget is spent.
     """
     if len(text) > MAX_CHARACTERS:
         raise ProblemFileError(origin, f"expected at most {MAX_CHARACTERS:,} characters, got {len(text):,}")

@@ -150,9 +150,6 @@ class Question:
 
         With `trimmed`, elements at the end of each row that nobody touches are a pad of the layout in use;
         else they belong to the tile.
-
-        Raises:
-            ProblemFileError: the accesses do not go with the extents.
         """
         element, used, program = self.element_bytes, self._used, self._evaluation.program
         strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.program import Parameter
@@ -39,25 +39,6 @@ class Section:
     name: str
     content: bytes
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class KernelInfo:
-    """What is known of one kernel.
-
-    Attributes:
-        parameters: in order.
-        base: where they begin in constant bank 0; None where not said.
-        static_bytes: end of static shared memory; None where the kernel has no such section.
-        constants: contents of other banks, by number.
-        unset: first byte and size of what the host fills of them, by number.
-    """
-
-    parameters: tuple[Parameter, ...]
-    base: int | None
-    static_bytes: int | None
-    constants: dict[int, bytes]
-    unset: dict[int, tuple[tuple[int, int], ...]]
 
 
 def is_elf(data: bytes) -> bool:
@@ -106,12 +87,8 @@ def _text(texts: bytes, at: int) -> str:
     return texts[at:end].decode("utf-8", "replace") if at < len(texts) and end >= 0 else ""
 
 
-def kernel_info(found: list[Section], name: str) -> KernelInfo:
-    """What the sections of a cubin say of a kernel.
-
-    Raises:
-        ProblemFileError: they are broken.
-    """
+def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
+    """What the sections of a cubin say of a kernel, by fields of its `Program`."""
     by_name = {section.name: section for section in found}
     parameters: dict[int, Parameter] = {}
     base = None
@@ -136,13 +113,13 @@ def kernel_info(found: list[Section], name: str) -> KernelInfo:
     user = next((k for k, section in enumerate(found) if section.name == _USER_CONSTANTS), None)
     unset = {} if user is None else {_USER_BANK: tuple(_zeros(found, user))}
     shared = by_name.get(f".nv.shared.{name}")
-    return KernelInfo(
-        tuple(parameters[k] for k in range(len(parameters))),
-        base,
-        shared.size if shared is not None else None,
-        constants,
-        unset,
-    )
+    said: dict[str, Any] = {
+        "parameters": tuple(parameters[k] for k in range(len(parameters))),
+        "parameter_base": base,
+        "static_bytes": shared.size if shared is not None else None,
+    }
+    said = {field: value for field, value in said.items() if value is not None}
+    return {**said, "constants": constants, "unset": unset}
 
 
 def _zeros(found: list[Section], place: int) -> Iterator[tuple[int, int]]:

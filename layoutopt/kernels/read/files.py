@@ -35,11 +35,9 @@ def programs(
         path: a cubin, a listing, a source, PTX, or a file with cubins in it.
         target: the GPU to compile or assemble for, or whose cubin to take, or of a listing that does not say.
         options: for nvcc.
-        budget: the time there is for reading, compilers left out; None for no limit.
 
     Raises:
         ProblemFileError: it cannot be read.
-        OutOfTime: the budget is spent.
         MachineError: a tool is missing or fails.
     """
     if path.suffix.lower() == ".cu":
@@ -69,7 +67,6 @@ def ptx_text(
     Raises:
         ProblemFileError: it cannot be read, or which kernel is meant is not clear.
         MachineError: there is no nvcc, or no ptxas.
-        OutOfTime: the budget is spent.
     """
     if path.suffix.lower() == ".cu":
         with _uncounted(budget):
@@ -84,13 +81,7 @@ def ptx_text(
 
 
 def from_ptx(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
-    """The kernels of PTX as ptxas assembles them, for the GPU that the text names where no other is given.
-
-    Raises:
-        ProblemFileError: ptxas refuses it.
-        MachineError: there is no ptxas, or no nvdisasm.
-        OutOfTime: the budget is spent; ptxas is not counted.
-    """
+    """The kernels of PTX as ptxas assembles them, for the GPU that the text names where no other is given."""
     named = re.search(r"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.M)
     with _uncounted(budget):
         cubin = assemble(text, target or (named[1] if named else DEFAULT_TARGET))
@@ -101,12 +92,7 @@ def from_ptx(text: str, target: str | None = None, budget: Budget | None = None)
 
 
 def assemble(text: str, target: str) -> bytes:
-    """PTX made a cubin, with the lines of its source.
-
-    Raises:
-        ProblemFileError: ptxas refuses it.
-        MachineError: there is no ptxas.
-    """
+    """PTX made a cubin, with the lines of its source."""
     _check_target(target)
     with temporary_folder() as folder:
         (folder / "kernel.ptx").write_text(text, "utf-8")
@@ -275,11 +261,9 @@ def run_tool(
         arguments: files by whole names.
         folder: where it keeps what it writes meanwhile, and works.
         here: work where this process does.
-        budget: the time there is for it; None for as long as any may take.
 
     Raises:
         MachineError: it is not on this machine, or does not end.
-        OutOfTime: the budget is spent before it ends.
         ProblemFileError: it fails.
     """
     program = find_tool(tool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
@@ -29,12 +29,7 @@ _MOST_FOLLOWED: Final = 1024
 
 
 def from_text(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
-    """The kernels of a listing; parameters are told from the name, or from what the code reads of them.
-
-    Raises:
-        ProblemFileError: it is no listing, or of an architecture that is not read.
-        OutOfTime: the budget is spent.
-    """
+    """The kernels of a listing; parameters are told from the name, or from what the code reads of them."""
     return tuple(_program(function, target, None, "", budget) for function in functions(text, budget))
 
 
@@ -44,11 +39,6 @@ def from_cubin(data: bytes, listing: str, budget: Budget | None = None) -> tuple
     Args:
         data: the file.
         listing: what `nvdisasm -g -c` prints of it.
-        budget: the time there is; None for no limit.
-
-    Raises:
-        ProblemFileError: it is broken, or of an architecture that is not read.
-        OutOfTime: the budget is spent.
     """
     found = elf.sections(data)
     known = {section.name for section in found}
@@ -63,34 +53,21 @@ def from_cubin(data: bytes, listing: str, budget: Budget | None = None) -> tuple
 
 
 def _program(
-    function: Function, target: str | None, info: elf.KernelInfo | None, ptx: str, budget: Budget | None
+    function: Function, target: str | None, info: dict[str, Any] | None, ptx: str, budget: Budget | None
 ) -> Program:
     target = _target(function, target)
     steps = table.steps(function, budget)
     title = demangled(function.name)
     base = bank_layout(target).first_parameter
+    plain = Program(name=function.name, title=title, target=target, steps=steps, parameter_base=base)
     if info is None:
-        return Program(
-            name=function.name,
-            title=title,
-            target=target,
-            steps=steps,
-            parameters=_told(title) or tuple(_read(steps, base)),
-            parameter_base=base,
-        )
+        return replace(plain, parameters=_told(title) or tuple(_read(steps, base)))
     reserved = RESERVED_BYTES if _number(target) >= 90 else 0
-    static = reserved if info.static_bytes is None else info.static_bytes
-    return Program(
-        name=function.name,
-        title=title,
-        target=target,
-        steps=steps,
-        parameters=_typed(info.parameters, title, ptx_types(ptx, function.name)),
-        parameter_base=base if info.base is None else info.base,
-        constants=info.constants,
-        unset=info.unset,
-        static_bytes=static,
-        arrays=declared(ptx, function.name, static, reserved),
+    found = replace(plain, **{"static_bytes": reserved, **info})
+    return replace(
+        found,
+        parameters=_typed(info["parameters"], title, ptx_types(ptx, function.name)),
+        arrays=declared(ptx, function.name, found.static_bytes or 0, reserved),
     )
 
 
