@@ -13,7 +13,7 @@ import math
 import random
 import resource
 import tempfile
-import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import layoutopt
@@ -21,6 +21,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.study.hints import with_faster
 
 LIMIT = 60.0  # seconds for each problem
+WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 TEMPLATE = {
     "name": "tile {M}x{N}",
     "params": {"M": list(range(2, 102)), "N": list(range(2, 102))},
@@ -35,56 +36,49 @@ TEMPLATE = {
 }  # fmt: skip
 
 
-def cpu(who: int) -> float:
-    used = resource.getrusage(who)
-    return used.ru_utime + used.ru_stime
+def cpu_ms() -> list[float]:
+    """Of this process, and of those that it started and that ended."""
+    return [1000 * (used.ru_utime + used.ru_stime) for used in map(resource.getrusage, WHO)]
 
 
-def peak(who: int) -> float:
-    """MiB."""
+def peak_mib(who: int) -> float:
     return resource.getrusage(who).ru_maxrss / 1024
 
 
-def one_process(problems: list) -> tuple[float, float]:
-    begun, used = time.perf_counter(), cpu(resource.RUSAGE_SELF)
+def alone_ms(problems: list) -> float:
+    """CPU milliseconds of a problem without a store: what `layoutopt solve` prints, and a sweep keeps."""
+    before = cpu_ms()[0]
     for problem in problems:
-        # What `layoutopt solve` prints, and a sweep keeps.
         result = layoutopt.solve(problem, time_limit=LIMIT)
         with_faster(problem, result, device(problem.target), LIMIT).to_json()
-    return time.perf_counter() - begun, cpu(resource.RUSAGE_SELF) - used
+    return (cpu_ms()[0] - before) / len(problems)
 
 
-def swept(template: dict, way: str, store: Path) -> dict:
-    before = cpu(resource.RUSAGE_SELF), cpu(resource.RUSAGE_CHILDREN)
-    memory: list[float] = []
+def measure(template: dict, count: int, way: str, store: Path, alone: float) -> None:
+    """Sweep the template in one way, and print what it took."""
+    before, memory = cpu_ms(), []
+    with ExitStack() as stack:
+        how: dict = {"workers": 2} if way == "dask" else {"workers": int(way)}
+        if way == "dask":
+            from distributed import LocalCluster
 
-    def look(now: object) -> None:
-        memory.append(peak(resource.RUSAGE_SELF))
-
-    if way == "dask":
-        from distributed import LocalCluster
-
-        with (
-            LocalCluster(
-                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-            ) as cluster,
+            workers = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
+            cluster = stack.enter_context(LocalCluster(**workers, dashboard_address=None))
+            how = {"scheduler": cluster.scheduler_address}
+        done = stack.enter_context(
             layoutopt.sweep(
-                template, store=store, scheduler=cluster.scheduler_address, time_limit=LIMIT, progress=look
-            ) as done,
-        ):
-            found = done
-    else:
-        with layoutopt.sweep(
-            template, store=store, workers=int(way), time_limit=LIMIT, progress=look
-        ) as done:
-            found = done
-    return {
-        "seconds": found.seconds,
-        "solved": found.solved.total(),
-        "driver_cpu": cpu(resource.RUSAGE_SELF) - before[0],
-        "workers_cpu": cpu(resource.RUSAGE_CHILDREN) - before[1],
-        "memory": (memory[len(memory) // 10], memory[-1]),
-    }
+                template, store=store, time_limit=LIMIT,
+                progress=lambda _: memory.append(peak_mib(WHO[0])), **how,
+            )
+        )  # fmt: skip
+    driver, workers_ms = ((now - then) / count for now, then in zip(cpu_ms(), before, strict=True))
+    quiet = 2000 / (driver + workers_ms)
+    name = "dask, 2 workers" if way == "dask" else f"{way} processes"
+    print(f"{name}: {done.solved.total() / done.seconds:.1f} a second by the clock", flush=True)
+    print(f"  CPU each: driver {driver:.2f} ms, workers {workers_ms:.2f} ms")
+    print(f"  two quiet cores: {quiet:.1f} a second, {quiet * alone / 1000:.2f} times one process")
+    early, late, worker = memory[len(memory) // 10], memory[-1], peak_mib(WHO[1])
+    print(f"  MiB: driver {early:.0f} after a tenth, {late:.0f} at the end; worker {worker:.0f}", flush=True)
 
 
 def main() -> None:
@@ -96,29 +90,15 @@ def main() -> None:
     # Even and odd ones: tiles of two even sides take several times as long as others.
     some = random.Random(1)
     params = {name: sorted(some.sample(values, side)) for name, values in TEMPLATE["params"].items()}
-    template = TEMPLATE | {"params": params}
-    count = len(params["M"]) * len(params["N"])
+    template, count = TEMPLATE | {"params": params}, side * side
     sample = some.sample(layoutopt.load_all(template), min(count, 1000))
     layoutopt.solve(sample[0])
-    wall, used = one_process(sample)
-    alone = used / len(sample)
-    print(f"{count} problems; one process, {len(sample)} of them without a store:", flush=True)
-    print(f"  {len(sample) / wall:.1f} a second, {1000 * alone:.1f} ms CPU each", flush=True)
+    alone = alone_ms(sample)
+    print(f"{count} problems; {len(sample)} of them in one process, without a store:", flush=True)
+    print(f"  {alone:.1f} ms CPU each", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for way in arguments.ways.split(","):
-            found = swept(template, way, Path(folder) / f"{way}.sqlite")
-            driver, workers = (1000 * found[who] / count for who in ("driver_cpu", "workers_cpu"))
-            quiet = 2000 / (driver + workers)
-            name = "dask, 2 workers" if way == "dask" else f"{way} processes"
-            print(f"{name}: {found['solved'] / found['seconds']:.1f} a second by the clock", flush=True)
-            print(f"  CPU each: driver {driver:.2f} ms, workers {workers:.2f} ms")
-            print(f"  two quiet cores: {quiet:.1f} a second, {quiet * alone:.2f} times one process")
-            early, late = found["memory"]
-            largest = peak(resource.RUSAGE_CHILDREN)
-            print(
-                f"  MiB: driver {early:.0f} after a tenth, {late:.0f} at the end; worker {largest:.0f}",
-                flush=True,
-            )
+            measure(template, count, way, Path(folder) / f"{way}.sqlite", alone)
 
 
 if __name__ == "__main__":
