@@ -8,7 +8,7 @@ import pytest
 from command import layoutopt, python, refused
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
-from written import access_from, problem_of
+from written import data_of, problem_of, saved
 
 from layoutopt import Layout, compare
 from layoutopt.accesses.lower import stored, with_widths
@@ -19,9 +19,8 @@ from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import parse
-from layoutopt.files.file import from_data, load
+from layoutopt.files.file import load
 from layoutopt.hardware import machine
-from layoutopt.hardware import machine as gpu
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, counters, device
 from layoutopt.report.comparison_text import text
 from layoutopt.study.comparison import Comparison, Row
@@ -59,15 +58,11 @@ def test_the_h200_counted_what_is_predicted():
 
 
 def predicted_today(problem, entry):
-    gpu = device("sm_90")
-    if "lookup" in entry["offset"]:
-        layout = msgspec.convert(entry["digits"], Layout)
-        case = case_of(problem, gpu)
-        return {a.name: (a.operation, r) for a, r in zip(case.accesses, case.measure(layout), strict=True)}
-    case = case_of(problem, gpu)
+    case = case_of(problem, device("sm_90"))
     names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
-    measured = case.measure(parse(entry["offset"], names))
-    return {a.name: (a.operation, r) for a, r in zip(case.accesses, measured, strict=True)}
+    table = "lookup" in entry["offset"]
+    layout = msgspec.convert(entry["digits"], Layout) if table else parse(entry["offset"], names)
+    return {a.name: (a.operation, r) for a, r in zip(case.accesses, case.measure(layout), strict=True)}
 
 
 def test_cycles_tell_conflicts_apart():
@@ -86,26 +81,26 @@ access\tname\top\tvalues\twavefronts predicted\tbank conflicts predicted\tcycles
 
 
 def test_values_are_read():
-    assert gpu.parse_values(OUTPUT) == (True, [(True, 36.4), (False, 44.6)])
-    assert gpu.parse_values(OUTPUT.replace("yes", "NO"))[0] is False
+    assert machine.parse_values(OUTPUT) == (True, [(True, 36.4), (False, 44.6)])
+    assert machine.parse_values(OUTPUT.replace("yes", "NO"))[0] is False
 
 
 def test_counters_are_read_and_compared():
-    names = ",".join(f'"{m}"' for m in gpu.METRICS)
-    row = ",".join(f'"{k + 1000:,}"' for k in range(len(gpu.METRICS)))
+    names = ",".join(f'"{m}"' for m in machine.METRICS)
+    row = ",".join(f'"{k + 1000:,}"' for k in range(len(machine.METRICS)))
     text = f'==PROF== x\n"ID","Kernel Name",{names}\n"","",{names}\n"1","b",{row}\n"0","a",{row}\n'
-    first, second = gpu.parse_counters(text)
+    first, second = machine.parse_counters(text)
     assert first == second
-    assert first[gpu.METRICS[0].removesuffix(".sum")] == 1000
-    read = dict.fromkeys(first, 0) | {WAVEFRONTS: 20, gpu.ELSEWHERE: 4, BANK_CONFLICTS: 3}
-    assert gpu.compared({WAVEFRONTS: 16, BANK_CONFLICTS: 3}, read) == {WAVEFRONTS: 16, BANK_CONFLICTS: 3}
+    assert first[machine.METRICS[0].removesuffix(".sum")] == 1000
+    read = dict.fromkeys(first, 0) | {WAVEFRONTS: 20, machine.ELSEWHERE: 4, BANK_CONFLICTS: 3}
+    assert machine.compared({WAVEFRONTS: 16, BANK_CONFLICTS: 3}, read) == {WAVEFRONTS: 16, BANK_CONFLICTS: 3}
 
 
 def test_a_difference_is_a_difference():
-    right = gpu.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 4})
+    right = machine.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 4})
     assert right.agrees
-    assert not gpu.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 5}).agrees
-    assert not gpu.Run("a", "load", False, 1.0, {WAVEFRONTS: 4}, None).agrees
+    assert not machine.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 5}).agrees
+    assert not machine.Run("a", "load", False, 1.0, {WAVEFRONTS: 4}, None).agrees
 
 
 def without_gpu(*arguments, cwd):
@@ -147,27 +142,23 @@ def test_tools_are_found_where_pip_puts_them(tmp_path, monkeypatch):
         (tmp_path / folder / "layoutopt-tool").write_text("#!/bin/sh\n")
         (tmp_path / folder / "layoutopt-tool").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert gpu.find_tool("layoutopt-tool") is None
+    assert machine.find_tool("layoutopt-tool") is None
     monkeypatch.syspath_prepend(tmp_path / "site")
-    assert gpu.find_tool("layoutopt-tool") == str(tmp_path / "site/nvidia/cu13/bin/layoutopt-tool")
+    assert machine.find_tool("layoutopt-tool") == str(tmp_path / "site/nvidia/cu13/bin/layoutopt-tool")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    assert gpu.find_tool("layoutopt-tool") == str(tmp_path / "path/layoutopt-tool")
+    assert machine.find_tool("layoutopt-tool") == str(tmp_path / "path/layoutopt-tool")
 
 
-PAIR = {
-    "name": "pair", "threads": 32,
-    "tiles": [
-        {"name": "A", "shape": [8, 32], "element": "f32", "stages": 2},
-        {"name": "B", "shape": [8, 8], "element": "f32"},
-        {"name": "C", "shape": [16, 8], "element": "f16"},
-    ],
-    "accesses": [
-        access_from("a: load 4 [i, lane]; i<8; tile A"),
-        access_from("b: store 8 [lane // 4, 2*(lane % 4)]; tile B"),
-        access_from("c: ldmatrix.x2 [lane % 16, 0]; tile C"),
-    ],
-    "overlay": [["B"], ["C"]],
-}  # fmt: skip
+PAIR = data_of(
+    """32 threads; name pair
+    tile A: 8x32 f32; stages 2
+    tile B: 8x8 f32
+    tile C: 16x8 f16
+    a: load 4 [i, lane]; i<8; tile A
+    b: store 8 [lane // 4, 2*(lane % 4)]; tile B
+    c: ldmatrix.x2 [lane % 16, 0]; tile C""",
+    overlay=[["B"], ["C"]],
+)
 
 
 def compiled(text, folder):
@@ -177,21 +168,20 @@ def compiled(text, folder):
 
 
 def test_the_self_test_of_a_block_tests_each_tile_and_where_they_lie(tmp_path):
-    (tmp_path / "pair.json").write_text(json.dumps(PAIR))
-    text = layoutopt("emit", str(tmp_path / "pair.json"), "--self-test").stdout
+    text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
     assert [f"pair_{tile}_selftest(profile)" in text for tile in "ABC"] == [True] * 3
     assert "{ pair_A_place(owners); pair_B_place(owners); }" in text
     assert "{ pair_A_place(owners); pair_C_place(owners); }" in text
     assert text.count("#include <vector>") == text.count("int main(") == 1
     amd = {**PAIR, "target": "gfx942", "tiles": PAIR["tiles"][:1], "accesses": PAIR["accesses"][:1]}
-    (tmp_path / "amd.json").write_text(json.dumps({**amd, "overlay": []}))
-    refused("tile 'A': the self-test runs on NVIDIA GPUs", "emit", str(tmp_path / "amd.json"), "--self-test")
+    path = saved(tmp_path, "amd.json", {**amd, "overlay": []})
+    refused("tile 'A': the self-test runs on NVIDIA GPUs", "emit", path, "--self-test")
 
 
 @pytest.mark.nvcc
 def test_the_self_test_of_a_block_compiles(tmp_path):
-    (tmp_path / "pair.json").write_text(json.dumps(PAIR))
-    compiled(layoutopt("emit", str(tmp_path / "pair.json"), "--self-test").stdout, tmp_path)
+    text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
+    compiled(text, tmp_path)
 
 
 @pytest.mark.nvcc
@@ -213,22 +203,16 @@ def test_run_on_this_machines_gpu(tmp_path):
 PRINTED = "pass\t0\t16\t32\t181.4\t640.0\t150.0\t600.5\npass\t1\t16\t40\t1.0\t2.0\t3.0\t4.0\nother\n"
 
 
-TWO_TILES = {
-    "name": "two", "threads": 32,
-    "tiles": [
-        {"name": "A", "shape": [32, 32], "element": "f32"},
-        {"name": "B", "shape": [8, 32], "element": "f32"},
-    ],
-    "accesses": [
-        access_from("columns: load 4 [lane, i]; i<32; tile A"),
-        access_from("rows: load 4 [i, lane]; i<8; tile B"),
-    ],
-}  # fmt: skip
+TWO_TILES = """32 threads; name two
+    tile A: 32x32 f32
+    tile B: 8x32 f32
+    columns: load 4 [lane, i]; i<32; tile A
+    rows: load 4 [i, lane]; i<8; tile B"""
 
 
 @pytest.fixture(scope="module")
 def transpose():
-    problem = load(ROOT / "problems/basics/transpose_16x32_f32.json")
+    problem = load(SMALL)
     return problem, compare(problem, time_limit=10)
 
 
@@ -275,7 +259,7 @@ def test_rows_of_a_comparison_are_timed_in_one_program(monkeypatch, transpose):
 
 
 def test_a_row_of_several_tiles_is_the_sum_of_its_tiles(monkeypatch):
-    problem = from_data(TWO_TILES)
+    problem = problem_of(TWO_TILES)
     comparison = compare(problem, time_limit=5)
     card = machine.Gpu("H200", "9.0", "1")
     plans = plans_of(problem, comparison, card)
@@ -297,11 +281,8 @@ def test_counters_as_predicted_and_why_there_are_none(monkeypatch, transpose):
     name, lost = (n.removesuffix(".sum") for n in (machine.HARDWARE[0], machine.HARDWARE[4]))
     read = dict.fromkeys(machine.HARDWARE, 0) | {machine.ELSEWHERE: 1}
     read |= {name: loads + stores + 1, f"{name}_op_ld": loads, f"{name}_op_st": stores}
-    read |= {
-        lost: sum(conflicts.values()),
-        f"{lost}_op_ld": conflicts["load"],
-        f"{lost}_op_st": conflicts["store"],
-    }
+    read |= {lost: sum(conflicts.values())}
+    read |= {f"{lost}_op_ld": conflicts["load"], f"{lost}_op_st": conflicts["store"]}
     took = [machine.Times(0, 4, 32, 100.0, 2.0, 3.0, 4.0)]
     card = machine.Gpu("H200", "9.0", "1")
     monkeypatch.setattr(machine, "run_passes", lambda text, rows, gpu: (took, [read]))
@@ -329,6 +310,6 @@ def test_what_was_run_is_drawn_as_cycles():
 
 def test_a_comparison_without_a_gpu_is_one_line():
     if machine.find_tool("nvidia-smi") is None:
-        done = layoutopt("compare", ROOT / "problems/basics/transpose_16x32_f32.json", "--run")
+        done = layoutopt("compare", SMALL, "--run")
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert "no NVIDIA GPU" in done.stderr

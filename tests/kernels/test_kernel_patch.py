@@ -34,13 +34,8 @@ def text_of(name):
 
 def request(name, **more):
     kernel = LAUNCHES[name]
-    launch = Launch(
-        block=kernel.block,
-        grid=kernel.grid,
-        arguments=kernel_launches.scalars(kernel),
-        shared_bytes=kernel.shared,
-    )
-    return Request(launch, GPU, **more)
+    launch = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
+    return Request(Launch(arguments=kernel_launches.scalars(kernel), **launch), GPU, **more)
 
 
 @cache
