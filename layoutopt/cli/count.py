@@ -5,22 +5,17 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
-import shutil
-import stat
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
 from layoutopt.cli.files import InputPath
-from layoutopt.cli.options import TargetName, device_file_option, more_devices
+from layoutopt.cli.options import TargetName, device_file_option, json_option, more_devices
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 
@@ -45,7 +40,7 @@ COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 @click.option(
     "--bytes", "width_bytes", type=int, metavar="N", help="Its width, where the op does not say it."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line a record; one object for .npy.")
+@json_option("Print one JSON line a record; one object for .npy.")
 def command(
     records: Path,
     target: str | None,
@@ -69,17 +64,26 @@ def command(
 
     more = more_devices(device_file)
     gpu = more[0] if more and target is None else device(target or DEFAULT_TARGET, more)
-    with _opened(records) as file:
-        if file.peek(6).startswith(b"\x93NUMPY"):
+    with ExitStack() as stack:
+        file = cast("io.BufferedReader", sys.stdin.buffer)
+        try:
+            if str(records) != "-":
+                file = stack.enter_context(open(records, "rb"))
+            head = file.peek(6)
+        except OSError as error:
+            raise ProblemFileError("", f"cannot read {str(records)!r}: {error.strerror}") from None
+        if head.startswith(b"\x93NUMPY"):
             _count_npy(records, op, width_bytes, gpu, as_json)
         elif op is not None or width_bytes is not None:
             raise click.UsageError("--op and --bytes go with a .npy table; JSON lines name their own op")
         else:
-            _count_lines(file, gpu, as_json)
+            _count_lines(_unpacked(file) if head.startswith(b"\x1f\x8b") else file.read1, gpu, as_json)
     return 0
 
 
 def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Device, as_json: bool) -> None:
+    from msgspec import to_builtins
+
     from layoutopt.engine.records import count_table
 
     if op is None:
@@ -88,43 +92,25 @@ def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Devi
         raise click.UsageError("a .npy table is read from a file, not from standard input")
     totals = count_table(path, op, width_bytes, device)
     if as_json:
-        from msgspec import to_builtins
-
         say_json(to_builtins(totals))
     else:
         say(_table([totals]))
 
 
-def _count_lines(file: io.BufferedReader, device: Device, as_json: bool) -> None:
+def _count_lines(read: Callable[[int], bytes], device: Device, as_json: bool) -> None:
+    """Count records as they come: a pipe is answered as it is written."""
     from layoutopt.engine.records import Totals, count_lines
 
     totals: dict[str, Totals] = {}
-    with _decompressed(file) as read, _printed(file) as out:
-        for ops, counts in count_lines(read, device):
-            if as_json:
-                out("".join(_json_lines(ops, counts)))
-                continue
-            for op in dict.fromkeys(ops):
-                rows = [i for i, other in enumerate(ops) if other == op]
-                totals.setdefault(op, Totals("layoutopt.count/1", device.name, op)).add(counts, rows)
+    for ops, counts in count_lines(read, device):
+        if as_json:
+            click.echo("".join(_json_lines(ops, counts)), nl=False)
+            continue
+        for op in dict.fromkeys(ops):
+            rows = [i for i, other in enumerate(ops) if other == op]
+            totals.setdefault(op, Totals("layoutopt.count/1", device.name, op)).add(counts, rows)
     if not as_json:
         say(_table(list(totals.values())))
-
-
-@contextmanager
-def _printed(file: io.BufferedReader) -> Iterator[Callable[[str], object]]:
-    """Prints what follows from a file when all of it is known to be right, from a pipe as it comes."""
-    try:
-        whole = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except OSError:
-        whole = False  # standard input that is no file of the system
-    if not whole:
-        yield partial(click.echo, nl=False)
-        return
-    with tempfile.TemporaryFile("w+", encoding="ascii") as kept:
-        yield kept.write
-        kept.seek(0)
-        shutil.copyfileobj(kept, sys.stdout)
 
 
 def _json_lines(ops: list[str], counts: Counts) -> Iterator[str]:
@@ -147,32 +133,14 @@ def _table(totals: list[Totals]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    """The file, whose first byte can be read."""
-    if str(path) == "-":
-        yield cast("io.BufferedReader", sys.stdin.buffer)
-        return
-    with ExitStack() as stack:
+def _unpacked(file: io.BufferedReader) -> Callable[[int], bytes]:
+    """Reads what is in a gzip file."""
+    unpacked = gzip.GzipFile(fileobj=file)
+
+    def read(size: int) -> bytes:
         try:
-            file = stack.enter_context(open(path, "rb"))
-            file.peek(1)
-        except OSError as error:
-            raise ProblemFileError("", f"cannot read {str(path)!r}: {error.strerror}") from None
-        yield file
+            return unpacked.read(size)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ProblemFileError("", f"not a whole gzip file: {error}") from None
 
-
-@contextmanager
-def _decompressed(file: io.BufferedReader) -> Iterator[Callable[[int], bytes]]:
-    if not file.peek(2).startswith(b"\x1f\x8b"):
-        yield file.read1  # what has arrived: a pipe is answered as it is written
-        return
-    with gzip.GzipFile(fileobj=file) as unpacked:
-
-        def read(size: int) -> bytes:
-            try:
-                return unpacked.read(size)
-            except (EOFError, OSError, zlib.error) as error:
-                raise ProblemFileError("", f"not a whole gzip file: {error}") from None
-
-        yield read
+    return read

@@ -161,24 +161,17 @@ def _picture(rule: PhaseRule, accesses: list[tuple[str, int]], lanes: int) -> li
 
 
 def _details(rule: PhaseRule) -> list[str]:
-    texts = [
-        "equal addresses wait for each other: a bank serves one lane a wavefront"
-        if rule.serialises_equal
-        else "a bank serves one word a wavefront, to any number of lanes"
-    ]
-    if rule.merges_pairs:
-        texts.append(
-            "neighbouring phases merge in pairs when in the whole warp every active lane l has lane l^1 "
-            "inactive or at the same address, or every one has so lane l^2"
-        )
-    if rule.split_words:
-        texts.append(f"each {rule.bank_bytes}-byte word of a wide access is a request of its own")
-    if rule.row_words > 1:
-        texts.append(f"words of one aligned group of {rule.row_words} words never conflict")
-    if rule.extra_wavefronts:
-        texts.append(f"every phase takes {rule.extra_wavefronts} wavefront more than its busiest bank")
-    if rule.alternative:
-        texts.append(f"other sources: {rule.alternative}")
-    if rule.note:
-        texts.append(f"note: {rule.note}")
-    return texts
+    texts = {
+        "equal addresses wait for each other: a bank serves one lane a wavefront": rule.serialises_equal,
+        "a bank serves one word a wavefront, to any number of lanes": not rule.serialises_equal,
+        "neighbouring phases merge in pairs when in the whole warp every active lane l has lane l^1 "
+        "inactive or at the same address, or every one has so lane l^2": rule.merges_pairs,
+        f"each {rule.bank_bytes}-byte word of a wide access is a request of its own": rule.split_words,
+        f"words of one aligned group of {rule.row_words} words never conflict": rule.row_words > 1,
+        f"every phase takes {rule.extra_wavefronts} wavefront more than its busiest bank": (
+            rule.extra_wavefronts
+        ),
+        f"other sources: {rule.alternative}": rule.alternative,
+        f"note: {rule.note}": rule.note,
+    }
+    return [text for text, holds in texts.items() if holds]

@@ -161,7 +161,7 @@ def tiling(plan: Plan) -> Tiling | None:
         return None
     dims = _dims(plan)
     turned = offsets.transpose(dims)
-    for name, step, table in _tilings(turned.shape, plan.element_bytes):
+    for name, step, table in tilings(turned.shape, plan.element_bytes):
         if (table == turned).all():
             return Tiling(name, step, dims)
     return None
@@ -177,7 +177,7 @@ def _dims(plan: Plan) -> tuple[int, ...]:
     return (*last, *range(count - 2))
 
 
-def _tilings(shape: tuple[int, ...], size: int) -> Iterator[tuple[str, str, IntArray]]:
+def tilings(shape: tuple[int, ...], size: int) -> Iterator[tuple[str, str, IntArray]]:
     """Every atom in both orders: its name, the order, and element offsets in this shape.
 
     An atom is 8 rows of a mode's span; `tile_to_shape` repeats it along the first coordinate first

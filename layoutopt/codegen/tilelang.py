@@ -9,21 +9,21 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from layoutopt.codegen.cute import tilings
 from layoutopt.codegen.plan import Plan
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import operators, to_text
+from layoutopt.ground.arrays import IntArray
 
 _INDEXABLE: Final = frozenset(("+", "-", "*", "//", "%", "&", "|", "^", "~", "<<", ">>", "neg"))
-# TileLang's own layouts by the bytes of their rows' pages (tilelang/layout/swizzle.py).
+# TileLang's own layouts by CuTe's atoms, which they repeat over the rows first (tilelang/layout/swizzle.py).
 _SWIZZLED: Final = {
-    128: "make_full_bank_swizzled_layout",
-    64: "make_half_bank_swizzled_layout",
-    32: "make_quarter_bank_swizzled_layout",
+    "Layout_K_SW128_Atom": "make_full_bank_swizzled_layout",
+    "Layout_K_SW64_Atom": "make_half_bank_swizzled_layout",
+    "Layout_K_SW32_Atom": "make_quarter_bank_swizzled_layout",
 }
-_CHUNK_BYTES: Final = 16
-_ROWS: Final = 8  # after which the swizzle repeats
+_COLUMNS_LAST: Final = "cute::_1, cute::_2"
 
 
 def emit(plan: Plan) -> str:
@@ -79,27 +79,20 @@ def _layout(plan: Plan) -> list[str]:
     ]
 
 
-def own_layout(offsets: npt.NDArray[np.int64], element_bytes: int) -> str | None:
+def own_layout(offsets: IntArray, element_bytes: int) -> str | None:
     """Which of TileLang's own functions makes this layout, if one does.
 
     Args:
         offsets: in elements, in the shape of the tile.
         element_bytes: of an element.
     """
-    shape = offsets.shape
-    row_major = np.arange(offsets.size).reshape(shape)
+    row_major = np.arange(offsets.size).reshape(offsets.shape)
     if (offsets == row_major).all():
         return "make_linear_layout"
-    if len(shape) < 2 or shape[-2] % _ROWS or _CHUNK_BYTES % element_bytes:
+    if offsets.ndim < 2 or 16 % element_bytes:
         return None
-    rows, columns, chunk = shape[-2], shape[-1], _CHUNK_BYTES // element_bytes
-    r, c = np.arange(rows)[:, None], np.arange(columns)
-    first = row_major[..., :1, :1]
-    for width, made in _SWIZZLED.items():
-        page, chunks = width // element_bytes, width // _CHUNK_BYTES
-        if columns % page:
-            continue
-        flipped = c % page // chunk ^ r % _ROWS // (_ROWS // chunks)
-        if (offsets == first + (c // page * rows + r) * page + flipped * chunk + c % chunk).all():
-            return made
+    within = offsets - row_major[..., :1, :1]
+    for atom, step, table in tilings(offsets.shape[-2:], element_bytes):
+        if atom in _SWIZZLED and step == _COLUMNS_LAST and (within == table).all():
+            return _SWIZZLED[atom]
     return None
