@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
 from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.options import ProblemPath, json_option
 from layoutopt.cli.output import note, say, say_json
+from layoutopt.ground.json_data import Versioned
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -18,24 +20,24 @@ if TYPE_CHECKING:
     from layoutopt.problems.types import Problem
 
 
-class Ran(TypedDict):
+class Ran(Versioned, frozen=True):
     """What --json prints: the GPU and what each access did (`layoutopt.hardware.machine`)."""
 
-    schema: Literal["layoutopt.run/1"]
     problem: str
-    gpu: dict[str, Any]
+    gpu: dict[str, str]
     distinct: bool
     accesses: list[dict[str, Any]]
     agrees: bool
+    schema_: Literal["layoutopt.run/1"] = "layoutopt.run/1"
 
 
-class RanBlock(TypedDict):
+class RanBlock(Versioned, frozen=True):
     """The same of several tiles, each with its name as `tile`."""
 
-    schema: Literal["layoutopt.block_run/1"]
     problem: str
     tiles: list[dict[str, Any]]
     agrees: bool
+    schema_: Literal["layoutopt.block_run/1"] = "layoutopt.block_run/1"
 
 
 @click.command("run")
@@ -59,20 +61,17 @@ def command(file: Path, as_json: bool, **how: Any) -> int:
     tiles = answer_of(parsed(read(file)), **how, before_search=machine.gpu_present)
     card = machine.gpu_present()
     found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]
-    agrees = all(one["agrees"] for one in found)
+    agrees = all(one.agrees for one in found)
     if as_json and tiles.alone:
-        say_json(found[0])
+        say_json(found[0].to_json())
     elif as_json:
-        each = [{"tile": part.tile, **one} for part, one in zip(tiles.parts, found, strict=True)]
-        head = {"schema": "layoutopt.block_run/1", "problem": tiles.name}
-        say_json({**head, "tiles": each, "agrees": agrees})
+        each = [{"tile": part.tile, **one.to_json()} for part, one in zip(tiles.parts, found, strict=True)]
+        say_json(RanBlock(tiles.name, each, agrees).to_json())
     return 0 if agrees else 1
 
 
 def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_json: bool) -> Ran:
-    """Run the layout of one tile and print the table unless JSON is wanted; JSON-ready data."""
-    import msgspec
-
+    """Run the layout of one tile and print the table unless JSON is wanted."""
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
     from layoutopt.hardware import machine
@@ -93,14 +92,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     name = planned.problem.name
     if not as_json:
         say(_table(name, card, distinct, runs, good))
-    return {
-        "schema": "layoutopt.run/1",
-        "problem": name,
-        "gpu": msgspec.to_builtins(card),
-        "distinct": distinct,
-        "accesses": msgspec.to_builtins(runs),
-        "agrees": good,
-    }
+    return Ran(name, msgspec.to_builtins(card), distinct, msgspec.to_builtins(runs), good)
 
 
 def _table(name: str, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:

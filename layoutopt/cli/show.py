@@ -6,9 +6,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 import click
+from msgspec import UNSET, UnsetType
 
 from layoutopt.cli.files import FileCommand, OutputPath, TextOrFile, write_all
 from layoutopt.cli.options import (
@@ -21,18 +22,15 @@ from layoutopt.cli.options import (
 )
 from layoutopt.cli.output import say_json
 from layoutopt.ground.escape import shown
-
-if TYPE_CHECKING:
-    from layoutopt.study.show import Views
+from layoutopt.ground.json_data import Versioned
 
 MIN_WIDTH, MAX_WIDTH = 80, 10_000
 MAX_DIGITS = 9
 
 
-class Shown(TypedDict):
+class Shown(Versioned, frozen=True):
     """What --json prints; of several tiles, `tile` and where its first stage begins."""
 
-    schema: Literal["layoutopt.show/1"]
     problem: str
     target: str
     access: str
@@ -42,8 +40,9 @@ class Shown(TypedDict):
     note: str | None
     widths: dict[str, int]
     pictures: list[dict[str, Any]]
-    tile: NotRequired[str]
-    base_bytes: NotRequired[int]
+    tile: str | UnsetType = UNSET
+    base_bytes: int | UnsetType = UNSET
+    schema_: Literal["layoutopt.show/1"] = "layoutopt.show/1"
 
 
 def _iteration(ctx: click.Context, param: click.Parameter, text: str | None) -> dict[str, int]:
@@ -122,7 +121,13 @@ def command(
         outputs[html] = page(found, colour_by).encode()
     write_all(outputs)
     if as_json:
-        say_json(_json(found))
+        from layoutopt.study.picture import to_json
+
+        drawn, access = found.case.problem, found.case.problem.accesses[found.chosen.access]
+        named = drawn.name, found.case.device.name, access.name, access.op
+        pictures = list(map(to_json, found.pictures()))
+        own = *found.chosen.at, found.note, found.widths, pictures, *(found.tile or ())
+        say_json(Shown(*named, *own).to_json())
     elif svg is None and html is None:
         from layoutopt.report.banks_text import report
 
@@ -131,25 +136,3 @@ def command(
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         click.echo(report(found, columns, colour_by, colour))
     return 0
-
-
-def _json(found: Views) -> Shown:
-    from layoutopt.study.picture import to_json
-
-    problem, (warp, iteration) = found.case.problem, found.chosen.at
-    access = problem.accesses[found.chosen.access]
-    data: Shown = {
-        "schema": "layoutopt.show/1",
-        "problem": problem.name,
-        "target": found.case.device.name,
-        "access": access.name,
-        "op": access.op,
-        "warp": warp,
-        "iteration": iteration,
-        "note": found.note,
-        "widths": found.widths,
-        "pictures": list(map(to_json, found.pictures())),
-    }
-    if found.tile is not None:
-        data["tile"], data["base_bytes"] = found.tile
-    return data
