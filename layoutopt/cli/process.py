@@ -28,7 +28,12 @@ from layoutopt.cli.output import (
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import remove_left
 
-_interrupted = threading.Event()
+_raised: list[int] = []
+"""The signals that were raised as exceptions."""
+
+
+class _Ended(BaseException):
+    """A signal ends the process; what is open, as a compiler that runs, is ended on the way out."""
 
 
 def call() -> int:
@@ -54,10 +59,14 @@ def call() -> int:
         message, code = failure(error)
         _fail(message)
         return code
-    except (Exception, KeyboardInterrupt) as error:
-        # Libraries that are imported make other errors of an interrupt.
-        if not _interrupted.is_set() and not isinstance(error, click.Abort | KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt, _Ended) as error:
+        # Libraries that are imported make other errors of a signal.
+        if not _raised and not isinstance(error, click.Abort | KeyboardInterrupt):
             raise
+        if _raised and (number := _raised[-1]) != signal.SIGINT:
+            remove_left()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         note("interrupted")
         return INTERRUPTED
     finally:
@@ -94,22 +103,15 @@ def _open_streams() -> None:
 
 
 def _handle_signals() -> None:
-    """Ctrl-C raises an exception, as usual; what ends the process does so once nothing of it is left."""
+    """Let signals be exceptions, so that nothing is left of what the process has begun."""
 
     def end(number: int, _: FrameType | None) -> None:
-        remove_left()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        _raised.append(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else _Ended
 
-    def interrupt(_: int, __: FrameType | None) -> None:
-        _interrupted.set()
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # not where nohup has it ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores one
             signal.signal(number, end)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
 
 
 def _show(error: click.ClickException) -> None:
