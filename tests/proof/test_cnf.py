@@ -1,5 +1,6 @@
 """CNF of the parity form and of free assignments, given to a SAT solver that knows nothing of CP-SAT."""
 
+import itertools
 import random
 
 import numpy as np
@@ -52,28 +53,38 @@ def test_row_major_xor_agrees_with_a_sat_solver(block):
     assert 3 < sum(verdicts) < len(verdicts) - 3
 
 
-def random_meetings(seed):
-    """Phases of two to four of six words, on four banks."""
-    rng = random.Random(seed)
-    return [rng.sample(range(6), rng.randint(2, 4)) for _ in range(rng.randint(3, 9))]
+def placeable(rows):
+    """Exhaustive search over four banks for each of six words, left at the first conflict."""
+    meet = {frozenset(pair) for row in rows for pair in itertools.combinations(row, 2)}
+
+    def extend(bank):
+        free = (b for b in range(4) if all(bank[m] != b for m in range(len(bank)) if {m, len(bank)} in meet))
+        return len(bank) == 6 or any(extend([*bank, b]) for b in free)
+
+    return extend([])
 
 
 def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
+    """Phases of two to four of six words, on four banks."""
     verdicts, gpu = [], toy.toy_device(4, 4)
-    for seed in range(100):
-        rows = random_meetings(seed)
+    for seed in range(200):
+        rng = random.Random(seed)
+        rows = [rng.sample(range(6), rng.randint(2, 4)) for _ in range(rng.randint(3, 9))]
         lines = (f"a{k}: load 4 [{by_lane(row)}]; where tid < {len(row)}" for k, row in enumerate(rows))
         problem = problem_of("6 f32, 4 threads", *lines)
         lanes = trace(problem, gpu)
-        general = every_layout(problem.tile, gpu, lanes, enough=None, budget=Budget())
-        least, sets = general.bound, phase_sets(lanes, problem.tile, gpu)
-        assert general.free.excess == least, seed
-        assert satisfiable(dimacs(question(sets, lanes, problem.tile, None))) == (least == 0), seed
-        if seed < 30:
+        verdicts.append(placeable(rows))
+        conflict_free = every_layout(problem.tile, gpu, lanes, enough=1, budget=Budget())
+        assert (conflict_free.bound == 0) == verdicts[-1], seed
+        if seed < 60:
+            general = every_layout(problem.tile, gpu, lanes, enough=None, budget=Budget())
+            cnf = question(phase_sets(lanes, problem.tile, gpu), lanes, problem.tile, None)
+            assert general.free.excess == general.bound, seed
+            assert satisfiable(dimacs(cnf)) == (general.bound == 0) == verdicts[-1], seed
+        if seed < 20:
             plain = [(("load", 4, [[*row, *[None] * (4 - len(row))]]), 1) for row in rows]
-            assert every_placement(6, plain, 4, 4)[0] == least, seed
-        verdicts.append(least == 0)
-    assert 20 < sum(verdicts) < 80
+            assert every_placement(6, plain, 4, 4)[0] == general.bound, seed
+    assert 40 < sum(verdicts) < 160
 
 
 def test_a_sat_solver_refutes_a_swizzle_of_rows_columns_and_diagonals():

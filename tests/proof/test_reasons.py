@@ -12,7 +12,7 @@ from conftest import ROOT
 from oracle import toy
 from oracle.random_tiles import tiny
 from oracle.toy import every_placement
-from written import by_lane, lines_of, problem_of
+from written import lines_of, problem_of
 
 from layoutopt import load
 from layoutopt.accesses.trace import trace
@@ -147,48 +147,6 @@ def test_every_phase_meets_its_own_words_once():
     assert (
         on_board(problem_of("8 12B, 8 threads", "a: load 4 [tid]"), device("sm_90")) is None
     )  # of no odd size
-
-
-def random_phases(seed):
-    """Loads of two to `banks` words of a few; half of the cases near what the banks can bear."""
-    rng = random.Random(seed)
-    banks, words = rng.choice([(2, 4), (2, 5), (4, 6), (4, 7)])
-    count = rng.randint(1, 6) if banks == 2 else rng.randint(3, 12)
-    return banks, words, [rng.sample(range(words), rng.randint(2, banks)) for _ in range(count)]
-
-
-def placeable(banks, words, phases):
-    """Exhaustive search over all bank assignments, left at the first conflict."""
-    meet = {frozenset(p) for phase in phases for p in itertools.combinations(phase, 2)}
-
-    def extend(bank):
-        if len(bank) == words:
-            return True
-        n = len(bank)
-        return any(
-            all(bank[m] != b for m in range(n) if frozenset((m, n)) in meet) and extend([*bank, b])
-            for b in range(banks)
-        )
-
-    return extend([])
-
-
-def test_500_impossible_cases_and_no_possible_one():
-    """Conflict-free or not in every layout: the verdict of an exhaustive search, each time."""
-    verdicts = Counter()
-    for seed in itertools.count():
-        banks, words, phases = random_phases(seed)
-        lines = (
-            f"a{k}: load 4 [{by_lane(phase)}]; where tid < {len(phase)}" for k, phase in enumerate(phases)
-        )
-        problem, gpu = problem_of(f"{words} f32, {banks} threads", *lines), toy.toy_device(banks, banks)
-        general = every_layout(problem.tile, gpu, trace(problem, gpu), enough=1, budget=Budget())
-        possible = placeable(banks, words, phases)
-        assert (general.bound == 0) == possible, (seed, phases)
-        verdicts[possible] += 1
-        if verdicts[False] == 500:
-            break
-    assert verdicts[True] > 200
 
 
 def test_reasons_check_themselves():
