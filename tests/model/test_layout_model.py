@@ -30,23 +30,6 @@ def space(shape, **changes):
     return Space(shape, **{**given, "families": frozenset({"order", "pad", "xor"}), **changes})
 
 
-def asked(data, lanes, banks):
-    """Space, swizzle field, phases and tile of a problem on a toy device."""
-    problem, device = from_data(data), toy.toy_device(lanes, banks)
-    lanes_touched = trace(problem, device)
-    sets = phase_sets(lanes_touched, problem.tile, device)
-    families = frozenset(problem.layout.families)
-    starts = [
-        (a.width_elements, np.array(np.unravel_index(np.unique(a.element[a.active]), problem.tile.shape)))
-        for a in lanes_touched.accesses
-        if a.width_elements > 1 and a.active.any()
-    ]
-    vector = max(a.width_elements for a in lanes_touched.accesses)
-    bounds = space(problem.tile.shape, vector=vector, starts=tuple(starts), period=banks, families=families)
-    field = swizzle_field(sets, problem.tile, lanes_touched) if sets and "xor" in families else None
-    return bounds, field, sets, problem.tile
-
-
 def solved(given, most):
     """All pitches of a space by rising span, one solution of the model after the other."""
     model = Model()
@@ -117,8 +100,11 @@ def test_pitches_as_digits():
 
 def transposed():
     """A 4x4 tile of words, written by rows and read by columns, on a device of 4 lanes and 4 banks."""
-    data = lines_of(4, lines=("rows", "columns"), families=["order", "pad", "xor"])
-    return LayoutModel(*asked(data, 4, 4), 16, ideal=True)
+    problem, device = from_data(lines_of(4, lines=("rows", "columns"))), toy.toy_device(4, 4)
+    lanes = trace(problem, device)
+    sets = phase_sets(lanes, problem.tile, device)
+    field = swizzle_field(sets, problem.tile, lanes)
+    return LayoutModel(space((4, 4)), field, sets, problem.tile, 16, ideal=True)
 
 
 def test_a_model_in_words():
