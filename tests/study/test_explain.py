@@ -115,7 +115,6 @@ def test_vectorised_transpose_is_a_floor_for_every_layout():
     told = []
     problem = load(PROBLEMS / "transposes/leimao_vectorised_swizzled_f32.json")
     found = explain(problem, budget=Budget(20), progress=told.append)
-    assert any(text.startswith("best so far excess ") for text in told)
     assert told[-1].endswith("; what could be given up")
     got = found.conflict_free, found.scope, found.lower_bound, found.excess
     assert got == (False, "every layout", 384, 384)
