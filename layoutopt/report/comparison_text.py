@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from layoutopt.ground import escape
@@ -117,30 +117,26 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
     rows = comparison.rows
     names = [a.name for a in next((r.accesses for r in rows if r.accesses), ())]
     names = names if 1 < len(names) <= _MAX_ACCESS_COLUMNS else []
-    cells: dict[str, Callable[[Row], str]] = {
-        "layout": lambda row: row.title + (" ?" if row.status == Status.FEASIBLE else ""),
-        "excess": lambda row: _number(row.excess),
-        "worst": lambda row: "-" if row.ways is None else f"{row.ways}-way",
-        "wavefronts": lambda row: _number(row.wavefronts),
-    }
-    for k, name in enumerate(names):
-        short = name if len(name) <= 14 else name[:13] + "…"
-        cells[f"({short}){' ' * k}"] = lambda row, k=k: _number(row.accesses[k].wavefronts)  # type: ignore[misc]
-    for name, field in _FIGURES.items():
-        cells[name] = lambda row, field=field: _number(getattr(row, field))  # type: ignore[misc]
-    cells["cycles"] = lambda row: _cycles(row.cycles)
-    if any(row.measured is not None for row in rows):
-        cells["measured"] = lambda row: _cycles(row.measured)
-    if any(row.counted_wavefronts is not None for row in rows):
-        cells["counted"] = _counted
-    cells["offset"] = lambda row: row.offset or ""
-    empty = ["-"] * (len(cells) - 2)
-    return tuple(name.strip() for name in cells), [
-        (row, tuple(cell(row) for cell in cells.values()))
-        if row.wavefronts is not None
-        else (row, (cells["layout"](row), *empty, row.reason))
-        for row in rows
-    ]
+    short = [name if len(name) <= 14 else f"{name[:13]}…" for name in names]
+    measured = any(row.measured is not None for row in rows)
+    counted = any(row.counted_wavefronts is not None for row in rows)
+    ran = [*["measured"][:measured], *["counted"][:counted]]
+    costs = ("excess", "worst", "wavefronts", *(f"({name})" for name in short), *_FIGURES, "cycles", *ran)
+
+    def cells(row: Row) -> tuple[str, ...]:
+        title = row.title + (" ?" if row.status == Status.FEASIBLE else "")
+        if row.wavefronts is None:
+            return title, *["-"] * len(costs), row.reason
+        ways = "-" if row.ways is None else f"{row.ways}-way"
+        figures = [
+            *(a.wavefronts for a in row.accesses if names),
+            *(getattr(row, f) for f in _FIGURES.values()),
+        ]
+        run = {"measured": _cycles(row.measured), "counted": _counted(row)}
+        first = title, _number(row.excess), ways, _number(row.wavefronts)
+        return *first, *map(_number, figures), _cycles(row.cycles), *(run[n] for n in ran), row.offset or ""
+
+    return ("layout", *costs, "offset"), [(row, cells(row)) for row in rows]
 
 
 def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
