@@ -129,7 +129,7 @@ def test_an_answer_is_read_back_with_its_problem(solved):
         (("tiles", 0, "base_bytes"), 1 << 20, "tiles[0].base_bytes: expected 0, as `places`"),
         (("bytes",), 7, "bytes: the tiles end at byte"),
         (("tiles", 0, "stage_bytes"), 4, "tiles[0].stage_bytes: expected 1024, as `places`"),
-        (("tiles", 0, "places", 0, "stage_bytes"), 4, "tiles[0].places[0].stage_bytes: one stage takes 1024"),
+        (("tiles", 0, "places", 0, "stage_bytes"), 4, "tiles[0].places[0].stage_bytes: expected 1024 to "),
         (("tiles", 0, "places", 0, "stages"), 0, "tiles[0].places[0].stages: expected 1 to"),
         (("tiles", 0, "places", 0, "stages"), 1, "tiles[0].places[0].stages: expected 2, as the file"),
         (("tiles", 0, "places", 0, "bytes"), 1, "tiles[0].places[0].bytes: A takes 1024, not 1"),

@@ -307,7 +307,7 @@ def test_solve_and_compare_read_a_store_first(answers, store, tmp_path):
     assert layoutopt("compare", *one, "--json").returncode == 0
     fresh = layoutopt("solve", *some, "--over", "M=24", "--json", "--store", store)
     assert {json.loads(line)["reason"] for line in fresh.stdout.splitlines()} == {""}
-    database.execute("UPDATE answers SET answer = replace(answer, '\"wavefronts\": ', '\"wavefronts\": 1')")
+    database.execute("UPDATE answers SET answer = replace(answer, '\"ideal\": ', '\"ideal\": 1')")
     database.commit()
     database.close()
     for command in ("solve", "compare"):
