@@ -446,14 +446,9 @@ def test_reports_and_summary_for_people():
     "option", [("solve", "--table"), ("solve", "--code"), ("solve", "--certificate"), ("compare", "--plot")]
 )
 def test_a_file_holds_the_answer_to_one_problem(tmp_path, option):
-    refused(
-        "one problem is expected, and there are several",
-        option[0],
-        SMALL,
-        SMALL,
-        option[1],
-        tmp_path / "out.svg",
-    )
+    command, file = option
+    said = "one problem is expected, and there are several"
+    refused(said, command, SMALL, SMALL, file, tmp_path / "out.svg")
     assert not list(tmp_path.iterdir())
 
 

@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from command import layoutopt, refused
-from written import access_from, reads, saved
+from written import data_of, reads, saved
 
 from layoutopt.codegen.block import code_of
 from layoutopt.codegen.registry import LANGUAGES
@@ -20,23 +20,18 @@ from layoutopt.search.block import solve
 from layoutopt.study.block import placed, placed_in_use
 from layoutopt.study.known import check_answer
 
-TILE = {"element": "f32", "shape": [32, 8]}
-TOUCH = {"op": "load", "bytes": 4, "index": ["lane", "i"], "for": {"i": 8}}
 # B and C, of other shapes, share a layout; A is staged and lives beside them.
-SET = {
-    "name": "set", "target": "sm_90", "threads": 32,
-    "tiles": [
-        {**TILE, "name": "A", "stages": 2, "published": {"offset": "x0*9 + x1", "bytes": 1152}},
-        {**TILE, "name": "B", "published": {"offset": "x0*9 + x1", "bytes": 1152}},
-        {"name": "C", "shape": [8, 32], "element": "f32", "published": {"offset": "x0*32 + x1", "bytes": 1024}},
-    ],
-    "accesses": [
-        {**TOUCH, "name": "a", "tile": "A"},
-        {**TOUCH, "name": "b", "tile": "B"},
-        access_from("c: store 4 [i, lane]; i<8; tile C"),
-    ],
-    "overlay": [["B"], ["C"]], "same_layout": True,
-}  # fmt: skip
+SET = data_of(
+    """32 threads; name set; target sm_90
+    tile A: 32x8 f32; stages 2; published 1152 x0*9 + x1
+    tile B: 32x8 f32; published 1152 x0*9 + x1
+    tile C: 8x32 f32; published 1024 x0*32 + x1
+    a: load 4 [lane, i]; i<8; tile A
+    b: load 4 [lane, i]; i<8; tile B
+    c: store 4 [i, lane]; i<8; tile C""",
+    overlay=[["B"], ["C"]],
+    same_layout=True,
+)
 
 
 @pytest.fixture(scope="module")

@@ -335,14 +335,8 @@ def test_the_layout_in_use_must_be_one(tmp_path):
     arguments = ("import", "trace", path, "--tile", "8x8", "--element", "f32", "--threads", 32)
     assert layoutopt(*arguments, "--table", tmp_path / "table.npy").returncode == 0
     assert "the layout in use is needed" in layoutopt(*arguments).stderr
-    refused(
-        "--offset and --table both give the layout in use",
-        *arguments,
-        "--table",
-        tmp_path / "table.npy",
-        "--offset",
-        "x0*8 + x1",
-    )
+    both = ("--table", tmp_path / "table.npy", "--offset", "x0*8 + x1")
+    refused("--offset and --table both give the layout in use", *arguments, *both)
 
 
 def test_two_layouts_into_one_problem(tmp_path):
@@ -412,18 +406,8 @@ def test_a_tiled_mma_becomes_an_access(tmp_path):
     assert (problem["threads"], problem["accesses"][0]["bytes"]) == (128, 4)
     assert "operand A repeats every 32x16" in layoutopt(*common, "--tile", "40x32", "--operand", "A").stderr
     assert "is one: say --operand" in layoutopt(*common, "--tile", "64x32").stderr
-    refused(
-        "is none: leave out",
-        "import",
-        "cute",
-        "(8,8):(8,1)",
-        "--element",
-        "f16",
-        "--tile",
-        "8x8",
-        "--operand",
-        "A",
-    )
+    plain = ("import", "cute", "(8,8):(8,1)", "--element", "f16", "--tile", "8x8")
+    refused("is none: leave out", *plain, "--operand", "A")
     for line, error in (("LayoutA_TV", "a line LayoutA_TV"), ("Shape_MNK", "a line Shape_MNK")):
         with pytest.raises(ProblemFileError, match=error):
             cute_tiled.multiplied(text.replace(line, "x"), (64, 32), "A")
