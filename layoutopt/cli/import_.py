@@ -331,7 +331,7 @@ def kernel(
         names = ", ".join(used.array.name for used in every) or "none"
         raise ProblemFileError("--array", f"the kernel touches no such array; there are: {names}")
     files: dict[str, bytes] = {}
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}
     for used in found:
         name = used.array.name
         try:
@@ -339,17 +339,19 @@ def kernel(
         except ProblemFileError as error:
             if len(found) == 1:
                 raise
-            left_out.append(f"{name} is left out: {error}")
+            left_out[name] = str(error)
             continue
         from_data(data)
         path = f"{identifier(name)}.json"
         path = f"{identifier(name)}_{used.array.start}.json" if path in files else path
         files[path] = problem_text(data).encode()
     if not files:
-        raise ProblemFileError("", f"nothing is known of any array: {'; '.join(left_out)}")
+        raise ProblemFileError("", f"nothing is known of any array: {'; '.join(left_out.values())}")
     write_folder(output, files)
-    for line in (*left_out, *(f"not certain: {why}" for why in evaluation.doubts)):
-        note(line)
+    for name, why in left_out.items():
+        note(f"{name} is left out: {why}")
+    for why in evaluation.doubts:
+        note(f"not certain: {why}")
     return 0
 
 
