@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,19 +148,16 @@ def with_measured(problem: Problem | Block, comparison: Comparison, card: Gpu) -
     missing = counted if isinstance(counted, str) else None
     took = dict(zip(plans, times, strict=True))
     read = {} if isinstance(counted, str) else dict(zip(plans, counted, strict=True))
-    rows = []
-    for row in comparison.rows:
+    rows = list(comparison.rows)
+    for k, row in enumerate(rows):
         layouts = _layouts(row)
         if layouts and all(layout in took for layout in layouts):
             found: dict[str, Any] = {"measured": sum(took[layout].once for layout in layouts)}
             if len(layouts) == 1:
                 found["measured_together"] = took[layouts[0]].once_together
             if read:
-                found |= _counters(
-                    [plans[layout] for layout in layouts], [read[layout] for layout in layouts]
-                )
-            row = msgspec.structs.replace(row, **found)
-        rows.append(row)
+                found |= _counters([(plans[layout], read[layout]) for layout in layouts])
+            rows[k] = msgspec.structs.replace(row, **found)
     return msgspec.structs.replace(comparison, rows=tuple(rows), measured_on=card.name, not_counted=missing)
 
 
@@ -174,25 +172,23 @@ def _layouts(row: Row) -> list[Layout]:
     return [] if row.offset is None else [(0, row.offset)]
 
 
-def _counters(plans: list[Plan], read: list[dict[str, int]]) -> dict[str, Any]:
+def _counters(measured: list[tuple[Plan, dict[str, int]]]) -> dict[str, Any]:
     """The profiler's counters of a pass over all tiles, beside what is predicted for their accesses."""
-    from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, counters
+    from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
     from layoutopt.hardware.machine import compared
 
-    found = {"counted_wavefronts": 0, "counted_bank_conflicts": 0, "counted_as_predicted": True}
-    for plan, own in zip(plans, read, strict=True):
-        predicted: dict[str, int] = {}
+    total, as_predicted = Counter[str](), True
+    for plan, own in measured:
+        predicted = Counter[str]()
         for access in plan.accesses:
-            wavefronts, conflicts = int(access.report.wavefronts), int(access.report.bank_conflicts)
-            for name, value in counters(plan.device, access.lanes.operation, wavefronts, conflicts).items():
-                predicted[name] = predicted.get(name, 0) + value
+            predicted.update(access.counters(plan.device))
         if not predicted:
             return {}
         seen = compared(predicted, own)
-        found["counted_wavefronts"] += seen[WAVEFRONTS]
-        found["counted_bank_conflicts"] += seen[BANK_CONFLICTS]
-        found["counted_as_predicted"] &= seen == predicted
-    return found
+        total.update(seen)
+        as_predicted &= seen == predicted
+    conflicts = {"counted_bank_conflicts": total[BANK_CONFLICTS], "counted_as_predicted": as_predicted}
+    return {"counted_wavefronts": total[WAVEFRONTS], **conflicts}
 
 
 def plans_of(problem: Problem | Block, comparison: Comparison, card: Gpu) -> dict[Layout, Plan]:

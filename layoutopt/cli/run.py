@@ -75,7 +75,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
     from layoutopt.hardware import machine
-    from layoutopt.hardware.devices import counters, device
+    from layoutopt.hardware.devices import device
 
     here = device(f"sm_{card.compute_capability.replace('.', '')}")
     if target.name != here.name:
@@ -83,10 +83,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
         target = here
         answer = answer if isinstance(answer, str) else str(answer.offset)
     planned = run_plan(problem, target, answer)
-    expected = []
-    for a in planned.accesses:
-        counted = int(a.report.wavefronts), int(a.report.bank_conflicts)
-        expected.append((a.access.name, a.access.op, counters(target, a.lanes.operation, *counted)))
+    expected = [(a.access.name, a.access.op, a.counters(target)) for a in planned.accesses]
     distinct, runs = machine.run(program(planned), expected, card)
     good = distinct and all(r.agrees for r in runs)
     name = planned.problem.name

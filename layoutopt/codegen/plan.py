@@ -22,7 +22,7 @@ from layoutopt.expressions.grammar import (
 from layoutopt.expressions.simplify import Range
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import comment, identifier
-from layoutopt.hardware.devices import Device
+from layoutopt.hardware.devices import Device, counters
 from layoutopt.index.address_forms import over_tid
 from layoutopt.index.index_code import IndexCode, index_code
 from layoutopt.layout.formula import coordinate_ranges
@@ -63,6 +63,11 @@ class AccessPlan(IndexCode):
             f"{comment(self.access.name)}: {comment(self.access.op)}; {report.wavefronts} wavefronts, "
             f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}"
         )
+
+    def counters(self, gpu: Device) -> dict[str, int]:
+        """What the profiler will count of it."""
+        counted = int(self.report.wavefronts), int(self.report.bank_conflicts)
+        return counters(gpu, self.lanes.operation, *counted)
 
     def named(self, node: Node) -> Node:
         """`node` with the tables of its lanes by their names."""

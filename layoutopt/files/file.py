@@ -14,7 +14,7 @@ from layoutopt.files import catalogue, templates
 from layoutopt.files.checks import check, check_element, fields_of
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import described
-from layoutopt.problems.types import Block, Problem, Tile
+from layoutopt.problems.types import Block, Problem
 
 MAX_FILE_BYTES: Final = 8 << 20
 # Stands for the accesses while the rest of a file is read.
@@ -111,39 +111,26 @@ def written_out(raw: Any) -> Any:
     accesses = raw.get("accesses") if isinstance(raw, dict) else None
     if not isinstance(accesses, list) or not any(map(named_accesses.is_named, accesses)):
         return raw
-    if "tiles" in raw:
-        return {**raw, "accesses": _written_of_tiles(raw, accesses)}
-    head = json_data.convert({**raw, "accesses": [_ANY_ACCESS]}, Problem)
-    check_element(head.tile)
-    return {**raw, "accesses": named_accesses.expand(accesses, head)}
-
-
-def _written_of_tiles(raw: dict[str, Any], accesses: list[Any]) -> list[Any]:
-    """The accesses of several tiles, named ones as ordinary ones of their tile."""
-    head = json_data.convert({**raw, "accesses": [{**_ANY_ACCESS, "tile": "any"}]}, Block)
-    tiles = {tile.name: tile for tile in head.tiles}
-    written = []
+    if "tiles" not in raw:
+        head = json_data.convert({**raw, "accesses": [_ANY_ACCESS]}, Problem)
+        check_element(head.tile)
+        return {**raw, "accesses": named_accesses.expand(accesses, head)}
+    block = json_data.convert({**raw, "accesses": [{**_ANY_ACCESS, "tile": "any"}]}, Block)
+    tiles = {tile.name: tile for tile in block.tiles}
+    written = list(accesses)
     for i, access in enumerate(accesses):
         if not named_accesses.is_named(access):
-            written.append(access)
             continue
         name = access.get("tile")
         if not isinstance(name, str) or name not in tiles:
-            raise ProblemFileError(
-                f"accesses[{i}].tile", f"expected the name of a tile, one of {', '.join(tiles)}"
-            )
-        own = {key: value for key, value in access.items() if key != "tile"}
-        with fields_of(head, tiles[name]):
+            expected = f"expected the name of a tile, one of {', '.join(tiles)}"
+            raise ProblemFileError(f"accesses[{i}].tile", expected)
+        with fields_of(block, tiles[name]):
             check_element(tiles[name])
-        problem = Problem(
-            name=head.name,
-            tile=Tile(tiles[name].shape, tiles[name].element),
-            threads=head.threads,
-            accesses=(),
-            target=head.target,
-        )
-        written.append({**named_accesses.expanded(own, f"accesses[{i}]", problem), "tile": name})
-    return written
+        own = {key: value for key, value in access.items() if key != "tile"}
+        plain = named_accesses.expanded(own, f"accesses[{i}]", block.problem(tiles[name]))
+        written[i] = {**plain, "tile": name}
+    return {**raw, "accesses": written}
 
 
 def json_schema() -> dict[str, Any]:
