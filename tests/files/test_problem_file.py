@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 from conftest import PROBLEMS, ROOT, problem_id
-from written import access_from, reads, writes
+from written import access_from, data_of, reads, saved, writes
 
 from layoutopt.accesses.trace import trace
 from layoutopt.cli.commands import main
@@ -105,6 +105,22 @@ def refuse(path, message, tmp_path):
     assert message.lower() in str(error).lower()
     assert result.stdout == ""
     assert not any(o.exists() for o in out)
+
+
+@pytest.fixture
+def problem_file(tmp_path):
+    """Write a problem, changed as asked, and return its path."""
+
+    def write(**changes):
+        data = data_of(
+            """8x8 f32, 64 threads
+            rows: store 4 [tid // 8, tid % 8]
+            columns: load 4 [tid % 8, tid // 8]""",
+            **{"schema": "layoutopt.problem/1", "name": "tile", **changes},
+        )
+        return saved(tmp_path, "tile.json", {k: v for k, v in data.items() if v is not None})
+
+    return write
 
 
 @pytest.mark.parametrize("case", BROKEN)
