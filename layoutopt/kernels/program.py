@@ -48,12 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A predicate that lets a step happen.
-
-    Attributes:
-        cell: the predicate.
-        negated: it happens where the predicate is 0.
-    """
+    """A predicate that lets a step happen: where it is 1, or, negated, where it is 0."""
 
     cell: str
     negated: bool = False
@@ -78,7 +73,7 @@ class Forget:
     """Results that are not modelled: the destinations become unknown.
 
     Attributes:
-        why: for people, where totals are not certain; empty for what is known to do no more.
+        why: what the step does, where totals are not certain; else empty.
         counts: it may also touch shared memory or change the way: totals are not certain where it happens.
         fills: what shared memory of the block holds becomes unknown, too: a bulk copy.
     """
@@ -169,12 +164,12 @@ class Reconverge:
 
     Attributes:
         how: `mark` remembers the active lanes under the name (BSSY), `meet` waits for them and goes on as one
-            group (BSYNC), `leave` takes the active lanes away from them (BREAK), `save` moves their mask into
-            the destination and `restore` takes it from the source (BMOV).
+            group (BSYNC), `leave` takes the active lanes away from them (BREAK). BMOV: `copy`
+            moves their mask to the destination, `save` also clears it, `restore` takes it from the source.
         name: None to meet the lanes of the mask in the first source (WARPSYNC).
     """
 
-    how: Literal["mark", "meet", "leave", "save", "restore"]
+    how: Literal["mark", "meet", "leave", "save", "copy", "restore"]
     name: str | None = None
 
 

@@ -148,6 +148,30 @@ def test_a_mask_of_lanes_may_be_saved_nowhere():
     assert counted("BSSY B0, `(.L_M)", "BMOV.32.CLEAR RZ, B0", "M:", "STS [R2], R1").certain
 
 
+@pytest.mark.parametrize("copied", ["BMOV.32 R5, B0", "BMOV.32.CLEAR R5, B0"])
+def test_a_mask_of_lanes_may_be_copied(copied):
+    """Those that meet afterwards are those of the copy, or, where nothing is cleared, those of before."""
+    back = ("BMOV.32 B0, R5",) if "CLEAR" in copied else ()
+    lines = (
+        "BSSY B0, `(.L_M)",
+        copied,
+        *back,
+        "ISETP.LT.U32.AND P1, PT, R1, 0x7, PT",
+        "@P1 BRA `(.L_M)",
+        "NOP",
+    )
+    found = counted(*lines, "M:", "BSYNC B0", "STS [R2], R1")
+    assert found.certain
+    assert [t.executions for t in found.tallies.values()] == [1]
+
+
+@pytest.mark.parametrize("line", ["BMOV.32.PQUAD R0, B2", "BMOV.64 R0, ATEXIT_PC", "BXYZ R0"])
+def test_what_is_not_known_of_control_makes_the_verdict_not_certain(line):
+    found = counted(line, "STS [R2], R1")
+    assert not found.certain
+    assert any("is an instruction that is not known" in why for why in found.doubts)
+
+
 def test_lanes_leave_a_loop_one_by_one_and_go_on_together():
     found = counted(
         "BSSY B0, `(.L_M)", "MOV R3, RZ", "L:", "STS [R2], R3", "VIADD R3, R3, 0x1",

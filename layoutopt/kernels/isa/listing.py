@@ -114,14 +114,10 @@ def functions(text: str, budget: Budget | None = None) -> list[Function]:
     kernels = [function for function in found if function.instructions]
     if not kernels:
         raise ProblemFileError("", "no machine code: expected what cuobjdump -sass or nvdisasm -c prints")
-    return [_ordered(function) for function in kernels]
-
-
-def _ordered(function: Function) -> Function:
-    addresses = [instruction.address for instruction in function.instructions]
-    if any(b <= a for a, b in itertools.pairwise(addresses)):
-        raise ProblemFileError(shown(function.name), "the addresses of its instructions do not rise")
-    return function
+    for function in kernels:
+        if any(b.address <= a.address for a, b in itertools.pairwise(function.instructions)):
+            raise ProblemFileError(shown(function.name), "the addresses of its instructions do not rise")
+    return kernels
 
 
 def _instruction(address: int, text: str, place: Place | None, number: int) -> Instruction:

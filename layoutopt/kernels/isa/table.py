@@ -119,13 +119,9 @@ def _step(one: Instruction, table: Mapping[str, Builder]) -> Step:
 def _unknown(one: Instruction, why: str) -> Built:
     """An instruction that is not known may write the registers and predicates that it names first."""
     counts = _CONTROL.match(one.opcode) is not None
-    text = f"{_where(one)} is an instruction that is not known{why}"
-    return Built(Forget(text, counts, fills=counts), (), written(one, 8))
-
-
-def _where(one: Instruction) -> str:
-    line = f" ({one.place.file}:{one.place.line})" if one.place is not None else ""
-    return f"{'.'.join((one.opcode, *one.modifiers))} at 0x{one.address:x}{line}"
+    return Built(
+        Forget(f"is an instruction that is not known{why}", counts, fills=counts), (), written(one, 8)
+    )
 
 
 class _Jumps:
@@ -177,8 +173,7 @@ class _Jumps:
                 return Built(Jump(self._target(one.operands[-1]), call=True))
         except UnreadableOperand:
             pass
-        why = f"{_where(one)} calls code that is not known"
-        return Built(Forget(why, counts=True), (), _LOST_BY_CALLS)
+        return Built(Forget("calls code that is not known", counts=True), (), _LOST_BY_CALLS)
 
     def _exit(self, one: Instruction) -> Built:
         """EXIT; one with a condition is a branch to one without."""
@@ -218,8 +213,8 @@ def _read_special(one: Instruction) -> Built:
 def _mask_moved(one: Instruction) -> Built:
     """BMOV: the mask of a BSSY to or from a register."""
     first, second = one.operands[:2]
-    if re.fullmatch(r"B\d+", second) and first.startswith("R") and one.has("CLEAR"):
-        return Built(Reconverge("save", second), (), registers(first))
+    if re.fullmatch(r"B\d+", second) and first.startswith("R") and set(one.modifiers) <= {"32", "CLEAR"}:
+        return Built(Reconverge("save" if one.has("CLEAR") else "copy", second), (), registers(first))
     if re.fullmatch(r"B\d+", first) and second.startswith("R"):
         return Built(Reconverge("restore", first), word(second).operands)
     raise UnreadableOperand("BMOV of another form")

@@ -114,9 +114,7 @@ def _passable(step: Step) -> bool:
 def sliced(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance:
     """What matters of a program where branches that need not be decided are passed over.
 
-    Args:
-        program: the kernel.
-        spaces: memories whose contents can be known.
+    Contents of the memories in these spaces can be known.
     """
     allowed = frozenset(spaces)
     detours = Detours(program.steps, allowed, budget)

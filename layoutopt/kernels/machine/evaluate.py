@@ -114,12 +114,7 @@ def evaluate(
 
 
 class Box(NamedTuple):
-    """Blocks.
-
-    Attributes:
-        origin: of the first one; multiples of the sizes.
-        bits: along each axis, 2**bits blocks.
-    """
+    """Along each axis, 2**bits blocks from the origin on, which is a multiple of that."""
 
     origin: tuple[int, ...]
     bits: tuple[int, ...]
@@ -280,7 +275,7 @@ def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterato
             continue
         read.update(constant_bytes(step))
         if isinstance(step.action, Forget) and step.action.why and not step.action.counts:
-            yield f"{step.action.why}, and what follows depends on it"
+            yield f"{step.named} {step.action.why}, and what follows depends on it"
     parameters = program.parameters or ()
     for k in given.missing:
         begin = program.parameter_base + parameters[k].offset

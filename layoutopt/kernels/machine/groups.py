@@ -87,12 +87,9 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Meetings:
-    """Lanes that wait for lanes of their own warp. A mask of lanes is a uint64.
+    """Lanes that wait for lanes of their own warp, by step, and whom lanes will meet, by name.
 
-    Attributes:
-        warps: rows in all.
-        expected: by name, whom each lane will meet, shape (warps, 32).
-        waiting: by step.
+    A mask of lanes is a uint64; tables are of shape (warps, 32).
     """
 
     warps: int
@@ -185,13 +182,7 @@ class _Barrier:
 
 @dataclass(slots=True)
 class Barriers:
-    """Warps that wait for warps of their block.
-
-    Attributes:
-        blocks: of these launches.
-        warps: of a block.
-        numbered: barriers by their numbers.
-    """
+    """Warps that wait for warps of their block, by the number of the barrier."""
 
     blocks: int
     warps: int

@@ -78,28 +78,13 @@ def checked(launch: Launch) -> Launch:
     return launch
 
 
-@dataclass(frozen=True, slots=True)
-class BankLayout:
-    """Where the driver puts what kernels read from constant bank 0 (facts read off compiled code)."""
-
-    block: int
-    grid: int
-    stack: int
-    shared_window: int | None
-    local_window: int | None
-    first_parameter: int
-
-
-_OLD: Final = BankLayout(0x0, 0xC, 0x28, 0x18, 0x20, 0x160)
-_HOPPER: Final = BankLayout(0x0, 0xC, 0x28, None, 0x20, 0x210)
-_BLACKWELL: Final = BankLayout(0x360, 0x370, 0x37C, None, None, 0x380)
-
-
-def bank_layout(target: str) -> BankLayout:
-    """The layout of constant bank 0 on a GPU named `sm_NN`."""
-    digits = "".join(c for c in target.removeprefix("sm_") if c.isdigit())
-    number = int(digits or 90)
-    return _OLD if number < 90 else _HOPPER if number < 100 else _BLACKWELL
+def bank_layout(target: str) -> dict[str, int]:
+    """Where the driver of an `sm_NN` puts what kernels read from constant bank 0 (read off compiled code)."""
+    number = int("".join(c for c in target if c.isdigit()) or 90)
+    if number >= 100:
+        return {"block": 0x360, "grid": 0x370, "stack": 0x37C, "parameters": 0x380}
+    found = {"block": 0x0, "grid": 0xC, "local window": 0x20, "stack": 0x28, "parameters": 0x210}
+    return found if number >= 90 else {**found, "shared window": 0x18, "parameters": 0x160}
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,17 +228,17 @@ def constant_bank(program: Program, launch: Launch, given: Arguments) -> tuple[b
     size = max(base + len(given.content), 0x400)
     content, known = bytearray(size), np.zeros(size, bool)
 
-    def put(at: int | None, data: bytes) -> None:
-        if at is not None:
-            content[at : at + len(data)] = data
-            known[at : at + len(data)] = True
-
     layout = bank_layout(program.target)
-    put(layout.block, struct.pack("<3I", *launch.block))
-    put(layout.grid, struct.pack("<3I", *launch.grid))
-    put(layout.stack, struct.pack("<I", STACK_BYTES))
-    put(layout.shared_window, struct.pack("<Q", SHARED_WINDOW << 32))
-    put(layout.local_window, struct.pack("<Q", LOCAL_WINDOW << 32))
+    for name, data in {
+        "block": struct.pack("<3I", *launch.block),
+        "grid": struct.pack("<3I", *launch.grid),
+        "stack": struct.pack("<I", STACK_BYTES),
+        "shared window": struct.pack("<Q", SHARED_WINDOW << 32),
+        "local window": struct.pack("<Q", LOCAL_WINDOW << 32),
+    }.items():
+        if name in layout:
+            content[layout[name] : layout[name] + len(data)] = data
+            known[layout[name] : layout[name] + len(data)] = True
     content[base : base + len(given.content)] = given.content
     known[base : base + len(given.content)] |= given.given
     return bytes(content), known

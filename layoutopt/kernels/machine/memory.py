@@ -20,17 +20,7 @@ _SEVERAL: Final = -2
 
 
 def check_reach(named: str, last: int, width_bytes: int, end: int) -> None:
-    """Check that a step stays within a block's shared memory.
-
-    Args:
-        named: the step.
-        last: its highest address.
-        width_bytes: what it accesses there.
-        end: bytes that the block has.
-
-    Raises:
-        ProblemFileError: it does not.
-    """
+    """Refuse a step that accesses bytes at its last address behind the end of a block's shared memory."""
     if _CLUSTER_STEP <= last < _MOST_CLUSTER * _CLUSTER_STEP:
         raise ProblemFileError("", f"{named} reaches shared memory of another block of the cluster")
     if (reached := last + width_bytes) > end:
@@ -81,10 +71,7 @@ class Bytes:
     def load(self, row: IntArray, address: IntArray, width: int) -> Value:
         """Little-endian numbers of `width` (1 to 8) bytes; unknown where the address is outside.
 
-        Args:
-            row: int64, broadcastable to the shape of `address`.
-            address: int64, shape (warps, 32).
-            width: in bytes.
+        `address` is of shape (warps, 32), and `row` broadcasts to it.
         """
         here = self.inside(address, width)
         at = np.where(here, address, 0)[..., None] + np.arange(width)

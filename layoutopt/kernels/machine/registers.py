@@ -120,12 +120,7 @@ class Registers:
         self._cells[cell] = value
 
     def merge(self, one: Registers, other: Registers, first: Bools, second: Bools) -> None:
-        """What lanes have after one of two ways that began here.
-
-        Args:
-            one, other: after each way.
-            first, second: bool, shape (rows, 32): lanes that went, or may have gone, each way.
-        """
+        """What lanes have after one of two ways that began here, and the lanes that may have gone each."""
         some, mixed = _any(first), _any(second)
         lanes, warps = _doubted(first, first & second), _doubted(some, some & mixed)
         for cell in {**one._cells, **other._cells}:

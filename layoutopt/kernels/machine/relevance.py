@@ -168,7 +168,7 @@ def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bo
         case Forget(_, counts, fills):
             matters = results or counts or (fills and "shared" in kept)
             return matters, (guard if matters else frozenset())
-        case Reconverge("save"):
+        case Reconverge("save" | "copy"):
             return True, guard
         case Memory():
             return _memory_needed(step, action, results, kept, guard)

@@ -77,8 +77,7 @@ class Machine:
         self._next = _following(relevance.matters)
         self._detours = Detours(self._steps, relevance.kept, budget)
         self._shortcuts = relevance.shortcuts
-        self._ready: list[Group] = []
-        self.alone()
+        self._alone()
         self._returns = frozenset(return_places(self._steps))
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
         self.memory = MemorySteps(registers, counter, given, relevance.kept)
@@ -87,9 +86,6 @@ class Machine:
         # the one that jumps: a loop whose end is unknown comes back to it, and then leaves the other way.
         self._ways = [MOST_WAYS]
         self._turns: dict[int, bool] = {}
-        # Groups that come to this step stay there.
-        self._park: int | None = None
-        self._parked: list[Group] = []
 
     def run(self) -> None:
         """Execute until every lane has exited."""
@@ -113,9 +109,19 @@ class Machine:
         """Steps that were executed."""
         return self._most_steps - self.steps_left
 
-    def alone(self) -> None:
-        """Forget all groups."""
-        self._ready = []
+    def _copy(self, registers: Registers, memory: MemorySteps, most_steps: int) -> Self:
+        """A machine of which a change changes nothing here, where nobody is ready or waits."""
+        other = copy.copy(self)
+        other.back, other.registers, other.memory = None, registers, memory
+        other.steps_left = other._most_steps = most_steps
+        other._alone()
+        return other
+
+    def _alone(self) -> None:
+        self._ready: list[Group] = []
+        # Groups that come to this step stay there.
+        self._park: int | None = None
+        self._parked: list[Group] = []
         self._meetings = Meetings(self.registers.rows, {}, {})
         self._barriers = Barriers(self.registers.blocks, self.registers.warps, {})
 
@@ -140,12 +146,9 @@ class Machine:
             What they have when they come back, and rows of which all lanes did, to wait for the same.
         """
         count = counter.rounds
-        other = copy.copy(self)
-        other.steps_left = other._most_steps = most_steps
-        other.recorder, other.back = counter, None
-        other.registers = self.registers.rounds(begin, count)
-        other.memory = self.memory.read_only(other.registers, counter)
-        other.alone()
+        registers = self.registers.rounds(begin, count)
+        other = self._copy(registers, self.memory.read_only(registers, counter), most_steps)
+        other.recorder = counter
         expected = {name: np.tile(table, (count, 1)) for name, table in self._meetings.expected.items()}
         other._meetings.expected = {name: table.copy() for name, table in expected.items()}
         live = other.registers.live.copy()
@@ -259,7 +262,7 @@ class Machine:
                     results = function(lanes, *given)
             case Forget(why, counts, fills):
                 if counts:
-                    self.recorder.uncertain(group.at, f"{why}; what it does is not counted")
+                    self.recorder.uncertain(group.at, f"{step.named} {why}; what it does is not counted")
                 if fills:
                     self.memory.forget(group, frozenset({"shared"}))
         for cell, value in zip(step.dests, results, strict=True):
@@ -288,9 +291,10 @@ class Machine:
             case "restore":
                 whom = self.registers.number(group, step.sources[0], lanes).astype(np.uint64)
                 self._meetings.restore(name, mine, whom)
-            case "save":
+            case "save" | "copy":
                 saved = Value(self._meetings.saved(name)[group.rows])
-                self._meetings.restore(name, mine, np.zeros((1, 1), np.uint64))
+                if action.how == "save":
+                    self._meetings.restore(name, mine, np.zeros((1, 1), np.uint64))
                 for cell in step.dests:
                     self.registers.write(group, cell, saved, lanes)
             case "leave":
@@ -396,26 +400,22 @@ class Machine:
     def _way(
         self, group: Group, begin: int, jumps: bool, lanes: Bools, unsure: Bools, meet: int | None
     ) -> tuple[Self, Bools]:
-        """A machine that has followed one way of a branch, and the lanes of all rows that went it.
+        """A machine that has followed one way of a branch, and the lanes of all rows that may go it.
 
         Args:
-            group: stands at the branch.
-            begin: the first step of the way.
-            jumps: it is the one that jumps.
-            lanes: those that may go it.
-            unsure: those of which it is not known.
+            group: stands at the branch; of its lanes, these may go, and of some of them it is `unsure`.
+            begin: the first step of the way, which is the one that `jumps` or not.
             meet: the step where both ways meet; None where they end first.
         """
-        fork = copy.copy(self)
-        fork.steps_left = fork._most_steps = min(MOST_STEPS_A_WAY, self.steps_left)
-        fork.back, fork.registers, fork.maybe = None, self.registers.fork(), self.maybe.copy()
-        fork.memory = self.memory.fork(fork.registers)
-        fork.alone()
+        registers = self.registers.fork()
+        memory = self.memory.fork(registers)
+        fork = self._copy(registers, memory, min(MOST_STEPS_A_WAY, self.steps_left))
+        fork.maybe = self.maybe.copy()
         alive = np.zeros_like(fork.registers.live)
         alive[group.rows] = lanes
         fork.registers.live &= alive
         fork.maybe[group.rows] |= unsure
-        fork._park, fork._parked = meet, []
+        fork._park = meet
         fork._turns = {**self._turns, group.at: jumps}
         fork._put(converged.part(group, lanes, begin))
         try:

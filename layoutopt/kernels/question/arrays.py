@@ -74,7 +74,7 @@ def moved_by_itself(evaluation: Evaluation, used: UsedArray) -> str | None:
     mover = _mover(evaluation.program)
     if mover is None:
         return None
-    kinds = {_memory(evaluation, k).kind for k in used.steps}
+    kinds = {memory(evaluation, k).kind for k in used.steps}
     reads, writes = kinds.intersection(_READS), kinds.intersection(_WRITES)
     name = mover.split(" [")[0]
     if reads and writes:
@@ -87,7 +87,8 @@ def array_of(arrays: tuple[UsedArray, ...], step: int) -> str | None:
     return next((used.array.name for used in arrays if step in used.steps), None)
 
 
-def _memory(evaluation: Evaluation, k: int) -> Memory:
+def memory(evaluation: Evaluation, k: int) -> Memory:
+    """What a step does that touches shared memory."""
     action = evaluation.program.steps[k].action
     assert isinstance(action, Memory)
     return action
@@ -138,7 +139,7 @@ def _alike(evaluation: Evaluation, k: int) -> object:
 def _stands(evaluation: Evaluation, k: int) -> tuple[object, ...]:
     one = evaluation.traces[k][0]
     offsets = np.where(one.lanes, one.address - one.address[one.lanes].min(initial=1 << 62), -1)
-    return _memory(evaluation, k).operation, offsets.tobytes(), one.warps.tobytes()
+    return memory(evaluation, k).operation, offsets.tobytes(), one.warps.tobytes()
 
 
 def _parted(evaluation: Evaluation, cluster: Cluster) -> list[Cluster]:
@@ -185,7 +186,7 @@ class _Parts:
         first: dict[object, int] = {}
         for n, k in enumerate(steps):
             place = evaluation.program.steps[k].place
-            alike = _stands(evaluation, k) if place is None else (place, _memory(evaluation, k).operation)
+            alike = _stands(evaluation, k) if place is None else (place, memory(evaluation, k).operation)
             self.join([n, first.setdefault(alike, n)])
 
     def join(self, places: list[int]) -> None:
@@ -196,7 +197,7 @@ class _Parts:
     def follow(self, events: Iterable[tuple[int, int, Execution]]) -> None:
         """Who reads what who wrote."""
         for order, n, execution in events:
-            action = _memory(self.evaluation, self.steps[n])
+            action = memory(self.evaluation, self.steps[n])
             now = bisect_left(self.evaluation.barriers, order)
             self.live[n, now] = True
             touched = self._touched(execution, action)

@@ -24,8 +24,7 @@ from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
 from layoutopt.kernels.machine.evaluate import Evaluation
-from layoutopt.kernels.program import Memory
-from layoutopt.kernels.question.arrays import UsedArray, moved_by_itself
+from layoutopt.kernels.question.arrays import UsedArray, memory, moved_by_itself
 from layoutopt.kernels.question.summary import op_text
 from layoutopt.kernels.read.declarations import declared_shape
 from layoutopt.problems.types import Problem, Tile
@@ -243,20 +242,15 @@ def _groups(evaluation: Evaluation, used: UsedArray) -> Iterator[list[Site]]:
     """Sites of one line and operation."""
     lines: dict[tuple[object, ...], list[int]] = {}
     for k in used.steps:
-        step, tally = evaluation.program.steps[k], evaluation.tallies[k]
-        action = step.action
-        assert isinstance(action, Memory)
-        if tally.unknown or not tally.phases or action.operation is None:
-            continue
-        key = (step.place, action.operation) if step.place is not None else (k, action.operation)
-        lines.setdefault(key, []).append(k)
+        tally, operation = evaluation.tallies[k], memory(evaluation, k).operation
+        if not tally.unknown and tally.phases and operation is not None:
+            place = evaluation.program.steps[k].place
+            lines.setdefault((k if place is None else place, operation), []).append(k)
     for steps in lines.values():
         together = _sites(evaluation, used, steps)
-        yield (
-            together
-            if len(steps) == 1 or _fits(together)
-            else [site for k in steps for site in _sites(evaluation, used, [k])]
-        )
+        if len(steps) > 1 and not _fits(together):
+            together = [site for k in steps for site in _sites(evaluation, used, [k])]
+        yield together
 
 
 def _fits(sites: Sequence[Site]) -> bool:
@@ -274,43 +268,33 @@ def _fits(sites: Sequence[Site]) -> bool:
 
 def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Site]:
     """What the first block did at these steps, in order; iterations that repeat are one with a weight."""
-    program, warps = evaluation.program, evaluation.launch.warps
+    warps = evaluation.launch.warps
     executions = sorted((e for k in steps for e in evaluation.traces.get(k, ())), key=lambda e: e.order)
     if sum(len(e.warps) for e in executions) > MOST_TRACED_ROWS:
         raise ProblemFileError(used.array.name, f"more than {MOST_TRACED_ROWS:,} executions in a block")
     turn = Counter[int]()
-    rows: dict[int, tuple[IntArray, BoolArray]] = {}
-    times: dict[int, int] = {}
-    for execution in executions:
-        for warp, address, lanes in zip(
-            execution.warps.tolist(), execution.address, execution.lanes, strict=True
-        ):
-            blank = (np.zeros((warps, LANES), np.int64), np.zeros((warps, LANES), bool))
-            offset, taking = rows.setdefault(turn[warp], blank)
+    trips: dict[int, tuple[IntArray, BoolArray, int]] = {}
+    for one in executions:
+        for warp, address, lanes in zip(one.warps.tolist(), one.address, one.lanes, strict=True):
+            blank = (np.zeros((warps, LANES), np.int64), np.zeros((warps, LANES), bool), one.times)
+            offset, taking, _ = trips.setdefault(turn[warp], blank)
             offset[warp], taking[warp] = np.where(lanes, address - used.array.start, 0), lanes
-            times[turn[warp]] = execution.times
             turn[warp] += 1
-    trips = [(*trip, times[k]) for k, trip in sorted(rows.items()) if trip[1].any()]
-    if not trips:
-        return []
-    kinds = Counter[bytes]()
-    for offset, taking, often in trips:
-        kinds[offset.tobytes() + taking.tobytes()] += often
-    action = program.steps[steps[0]].action
-    assert isinstance(action, Memory)
-    assert action.operation is not None
-    name = f"{op_text(action.operation)} {_place(evaluation, steps[0])}"
-    found = []
-    for weight in sorted(set(kinds.values())):
-        seen: set[bytes] = set()
-        chosen = []
-        for offset, taking, _ in trips:
+    kinds: dict[bytes, tuple[IntArray, BoolArray]] = {}
+    often = Counter[bytes]()
+    for _, (offset, taking, times) in sorted(trips.items()):
+        if taking.any():
             key = offset.tobytes() + taking.tobytes()
-            if kinds[key] == weight and key not in seen:
-                seen.add(key)
-                chosen.append((offset, taking))
+            kinds.setdefault(key, (offset, taking))
+            often[key] += times
+    operation = memory(evaluation, steps[0]).operation
+    assert operation is not None
+    name = f"{op_text(operation)} {_place(evaluation, steps[0])}"
+    found = []
+    for weight in sorted(set(often.values())):
+        chosen = (kind for key, kind in kinds.items() if often[key] == weight)
         offsets, lanes_ = (np.stack(part) for part in zip(*chosen, strict=True))
-        found.append(Site(name, action.operation, offsets, lanes_, weight))
+        found.append(Site(name, operation, offsets, lanes_, weight))
     return found
 
 

@@ -11,8 +11,7 @@ from msgspec import Struct
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Tally
 from layoutopt.kernels.machine.evaluate import Evaluation
-from layoutopt.kernels.program import Memory
-from layoutopt.kernels.question.arrays import array_of, used_arrays
+from layoutopt.kernels.question.arrays import array_of, memory, used_arrays
 from layoutopt.kernels.read.names import base_name
 
 SCHEMA: Final = "layoutopt.kernel/1"
@@ -103,9 +102,7 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
     arrays = used_arrays(evaluation)
     accesses = []
     for k, tally in sorted(evaluation.tallies.items()):
-        action = program.steps[k].action
-        assert isinstance(action, Memory)
-        if action.operation is not None and (tally.phases or tally.unknown):
+        if memory(evaluation, k).operation is not None and (tally.phases or tally.unknown):
             accesses.append(_access(evaluation, k, tally, array_of(arrays, k)))
     reported = []
     for used in arrays:
@@ -150,8 +147,7 @@ def op_text(operation: Operation) -> str:
 
 def _access(evaluation: Evaluation, k: int, tally: Tally, array: str | None) -> KernelAccess:
     step = evaluation.program.steps[k]
-    action = step.action
-    assert isinstance(action, Memory)
+    action = memory(evaluation, k)
     assert action.operation is not None
     times = 2 if action.doubled else 1
     return KernelAccess(
@@ -182,8 +178,7 @@ def _totals(evaluation: Evaluation) -> dict[str, int]:
     totals |= {f"executed_{part}": 0 for part in parts}
     totals |= {"ideal": 0, "wavefronts_worst": 0, **{f"wavefronts_worst_{part}": 0 for part in parts}}
     for k, tally in evaluation.tallies.items():
-        action = evaluation.program.steps[k].action
-        assert isinstance(action, Memory)
+        action = memory(evaluation, k)
         if action.executed is not None:
             totals[f"executed_{action.executed}"] += tally.executions
         if action.counter is None:

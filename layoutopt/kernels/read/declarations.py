@@ -89,18 +89,19 @@ def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array,
         static_bytes: end of static shared memory.
         start: where it begins.
     """
-    body = re.search(rf"\.entry\s+{re.escape(name)}\s*\((.*?)(?=\.entry\s|\.func\s|\Z)", ptx, re.S)
-    if body is None:
+    entry = _entry(ptx, name)
+    if entry is None:
         return ()
+    _, body = entry
     pattern = r"\.shared\s+\.align\s+(\d{1,4})\s+\.b(\d{1,3})\s+([\w$]+)\s*(?:\[(\d{1,9})\])?\s*;"
     module = re.split(r"\.entry\s|\.func\s", ptx, maxsplit=1)[0]
     found: list[Array] = []
     at = start
-    for text in (module, body[1]):
+    for text in (module, body):
         for align, bits, symbol, count in re.findall(
             rf"(?<!extern )(?<!\w)(?:\.visible |\.weak )?{pattern}", text
         ):
-            if text is module and not re.search(rf"\b{re.escape(symbol)}\b", body[1]):
+            if text is module and not re.search(rf"\b{re.escape(symbol)}\b", body):
                 continue
             size = int(bits) // 8 * int(count or 1)
             at = -(-at // int(align)) * int(align)
@@ -117,16 +118,12 @@ def ptx_parameters(text: str, kernel: str, parameters: tuple[Parameter, ...]) ->
 
     Those that it makes addresses of global memory are pointers.
     """
-    head = re.search(
-        rf"\.entry\s+{re.escape(kernel)}\s*\(([^)]*)\)(.*?)(?=\.entry\s|\.func\s|\Z)", text, re.S
-    )
-    names = re.findall(r"\.param\s[^,]*?([\w$%]+)\s*(?:\[\d*\]\s*)?(?:,|$)", head[1].strip()) if head else []
-    if head is None or len(names) != len(parameters):
+    listed, body = _entry(text, kernel) or ([], "")
+    names = [found[1] for one in listed if (found := re.search(r"([\w$%]+)\s*(?:\[\d*\]\s*)?$", one))]
+    if not listed or len(names) != len(parameters):
         return parameters
-    loaded = dict(re.findall(r"ld\.param\.[bu]64\s+(%\w+)\s*,\s*\[\s*([\w$%]+)\s*\]", head[2]))
-    pointers = {
-        loaded.get(cell) for cell in re.findall(r"cvta\.to\.global\.u64\s+%\w+\s*,\s*(%\w+)", head[2])
-    }
+    loaded = dict(re.findall(r"ld\.param\.[bu]64\s+(%\w+)\s*,\s*\[\s*([\w$%]+)\s*\]", body))
+    pointers = {loaded.get(cell) for cell in re.findall(r"cvta\.to\.global\.u64\s+%\w+\s*,\s*(%\w+)", body)}
     return tuple(
         replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
         for one, name in zip(parameters, names, strict=True)
@@ -135,10 +132,16 @@ def ptx_parameters(text: str, kernel: str, parameters: tuple[Parameter, ...]) ->
 
 def ptx_types(text: str, kernel: str) -> list[str]:
     """The types of a kernel's parameters as PTX declares them, such as `.f32`; none where it does not."""
-    head = re.search(rf"\.entry\s+{re.escape(kernel)}\s*\(([^)]*)\)", text)
-    declared_ones = head[1].split(",") if head is not None and head[1].strip() else []
-    found = [re.search(r"\.[a-z]\d+\b(?![^\[]*\[)", one) for one in declared_ones]
+    listed, _ = _entry(text, kernel) or ([], "")
+    found = [re.search(r"\.[a-z]\d+\b(?![^\[]*\[)", one) for one in listed]
     return ["" if match is None else match[0] for match in found]
+
+
+def _entry(ptx: str, kernel: str) -> tuple[list[str], str] | None:
+    """The parameters of a kernel as PTX declares them, and its body; None where it is not there."""
+    pattern = rf"\.entry\s+{re.escape(kernel)}\s*\(([^)]*)\)(.*?)(?=\.entry\s|\.func\s|\Z)"
+    found = re.search(pattern, ptx, re.S)
+    return None if found is None else ([one for one in found[1].strip().split(",") if one], found[2])
 
 
 def _parameters(source: str, kernel: str) -> list[str]:

@@ -58,7 +58,7 @@ def _program(
     target = _target(function, target)
     steps = table.steps(function, budget)
     title = demangled(function.name)
-    base = bank_layout(target).first_parameter
+    base = bank_layout(target)["parameters"]
     plain = Program(name=function.name, title=title, target=target, steps=steps, parameter_base=base)
     if info is None:
         return replace(plain, parameters=_told(title) or tuple(_read(steps, base)))
