@@ -105,9 +105,7 @@ def brief(audit):
                 yield f"{finding.access} {details['wavefronts']}-way"
             case "unused_bytes":
                 yield f"{100 * details['bytes'] / audit.bytes:.0f} % unused"
-            case "idle_xor":
-                yield f"{details['bits']} idle XOR bits"
-            case "alignment" | "fix" | "fusion":
+            case "alignment" | "fix":
                 pass
             case other:
                 yield other
