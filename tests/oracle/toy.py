@@ -131,18 +131,28 @@ def tables(shape, vector, banks, families, starts, multiple, within):
                     yield from pitched(shape, order, vector, banks, families, count, starts, multiple, far)
 
 
+def summed(shape, digits, strides):
+    """At every coordinate the sum of its digits (dimension, divisor, size), each times a stride."""
+    terms = list(zip(digits, strides, strict=True))
+    return [
+        sum(x[d] // low % size * stride for (d, low, size), stride in terms)
+        for x in itertools.product(*map(range, shape))
+    ]
+
+
+def dense(digits):
+    """Strides without pads, the last digit innermost."""
+    return [math.prod(size for _, _, size in digits[k + 1 :]) for k in range(len(digits))]
+
+
 def matrices(shape, vector):
     """Every order of the coordinate bits, those inside a vector kept; any swizzle may follow."""
     if any(n & (n - 1) for n in shape) or vector > shape[-1]:
         return
-    bits = [(d, b) for d in reversed(range(len(shape))) for b in range(shape[d].bit_length() - 1)]
+    bits = [(d, 1 << b, 2) for d in reversed(range(len(shape))) for b in range(shape[d].bit_length() - 1)]
     low = vector.bit_length() - 1
     for rest in itertools.permutations(bits[low:]):
-        places = {bit: place for place, bit in enumerate([*bits[:low], *rest])}
-        yield [
-            sum((x[d] >> b & 1) << place for (d, b), place in places.items())
-            for x in itertools.product(*map(range, shape))
-        ]
+        yield summed(shape, [*bits[:low], *rest], [1 << place for place in range(len(bits))])
 
 
 def intervals(shape, order, vector, banks):
@@ -150,20 +160,14 @@ def intervals(shape, order, vector, banks):
     last, _, line = order[-1]
     if vector > 1 and (last != len(shape) - 1 or (line % vector and len(order) > 1)):
         return
-    dense = []
-    for x in itertools.product(*map(range, shape)):
-        place = 0
-        for d, _, size in order:
-            place = place * size + x[d]
-        dense.append(place)
-    lengths, stride = {1 << bit for bit in range(1, len(dense).bit_length())}, 1
-    for _, _, size in reversed(order):
+    places = summed(shape, order, dense(order))
+    lengths = {1 << bit for bit in range(1, len(places).bit_length())}
+    for stride, (_, _, size) in zip(dense(order), order, strict=True):
         lengths |= {stride * cut for cut in range(1, size + 1) if size % cut == 0}
-        stride *= size
     for every in lengths:
-        if 1 < every < len(dense):
+        if 1 < every < len(places):
             for extra in range(1, banks):
-                yield [v + v // every * extra for v in dense]
+                yield [v + v // every * extra for v in places]
 
 
 def turned(shape, order, vector, banks, families):
@@ -174,13 +178,10 @@ def turned(shape, order, vector, banks, families):
     if len(order) < 2:
         return
     pads = range(banks) if "pad" in families else (0,)
+    rows = summed(shape, order[:-1], dense(order[:-1]))
+    inside = summed(shape, order[-1:], [1])
     for pad, turn in itertools.product(pads, range(1, line)):
-        table = []
-        for x in itertools.product(*map(range, shape)):
-            row = 0
-            for d, _, size in order[:-1]:
-                row = row * size + x[d]
-            table.append(row * (line + pad) + (x[last] + turn * row) % line)
+        table = [r * (line + pad) + (x + turn * r) % line for r, x in zip(rows, inside, strict=True)]
         if len(table) > line:
             yield table, max(table) + 1, "xor" in families and not pad
 
@@ -188,9 +189,7 @@ def turned(shape, order, vector, banks, families):
 def unit_of(digit, shape, vector, starts):
     """What the stride of a digit must be a multiple of, for vectors to stay aligned."""
     d, low, size = digit
-    inner = 1
-    for extent in shape[d + 1 :]:
-        inner *= extent
+    inner = math.prod(shape[d + 1 :])
     digits = {e // inner % shape[d] // low % size for e in starts}
     return vector // math.gcd(vector, *digits) if digits else 1
 
@@ -220,11 +219,7 @@ def of_units(shape, order, banks, families, count, units, far, most):
             strides.insert(0, stride)
         if gaps and "pad" not in families:
             continue
-        table = []
-        for x in itertools.product(*map(range, shape)):
-            table.append(
-                sum(x[d] // low % size * s for (d, low, size), s in zip(order, strides, strict=True))
-            )
+        table = summed(shape, order, strides)
         swizzled = "xor" in families and not (count and gaps)
         yield table, max(table) + 1, swizzled
 

@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -177,17 +178,15 @@ where out dims are: [dim0 (size 64), dim1 (size 64)]
 BLOCKED = "blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>"
 
 
-class Linear:
-    """An object like Triton's LinearLayout."""
-
-    bases = [*MMA.items(), ("block", [])]
+# An object like Triton's LinearLayout.
+LINEAR = SimpleNamespace(bases=[*MMA.items(), ("block", [])])
 
 
 @pytest.mark.parametrize(
     ("given", "bases"),
     [
         (PRINTED, MMA),
-        (Linear(), MMA),
+        (LINEAR, MMA),
         ({**MMA, "block": []}, MMA),
         (f"#ttg.{BLOCKED}", {"register": [[0, 1], [0, 2], [0, 4], [16, 0], [32, 0]],
                              "lane": [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]], "warp": [[4, 0], [8, 0]]}),
