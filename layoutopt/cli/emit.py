@@ -40,16 +40,11 @@ class Emitted(TypedDict):
     sizes: NotRequired[list[dict[str, Any]]]
 
 
-class _Identifier(click.types.StringParamType):
-    """A name that every language takes."""
-
-    name = "name"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if len(value) > 100 or identifier(value) != value:
-            required = "a letter, then letters, digits and single underscores, at most 100"
-            self.fail(f"expected {required}, got {shown(value)}", param, ctx)
-        return value
+def _identifier(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    if name is not None and (len(name) > 100 or identifier(name) != name):
+        required = "a letter, then letters, digits and single underscores, at most 100"
+        raise click.BadParameter(f"expected {required}, got {shown(name)}", ctx, param)
+    return name
 
 
 @click.command("emit", cls=FileCommand, epilog=_LIST)
@@ -58,7 +53,7 @@ class _Identifier(click.types.StringParamType):
     "--lang", type=click.Choice(list(LANGUAGES)), default="cuda", show_default=True, help="The language."
 )
 @click.option("-o", "--output", type=OutputPath(or_print=True), help="Write the code to this file.")
-@click.option("--name", type=_Identifier(), help="What every name in the code starts with.")
+@click.option("--name", metavar="NAME", callback=_identifier, help="What every name in the code starts with.")
 @click.option(
     "--only",
     type=click.Choice(["offset", "access", "all"]),

@@ -30,7 +30,7 @@ P = TypeVar("P", bound=Problem | Block)
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
 # Options that are constraints of the layout, and which of two is the tighter one.
 _TIGHTER: dict[str, Any] = {
-    "minimise": None,
+    "minimise": lambda _, given: given,
     "max_bytes": min,
     "alignment_bytes": min,
     "pitch_multiple_bytes": math.lcm,
@@ -205,7 +205,7 @@ def _constrained(problem: P, **given: Any) -> P:
     changed = {field: value for field, value in given.items() if value is not None}
     for field, value in changed.items():
         own = getattr(problem.layout, field)
-        if own is not None and field != "minimise":
+        if own is not None:
             changed[field] = _TIGHTER[field](own, value)
     problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, **changed))
     check(problem)

@@ -41,7 +41,6 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.cute import MAX_VALUES, modes
 
-_TILER: Final = re.compile(r"Tiler_MN:\s*(\S[^\n]*)")
 _EXTENTS: Final = re.compile(r"\(?\s*_?\d{1,9}\s*(?:,\s*_?\d{1,9}\s*)*\)?\s*")
 _LANES: Final = 32
 _MATRIX_ROWS: Final = 8
@@ -182,13 +181,11 @@ def _matrices(reference: IntArray, shared: IntArray, op: str) -> str:
 
 
 def _tiler(text: str) -> tuple[int, ...]:
-    found = _TILER.search(text)
-    if found is None or _EXTENTS.fullmatch(found[1]) is None:
-        shown = found[1].strip()[:60] if found is not None else ""
-        raise ProblemFileError("", f"Tiler_MN {shown!r} is read where it is extents, such as (_16,_64)")
-    extents = tuple(int(n) for n in re.findall(r"\d+", found[1]))
-    if not all(extents):
-        raise ProblemFileError("", "Tiler_MN has an extent of 0")
+    given = _line(text, "Tiler_MN", "Tiler_MN")
+    extents = tuple(map(int, re.findall(r"\d+", given)))
+    if _EXTENTS.fullmatch(given) is None or not all(extents):
+        wrong = f"Tiler_MN {given[:60]!r} is read where it is extents, such as (_16,_64)"
+        raise ProblemFileError("", wrong)
     return extents
 
 

@@ -455,7 +455,7 @@ def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
     [
         (VECTORS, "repeats every 16x64 elements"),
         (VECTORS.replace("(_16,_64)", "(_16:_2,_64)"), "read where it is extents"),
-        (VECTORS.replace("  Tiler_MN:       (_16,_64)\n", ""), "read where it is extents"),
+        (VECTORS.replace("  Tiler_MN:       (_16,_64)\n", ""), "has a line Tiler_MN"),
         (VECTORS.replace("(_16,_64)", "(_8,_24)"), "of its tiler"),
         (
             MATRICES.replace("Src: (_32,_8):(_8,_1)", "Src: (_32,_8):(_8,_9)").replace("_16)\n", "_24)\n"),
