@@ -401,7 +401,7 @@ SLOW_PATH = (
 
 def test_what_slow_paths_ask_is_not_computed():
     """Nothing between the branch and its meeting point matters: floats do not, nor does what they load."""
-    from layoutopt.kernels.machine.branches import sliced
+    from layoutopt.kernels.machine.relevance import sliced
 
     lines = ("IMAD R9, R0, 0x80, RZ", *SLOW_PATH)
     code = [f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(["S2R R0, SR_TID.X", *lines])]

@@ -17,12 +17,11 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.machine.branches import sliced
 from layoutopt.kernels.machine.counts import OPEN, Counter, Execution, Tally
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine.loops import Loops
 from layoutopt.kernels.machine.registers import Registers, Stopped
-from layoutopt.kernels.machine.relevance import Relevance, constant_bytes
+from layoutopt.kernels.machine.relevance import Relevance, constant_bytes, sliced
 from layoutopt.kernels.machine.warps import Machine, TooManySteps
 from layoutopt.kernels.program import STACK_BYTES, Forget, Program
 

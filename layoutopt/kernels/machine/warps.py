@@ -20,13 +20,12 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels.machine import groups as converged
-from layoutopt.kernels.machine.branches import Detours
 from layoutopt.kernels.machine.counts import ONE_ROUND, Counter
 from layoutopt.kernels.machine.groups import NOBODY, Barriers, Group, Meetings
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory_steps import MemorySteps
 from layoutopt.kernels.machine.registers import Registers, Stopped
-from layoutopt.kernels.machine.relevance import Relevance, return_places
+from layoutopt.kernels.machine.relevance import Detours, Relevance, return_places
 from layoutopt.kernels.machine.values import ZERO, Bools, Value, unknown
 from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step, cells
 
