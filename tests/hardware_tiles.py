@@ -3,7 +3,7 @@
 import json
 
 from conftest import ROOT
-from written import access_from, one_tile, reads
+from written import access_from, one_tile
 
 from layoutopt.files.file import from_data
 from layoutopt.search.solve import solve
@@ -13,7 +13,7 @@ FILL = access_from("fill: tma.load")
 ROWS = {"name": "rows", "op": "load", "copy": {"bytes": 16}}
 
 # One row a thread, 16 bytes at a time: conflicts in every mode but where chunks change places.
-OWN_ROW = reads("own row", 16, ["tid % 64", "8*i"], i=8)
+OWN_ROW = access_from("own row: load 16 [tid % 64, 8*i]; i<8")
 
 # What an H200 did with the code that is emitted (scripts/measure/validate_hopper.py).
 MEASURED = json.loads((ROOT / "tests/data/h200_hopper.json").read_text())

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 
-FIELDS = ("where", "weight", "any", "any_is", "tile", "notes")
 WORDS = ("target", "name", "notes", "minimise", "offset", "where", "tile", "any_is", "lanes", "values")
 LISTS = ("families", "order", "must_be")
 LAYOUT = (*LISTS, "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise", "offset")
@@ -122,22 +121,6 @@ def _expressions(text):
     return [part.strip() for part in parts]
 
 
-def reads(name, width, index, **more):
-    """A load of so many bytes a lane; `more`: its fields by their names, all others are loops of so many trips."""
-    return _access(name, "load", width, index, more)
-
-
-def writes(name, width, index, **more):
-    """A store, likewise."""
-    return _access(name, "store", width, index, more)
-
-
-def _access(name, op, width, index, more):
-    fields = {field: more.pop(field) for field in FIELDS if field in more}
-    loops = {"for": more} if more else {}
-    return {"name": name, "op": op, "bytes": width, "index": index, **loops, **fields}
-
-
 def one_tile(name, shape, element, threads, accesses, **more):
     """The data of a problem; `more`: its further fields."""
     tile = {"shape": shape, "element": element}
@@ -169,8 +152,12 @@ def lines_of(n, m=None, lines=("rows", "columns", "diagonals"), **layout):
     """Words in n rows of m, of which m lanes have a row, a column or a wrapped diagonal at a time."""
     m = m or n
     row = "tid" if m <= n else f"min(tid, {n - 1})"
-    index = {"rows": ("i", "tid", n), "columns": (row, "i", m), "diagonals": (row, f"(tid + i) % {m}", m)}
-    accesses = [reads(name, 4, [*index[name][:2]], i=index[name][2]) for name in lines]
+    index = {
+        "rows": f"[i, tid]; i<{n}",
+        "columns": f"[{row}, i]; i<{m}",
+        "diagonals": f"[{row}, (tid + i) % {m}]; i<{m}",
+    }
+    accesses = [f"{name}: load 4 {index[name]}" for name in lines]
     return data_of(f"{n}x{m} f32, {m} threads", *accesses, layout=layout)
 
 

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from written import data_of, problem_of, reads
+from written import access_from, data_of, problem_of
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.records import count_lines
@@ -316,7 +316,7 @@ def test_results_that_contradict_their_layout(change, field):
 
 
 def test_a_weight_of_hundreds_of_decimals_is_refused_in_a_line():
-    access = reads("a", 4, ["tid"], weight=5e-324)
+    access = access_from("a: load 4 [tid]", weight=5e-324)
     with pytest.raises(ProblemFileError, match="weights need a common denominator of 2000") as caught:
         trace(problem_of("32 f32, 32 threads", access), SM_90)
     assert len(str(caught.value)) < 150

@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 from conftest import ROOT
-from written import data_of, writes
+from written import access_from, data_of
 
 import layoutopt
 from layoutopt.errors import LayoutError, ProblemFileError
 
-ROWS = writes("rows", 4, ("i", "lane"), i=np.int64(32))
-ROW_OF_8 = writes("row", 4, ["tid // 8", "tid % 8"])
+ROWS = access_from("rows: store 4", index=("i", "lane"), **{"for": {"i": np.int64(32)}})
+ROW_OF_8 = access_from("row: store 4 [tid // 8, tid % 8]")
 PLAIN = data_of("8x8 f32, 64 threads", ROW_OF_8)
 COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
 

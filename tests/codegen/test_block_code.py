@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from command import layoutopt, refused
-from written import data_of, reads, saved
+from written import access_from, data_of, saved
 
 from layoutopt.codegen.block import code_of
 from layoutopt.codegen.registry import LANGUAGES
@@ -168,7 +168,7 @@ def test_emit_of_several_tiles_on_the_command_line(tmp_path):
 
 def test_a_language_that_cannot_express_a_tile_names_it():
     odd = {"name": "odd", "shape": [24, 9], "element": "f32"}
-    rows = reads("r", 4, ["lane % 24", "i"], i=9, tile="odd")
+    rows = access_from("r: load 4 [lane % 24, i]; i<9; tile odd")
     data = {**SET, "tiles": [SET["tiles"][0], odd], "accesses": [SET["accesses"][0], rows]}
     tile_set = from_data({**data, "overlay": [], "same_layout": False})
     block = placed(tile_set, device("sm_90"), solve(tile_set))

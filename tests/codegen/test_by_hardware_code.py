@@ -12,7 +12,7 @@ from conftest import ROOT
 from emit_programs import GXX, emit
 from hardware_tiles import FILL, MEASURED, of, solved
 from test_emit_languages import cute_headers
-from written import access_from, data_of, one_tile, problem_of, reads, writes
+from written import access_from, data_of, one_tile, problem_of
 
 from layoutopt.codegen.cute import tiling
 from layoutopt.codegen.languages import plan, run_plan
@@ -267,7 +267,7 @@ def test_a_tile_that_no_atom_tiles_says_so():
 
 def problem_without(problem):
     """The same tile with nothing that the hardware does by itself."""
-    plain = writes("rows", 2, ["tid % 64", "0"])
+    plain = access_from("rows: store 2 [tid % 64, 0]")
     return from_data(one_tile("t", list(problem.tile.shape), "f16", 128, [plain], target="sm_90a"))
 
 
@@ -295,7 +295,7 @@ def test_cute_puts_every_element_there(tmp_path):
 
 def test_a_layout_in_use_of_a_mode_is_aligned_as_the_mode_needs_it(tmp_path):
     """Rows of 128 bytes, of which the TMA swizzles eight: given as a formula, or as a result out of a file."""
-    load = reads("r", 16, ["tid", "8*i"], i=8)
+    load = access_from("r: load 16 [tid, 8*i]; i<8")
     data = data_of("64x64 f16, 64 threads; name m; must_be tma.128B", load)
     path, result = tmp_path / "p.json", tmp_path / "r.json"
     path.write_text(json.dumps(data))

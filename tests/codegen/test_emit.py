@@ -8,7 +8,7 @@ import pytest
 from command import python
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, emit, run, solved, tabled
-from written import data_of, one_tile, problem_of, reads
+from written import access_from, data_of, one_tile, problem_of
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.languages import plan
@@ -121,7 +121,7 @@ def nested(symbol, depth=24):
 
 
 def nested_problem(*symbols):
-    accesses = [reads(f"a{k}", 4, [nested(symbol)], i=3) for k, symbol in enumerate(symbols)]
+    accesses = [access_from(f"a{k}: load 4 [{nested(symbol)}]; i<3") for k, symbol in enumerate(symbols)]
     flat = ", ".join(f"(tid*{2 * k + 3} + i) % {1000 + k}" for k in range(60))
     accesses.append({**accesses[0], "name": "lesser", "index": [f"min({flat})"]})
     return problem_of("1024 f32, 64 threads", *accesses)

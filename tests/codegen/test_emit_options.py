@@ -8,7 +8,7 @@ import pytest
 from command import layoutopt, refused
 from conftest import ROOT
 from emit_programs import emit
-from written import data_of, one_tile, problem_of, reads, saved, writes
+from written import access_from, data_of, one_tile, problem_of, saved
 
 from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import run_plan
@@ -85,8 +85,8 @@ def test_the_command_takes_names_that_all_languages_take():
 
 def test_a_predicate_that_no_loop_changes_stands_around_the_loops():
     accesses = [
-        reads("a", 4, ["warp + 8*i", "lane"], i=4, where="tid < 128"),
-        reads("b", 4, ["warp + 8*i", "lane"], i=4, where="tid > i"),
+        access_from("a: load 4 [warp + 8*i, lane]; i<4; where tid < 128"),
+        access_from("b: load 4 [warp + 8*i, lane]; i<4; where tid > i"),
     ]
     code = emit("cuda", problem(accesses=accesses), GPU, "x0*33 + x1")
     assert "    if (a_tile_a_active(tid, 0)) {\n        #pragma unroll" in code
@@ -103,8 +103,8 @@ def test_the_code_says_what_its_index_code_costs():
 
 
 def transpose(shape=(32, 32), element="f32", width=4, **more):
-    rows = writes("rows", width, ["tid // 32 + 8*i", "tid % 32"], i=4)
-    columns = reads("columns", width, ["lane", "warp + 8*i"], i=4)
+    rows = access_from(f"rows: store {width} [tid // 32 + 8*i, tid % 32]; i<4")
+    columns = access_from(f"columns: load {width} [lane, warp + 8*i]; i<4")
     return from_data(one_tile("t", list(shape), element, 256, [rows, columns], **more))
 
 
@@ -143,13 +143,13 @@ def test_the_kernel_s_own_words_and_its_layout_in_use():
 )
 def test_outer_coordinates_that_stand_alone_are_dimensions(shape, offset, array):
     index = [["0"], []][len(shape) == 2]
-    accesses = [reads("a", 4, [*index, "tid", "i"], i=32)]
+    accesses = [access_from(f"a: load 4 [{', '.join([*index, 'tid', 'i'])}]; i<32")]
     problem = from_data(one_tile("t", shape, "f32", 32, accesses))
     assert edit(problem, GPU, offset).declaration.after == f"__shared__ float {array};"
 
 
 def test_several_elements_are_an_address():
-    access = reads("a", 16, ["tid", "4*i"], i=8)
+    access = access_from("a: load 16 [tid, 4*i]; i<8")
     problem = problem_of("32x32 f32, 32 threads", access)
     assert changed(problem, "x0*36 + x1")[1:] == [("&tile[tid][i*4]", "&tile[tid][i*4]")]
 
@@ -276,7 +276,7 @@ def test_refused(arguments, message):
 
 def test_gluon_looks_at_a_few_orders_of_eight_dimensions_only(tmp_path):
     """Trying every swizzle in all 40,320 orders would take hours."""
-    rows = writes("rows", 4, [*("0" * 6), "tid//4", "tid%4"])
+    rows = access_from("rows: store 4 [0, 0, 0, 0, 0, 0, tid//4, tid%4]")
     path = saved(tmp_path, "p.json", one_tile("p", [4] * 8, "f32", 16, [rows], target="sm_90"))
     plain = "+".join(f"x{d}*{4 ** (7 - d)}" for d in range(7))
     for last, made in (

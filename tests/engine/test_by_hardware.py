@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from emit_programs import emit
 from hardware_tiles import FILL, MEASURED, OWN_ROW, ROWS, data, of, solved
-from written import access_from, data_of, problem_of, reads, refused_with, rows_of, writes
+from written import access_from, data_of, problem_of, refused_with, rows_of
 
 from layoutopt import check, compare, load_all, solve
 from layoutopt.errors import ProblemFileError
@@ -76,13 +76,13 @@ def test_modes_that_fit_are_not_said_to_be_too_large():
 
 def test_rows_shorter_than_a_span_may_have_fewer_conflicts():
     """Boxes of 16-byte rows, each in a span of 64: the only ones that eight lanes in four rows write whole."""
-    store = writes("w", 16, ["(tid*8 // 16) % 16", "tid*8 % 16"])
+    store = access_from("w: store 16 [(tid*8 // 16) % 16, tid*8 % 16]")
     _, result = solved({**FILL, "mode": "64B"}, store, shape=(16, 16), threads=64)
     assert (result.weighted_excess, result.bytes, of(result, "fill").box) == (0, 2048, (4, 8))
 
 
 def test_a_transposed_global_tensor_must_be_asked_for():
-    columns = reads("columns", 2, ["tid", "i"], i=64)
+    columns = access_from("columns: load 2 [tid, i]; i<64")
     _, result = solved(FILL, columns)
     assert of(result, "fill").order == (0, 1)
     assert all("x1 contiguous" in part for part in result.reason.split("; "))
@@ -176,7 +176,7 @@ def test_tcgen05_descriptors():
 
 
 def test_bulk_copies_take_pads():
-    columns = reads("columns", 4, ["tid", "i"], i=32)
+    columns = access_from("columns: load 4 [tid, i]; i<32")
     _, result = solved(access_from("row: cp.async.bulk 128"), columns, shape=(128, 32), element="f32")
     assert (result.offset, result.bytes, result.excess) == ("x0*36 + x1", 127 * 144 + 128, 32 * 4 * 3)
     found = of(result, "row")

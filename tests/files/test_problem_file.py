@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 from conftest import PROBLEMS, ROOT, problem_id
-from written import access_from, data_of, reads, saved, writes
+from written import access_from, data_of, saved
 
 from layoutopt.accesses.trace import trace
 from layoutopt.cli.commands import main
@@ -15,7 +15,7 @@ from layoutopt.files.file import decode, json_schema, load
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import Operation, parse_operation
 
-ROWS = writes("rows", 4, ["tid // 8", "tid % 8"])
+ROWS = access_from("rows: store 4 [tid // 8, tid % 8]")
 
 
 def with_access(**changes):
@@ -169,8 +169,8 @@ def test_everything_optional_is_read(problem_file):
             tile={"shape": [8, 8], "element": {"bytes": 4}},
             accesses=[
                 access_from("a: ld.shared.v2.b32 [tid // 8, 2*(tid % 4)]; where tid % 8 < 4"),
-                reads("b", 4, [0, "i"], i=8, weight="8 - i"),
-                reads("c", 4, [0, "min(tid, 7)"], weight=0.5),
+                access_from("b: load 4; i<8; weight 8 - i", index=[0, "i"]),
+                access_from("c: load 4; weight 0.5", index=[0, "min(tid, 7)"]),
             ],
         )
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emit_programs import emit
 from oracle import toy
-from written import data_of, one_tile, problem_of, reads, refused_with, rows_of, saved
+from written import access_from, data_of, one_tile, problem_of, refused_with, rows_of, saved
 
 from layoutopt import Status, check, compare, explain, load, solve
 from layoutopt.accesses.lower import byte_table, over_elements, stored
@@ -52,7 +52,7 @@ def random_case(seed):
         places = shape[0] * shape[1] // covered
         step, shift = rng.randint(1, places), rng.randint(0, places)
         flat = f"({step}*tid + {shift}) % {places} * {covered}"
-        described.append(reads(f"a{k}", width // 8, [f"{flat} // {shape[1]}", f"{flat} % {shape[1]}"]))
+        described.append(access_from(f"a{k}: load {width // 8} [{flat} // {shape[1]}, {flat} % {shape[1]}]"))
         plain.append((covered, [eval(flat, {"tid": t}) for t in range(lanes)]))
     problem = one_tile(f"narrow {seed}", shape, element, lanes, described, layout={"families": families})
     return problem, plain, lanes, banks, families

@@ -10,12 +10,12 @@ from oracle.banks import weighted_excess
 from oracle.random_tiles import tiny
 from oracle.toy import every_placement
 from written import (
+    access_from,
     batched_rows_and_columns,
     by_lane,
     constrained,
     lines_of,
     problem_of,
-    reads,
 )
 
 from layoutopt import load
@@ -242,7 +242,8 @@ def test_what_cannot_change_the_answer_is_asked_briefly(families, briefly, monke
 def test_a_better_table_is_named_in_the_unit_of_what_was_found():
     """A ring of five words, each pair met with two more, over four banks: one pair must share, a light one."""
     accesses = [
-        reads(f"a{k}", 4, [by_lane([k, (k + 1) % 5, "tid + 3"])], weight=2 if k else 3) for k in range(5)
+        access_from(f"a{k}: load 4 [{by_lane([k, (k + 1) % 5, 'tid + 3'])}]; weight {2 if k else 3}")
+        for k in range(5)
     ]
     result = solve(problem_of("7 f32, 4 threads; families none", *accesses), target=toy.toy_device(4, 4))
     assert (result.excess, result.weighted_excess) == (4, 9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracle.banks import serve
 from oracle.toy import rules, toy_device
-from written import by_lane, data_of, problem_of, reads, refused_with, rows_of, writes
+from written import by_lane, data_of, problem_of, refused_with, rows_of
 
 import layoutopt
 from layoutopt import check, compare, explain, solve
@@ -42,8 +42,8 @@ def random_problem(rng):
         covered = max(1, width // size)
         lanes = [rng.choice(range(0, count - covered + 1, covered)) for _ in range(LANES)]
         on = [True, *(rng.random() < 0.9 for _ in range(LANES - 1))]
-        make = rng.choice((reads, writes))
-        accesses.append(make(f"a{k}", width, [by_lane(lanes)], where=by_lane(map(int, on))))
+        op = rng.choice(("load", "store"))
+        accesses.append(f"a{k}: {op} {width} [{by_lane(lanes)}]; where {by_lane(map(int, on))}")
         plain.append((width, [e if o else None for e, o in zip(lanes, on, strict=True)]))
     return data_of(f"{count} {element}, {LANES} threads", *accesses), (size, alignment, count, plain)
 

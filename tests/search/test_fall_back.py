@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from written import constrained, one_tile, problem_of, reads
+from written import access_from, constrained, one_tile, problem_of
 
 from layoutopt import Layout, Status, solve
 from layoutopt.accesses.trace import trace
@@ -48,7 +48,7 @@ def scene(**layout):
         index, div = [""] * 5, 1
         for d in order:
             index[d], div = f"(tid + 64*i) // {div} % {SHAPE[d]}", div * SHAPE[d]
-        accesses.append(reads(name, 4, index, i=6, where="tid + 64*i < 360"))
+        accesses.append(access_from(f"{name}: load 4 [{', '.join(index)}]; i<6; where tid + 64*i < 360"))
     return scene_of(from_data(one_tile("p", SHAPE, "f32", 64, accesses, layout=layout)))
 
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from written import data_of, reads, saved
+from written import access_from, data_of, saved
 
 from layoutopt import Status, solve
 from layoutopt.cli.commands import main
@@ -74,7 +74,7 @@ def tiles(data):
     data["tiles"] = [one, {"name": "u", "shape": [8], "element": "f32"}]
     for access in data["accesses"]:
         access["tile"] = "t"
-    bias = reads("bias", 4, ["tid % 8"], tile="u")
+    bias = access_from("bias: load 4 [tid % 8]; tile u")
     data["accesses"].append(bias)
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 from msgspec.structs import replace
-from written import access_from, constrained, data_of, problem_of, reads, refused_with, saved, writes
+from written import access_from, constrained, data_of, problem_of, refused_with, saved
 
 import layoutopt
 import layoutopt.search.free_lanes as free_module
@@ -32,7 +32,7 @@ def problem(accesses, shape=(32, 128), element="f32", threads=256, **more):
     return layoutopt.problem(name="free", tile=tile, threads=threads, accesses=accesses, **more)
 
 
-ROWS = writes("rows", 16, ["tid//32 + 8*i", "4*(tid%32)"], i=4)
+ROWS = access_from("rows: store 16 [tid//32 + 8*i, 4*(tid%32)]; i<4")
 FREE_FILL = {"name": "fill", "op": "store", "bytes": 16, "lanes": "free"}
 
 
@@ -67,7 +67,7 @@ def test_columns_under_16_byte_rows(size, contiguous, excess):
 
 def test_values_in_an_order_of_their_own():
     """16 words of a thread, 4 lanes of a warp in each bank: free of conflicts when lanes take turns."""
-    store = writes("store", 4, ["tid//2", "32*(tid%2) + 2*i"], i=16)
+    store = access_from("store: store 4 [tid//2, 32*(tid%2) + 2*i]; i<16")
     rows = ["64*(warp%2) + 8*(i%8) + tid%8", "16*(i//8) + 8*((tid%16)//8)"]
     read = {"name": "read", "op": "ldmatrix.x2", "index": rows, "for": {"i": 32}}
     fixed = layoutopt.solve(problem([store, read], (128, 64), "f16"))
@@ -283,7 +283,7 @@ def test_what_an_h200_counted():
 @pytest.mark.parametrize("first", ["time", "instructions"])
 def test_what_is_estimated_is_not_called_optimal(first):
     rows = fill(16, bytes=8)
-    read = reads("read", 4, ["tid % 8", "tid // 8 + 4*i"], i=2)
+    read = access_from("read: load 4 [tid % 8, tid // 8 + 4*i]; i<2")
     result = layoutopt.solve(problem([rows, read], (8, 8), threads=32, layout={"minimise": first}))
     assert result.status is Status.FEASIBLE
 
@@ -306,7 +306,7 @@ def test_what_is_found_stays_when_the_time_is_over(over, monkeypatch):
 
     monkeypatch.setattr(solve_module, "solve_cases", late)
     rows = {**ROWS, "index": ["tid//3 % 6", "4*(tid % 3)"], "for": {}}
-    first = reads("first", 4, ["lane % 6", "lane % 12"])
+    first = access_from("first: load 4 [lane % 6, lane % 12]")
     few = problem([rows, first, drain(8)], (6, 12), threads=32, layout={"families": ["none", "pad"]})
     assert layoutopt.solve(few).layout is not None
     assert len(calls) >= 2

@@ -14,7 +14,7 @@ from command import layoutopt
 from conftest import TILE_SETS
 from oracle import toy
 from oracle.random_tiles import random_case
-from written import constrained, data_of, problem_of, reads, refused_with, saved
+from written import access_from, constrained, data_of, problem_of, refused_with, saved
 
 from layoutopt import Status, solve
 from layoutopt.accesses.trace import trace
@@ -263,13 +263,13 @@ def test_files_of_several_tiles(path):
 
 ONE = {"name": "a", "shape": [4, 8], "element": "f32"}
 OTHER = {**ONE, "name": "b"}
-TOUCH = reads("rows", 4, ["tid // 8", "tid % 8"], tile="a")
+TOUCH = access_from("rows: load 4 [tid // 8, tid % 8]; tile a")
 SHARED = {"overlay": [["a"], ["b"]], "same_layout": True}
 LATER = {"tile": "b", "name": "r"}
 BROKEN = {
     "same name": ({"tiles": [ONE, ONE]}, "tiles[1].name: 'a' is already the name of tiles[0]"),
     "unknown tile": ({"accesses": [{**TOUCH, "tile": "c"}]}, "accesses[0].tile: no tile is called 'c'; there are a, b"),
-    "no tile named": ({"accesses": [reads("rows", 4, ["tid // 8", "tid % 8"])]}, "accesses[0]: object missing required field `tile`"),
+    "no tile named": ({"accesses": [access_from("rows: load 4 [tid // 8, tid % 8]")]}, "accesses[0]: object missing required field `tile`"),
     "untouched tile": ({"accesses": [TOUCH]}, "tiles[1]: no access names the tile 'b'"),
     "access named twice": ({"accesses": [TOUCH, {**TOUCH, "tile": "b"}]}, "accesses[1].name: 'rows' is already the name of accesses[0]"),
     "stages": ({"tiles": [{**ONE, "stages": 0}, OTHER]}, "tiles[0].stages: expected `int` >= 1"),

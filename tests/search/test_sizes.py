@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from command import layoutopt
-from written import data_of, reads, refused_with, saved, writes
+from written import access_from, data_of, refused_with, saved
 
 from layoutopt.codegen.sizes import sizes_header
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -34,13 +34,13 @@ def found(raw, budget=None):
 
 
 def ordered(*families):
-    columns = writes("columns", 4, ["i", "tid % N"], i="M")
+    columns = access_from("columns: store 4 [i, tid % N]; i<M")
     return file(threads=32, accesses=[columns], layout={"order": [1, 0], "families": [*families]})
 
 
 def strided():
     """Strides on one dimension: no row to pad."""
-    accesses = [reads("strided", 4, ["tid * (M // 128)"]), writes("neighbours", 4, ["tid"])]
+    accesses = [access_from("strided: load 4 [tid * (M // 128)]"), access_from("neighbours: store 4 [tid]")]
     tile = {"shape": ["M"], "element": "f32"}
     return file([{"M": 1024}, {"M": 2048}], accesses=accesses, threads=128, tile=tile)
 
@@ -157,7 +157,9 @@ def test_the_header_compiles_for_its_sizes_and_types_and_no_others(tmp_path):
         assert none in compiled(tmp_path, text, f"{wrong} > 0")
     # The size of an element may be a parameter itself.
     raw = data_of(
-        "4x32, 128 threads", writes("one", "4*B", ["tid // 32", "tid % 32"]), element={"bytes": "4*B"}
+        "4x32, 128 threads",
+        access_from("one: store [tid // 32, tid % 32]", bytes="4*B"),
+        element={"bytes": "4*B"},
     )
     raw["sizes"] = [{"B": 1}, {"B": 2}, {"B": 4}]
     text = sizes_header(raw, found(raw), "t")
@@ -198,7 +200,7 @@ def test_the_element_is_named_at_every_size():
 
 def test_every_pitch_is_the_multiple_that_is_asked_for():
     """Of x1*(M*N) + x0*N + x2, that of x0, too."""
-    layers = reads("layers", 4, ["0", "tid % M", "0"])
+    layers = access_from("layers: load 4 [0, tid % M, 0]")
     raw = file([{"M": 32, "N": 6}, {"M": 64, "N": 6}], threads=32, accesses=[layers])
     raw["tile"]["shape"] = [2, "M", "N"]
     raw["layout"] = {"pitch_multiple_bytes": 16, "families": ["none", "order", "pad"]}

@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from emit_programs import emit
-from written import access_from, problem_of, reads, rows_of
+from written import access_from, problem_of, rows_of
 
 from layoutopt import Status, check, compare, explain, solve
 from layoutopt.errors import ProblemFileError
@@ -23,7 +23,7 @@ from layoutopt.study.show import views
 ROWS = access_from("rows: store [4*i + tid // 8, 4*(tid % 8)]; i<8")
 NARROW = {**ROWS, "bytes": 8, "index": ["4*i + tid // 8", "4*(tid % 8) + 2*p"], "for": {"i": 8, "p": 2}}
 NARROWEST = {**ROWS, "bytes": 4, "index": ["4*i + tid // 8", "4*(tid % 8) + p"], "for": {"i": 8, "p": 4}}
-COLUMNS = reads("columns", 4, ["tid", "i"], i=32)
+COLUMNS = access_from("columns: load 4 [tid, i]; i<32")
 
 
 def problem(*accesses, layout="none pad", tile="32x32 f32"):

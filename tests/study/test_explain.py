@@ -9,12 +9,12 @@ from conftest import ROOT
 from msgspec.structs import replace
 from oracle import toy
 from written import (
+    access_from,
     constrained,
     data_of,
     lines_of,
     planes,
     problem_of,
-    reads,
     refused_with,
     saved,
 )
@@ -143,7 +143,7 @@ def test_wrapped_diagonals():
 
 def test_three_lines_of_a_plane_and_an_access_that_does_not_clash():
     data = planes()
-    data["accesses"].append(reads("alone", 4, ["0*tid"]))
+    data["accesses"].append(access_from("alone: load 4 [0*tid]"))
     found = explain(from_data(data), budget=Budget(20), target=toy.toy_device(2, 2))
     assert (found.conflict_free, found.scope) == (False, "every layout")
     assert (len(found.clique["words"]), len(found.clique["meetings"])) == (3, 3)
@@ -169,7 +169,7 @@ def test_lanes_in_another_order():
     assert f"n = {', '.join(map(str, order))}" in dealt.relaxations[-1].message
     assert solve(from_data({**data, "accesses": [_dealt(store, order), fill]}), target=gpu).excess == 0
     # Another access that clashes by itself, four vectors in one bank pair: no order of these lanes helps.
-    stride = reads("stride", 4, ["8*tid"])
+    stride = access_from("stride: load 4 [8*tid]")
     assert [r.kind for r in found(store, fill, stride).relaxations] == ["families"]
     stuck = found({**store, "index": ["2*(tid % 4 * 4 + tid // 4)"]}, fill)
     assert (stuck.excess, [r.kind for r in stuck.relaxations]) == (6, ["families"])
@@ -241,7 +241,7 @@ def test_a_table_shows_that_a_smaller_set_can_be_served():
     ):
         flat = f"(({a} if i == 0 else {b} if i == 1 else {c}) >> 4*tid & 15)"
         where = f"{mask} >> (tid + 8*i) & 1"
-        accesses.append(reads(name, 8, [f"{flat} // 2", f"{flat} % 2"], i=3, where=where))
+        accesses.append(access_from(f"{name}: load 8 [{flat} // 2, {flat} % 2]; i<3; where {where}"))
     problem = problem_of("4x2 8B, 8 threads", *accesses)
     found = explain(problem, budget=Budget(20), target=Device("toy", "toy", 8, 4, 4, {("load", 8): merged}))
     got = found.conflict_free, found.clashing_accesses, found.clash_is_minimal
