@@ -170,9 +170,7 @@ class Maker:
                 "warp == 0", "tid < 1",
             ])  # fmt: skip
         if rng.random() < 0.25:
-            entry["weight"] = rng.choice([2, 3, 0, 0.5, 7, "2.5", 1e3] + [f"1 + {v}" for v in loops])
-            if entry["weight"] == "2.5":
-                entry["weight"] = 2.5
+            entry["weight"] = rng.choice([2, 3, 0, 0.5, 7, 2.5, 1e3] + [f"1 + {v}" for v in loops])
         return entry
 
     def ops(self) -> list[tuple[str, int]]:
