@@ -37,6 +37,7 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import parse_operation
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Result, Status
 from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.search.proposal import Ask
@@ -68,6 +69,24 @@ class _Found(NamedTuple):
 def chooses_instructions(problem: Problem) -> bool:
     """Whether the file leaves the instructions of an access open."""
     return any(access.instructions is not None for access in problem.accesses)
+
+
+def with_free_instructions(problem: Problem) -> Problem | None:
+    """The problem with the instructions of all loads and stores free that may be; None where none may."""
+    size = problem.tile.storage.element_bytes
+    chosen = any(isinstance(access.bytes, tuple) for access in problem.accesses)
+    if problem.is_dictated or problem.tile.packed > 1 or chosen or size.bit_count() > 1:
+        return None
+
+    def freed(access: Access) -> Access:
+        operation = parse_operation(access.op, access.single_width)
+        closed = access.any or access.is_free or isinstance(access.weight, str)
+        if closed or operation.kind not in ("load", "store") or size > operation.width_bytes:
+            return access
+        return msgspec.structs.replace(access, instructions="free")
+
+    accesses = tuple(map(freed, problem.accesses))
+    return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
 
 
 def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) -> Result:

@@ -31,6 +31,7 @@ from layoutopt.search.block import solve
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
+from layoutopt.study.hints import other_instructions
 from layoutopt.study.in_use import formula_in_use
 from layoutopt.study.known import Solved, solved
 from layoutopt.study.phase_words import why
@@ -189,6 +190,9 @@ def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) 
         told.what_would_help(every_layout_conflicts=refuted and in_every)
     scope = ALLOWED if verdict is False and not proved.lower_bound else proved.scope
     reasons = [*why(case, result, in_use), *told.why_none]
+    if result.layout is not None and not budget.spent:
+        more = other_instructions(case, result.layout, budget)
+        reasons += (f"{text[0].upper()}{text[1:]}." for text in more)
     if best.lanes:
         reasons.insert(0, f"The lanes are chosen: {best.lanes}; what follows is about them.")
         scope += ", with the lanes chosen"

@@ -26,7 +26,9 @@ from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
+from layoutopt.problems.text import instruction_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem
+from layoutopt.search.instructions import with_free_instructions
 from layoutopt.search.proposal import Ask, Progress
 from layoutopt.search.solve import Under, estimated, solve
 from layoutopt.study.advice import difference
@@ -135,10 +137,34 @@ def with_hints(
 
 def _hints(case: Case, found: Result, layout: Layout, budget: Budget) -> Iterator[str]:
     yield from _other_widths(case, layout, budget)
+    yield from other_instructions(case, layout, budget)
     over = {report.name for report in found.accesses if report.excess}
     ask = Relaxations(case, budget)
     yield from (r.message for r in ask.free_lanes([a for a in ask.accesses if a.name in over]))
     yield from (r.message for r in ask.lane_orders(case.as_bytes(layout), ()))
+
+
+def other_instructions(case: Case, layout: Layout, budget: Budget) -> Iterator[str]:
+    """Instructions with fewer wavefronts in all, of accesses whose own are given."""
+    asked = with_free_instructions(case.problem)
+    if asked is None or case.chooses:
+        return
+    try:
+        other = solve(asked, target=case.device, budget=budget.part(_WIDTHS_SHARE))
+    except ProblemFileError:
+        return
+    if other.layout is None:
+        return
+    chosen = assigned(asked, other)
+    before = _wavefronts(case, layout)
+    after = _wavefronts(case_of(chosen, case.device), other.layout)
+    told = [
+        f"`{new.name}`{instruction_text(free, new)}"
+        for own, free, new in zip(case.problem.accesses, asked.accesses, chosen.accesses, strict=True)
+        if (own.op, own.bytes) != (new.op, new.bytes)
+    ]
+    if after < before and told:
+        yield f'with `"instructions": "free"` {after:,g} wavefronts instead of {before:,g}: {", ".join(told)}'
 
 
 def _other_widths(case: Case, layout: Layout, budget: Budget) -> Iterator[str]:

@@ -16,27 +16,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from layoutopt import Result, load_all, solve
 from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.problems.types import Problem
+from layoutopt.search.instructions import with_free_instructions
 
 CATALOGUE = Path(__file__).parents[2] / "problems"
-
-
-def freed(problem: Problem) -> Problem | None:
-    """The problem with the instructions of every load and store free; None where there is none to free."""
-    accesses = tuple(
-        msgspec.structs.replace(a, instructions="free")
-        if a.op in ("load", "store") and not (a.any or a.is_free or isinstance(a.weight, str))
-        else a
-        for a in problem.accesses
-    )
-    return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
 
 
 def wavefronts(problem: Problem, result: Result) -> float:
@@ -48,7 +36,7 @@ def wavefronts(problem: Problem, result: Result) -> float:
 
 def compared(problem: Problem, limit: float) -> dict[str, Any] | None:
     """What the two take; None where nothing can be free, or the file's own has no layout."""
-    free = freed(problem)
+    free = with_free_instructions(problem)
     if free is None:
         return None
     given = solve(problem, time_limit=limit)
