@@ -223,7 +223,8 @@ def _check_used(params: Iterable[str], data: dict[str, Any], condition: str | No
     for name in params:
         for k, access in enumerate(accesses if isinstance(accesses, list) else ()):
             for table in ("for", "any"):
-                if isinstance(access, dict) and name in (access.get(table) or ()):
+                variables = access.get(table) if isinstance(access, dict) else None
+                if isinstance(variables, dict) and name in variables:
                     twice = f"{name!r} is a variable of accesses[{k}].{table}, too; rename one of them"
                     raise ProblemFileError(f"params.{name}", twice)
         if name not in used:

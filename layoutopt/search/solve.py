@@ -161,7 +161,8 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
     found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
     if not found:
         return under.solve(msgspec.structs.replace(problem.layout, minimise="excess"), ask)
-    _, least = min(found, key=lambda ar: (*_key(problem, ar[1])[:-1], not ar[0]))
+    everything, least = min(found, key=lambda ar: (*_key(problem, ar[1])[:-1], not ar[0]))
+    least = least if everything else _held_everywhere(least, problem)
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
 
@@ -181,11 +182,25 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
         return plainest
     found = [plainest]
     with suppress(OutOfTime):
-        found += (r for _, r in _best_by_families(under, ask) if r.layout is not None)
+        each = (r if whole else _held_everywhere(r, problem) for whole, r in _best_by_families(under, ask))
+        found += (result for result in each if result.layout is not None)
     least = min(found, key=lambda result: _key(problem, result))
     if least is plainest:
         return plainest
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=plainest.reason, decided_by=None)
+
+
+def _held_everywhere(result: Result, problem: Problem) -> Result:
+    """The best of a few families with what is proved of every layout: those that are allowed are more."""
+    proof = result.proof
+    if not proof.objective.everywhere:
+        wider = proof.every_layout or Bound(0, EVERY_LAYOUT)
+        plain = Bound(0, EVERY_LAYOUT) if proof.weighted_excess is not None else wider
+        weighted = wider if proof.weighted_excess is not None else None
+        proof = msgspec.structs.replace(proof, excess=plain, weighted_excess=weighted, every_layout=None)
+    if not proof.bytes.everywhere:
+        proof = msgspec.structs.replace(proof, bytes=Bound(problem.tile.bytes, EVERY_LAYOUT))
+    return msgspec.structs.replace(result, proof=proof)
 
 
 def _key(problem: Problem, result: Result) -> tuple[float, ...]:

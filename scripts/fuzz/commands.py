@@ -126,7 +126,8 @@ def compare(session: Session) -> None:
         return
     plain = not session.options and not widths(session)
     by_excess = session.asked.constraints.get("minimise", "excess") == "excess"
-    comparable = plain and by_excess and answer["status"] == "optimal"
+    chooses = any(access.get("any") for access in session.problem["accesses"])
+    comparable = plain and by_excess and not chooses and answer["status"] == "optimal"
     for row in data["rows"]:
         if row["offset"] is None or not row["accesses"] or "lookup" in row["offset"]:
             continue

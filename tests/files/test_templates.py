@@ -109,6 +109,7 @@ def test_combinations_are_bounded():
         ({"params": {"x0": [1]}}, "params.x0: 'x0' means something else in expressions"),
         ({"params": {"a b": [1]}}, "params.a b: expected the name of a parameter"),
         ({"params": {"N": [1]}}, "params.N: no field of the problem uses it"),
+        ({"params": {"N": [1]}, "accesses": [{"for": -1}]}, "params.N: no field of the problem uses it"),
         ({"params": {"M": [16], "K": [32], "op": ["load"], "i": [1]}}, "params.i: 'i' is a variable of accesses[0].for"),
         ({"where": "M +"}, "where: 'M +' is not an expression"),
         ({"where": 1}, "where: expected `str`, got `int`, given 1"),

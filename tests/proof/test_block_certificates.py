@@ -211,3 +211,18 @@ def test_that_no_mode_serves_is_checked():
     given = certified(narrow)
     assert given["status"] == "infeasible"
     holds(narrow, given, "none serves: checked")
+
+
+def test_a_stage_is_whole_accesses():
+    """Seven bytes read two by two: the next stage, if there were one, begins after eight."""
+    data = data_of("""8 threads; target sm_90
+        tile A: 7 i8
+        tile B: 7 i8
+        a: store 2 [tid % 3 * 2]; tile A
+        b: store 2 [tid % 3 * 2]; tile B""")
+    given = certified(data)
+    holds(data, given, code=3)
+    part = given["tiles"][0]
+    assert (part["stage_bytes"], part["places"][0]["bytes"]) == (8, 7)
+    part["stage_bytes"] = part["places"][0]["stage_bytes"] = 7
+    holds(data, given, "has accesses of 2 bytes in each stage", 1)

@@ -356,3 +356,13 @@ def test_the_plainest_formula_stays_where_the_time_is_over_before_others(monkeyp
 
     monkeypatch.setattr(sys.modules[solve.__module__], "_best_by_families", late)
     assert solve(minimised("instructions")).offset == "x0*17 + x1"
+
+
+@pytest.mark.parametrize("minimise", ["instructions", "time"])
+def test_the_best_of_a_few_families_claims_what_holds_of_every_layout(minimise):
+    """Row-major may win by its cheap index; that nothing of it has less excess says nothing of pads."""
+    problem = problem_of(f"""64x20 f64, 64 threads; families pad; minimise {minimise}; target sm_90
+        a: load 16 [(lane + 8*warp + 4*i) % 64, 2*((lane + 8*warp + 4*i) // 64 % 10)]; i<3
+        b: load 8 [((lane + 32*warp + 4*i) // 20 + 3*lane) % 64, (lane + 32*warp + 4*i) % 20]; i<4""")
+    proof = solve(problem, time_limit=9).proof
+    assert {proof.objective.scope, proof.bytes.scope} <= {"every layout", "families pad"}

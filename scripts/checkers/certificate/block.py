@@ -105,6 +105,8 @@ def check_tiles(block, part, devices):
         require(place["stages"] == stages, f"{name} has {stages} stages")
         size = max(found["byte_offsets"][:count]) + case.size
         require(place["bytes"] == size <= step, f"{name} takes {size} bytes")
+        whole = max(case.align, *(rule["bytes"] for rule in own["served"].values()))
+        require(step % whole == 0, f"{name} has accesses of {whole} bytes in each stage")
         places[name] = [(base + k * step, base + k * step + size) for k in range(stages)]
         unit = max((claim["alignment_bytes"] for claim in own["hardware"].values()), default=1)
         aligned = not any(start % unit for start, _ in places[name])
