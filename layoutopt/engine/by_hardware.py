@@ -145,7 +145,6 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
 
 
 def _fits(row_bytes: int, mode: Mode) -> bool:
-    """Whether a box may have rows of so many bytes."""
     return mode.span_bytes is None or row_bytes <= mode.span_bytes
 
 

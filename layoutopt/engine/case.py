@@ -351,27 +351,9 @@ def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | 
     if lowered is not problem:  # checks that the accesses start at whole bytes and vectors
         trace(with_loops(problem), device, budget)
     lanes = trace(with_loops(lowered), device, budget)
-    able = able_to_count(lowered, lanes, device, budget)
-    return Case(asked, problem, lowered, device, lanes, able, view=view)
-
-
-def able_to_count(
-    problem: Problem, lanes: Trace, device: Device, budget: Budget | None = None
-) -> tuple[CountedAccess, ...]:
-    """The accesses of a problem with one width for each, able to count.
-
-    Args:
-        problem: over whole bytes.
-        lanes: what they touch, those that choose in an iteration for each value.
-        device: whose rules apply.
-        budget: the time there is; None for no limit.
-
-    Raises:
-        OutOfTime: lanes choose, in so many ways that the budget was over before the end.
-        ProblemFileError: the device has no rule for an access.
-    """
-    chosen = choices(problem, lanes, device, budget)
-    return tuple(chosen.get(access.name) or CountedAccess(access, device) for access in lanes.accesses)
+    chosen = choices(lowered, lanes, device, budget)
+    accesses = tuple(chosen.get(access.name) or CountedAccess(access, device) for access in lanes.accesses)
+    return Case(asked, problem, lowered, device, lanes, accesses, view=view)
 
 
 def check_claims(problem: Problem, gpu: Device, result: Result) -> None:

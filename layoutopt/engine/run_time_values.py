@@ -161,7 +161,6 @@ def _by_value(array: npt.NDArray[Any], values: int, warps: int) -> npt.NDArray[A
 
 
 def _distinct(instructions: IntArray) -> tuple[IntArray, IntArray]:
-    """Each instruction once, in the order of their first; and which of these each one is."""
     number: dict[bytes, int] = {}
     row = np.array([number.setdefault(each.tobytes(), len(number)) for each in instructions], np.int64)
     first = np.unique(row, return_index=True)[1]

@@ -165,12 +165,7 @@ class FormSearch:
         return found
 
     def _forms(self, address: Node, spelled: Callable[[Node], Node]) -> Iterator[Form]:
-        """Forms with as many loop variables as possible outside the base, and with all inside.
-
-        Args:
-            address: a right one, simplified.
-            spelled: how bases are to be spelled.
-        """
+        """Forms with as many loop variables as possible outside the base, and with all inside."""
         # Inactive threads compute the base too, so it must have a value for all of them.
         everywhere = self._values(address, everywhere=True)
         found = None if everywhere is None else self._hoisted(address, everywhere, spelled)

@@ -268,7 +268,6 @@ def _fused(node: Op) -> bool:
 
 
 def _masks(node: Op) -> bool:
-    """Whether `node` is a remainder that one mask gives."""
     if node.symbol != "%":
         return False
     divisor = node.args[1]

@@ -208,7 +208,6 @@ def _constant(node: Op) -> Node:
 
 
 def _shifted(node: Node, factor: int) -> Node:
-    """`factor` times a node, a shift right before it made shorter; the low bits are arbitrary."""
     match node:
         case Op("//", (inner, Const(by))) if is_power(by):
             if by >= factor:

@@ -36,16 +36,14 @@ from functools import partial
 
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Answer, Model, Outcome
-from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
-from layoutopt.model.phases import PhaseSet
+from layoutopt.model.phases import Masks, Phases, PhaseSet, phases_of
 from layoutopt.model.pitches import FAR, PitchVariables, pitches_of
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle_rules import (
     SHIFT_OPERATIONS,
     Field,
-    Masks,
     last_block,
     rules,
     shift_operations,
@@ -99,17 +97,7 @@ class LayoutModel:
         *,
         ideal: bool,
     ) -> None:
-        """Everything but the linearisations, which `write_out` names.
-
-        Args:
-            space: what bounds the pitches.
-            field: where a swizzle may act; None for none.
-            sets: the phases.
-            tile: the tile.
-            most: elements that the layout may take.
-            ideal: whether a phase may cost only what an even spread costs, or the counting bound where that
-                is more.
-        """
+        """Everything but the linearisations, which `write_out` names."""
         self.block = space.period if field is not None else 1
         self.model = Model()
         self.space = space

@@ -19,8 +19,8 @@ from typing import Literal
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Model
-from layoutopt.model.linear_phases import Phases
-from layoutopt.model.swizzle_rules import Field, Masks, Rules
+from layoutopt.model.phases import Masks, Phases
+from layoutopt.model.swizzle_rules import Field, Rules
 
 # Weight of a shift against single mask bits in the index cost.
 _SHIFT_WEIGHT = 1000

@@ -181,7 +181,6 @@ def _model(
 def _within(
     model: PlacementModel, effort: float, max_bytes: int | None, hint: IntArray | None, bound: int = 0
 ) -> FreeAssignment:
-    """Least excess, then least bytes, within `max_bytes`."""
     found = _least(model, effort, hint, bound)
     if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
         return found
@@ -267,12 +266,10 @@ def _smallest(model: PlacementModel, effort: float, found: FreeAssignment) -> Fr
 
 
 def _placed(model: PlacementModel, answer: Answer) -> IntArray:
-    """The table in a solution."""
     return _stacked(model, model.positions_in(answer))
 
 
 def _is_solved(answer: Answer) -> bool:
-    """Whether there is a solution, which has no values where nothing meets."""
     return answer.outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
 
 
@@ -335,7 +332,6 @@ def _fullest_first(model: PlacementModel, position: dict[int, int]) -> dict[int,
 
 
 def _assignment(model: PlacementModel, table: IntArray, bound: int, bytes_bound: int) -> FreeAssignment:
-    """A table with its excess and its bytes."""
     excess = model.excess_of(model.positions_of(table))
     size = int(table.max()) + model.tile.element_bytes
     return FreeAssignment(bound, excess, table.reshape(model.tile.shape), size, bytes_bound)

@@ -22,11 +22,8 @@ from layoutopt.expressions.bits import xor_basis
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
-from layoutopt.model.phases import PhaseSet
+from layoutopt.model.phases import Masks, PhaseSet
 from layoutopt.problems.types import Tile
-
-Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
-
 
 SHIFT_OPERATIONS: Final = 3  # of each distance that bits move over: `^ ((v >> s) & m)`
 

@@ -109,7 +109,6 @@ def solve(
 
 
 def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Result:
-    """The answer to a problem of a unit of the block, in a share of the time left."""
 
     def tell(text: str) -> None:
         ask.progress(f"{unit.tiles[0].name}: {text}")
@@ -179,12 +178,10 @@ def _of_fewest_bytes(block: Block, gpu: Device, ask: Ask) -> Arrangement:
 
 
 def _part(ask: Ask, share: float) -> Ask:
-    """The same in a share of the time left."""
     return replace(ask, budget=ask.budget.part(share))
 
 
 def _in_bytes(block: Block, most: int | None) -> Block:
-    """The block with least excess first within so many bytes."""
     layout = msgspec.structs.replace(block.layout, minimise="excess", max_bytes=most)
     return msgspec.structs.replace(block, layout=layout)
 
@@ -260,12 +257,10 @@ def _proved(
 
 
 def _excess(points: Sequence[Point]) -> Fraction:
-    """Weighted excess of all units."""
     return sum((exact(point.result.weighted_excess or 0) for point in points), Fraction(0))
 
 
 def _open(units: Sequence[Unit], points: Sequence[Point]) -> str:
-    """Why the proof is not complete."""
     if any(unit.several_sizes for unit in units) and all(
         point.result.status is Status.OPTIMAL for point in points
     ):
@@ -357,7 +352,6 @@ def _number(value: Fraction) -> int | float:
 
 
 def _verify(unit: Unit, part: PlacedTile) -> None:
-    """Count every access again where its tile lies, in each stage."""
     assert part.result.layout is not None
     case, promised = unit.case_of(part.result), _counts(part.result.accesses)
     for base in sorted({start for place in part.places for start in place.starts}):

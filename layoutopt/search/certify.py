@@ -40,10 +40,9 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Digit, Layout
-from layoutopt.model.linear_phases import phases_of
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import within_ceilings
-from layoutopt.model.phases import phase_sets
+from layoutopt.model.phases import phase_sets, phases_of
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
@@ -183,7 +182,6 @@ def _covers(problem: Problem, bound: Bound) -> dict[str, Any]:
 
 
 def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]:
-    """What supports the answer to one problem."""
     asked = problem
     case = case_of(problem, device, chosen_widths(problem, result))
     problem, lanes = case.lowered, case.lanes
@@ -232,7 +230,6 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
 
 
 def _found(layout: Layout, result: Result) -> dict[str, Any]:
-    """The layout over whole bytes, what it costs, and how the hardware reaches it by itself."""
     return {
         "layout": {
             "byte_offsets": layout.table().ravel().tolist(),
@@ -253,7 +250,6 @@ def _target(problem: Problem, device: Device) -> str:
 
 
 def _infeasible(problem: Problem, result: Result, rests_on: str) -> dict[str, Any] | None:
-    """What was refuted; None where there is a layout, or no answer."""
     if result.status is not Status.INFEASIBLE:
         return None
     most, bound = problem.layout.max_bytes, result.proof.objective
@@ -354,7 +350,6 @@ def _served(device: Device, trace: Trace) -> dict[str, Any]:
 
 
 def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
-    """Where each tile lies, and the certificate of each layout."""
     proof, about, limit = arrangement.proof, digest(block), arrangement.max_bytes
     parts: list[dict[str, Any]] = []
     for (tiles, problem), part in zip(groups(block), arrangement.tiles, strict=False):

@@ -91,7 +91,6 @@ def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool, budget: Bud
 
 
 def _by_tables(choices: Digits, start: Assignment, budget: Budget) -> Iterator[Assignment]:
-    """The assignment with its lanes in other places, looked up in tables, short ones first."""
     work, given = choices.work, choices.given
     lanes, rule = choices.under(start), given.device.rule(given.lanes.operation)
     groups = _groups(given.table[lanes.element], lanes, rule).reshape(work.rounds, work.steps, -1)
@@ -110,7 +109,6 @@ def _groups(address: IntArray, lanes: LaneTrace, rule: PhaseRule) -> IntArray:
 
 
 def _cycles(work: Work, warp: int) -> list[int]:
-    """Lengths of tables: of warps, of the block, of iterations."""
     whole = work.threads % warp == 0 and work.first % warp == 0
     found = [warp * d for d in _divisors(work.threads // warp)] if whole else [work.threads]
     found += [work.threads * d for d in _divisors(work.rounds)[1:]]

@@ -168,7 +168,6 @@ def _reason(case: Case, ranked: Sequence[_Ranked], fitting: Sequence[_Ranked], r
 
 
 def _said(problem: Problem) -> str:
-    """What dictates the layout, in words."""
     if _is_direct(problem):
         return SAID
     by_itself = dict.fromkeys(a.op for a in problem.accesses if a.hardware is not None)
@@ -204,7 +203,6 @@ class _Ranked:
 
     @property
     def rest(self) -> tuple[float, ...]:
-        """What decides where wavefronts do not."""
         c = self.candidate
         return self.bytes, c.instructions, not self.published, c.box_rows, self.flips
 
@@ -278,12 +276,7 @@ def _sorted(case: Case, ranked: list[_Ranked]) -> list[_Ranked]:
 
 
 def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
-    """Candidates for AMD's direct loads; must_be speaks of another vendor's hardware.
-
-    Raises:
-        OutOfTime: the time was over before all were listed.
-        ProblemFileError: another constraint beside what is dictated.
-    """
+    """Candidates for AMD's direct loads; must_be speaks of another vendor's hardware."""
     check_dictated(case.lowered)
     if names(case.lowered):
         raise ProblemFileError("layout.must_be", "direct loads past the registers know no such layout")
@@ -292,7 +285,6 @@ def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
 
 
 def _published(case: Case) -> IntArray | None:
-    """Byte offsets of the published layout, where it is one."""
     published, tile = case.problem.published, case.problem.tile
     if published is None:
         return None
@@ -374,11 +366,7 @@ def _listed(
 
 
 def _needed(problem: Problem, mode: Mode | None, table: IntArray) -> tuple[list[Descriptor], int]:
-    """How the hardware reaches the tile, the boxes of `must_be` included; and its pages of a matrix.
-
-    Raises:
-        LayoutError: it does not.
-    """
+    """How the hardware reaches the tile, the boxes of `must_be` included; and its pages of a matrix."""
     found = [*descriptors(problem, table).values()]
     if not names(problem) or mode is None:
         return found, 0
@@ -389,7 +377,6 @@ def _needed(problem: Problem, mode: Mode | None, table: IntArray) -> tuple[list[
 
 
 def _box_rows(found: Descriptor) -> int:
-    """Contiguous runs that all boxes have together."""
     return found.boxes * math.prod(found.box_dim[1:]) if isinstance(found, TensorMap) else 0
 
 
@@ -415,11 +402,7 @@ def _contiguous(problem: Problem) -> int:
 
 
 def _must_be(problem: Problem, short: bool) -> Iterator[Named]:
-    """The layouts of the modes that `must_be` names: those that a load of TMA may have, and pages.
-
-    Raises:
-        ProblemFileError: an unknown mode.
-    """
+    """The layouts of the modes that `must_be` names: those that a load of TMA may have, and pages."""
     wanted: dict[str, Mode] = {}
     for name in names(problem):
         found = [mode for mode in modes() if name in (mode.name, mode.engine)]

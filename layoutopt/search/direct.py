@@ -79,7 +79,6 @@ def _swizzles(bits: int, lows: Sequence[int]) -> Iterator[tuple[Target, ...]]:
 
 
 def _padded(layout: Layout, every: int, extra: int) -> Layout:
-    """The layout with so many elements left out after every so many."""
     if layout.digits:
         return Layout(layout.shape, layout.element_bytes, layout.digits, interval=(every, extra))
     places = tuple(at + at // every * extra for at in layout.lookup)
@@ -87,7 +86,6 @@ def _padded(layout: Layout, every: int, extra: int) -> Layout:
 
 
 def _in_turn(tile: Tile, runs: list[int]) -> Iterator[tuple[str, Layout]]:
-    """Row-major, but that runs of whole rows lie in another order: every n-th, then the next."""
     shape, line = tile.shape, math.prod(tile.shape[1:])
     inner = _ordered(shape, tile.element_bytes, tuple(range(len(shape)))).digits[1:]
     made = 0

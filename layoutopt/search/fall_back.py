@@ -157,7 +157,6 @@ class _Climb:
         return replace(phase_set, elements=phase_set.elements[rows], weight=weight)
 
     def tops(self) -> Iterator[Linearisation]:
-        """The tops of the climbs, each once."""
         dims = tuple(d for d in self.fixed or range(len(self.space.shape)) if self.space.shape[d] > 1)
         seen: set[Pitches] = set()
         for number in range(_CLIMBS):
@@ -204,7 +203,6 @@ class _Climb:
                     yield order, (*pads[:k], other, *pads[k + 1 :])
 
     def _costs(self, pitches: IntArray) -> IntArray:
-        """Weighted excess of each over the few phases."""
         total = np.zeros(len(pitches), np.int64)
         for s in self.few:
             costs, ideal = counted_together(self.scene.tile, s, s.elements, pitches)

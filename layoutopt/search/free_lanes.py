@@ -131,7 +131,6 @@ class _Joint:
         )
 
     def _refused(self, result: Result) -> Result:
-        """The same without a layout, where conflicts are not allowed."""
         bound = result.proof.objective
         status, reason = Status.UNKNOWN, f"no layout without conflicts was found; {_NOT_ALL}"
         if bound.lower_bound > 0:
@@ -234,11 +233,7 @@ class _Joint:
     # What is made of an answer -----------------------------------------------------------------
 
     def _found(self, result: Result, floor: Result | None) -> _Found | None:
-        """The layout of a result, if any, with the best assignment of each free access, verified.
-
-        Raises:
-            LayoutError: the layout does not serve the accesses under any assignment that was found.
-        """
+        """The layout of a result, if any, with the best assignment of each free access, verified."""
         if result.layout is None:
             return None
         widths = chosen_widths(self.problem, result)
@@ -264,15 +259,7 @@ class _Joint:
     def _proposal(
         self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
     ) -> Proposal:
-        """A layout under the lanes chosen for it, with the bounds that hold for every assignment of lanes.
-
-        Args:
-            case: the problem with these lanes.
-            layout: over bytes, as the case counts it.
-            excess: its weighted excess, in the trace's unit.
-            result: the answer that the layout comes from.
-            floor: the answer to a problem that no assignment of lanes undercuts, as `_floor` gives it.
-        """
+        """A layout under the lanes chosen for it, with the bounds that hold for every assignment of lanes."""
         objective = self.problem.layout.objective
         nothing_proved = Bound(0, EVERY_LAYOUT)
         proof = floor.proof if floor is not None else Proof(nothing_proved, nothing_proved)
@@ -392,7 +379,6 @@ def _best(
 def _reordered(
     problem: Problem, access: Access, loops: Sequence[str], gpu: Device, table: IntArray, budget: Budget
 ) -> Access:
-    """The access with the best order that is found for one of its loops."""
     lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), gpu, budget).accesses[0]
     given = Given(lanes, table, gpu)
     turned = [loop for loop in loops if access.loops[loop] > 1]
@@ -404,7 +390,6 @@ def _reordered(
 
 
 def _weighted(access: Access, factor: Fraction) -> Access:
-    """The access with its weight times a whole number."""
     weight = access.weight
     if isinstance(weight, str):
         return msgspec.structs.replace(access, weight=f"({weight})*{factor}")

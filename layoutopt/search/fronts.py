@@ -192,7 +192,6 @@ def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
 
 
 def _reference(problem: Problem, gpu: Device) -> Case:
-    """The problem as a case, free lanes in their natural order."""
     if is_free(problem):
         problem = naturally(problem, free_accesses(problem, gpu))
     return case_of(problem, gpu)

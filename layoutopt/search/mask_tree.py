@@ -28,8 +28,8 @@ import numpy.typing as npt
 from layoutopt.expressions.bits import xor_basis
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget
-from layoutopt.model.linear_phases import Phases
-from layoutopt.model.swizzle_rules import Field, LastBlock, Masks, Rules
+from layoutopt.model.phases import Masks, Phases
+from layoutopt.model.swizzle_rules import Field, LastBlock, Rules
 
 Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 
@@ -163,11 +163,7 @@ class _Tree:
         self.constant = 0
 
     def run(self) -> None:
-        """Search it all: `best`.
-
-        Raises:
-            _OutOfSteps: it is too large, or the time is over; `best` may hold something.
-        """
+        """Search it all: `best`."""
         self._drop_certain()
         everybody = self._everybody()[None]
         self.banks = self.high - self.low  # log2
@@ -199,7 +195,6 @@ class _Tree:
         return lanes
 
     def _rows(self) -> dict[int, _Row]:
-        """What each bank bit may be, by bit."""
         question = self.question
         sources = self._sources()
         if self.words.shape[1] > _MAX_LANES or len(self.words) << len(sources) > _MAX_TABLE:
@@ -275,7 +270,6 @@ class _Tree:
 
     @property
     def _most(self) -> int:
-        """Excess that is still of interest."""
         excess, used = self._below
         return excess if self.question.least_used < used else excess - 1
 
@@ -348,7 +342,6 @@ class _Tree:
         return kept
 
     def _leaf(self, excess: int, masks: Masks) -> None:
-        """All rows are chosen: this excess is exact."""
         question = self.question
         flips = 0
         if question.last is not None:

@@ -195,16 +195,6 @@ def _boxed(
     box: Sequence[int],
     grid: Iterable[int],
 ) -> Layout:
-    """Boxes one after the other.
-
-    Args:
-        shape: of the tile.
-        element_bytes: of one element.
-        mode: whose swizzle.
-        order: dimensions inside a box, slowest first.
-        box: extents, one a dimension of the tile.
-        grid: dimensions that are cut, slowest first.
-    """
     sizes = [(d, 1, box[d]) for d in order]
     sizes[:0] = [(d, box[d], shape[d] // box[d]) for d in grid]
     stride, digits = 1, []

@@ -29,9 +29,9 @@ from typing import Final
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Choice, LayoutModel
-from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation, unpadded
 from layoutopt.model.masks import cheapest, within_ceilings
+from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, textbook
 from layoutopt.problems.answer import ModelGrowth
@@ -69,11 +69,7 @@ class ReachFloor:
     """One model that grows until what it proposes holds."""
 
     def __init__(self, scene: Scene, *, presolved: bool) -> None:
-        """Nothing is solved yet; without `presolved`, CP-SAT decides everything.
-
-        Raises:
-            OutOfTime: the time was over before the first linearisation was listed.
-        """
+        """Nothing is solved yet; without `presolved`, CP-SAT decides everything."""
         self.scene, self.tally, self.space = scene, scene.tally, scene.space
         self.presolved = presolved
         self.budget = scene.budget.part(*_PATIENCE[scene.conflict_free])
@@ -169,7 +165,6 @@ class ReachFloor:
         return Found(choice.candidate, choice.masks, self.scene.floor)
 
     def _holds(self, choice: Choice) -> bool:
-        """Whether the conflict engine confirms a proposal."""
         return self.scene.engine.excess(self.scene.layout(self._found(choice))) == self.scene.floor
 
     def _keep(self, known: Choice) -> None:
@@ -276,11 +271,7 @@ class ReachFloor:
     # The model --------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`.
-
-        Raises:
-            OutOfTime: the time is over, or ceilings do not tell what holds; `best` does, if there is one.
-        """
+        """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`."""
         self._pending = False
         if self.presolved and self._settled():
             return
@@ -326,11 +317,7 @@ class ReachFloor:
         return not left and all(self.model.least_used(c) > self._swizzled_bound(c) for c in written)
 
     def _proposal(self) -> Choice | None:
-        """What the model takes to be smallest, then cheapest; None where it knows that nothing is left.
-
-        Raises:
-            OutOfTime: the time is over.
-        """
+        """What the model takes to be smallest, then cheapest; None where it knows that nothing is left."""
         self.budget.check()
         self.rounds += 1
         hint = self.best
@@ -353,7 +340,6 @@ class ReachFloor:
 
     @property
     def _grown(self) -> ModelGrowth:
-        """What it took."""
         shape, answers = self.scene.tile.shape, self.model.answers
         variables, constraints = self.model.asked.size
         return ModelGrowth(
@@ -411,7 +397,6 @@ class ReachFloor:
             self._look_at(following)
 
     def _following(self) -> Linearisation | None:
-        """The smallest of the pitches that were not looked at."""
         self.budget.check()
         while self._next is not None and self._next in self._looked_at:
             self._next = next(self._ahead, None)

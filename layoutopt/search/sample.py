@@ -71,11 +71,7 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
 
 
 def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]) -> list[IntArray]:
-    """What the conflict engine counts for all instructions, by access: weighted excess of each.
-
-    Raises:
-        VerificationError: the instructions in `taken` have other than was promised.
-    """
+    """What the conflict engine counts for all instructions, by access: weighted excess of each."""
     assert proposal.layout is not None
     table = case.table(case.as_elements(proposal.layout))
     excess = []

@@ -20,7 +20,6 @@ from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
-from layoutopt.model.linear_phases import Phases, phases_of
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     Linearisation,
@@ -31,12 +30,11 @@ from layoutopt.model.linearisations import (
     unpadded,
 )
 from layoutopt.model.pads import padded
-from layoutopt.model.phases import counting_excess, phase_sets
+from layoutopt.model.phases import Masks, Phases, counting_excess, phase_sets, phases_of
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of, stride_multiple
 from layoutopt.model.swizzle_rules import (
     Field,
-    Masks,
     last_block,
     left_out,
     rules,
@@ -145,11 +143,7 @@ class Scene:
         counted: Trace | None = None,
         instead: Instead = lambda _: None,
     ) -> None:
-        """Arguments are those of `layoutopt.search.search.search`.
-
-        Raises:
-            ProblemFileError: the constraints contradict the accesses.
-        """
+        """Arguments are those of `layoutopt.search.search.search`."""
         self.engine = Referee(counted or trace, device)
         self.problem, self.device, self.trace, self.ask = problem, device, trace, ask
         self.instead = instead
@@ -379,7 +373,13 @@ class Scene:
             self.plain_floor,
             Bound(bytes_bound, bytes_scope),
             reason="" if complete else STOPPED,
+            decided_by=self._decided_by(everywhere=bound_scope == bytes_scope == EVERY_LAYOUT),
+            model=self.tally.growth,
         )
+
+    def _decided_by(self, *, everywhere: bool) -> str:
+        deciders = () if everywhere else ("cp-sat", "tree")
+        return next((name for name in deciders if name in self.tally.deciders), "counting")
 
     def _plain(self) -> Proposal:
         """The best without a swizzle, whose size is known; where a swizzle took more than it may."""
@@ -396,6 +396,15 @@ class Scene:
         if scope == self.scope and (unknown_sizes or self._left_out or self._left_out_matrices):
             complete = False
         return Proposal(
-            None, "", 0, 0, Bound(self.floor, EVERY_LAYOUT), self.plain_floor,
-            Bound(self.tile.bytes, EVERY_LAYOUT), refuted=complete, reason=f"{reason} ({scope})",
-        )  # fmt: skip
+            None,
+            "",
+            0,
+            0,
+            Bound(self.floor, EVERY_LAYOUT),
+            self.plain_floor,
+            Bound(self.tile.bytes, EVERY_LAYOUT),
+            refuted=complete,
+            reason=f"{reason} ({scope})",
+            decided_by=self._decided_by(everywhere=False),
+            model=self.tally.growth,
+        )

@@ -1,36 +1,54 @@
 """The search over linearisations and swizzles, by rising bytes.
 
 Stage 1 (`layoutopt.search.reach_floor`) looks for the smallest layout under which every phase costs no more
-than its counting bound. Where no candidate reaches the bounds, stage 2 (`layoutopt.search.least_excess`)
-minimises the weighted excess over all of them. Where instructions come first, and excess may be left, the
-plainest formulas do.
+than its counting bound. Where no candidate reaches the bounds, stage 2 (`LeastExcess`) minimises the weighted
+excess over all of them: a search tree (`layoutopt.search.mask_tree`) is asked of every linearisation for less
+than the best so far, the most promising and the smallest in turn; the bound is what makes the questions easy.
+Where instructions come first, and excess may be left, the plainest formulas do. Where values are known only
+at run time, the conflict engine decides between the model's layout and plain ones (`over_values`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
-from layoutopt.ground.budget import OutOfTime
+from layoutopt.engine.case import Case
+from layoutopt.engine.run_time_values import ChoiceTrace
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import least_instructions
 from layoutopt.layout.layout import Layout
-from layoutopt.model.linearisations import least_operations, rotated, unpadded
+from layoutopt.model.linearisations import Linearisation, by_cost, least_operations, rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.swizzle_rules import rules, textbook
-from layoutopt.problems.answer import EVERY_LAYOUT
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Problem
 from layoutopt.search.fall_back import fall_back
-from layoutopt.search.least_excess import ALL_HAVE_CONFLICTS, NONE_KEEPS_TO_THEM, LeastExcess
+from layoutopt.search.mask_tree import least_excess
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Found, Instead, Scene
 
+ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
+NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
+# Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
+_TREE_STEPS: Final = (1 << 22, 1 << 26, 1 << 33)
+# After so many linearisations another answer is asked for, such as a table.
+_AT_FIRST: Final = 24
+# Layouts compared: at most so many, and so many that this many choices are counted in all.
+_MOST_PLAIN_LAYOUTS: Final = 1000
+_CHOICES_COUNTED: Final = 30_000_000
+_NEEDED_S: Final = 0.5  # for the first of them, without which there is no answer
+_NOT_ALL: Final = "over values, only plain layouts and swizzles of one shift were compared with the model's"
 _COST_OPEN: Final = "that no index of these families is cheaper is not proved"
 
 
@@ -56,13 +74,7 @@ def search(
     Raises:
         ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
     """
-    scene = Scene(problem, device, trace, ask, counted, instead)
-    proposal = _answer(scene)
-    everywhere = proposal.excess_bound.everywhere and proposal.bytes_bound.everywhere
-    decided_by = proposal.decided_by or "counting"
-    if not proposal.decided_by and scene.tally.deciders and not (everywhere and proposal.layout is not None):
-        decided_by = next(name for name in ("cp-sat", "tree") if name in scene.tally.deciders)
-    return replace(proposal, decided_by=decided_by, model=scene.tally.growth)
+    return _answer(Scene(problem, device, trace, ask, counted, instead))
 
 
 def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> Iterator[tuple[Layout, str]]:
@@ -174,3 +186,177 @@ def _plainest(scene: Scene) -> Proposal:
     if not found:
         return scene.none("out of time", scene.scope, False)
     return scene.proposal(min(found, key=lambda f: f.rank), scene.floor)
+
+
+# The least excess, where nothing reaches the floor ---------------------------------------------
+
+
+class LeastExcess:
+    """Stage 2: all linearisations under the best so far."""
+
+    def __init__(self, scene: Scene, stage1: ReachFloor) -> None:
+        self.scene, self.tally = scene, scene.tally
+        self.stage1 = stage1
+        self._trees = 0
+
+    def run(self) -> Proposal:
+        """The best layout found, and what is proved of it."""
+        known = [f for f in self.tally.unswizzled if self._serves(f)]
+        fitting = [f for f in known if self.scene.fits(f.candidate.span)]
+        # Where only swizzles serve: worse than every one of them, and no answer.
+        most = self.scene.floor if self.scene.conflict_free else self._most_excess()
+        nothing = replace(self.tally.unswizzled[0], excess=1 + most)
+        self.best = min(fitting, key=lambda f: f.rank, default=nothing)
+        left = self._in_turn()
+        first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])
+        if (answer := self._instead()) is not None:
+            return answer
+        left = first + left[_AT_FIRST:]
+        for steps in _TREE_STEPS:
+            left = self._by_tree(left, steps)
+        left = [candidate for candidate in left if self._may_be_better(candidate)]
+        self._go_on()
+        return self._proposal(left, nothing)
+
+    def _proposal(self, left: Sequence[Linearisation], nothing: Found) -> Proposal:
+        """The best as an answer; nobody knows whether one of those that are `left` is better."""
+        tally, scene = self.tally, self.scene
+        if tally.growth is not None:
+            tally.growth = structs.replace(tally.growth, trees=self._trees)
+        bound = self._known if left or not tally.exhausted else self.best.excess
+        spans = [reach for candidate in left for reach in scene.reaches(candidate)[:1]]
+        tally.undecided_span = min(spans, default=None) if tally.exhausted else scene.tile.elements
+        if self.best is nothing:
+            complete = tally.exhausted and not left
+            nowhere = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
+            return scene.none(nowhere if complete else "out of time", scene.scope, complete)
+        return scene.proposal(self.best, max(self._known, min(bound, self.best.excess)))
+
+    def _instead(self) -> Proposal | None:
+        """Another answer than the best so far, which may be larger than it may, with nothing proved of it."""
+        return self.scene.instead(self.scene.proposal(self.best, self.scene.floor))
+
+    def _in_turn(self) -> list[Linearisation]:
+        """Linearisations that a swizzle may lie over: the smallest in turn with the most promising.
+
+        None of them where there is no time to look at them; they then stay open.
+        """
+        if self.scene.field is None:
+            return []
+        if self.scene.budget.spent:
+            self.tally.exhausted = False
+            return []
+        promise = {f.candidate: f.excess for f in self.tally.unswizzled if self.scene.reaches(f.candidate)}
+        by_size = sorted(promise, key=_by_cost_then_digits)
+        by_promise = sorted(by_size, key=promise.__getitem__)
+        return list(dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair))
+
+    @property
+    def _known(self) -> int:
+        """Weighted excess that no layout of the families undercuts."""
+        return max(self.scene.floor, self.tally.refuted)
+
+    def _may_be_better(self, candidate: Linearisation) -> bool:
+        """Whether nothing that is known rules out that a swizzle over it is better than the best."""
+        smaller = self.scene.reaches(candidate)[0] < self.best.candidate.span
+        return self._known < self.best.excess or (self._known == self.best.excess and smaller)
+
+    def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
+        left, scene = [], self.scene
+        most = None if scene.limit is None else scene.limit // scene.tile.element_bytes
+        for candidate in candidates:
+            if not self._may_be_better(candidate):
+                continue
+            if scene.budget.spent:
+                left.append(candidate)
+                continue
+            self.tally.deciders.add("tree")
+            self._trees += steps == _TREE_STEPS[0]
+            scene.tell(self.best.excess, self.best.candidate.span, self._known, candidate.family)
+            phases = scene.phases(candidate)
+            below = self.best.excess, self.best.candidate.span
+            searched = least_excess(scene.question(candidate, phases, most, below), steps, scene.budget)
+            if searched.best is not None:
+                exact = replace(candidate, span=searched.best.used)
+                self._consider(scene.swizzled(exact, phases, searched.best.masks))
+            if not searched.complete:
+                left.append(candidate)
+        return left
+
+    def _serves(self, found: Found) -> bool:
+        return found.excess <= self.scene.floor or not self.scene.conflict_free
+
+    def _consider(self, found: Found) -> None:
+        if self._serves(found):
+            self.best = min(self.best, found, key=lambda f: f.rank)
+
+    def _go_on(self) -> None:
+        """Have stage 1 go on where it had had its share of the time."""
+        if self.tally.exhausted or self.scene.budget.spent or self.best.excess == self.scene.floor:
+            return
+        if (found := self.stage1.run()) is not None:
+            self._consider(found)
+
+    def _most_excess(self) -> int:
+        return sum(
+            int(s.weight.sum()) * s.elements.shape[1] * max(1, s.width_bytes // s.rule.bank_bytes)
+            for s in self.scene.sets
+        )
+
+
+def _by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
+    """A total order, so that the search does not depend on the order of a set."""
+    places = [(d.dim, d.divide, d.stride) for d in candidate.digits]
+    return (*by_cost(candidate), candidate.turn, candidate.interval, places)
+
+
+# Values known only at run time -----------------------------------------------------------------
+
+
+def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The best of the model's proposal and the plain layouts, by what the engine counts over values.
+
+    The excess over values is at least 0 and that of the other accesses at least what the model proved,
+    so their sum is a bound; a layout that meets it cannot be smaller than the model's bound on bytes.
+
+    Raises:
+        OutOfTime: counting the model's proposal takes longer than there is time.
+    """
+    if proposal.layout is None:
+        return proposal
+    bound = proposal.excess_bound.lower_bound
+    least_bytes = proposal.bytes_bound.lower_bound
+    needed = ask.budget.at_least(_NEEDED_S)
+    best = _judged(case, proposal, proposal.layout, proposal.family, needed)
+    plain = plain_layouts(case.lowered, case.device, case.certain, ask)
+    for layout, family in itertools.islice(plain, _most(case)):
+        if ask.budget.spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
+            break
+        if best.weighted_excess <= bound and case.size(case.table(case.as_elements(layout))) >= best.bytes:
+            continue
+        try:
+            judged = _judged(case, proposal, layout, family, ask.budget)
+        except OutOfTime:
+            break
+        best = min(best, judged, key=_key)
+    if best.weighted_excess > bound:
+        best = replace(best, bytes_bound=Bound(case.lowered.tile.bytes, EVERY_LAYOUT))
+    if ask.conflict_free and best.weighted_excess > 0:
+        return replace(best, layout=None, reason="no layout without excess over all values was found")
+    return replace(best, reason="" if best.complete else _NOT_ALL)
+
+
+def _most(case: Case) -> int:
+    work = sum(access.rows.size for access in case.accesses if isinstance(access, ChoiceTrace))
+    return max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
+
+
+def _judged(case: Case, proposal: Proposal, layout: Layout, family: str, budget: Budget) -> Proposal:
+    table = case.table(case.as_elements(layout))
+    excess = case.weighted_excess(case.count(table, budget))
+    return replace(proposal, layout=layout, family=family, bytes=case.size(table), weighted_excess=excess)
+
+
+def _key(proposal: Proposal) -> tuple[float, ...]:
+    flips = len(proposal.layout.swizzle) if proposal.layout is not None else 0
+    return EXCESS_FIRST.key(proposal.weighted_excess, proposal.bytes, flips)

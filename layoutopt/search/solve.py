@@ -24,9 +24,8 @@ from layoutopt.search import dictated, tables
 from layoutopt.search.free_lanes import solve_free
 from layoutopt.search.instructions import chooses_instructions, solve_instructions
 from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
-from layoutopt.search.run_time_values import over_values
 from layoutopt.search.sample import by_sample, is_large
-from layoutopt.search.search import search
+from layoutopt.search.search import over_values, search
 from layoutopt.search.verify import Answer, verified
 
 # Share of the work that the search over the families may use; proofs for every layout get the rest.
@@ -144,12 +143,7 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
 
 
 def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """Of the best layouts of several choices of families, the one of least estimated time.
-
-    Raises:
-        OutOfTime: the time was over before the first was there.
-        ProblemFileError: values are known only at run time, or one model decides.
-    """
+    """Of the best layouts of several choices of families, the one of least estimated time."""
     if any(access.any for access in problem.accesses):
         raise ProblemFileError(
             "layout.minimise", "time cannot come first where values are known only at run time"
@@ -168,12 +162,7 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
 
 
 def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The plainest formula, or the best layout of few families where that takes fewer instructions.
-
-    Raises:
-        OutOfTime: the time was over before the first was there.
-        ProblemFileError: values are known only at run time, or one model decides.
-    """
+    """The plainest formula, or the best layout of few families where that takes fewer instructions."""
     first = replace(ask, budget=ask.budget.portion(_ALL_SHARE))
     under = Under(problem, gpu, first.budget)
     plainest = under.solve(problem.layout, first)
@@ -245,9 +234,6 @@ def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
     Row-major and pads come first, then all families, then the other lists that have cheap index code: the
     first two are searched quickly and may win, and the search of all families may use up the time. A layout
     that the hardware dictates is searched once.
-
-    Raises:
-        OutOfTime: the time was over before the first was there.
     """
     layout = under.problem.layout
     lists = [layout.families]

@@ -23,7 +23,7 @@ MECHANISMS = {
     "instead": "import layoutopt.search.tables as m; m.instead = lambda *a, **k: None",
     "likely": "import layoutopt.search.reach_floor as m; m.likely = lambda *a, **k: iter(())",
     "mask_tree": (
-        "import layoutopt.search.least_excess as m; from layoutopt.search.mask_tree import Searched; "
+        "import layoutopt.search.search as m; from layoutopt.search.mask_tree import Searched; "
         "m.least_excess = lambda *a: Searched(None, complete=False)"
     ),
     "sample": "import layoutopt.search.solve as m; m.is_large = lambda case: False",

@@ -9,9 +9,9 @@ from oracle import toy
 from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Outcome
-from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import within_ceilings
+from layoutopt.model.phases import Phases
 from layoutopt.model.swizzle_rules import Field, Rules, rules, textbook
 from layoutopt.problems.types import Tile
 

@@ -13,7 +13,7 @@ from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression
-from layoutopt.model.linear_phases import phases_of
+from layoutopt.model.phases import phases_of
 from layoutopt.model.pitches import in_order, pitches_of, span_of
 from layoutopt.search import sample
 from layoutopt.search.fall_back import counted_together, fall_back

@@ -14,8 +14,8 @@ from layoutopt.engine.case import case_of
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.layout import Digit
-from layoutopt.model.linear_phases import Phases
 from layoutopt.model.linearisations import Linearisation
+from layoutopt.model.phases import Phases
 from layoutopt.model.swizzle_rules import Field, last_block, rules
 from layoutopt.search.mask_tree import Question, least_excess, within_ceilings
 from layoutopt.search.proposal import Ask
