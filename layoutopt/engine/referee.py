@@ -75,20 +75,13 @@ def rounded_count(total: float | np.number[Any]) -> int | float:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-@dataclass(frozen=True, slots=True)
-class Referee:
-    """The instructions that count, for those who propose one layout after another."""
-
-    lanes: Trace
-    device: Device
-
-    def excess(self, layout: Layout) -> int:
-        """The weighted excess, in units of `Trace.weight_unit`."""
-        table, total = layout.table().ravel(), 0
-        for access in self.lanes.accesses:
-            counts = CountedAccess(access, self.device).count(table)
-            total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
-        return total
+def excess_under(layout: Layout, lanes: Trace, device: Device) -> int:
+    """The weighted excess of a layout, in units of `Trace.weight_unit`."""
+    table, total = layout.table().ravel(), 0
+    for access in lanes.accesses:
+        counts = CountedAccess(access, device).count(table)
+        total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+    return total
 
 
 def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: int = 1) -> None:

@@ -251,10 +251,7 @@ class _Joint:
         answer = verified(case, proposal)
         reports = named_lanes(answer.result.accesses, self.problem, settled)
         shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
-        wavefronts, size = answer.wavefronts, proposal.bytes
-        cost = answer.result.proof.index_cost
-        rank = self.problem.layout.objective.key(wavefronts, size, cost.value if cost is not None else 0)
-        return _Found(shown, rank, proposal.complete)
+        return _Found(shown, answer.rank, proposal.complete)
 
     def _proposal(
         self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None

@@ -165,7 +165,7 @@ class ReachFloor:
         return Found(choice.candidate, choice.masks, self.scene.floor)
 
     def _holds(self, choice: Choice) -> bool:
-        return self.scene.engine.excess(self.scene.layout(self._found(choice))) == self.scene.floor
+        return self.scene.holds(self._found(choice))
 
     def _keep(self, known: Choice) -> None:
         """A layout that does: nothing larger is of use any more."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from layoutopt.accesses.alignment import base_alignment, blocks
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
-from layoutopt.engine.referee import Referee
+from layoutopt.engine.referee import excess_under
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime
@@ -144,13 +144,12 @@ class Scene:
         instead: Instead = lambda _: None,
     ) -> None:
         """Arguments are those of `layoutopt.search.search.search`."""
-        self.engine = Referee(counted or trace, device)
         self.problem, self.device, self.trace, self.ask = problem, device, trace, ask
-        self.instead = instead
+        self.instead, self.counted = instead, counted or trace
         self.tile, self.budget, self.conflict_free = problem.tile, ask.budget, ask.conflict_free
         self.limit = problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}
-        self.sets = phase_sets(counted or trace, self.tile, device, blocks(trace, self.tile))
+        self.sets = phase_sets(self.counted, self.tile, device, blocks(trace, self.tile))
         families = problem.layout.families or FAMILIES
         alignment = problem.layout.alignment_bytes
         needed = base_alignment(trace, device, swizzled=False)
@@ -320,6 +319,10 @@ class Scene:
         assert self.field is not None
         masks = shortened(candidate, self.field, self.tile, masks)
         return Found(candidate, masks, phases.excess(masks))
+
+    def holds(self, found: Found) -> bool:
+        """Whether the conflict engine confirms its excess."""
+        return excess_under(self.layout(found), self.counted, self.device) == found.excess
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""

@@ -351,13 +351,13 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
         if all_there or unknown:
             return result
         return msgspec.structs.replace(result, status=Status.UNKNOWN, reason=_WIDTHS_LEFT, decided_by=None)
-    least = min(found, key=_rank)
+    least = min(found, key=lambda answer: answer.rank)
     if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
         return least.result
     result = least.result
     reason = result.reason or _WIDTHS_LEFT
     proof = _of_all_widths(result.proof, proofs, all_there)
-    proof = msgspec.structs.replace(proof, bytes=Bound(least.elements_bytes, EVERY_LAYOUT))
+    proof = msgspec.structs.replace(proof, bytes=Bound(least.case.lowered.tile.bytes, EVERY_LAYOUT))
     return msgspec.structs.replace(
         result, status=Status.FEASIBLE, reason=reason, decided_by=None, proof=proof
     )
@@ -379,16 +379,10 @@ def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Pr
     )
 
 
-def _rank(answer: Answer) -> tuple[float, ...]:
-    size, proof, wavefronts = answer.result.bytes or 0, answer.result.proof, answer.wavefronts
-    cost = proof.index_cost.value if proof.index_cost else 0
-    return answer.objective.key(wavefronts, size, cost)
-
-
 def _decided(answer: Answer, least: Answer) -> bool:
     """Whether nothing with the widths of `answer` can be better than `least`."""
     result = answer.result
     if result.status is Status.OPTIMAL:
         return True
     saved = (result.weighted_excess or 0) - result.proof.objective.lower_bound
-    return answer.objective.excess_first and answer.wavefronts - saved > least.wavefronts
+    return answer.case.asked.layout.objective.excess_first and answer.wavefronts - saved > least.wavefronts

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from layoutopt.engine.case import Case
@@ -17,7 +18,6 @@ from layoutopt.index.index_code import MEASURE
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
-from layoutopt.problems.objective import Objective
 from layoutopt.proof.reasons import COUNTING
 from layoutopt.search.proposal import Proposal
 
@@ -26,19 +26,18 @@ _WEIGHTLESS: Final = "conflicts remain in accesses of weight 0, which are not pa
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A result that the conflict engine confirms.
+    """A result of a case that the conflict engine confirms; the weighted wavefronts of its layout, or 0."""
 
-    Attributes:
-        result: the result.
-        wavefronts: of its layout, weighted; 0 without one.
-        objective: what is minimised.
-        elements_bytes: of the elements, which no layout undercuts.
-    """
-
+    case: Case
     result: Result
-    wavefronts: float
-    objective: Objective
-    elements_bytes: int
+    wavefronts: float = 0
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sorting key of answers to one problem, which may have other lanes or widths."""
+        cost = self.result.proof.index_cost
+        objective = self.case.asked.layout.objective
+        return objective.key(self.wavefronts, self.result.bytes or 0, cost.value if cost is not None else 0)
 
 
 def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> Answer:
@@ -50,42 +49,40 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
     Raises:
         VerificationError: the layout does not hold the tile, or costs other than was promised.
     """
-    name, target, proof = case.asked.name, case.device.name, _proof(case, proposal)
-    layout, elements = proposal.layout, case.lowered.tile.bytes
-    decided_by = proposal.decided_by if proposal.complete else None
+    layout, complete = proposal.layout, proposal.complete
     if layout is None:
-        status = Status.INFEASIBLE if proposal.complete else Status.UNKNOWN
-        result = Result(
-            name, target, status, proof, proposal.reason, decided_by=decided_by, model=proposal.model
-        )
-        return Answer(result, 0, case.asked.layout.objective, elements)
+        status = Status.INFEASIBLE if complete else Status.UNKNOWN
+    else:
+        status = Status.OPTIMAL if complete else Status.FEASIBLE
+    result = Result(
+        case.asked.name,
+        case.device.name,
+        status,
+        _proof(case, proposal),
+        proposal.reason,
+        decided_by=proposal.decided_by if complete else None,
+        model=proposal.model,
+    )
+    if layout is None:
+        return Answer(case, result)
     shown = case.as_elements(layout)
     counts = _counts(case, shown, proposal)
     reports = case.described(case.reports(counts), case.table(shown))
     if conflict_free and any(report.excess for report in reports):
-        unknown = Result(name, target, Status.UNKNOWN, proof, _WEIGHTLESS)
-        return Answer(unknown, 0, case.asked.layout.objective, elements)
-    own = case.needed_alignment(layout, reports)
-    result = Result(
-        problem=name,
-        target=target,
-        status=Status.OPTIMAL if proposal.complete else Status.FEASIBLE,
-        proof=proof,
-        reason=proposal.reason,
+        return Answer(case, Result(result.problem, result.target, Status.UNKNOWN, result.proof, _WEIGHTLESS))
+    found = msgspec.structs.replace(
+        result,
         layout=shown,
         family=proposal.family,
         offset=to_text(element_expression(shown)),
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
-        alignment_bytes=max(proposal.alignment_bytes or 1, own),
+        alignment_bytes=max(proposal.alignment_bytes or 1, case.needed_alignment(layout, reports)),
         excess=rounded_count(sum(r.excess for r in reports)),
         weighted_excess=proposal.weighted_excess / case.lanes.weight_unit,
         accesses=reports,
-        decided_by=decided_by,
-        model=proposal.model,
     )
-    wavefronts = round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6)
-    return Answer(result, wavefronts, case.asked.layout.objective, elements)
+    return Answer(case, found, round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6))
 
 
 def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
