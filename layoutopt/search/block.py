@@ -38,7 +38,7 @@ from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
-from layoutopt.search.packing import Plan, least, pack, rounded_up
+from layoutopt.search.packing import least, pack, rounded_up
 from layoutopt.search.proposal import STOPPED, Ask, Progress
 from layoutopt.search.same_layout import within_room
 from layoutopt.search.scene import searched_families
@@ -103,12 +103,146 @@ def solve(
     ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
     if isinstance(problem, Problem):
         return solve_tile(problem, gpu, ask)
-    if problem.layout.objective.bytes_first:
-        return _of_fewest_bytes(problem, gpu, ask)
-    return _within_room(problem, gpu, ask)
+    tiles = _Tiles(problem, gpu)
+    return tiles.of_fewest_bytes(ask) if problem.layout.objective.bytes_first else tiles.within_room(ask)
+
+
+class _Tiles:
+    """The tiles of a block, what each may have, and what is made of one layout for each."""
+
+    def __init__(self, block: Block, gpu: Device) -> None:
+        self.block, self.gpu, self.units = block, gpu, units_of(block, gpu)
+        self.plan = plan_of(block, self.units)
+        self.elements = least(self.plan, [unit.elements_bytes for unit in self.units])
+        # What the layouts may take: what the file says, else what a block of the GPU has.
+        self.limit = within_room(block, gpu).layout.max_bytes
+
+    def within_room(self, ask: Ask) -> Arrangement:
+        asked, limit = self.block.layout.max_bytes, self.limit
+        if limit is not None and self.elements > limit:
+            most = f"layout.max_bytes is {limit}" if asked else f"a block of {self.block.target} has {limit}"
+            reason = f"the elements alone need {self.elements} bytes; {most} ({EVERY_LAYOUT})"
+            return self._without(Status.INFEASIBLE, reason, limit)
+        if asked is None:
+            # What fits without being told to has the stronger proof.
+            free = self._best(ask if limit is None else _part(ask, _UNBOUNDED_SHARE), None)
+            if limit is None or free.bytes is None or free.bytes <= limit:
+                return msgspec.structs.replace(free, max_bytes=limit)
+            self.units = units_of(self.block, self.gpu)
+        return self._best(ask, limit)
+
+    def of_fewest_bytes(self, ask: Ask) -> Arrangement:
+        """Of the layouts in the fewest bytes that all tiles fit into, those of least excess.
+
+        That is the bytes of the elements, where these are enough; else each tile's fewest.
+        """
+        block, limit = self.block, self.limit
+        if limit is not None and self.elements > limit:
+            return self._in_bytes(block.layout.max_bytes, ask)
+        found = self._in_bytes(self.elements, _part(ask, _ELEMENTS_SHARE))
+        if found.tiles or self.elements == limit:
+            return msgspec.structs.replace(found, max_bytes=limit)
+        share = 1 / (2 * len(self.units))
+        smallest = [_solved(block, ask, unit, share, unit.asked) for unit in self.units]
+        if any(result.layout is None for result in smallest):
+            return self._in_bytes(block.layout.max_bytes, ask)
+        sizes = [
+            unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
+            for unit, result in zip(self.units, smallest, strict=True)
+            if result.layout is not None
+        ]
+        total, _ = pack(self.plan, sizes, [result.alignment_bytes or 1 for result in smallest])
+        most = total if limit is None else min(total, limit)
+        found = msgspec.structs.replace(self._in_bytes(most, ask), max_bytes=limit)
+        proved = least(self.plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
+        if proved or found.status is not Status.OPTIMAL:
+            return found
+        return msgspec.structs.replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
+
+    def _in_bytes(self, most: int | None, ask: Ask) -> Arrangement:
+        """Least excess first, within so many bytes."""
+        layout = msgspec.structs.replace(self.block.layout, minimise="excess", max_bytes=most)
+        return _Tiles(msgspec.structs.replace(self.block, layout=layout), self.gpu).within_room(ask)
+
+    def _without(self, status: Status, reason: str, limit: int | None) -> Arrangement:
+        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(self.elements, EVERY_LAYOUT))
+        return Arrangement(self.block.name, self.gpu.name, status, proof, reason, max_bytes=limit)
+
+    def _best(self, ask: Ask, limit: int | None) -> Arrangement:
+        """The best combination that is found within so many bytes."""
+        units = self.units
+        choice = explore(units, self.plan, limit, partial(_solved, self.block, ask), ask.budget)
+        if choice.points is None or choice.found is None:
+            return self._nothing(choice.bound is None, ask.budget.spent, limit)
+        pairs = list(zip(units, choice.points, strict=True))
+        total, bases = pack(
+            self.plan,
+            [unit.bytes_at(p.sizes, p.alignment) for unit, p in pairs],
+            [p.alignment for p in choice.points],
+        )
+        # Whether no byte is lost to alignment or overlay.
+        tight = not self.plan.times and total == sum(unit.bytes_at(p.sizes, 1) for unit, p in pairs)
+        bound, size, complete = self._proved(choice, total, tight, limit)
+        placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(pairs))
+        for unit, part in zip(units, placed, strict=True):
+            _verify(unit, part)
+        return Arrangement(
+            problem=self.block.name,
+            target=self.gpu.name,
+            status=Status.OPTIMAL if complete else Status.FEASIBLE,
+            proof=_proof(units, choice.points, bound, size, complete and tight),
+            reason="" if complete else _open(units, choice.points),
+            tiles=placed,
+            bytes=total,
+            max_bytes=limit,
+            alignment_bytes=max(max(p.alignment, p.result.alignment_bytes or 1) for p in choice.points),
+            excess=sum(p.result.excess or 0 for p in choice.points),
+            weighted_excess=float(_excess(choice.points)),
+        )
+
+    def _nothing(self, infeasible: bool, out_of_time: bool, limit: int | None) -> Arrangement:
+        """No combination was found: why, tile by tile where a tile alone has no layout."""
+        fronts = [(unit.tiles[0].name, unit.front) for unit in self.units]
+        reasons = [
+            f"tile {name!r}: {front.reason}" for name, front in fronts if front.reason and not front.points
+        ]
+        if not reasons and infeasible:
+            scope = _scope(self.units, limit)
+            reasons = [f"no combination of layouts keeps to the constraints ({scope})"]
+        stopped = out_of_time or any(front.stuck for _, front in fronts)
+        reason = "; ".join(reasons) or ("out of time" if stopped else _WITHIN_WORDS)
+        return self._without(Status.INFEASIBLE if infeasible else Status.UNKNOWN, reason, limit)
+
+    def _proved(
+        self, choice: Choice, total: int, tight: bool, limit: int | None
+    ) -> tuple[Bound, Bound, bool]:
+        """What is proved of the weighted excess and of the bytes, and whether nothing is better."""
+        assert choice.points is not None
+        assert choice.found is not None
+        assert choice.bound is not None
+        units = self.units
+        excess, floor = _excess(choice.points), sum((unit.front.floor for unit in units), Fraction(0))
+        optimal = all(point.result.status is Status.OPTIMAL for point in choice.points)
+        if not self.block.layout.objective.counts_only:
+            least_bytes = Bound(self.elements, EVERY_LAYOUT)
+            return Bound(_number(min(floor, excess)), EVERY_LAYOUT), least_bytes, optimal and tight
+        value, promised = choice.found[0][0], choice.bound[0][0]
+        best = promised >= value
+        settled = all(unit.is_settled for unit in units)
+        # With the widths chosen, where the file leaves them open: the value is of wavefronts then.
+        least_excess = excess - max(value - promised, Fraction(0)) if settled or optimal else floor
+        least_excess = max(least_excess, Fraction(0))
+        size = min(choice.bound[1], total) if best else self.elements
+        scope = _scope(units, limit)
+        return (
+            Bound(_number(least_excess), EVERY_LAYOUT if least_excess <= floor else scope),
+            Bound(size, EVERY_LAYOUT if size == self.elements else scope),
+            best and size == total and (settled or optimal),
+        )
 
 
 def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Result:
+    """The answer to a problem of a unit of the block, in a share of the time left."""
 
     def tell(text: str) -> None:
         ask.progress(f"{unit.tiles[0].name}: {text}")
@@ -120,140 +254,8 @@ def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) 
         return solve_tile(problem, unit.case.device, mine)
 
 
-def _within_room(block: Block, gpu: Device, ask: Ask) -> Arrangement:
-    """The best layouts within the budget of the file, else within what a block of the GPU has."""
-    bounded = within_room(block, gpu)
-    units = units_of(block, gpu)
-    plan = plan_of(block, units)
-    asked, limit = block.layout.max_bytes, bounded.layout.max_bytes
-    elements = least(plan, [unit.elements_bytes for unit in units])
-    if limit is not None and elements > limit:
-        most = f"layout.max_bytes is {limit}" if asked else f"a block of {block.target} has {limit}"
-        reason = f"the elements alone need {elements} bytes; {most} ({EVERY_LAYOUT})"
-        nothing = Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT))
-        return Arrangement(block.name, gpu.name, Status.INFEASIBLE, nothing, reason, max_bytes=limit)
-
-    def best(whole: Block, units: Sequence[Unit], ask: Ask) -> Arrangement:
-        choice = explore(units, plan, whole.layout.max_bytes, partial(_solved, whole, ask), ask.budget)
-        return _arrangement(whole, gpu, units, plan, choice, elements, ask.budget.spent)
-
-    if asked is None:
-        # What fits without being told to has the stronger proof.
-        free = best(block, units, ask if limit is None else _part(ask, _UNBOUNDED_SHARE))
-        if limit is None or free.bytes is None or free.bytes <= limit:
-            return msgspec.structs.replace(free, max_bytes=limit)
-        units = units_of(block, gpu)
-    return best(bounded, units, ask)
-
-
-def _of_fewest_bytes(block: Block, gpu: Device, ask: Ask) -> Arrangement:
-    """Of the layouts in the fewest bytes that all tiles fit into, those of least excess.
-
-    That is the bytes of the elements, where these are enough; else each tile's fewest.
-    """
-    bounded = within_room(block, gpu)
-    units, limit = units_of(block, gpu), bounded.layout.max_bytes
-    plan = plan_of(block, units)
-    elements = least(plan, [unit.elements_bytes for unit in units])
-    if limit is not None and elements > limit:
-        return _within_room(_in_bytes(block, block.layout.max_bytes), gpu, ask)
-    found = _within_room(_in_bytes(block, elements), gpu, _part(ask, _ELEMENTS_SHARE))
-    if found.tiles or elements == limit:
-        return msgspec.structs.replace(found, max_bytes=limit)
-    smallest = [_solved(block, ask, unit, 1 / (2 * len(units)), unit.asked) for unit in units]
-    if any(result.layout is None for result in smallest):
-        return _within_room(_in_bytes(block, block.layout.max_bytes), gpu, ask)
-    sizes = [
-        unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
-        for unit, result in zip(units, smallest, strict=True)
-        if result.layout is not None
-    ]
-    total, _ = pack(plan, sizes, [result.alignment_bytes or 1 for result in smallest])
-    most = total if limit is None else min(total, limit)
-    found = msgspec.structs.replace(_within_room(_in_bytes(block, most), gpu, ask), max_bytes=limit)
-    proved = least(plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
-    if proved or found.status is not Status.OPTIMAL:
-        return found
-    return msgspec.structs.replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
-
-
 def _part(ask: Ask, share: float) -> Ask:
     return replace(ask, budget=ask.budget.part(share))
-
-
-def _in_bytes(block: Block, most: int | None) -> Block:
-    layout = msgspec.structs.replace(block.layout, minimise="excess", max_bytes=most)
-    return msgspec.structs.replace(block, layout=layout)
-
-
-def _arrangement(
-    block: Block,
-    gpu: Device,
-    units: Sequence[Unit],
-    plan: Plan,
-    choice: Choice,
-    elements: int,
-    out_of_time: bool,
-) -> Arrangement:
-    limit = block.layout.max_bytes
-    if choice.points is None or choice.found is None:
-        return _nothing(block, gpu, units, choice.bound is None, elements, out_of_time)
-    points = choice.points
-    total, bases = pack(
-        plan,
-        [unit.bytes_at(p.sizes, p.alignment) for unit, p in zip(units, points, strict=True)],
-        [p.alignment for p in points],
-    )
-    tight = not plan.times and total == sum(
-        unit.bytes_at(p.sizes, 1) for unit, p in zip(units, points, strict=True)
-    )
-    bound, size, complete = _proved(block, units, choice, total, elements, tight)
-    placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(zip(units, points, strict=True)))
-    for unit, part in zip(units, placed, strict=True):
-        _verify(unit, part)
-    return Arrangement(
-        problem=block.name,
-        target=gpu.name,
-        status=Status.OPTIMAL if complete else Status.FEASIBLE,
-        proof=_proof(units, points, bound, size, complete and tight),
-        reason="" if complete else _open(units, points),
-        tiles=placed,
-        bytes=total,
-        max_bytes=limit,
-        alignment_bytes=max(max(p.alignment, p.result.alignment_bytes or 1) for p in points),
-        excess=sum(p.result.excess or 0 for p in points),
-        weighted_excess=float(_excess(points)),
-    )
-
-
-def _proved(
-    block: Block, units: Sequence[Unit], choice: Choice, total: int, elements: int, tight: bool
-) -> tuple[Bound, Bound, bool]:
-    """What is proved of the weighted excess and of the bytes, and whether nothing is better.
-
-    `tight` says that no byte is lost to alignment or overlay.
-    """
-    assert choice.points is not None
-    assert choice.found is not None
-    assert choice.bound is not None
-    excess, floor = _excess(choice.points), sum((unit.front.floor for unit in units), Fraction(0))
-    optimal = all(point.result.status is Status.OPTIMAL for point in choice.points)
-    if not block.layout.objective.counts_only:
-        least_bytes = Bound(elements, EVERY_LAYOUT)
-        return Bound(_number(min(floor, excess)), EVERY_LAYOUT), least_bytes, optimal and tight
-    value, promised = choice.found[0][0], choice.bound[0][0]
-    best = promised >= value
-    settled = all(unit.is_settled for unit in units)
-    # With the widths chosen, where the file leaves them open: the value is of wavefronts then.
-    least_excess = excess - max(value - promised, Fraction(0)) if settled or optimal else floor
-    least_excess = max(least_excess, Fraction(0))
-    size = min(choice.bound[1], total) if best else elements
-    scope = _scope(units, block.layout.max_bytes)
-    return (
-        Bound(_number(least_excess), EVERY_LAYOUT if least_excess <= floor else scope),
-        Bound(size, EVERY_LAYOUT if size == elements else scope),
-        best and size == total and (settled or optimal),
-    )
 
 
 def _excess(points: Sequence[Point]) -> Fraction:
@@ -284,34 +286,6 @@ def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
     bases = tuple(place.base_bytes for place in places)
     names = tuple(tile.name for tile in unit.tiles)
     return PlacedTile(names, base, unit.stages, whole, point.result, bases, tuple(places))
-
-
-def _nothing(
-    block: Block,
-    gpu: Device,
-    units: Sequence[Unit],
-    infeasible: bool,
-    elements: int,
-    out_of_time: bool,
-) -> Arrangement:
-    """No combination was found: why, tile by tile where a tile alone has no layout."""
-    limit = block.layout.max_bytes
-    reasons = [
-        f"tile {unit.tiles[0].name!r}: {unit.front.reason}"
-        for unit in units
-        if unit.front.reason and not unit.front.points
-    ]
-    if not reasons and infeasible:
-        reasons = [f"no combination of layouts keeps to the constraints ({_scope(units, limit)})"]
-    stopped = out_of_time or any(unit.front.stuck for unit in units)
-    return Arrangement(
-        block.name,
-        gpu.name,
-        Status.INFEASIBLE if infeasible else Status.UNKNOWN,
-        Proof(Bound(0, EVERY_LAYOUT), Bound(elements, EVERY_LAYOUT)),
-        "; ".join(reasons) or ("out of time" if stopped else _WITHIN_WORDS),
-        max_bytes=limit,
-    )
 
 
 def _scope(units: Sequence[Unit], limit: int | None) -> str:
