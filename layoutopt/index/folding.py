@@ -111,7 +111,7 @@ def _masked(node: Op) -> Node:
         case (_, Const(0)):
             return Const(0)
         case (Op("+", (part, Const(c))), Const(mask)) if mask > 0:
-            unit, low = _unit(part), c % _above(mask)
+            unit, low = _unit(part), c % (1 << mask.bit_length())
             if mask < unit:
                 return Const(c & mask)
             if not low or (low < unit and not low & mask):
@@ -141,11 +141,6 @@ def _unit(node: Node) -> int:
         case Op("<<", (_, Const(by))):
             return 1 << by
     return 1
-
-
-def _above(mask: int) -> int:
-    """The power of two above all bits of a mask: what is a multiple of it changes none of them."""
-    return 1 << mask.bit_length()
 
 
 def _sum(node: Op) -> Node:

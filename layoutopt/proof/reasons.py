@@ -252,13 +252,9 @@ def every_layout(
     tile: Tile,
     device: Device,
     trace: Trace,
+    search: Search,
     *,
     enough: int | None,
-    budget: Budget,
-    workers: int = 1,
-    briefly: bool = False,
-    max_bytes: int | None = None,
-    hint: IntArray | None = None,
     progress: Callable[[int, str], None] = lambda bound, doing: None,
 ) -> EveryLayout:
     """Bound the excess of every layout.
@@ -267,22 +263,20 @@ def every_layout(
         tile: the tile.
         device: whose rules.
         trace: the accesses.
+        search: how far to look.
         enough: an excess that some layout has: a bound that reaches it ends the search. None to
             look for the best assignment whatever the bound.
-        budget: the time there is.
-        workers: as for `Search`; `briefly`, `max_bytes` and `hint` likewise.
         progress: told the bound so far and what is asked next.
 
     Raises:
         VerificationError: a reason was found that does not hold; nothing is returned.
     """
     large = sum(access.element.size for access in trace.accesses) > _QUICK
-    if large and budget.spent:
+    if large and search.budget.spent:
         return EveryLayout(0, "", None)
     subject = subject_of(tile, device, trace)
-    search = Search(budget, workers, briefly, max_bytes, hint)
     bound, evidence, free = 0, "", None
-    for reason in budget.while_left(REASONS) if large else REASONS:
+    for reason in search.budget.while_left(REASONS) if large else REASONS:
         if enough is not None and bound >= enough:
             break
         progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")

@@ -165,7 +165,7 @@ class _Tree:
     def run(self) -> None:
         """Search it all: `best`."""
         self._drop_certain()
-        everybody = self._everybody()[None]
+        everybody = self._lanes(np.ones_like(self.words))[None]
         self.banks = self.high - self.low  # log2
         taken = np.zeros(len(self.words), np.int64)
         rows = self._rows()
@@ -182,9 +182,6 @@ class _Tree:
         self.low, self.high = self.low[binding], self.high[binding]
 
     # Tables -----------------------------------------------------------------------------------
-
-    def _everybody(self) -> Lanes:
-        return self._lanes(np.ones_like(self.words))
 
     def _lanes(self, bits: IntArray) -> Lanes:
         """The lanes with a word and a bit set, shape (phases,)."""

@@ -15,9 +15,6 @@ from layoutopt.problems.answer import METHODS, Bound, Method, ModelGrowth
 Progress = Callable[[str], None]
 
 
-def _silent(_: str) -> None: ...
-
-
 MAX_WORKERS: Final = 1024
 STOPPED: Final = "stopped before the proof was complete"
 
@@ -72,7 +69,7 @@ class Ask:
     budget: Budget = field(default_factory=Budget)
     conflict_free: bool = False
     workers: int = 1
-    progress: Progress = _silent
+    progress: Progress = lambda _: None
     method: Method = "auto"
     every_layout: bool = True
     indexed: bool = True

@@ -209,7 +209,8 @@ class LeastExcess:
         self.best = min(fitting, key=lambda f: f.rank, default=nothing)
         left = self._in_turn()
         first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])
-        if (answer := self._instead()) is not None:
+        # Of the best so far, which may be too large, nothing is proved.
+        if (answer := self.scene.instead(self.scene.proposal(self.best, self.scene.floor))) is not None:
             return answer
         left = first + left[_AT_FIRST:]
         for steps in _TREE_STEPS:
@@ -231,10 +232,6 @@ class LeastExcess:
             nowhere = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
             return scene.none(nowhere if complete else "out of time", scene.scope, complete)
         return scene.proposal(self.best, max(self._known, min(bound, self.best.excess)))
-
-    def _instead(self) -> Proposal | None:
-        """Another answer than the best so far, which may be larger than it may, with nothing proved of it."""
-        return self.scene.instead(self.scene.proposal(self.best, self.scene.floor))
 
     def _in_turn(self) -> list[Linearisation]:
         """Linearisations that a swizzle may lie over: the smallest in turn with the most promising.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -132,8 +132,8 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
             # The widest, which come first, have more; what one leaves is for those that follow.
             share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
             mine = ask if share == 1 else replace(ask, budget=ask.budget.portion(share))
-            proposal = source_of(case)(case, mine)
-            proposal = improved(case, proposal, mine)
+            propose = dictated.propose if case.lowered.is_dictated else formulas
+            proposal = improved(case, propose(case, mine), mine)
             answers.append(verified(case, proposal, conflict_free=ask.conflict_free))
     except OutOfTime:
         if not answers:
@@ -223,9 +223,11 @@ class Under:
 
     def estimated(self, result: Result) -> Result:
         """The result with the estimated time of its layout, if it has one."""
-        if self._case is None or result.layout is None:
-            return with_estimate(self.problem, result, self.gpu)
-        return estimated(self._case, result)
+        if result.layout is None or any(access.any for access in self.problem.accesses):
+            return result
+        widths = chosen_widths(self.problem, result)
+        case = self._case or case_of(assigned(self.problem, result), self.gpu, widths)
+        return estimated(case, result)
 
 
 def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
@@ -261,15 +263,8 @@ def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
             return
 
 
-def with_estimate(problem: Problem, result: Result, gpu: Device) -> Result:
-    """The result with the estimated time of its layout, where it has one and no lane chooses at run time."""
-    if result.layout is None or any(access.any for access in problem.accesses):
-        return result
-    return estimated(case_of(assigned(problem, result), gpu, chosen_widths(problem, result)), result)
-
-
 def estimated(case: Case, result: Result) -> Result:
-    """The same for a result of one case that has a layout, where its time can be estimated."""
+    """The result of a case, which has a layout, with its time, where that can be estimated."""
     assert result.layout is not None
     if why_no_estimate(case) is not None:
         return result
@@ -290,11 +285,6 @@ def check_solvable(case: Case) -> None:
         )
     if not case.asked.is_dictated and not any(access.active.any() for access in case.lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
-
-
-def source_of(case: Case) -> Callable[[Case, Ask], Proposal]:
-    """Who proposes: the hardware, where it dictates the layout, or the search over formulas."""
-    return dictated.propose if case.lowered.is_dictated else formulas
 
 
 def formulas(case: Case, ask: Ask) -> Proposal:

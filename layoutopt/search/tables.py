@@ -18,7 +18,7 @@ from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_by
 from layoutopt.model.space import stride_multiple
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
-from layoutopt.proof.reasons import EveryLayout, every_layout
+from layoutopt.proof.reasons import EveryLayout, Search, every_layout
 from layoutopt.search.proposal import STOPPED, Ask, Proposal, standing
 from layoutopt.search.search import search
 
@@ -95,16 +95,13 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask, *, bounds: bool = True
     start = _best_formula(case, proposal, ask) if asked else _as_assignment(proposal, tile.bytes)
     found = [start] if start is not None and (most is None or (start.bytes or 0) <= most) else []
     if bounds and not bytes_first and (start is None or start.excess != least):
+        briefly = limits.families is not None and not asked
         general = every_layout(
             tile,
             case.device,
             case.lanes,
+            Search(ask.budget, ask.workers, briefly, most, _hint(case, start, ask)),
             enough=start.excess if start is not None else 1 if ask.conflict_free else None,
-            budget=ask.budget,
-            workers=ask.workers,
-            briefly=limits.families is not None and not asked,
-            max_bytes=most,
-            hint=_hint(case, start, ask),
             progress=_telling(case, start, ask),
         )
         proposal = _bounded(case, proposal, general, ask)

@@ -133,7 +133,7 @@ class Relaxations:
         result = solve(smaller, target=self.case.device, budget=part, conflict_free=True)
         if result.has_layout or result.proof.excess.lower_bound:
             return result.has_layout
-        general = every_layout(smaller.tile, self.case.device, lanes, enough=1, budget=part)
+        general = every_layout(smaller.tile, self.case.device, lanes, Search(part), enough=1)
         if general.bound:
             return False
         return True if general.free is not None and general.free.excess == 0 else None

@@ -175,7 +175,7 @@ def test_cliques_that_share_no_phase_add_up():
     problem, gpu = overlapping_windows(3)
     found = on_board(problem, gpu)
     assert (find_clique(found).excess, find_packing(found, Budget()).excess) == (1, 3)
-    general = every_layout(problem.tile, gpu, trace(problem, gpu), enough=3, budget=Budget())
+    general = every_layout(problem.tile, gpu, trace(problem, gpu), Search(Budget()), enough=3)
     assert (general.bound, general.evidence) == (3, PACKING.evidence)
 
 

@@ -19,7 +19,7 @@ from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import EVERY_LAYOUT, Status
-from layoutopt.proof.reasons import every_layout
+from layoutopt.proof.reasons import Search, every_layout
 
 LANES, WIDTHS = 4, (1, 2, 4, 8, 16)
 
@@ -92,7 +92,7 @@ def agrees(seed):
     every = [(excess(t, accesses, banks), max(t) + size) for t in placements(*plain, banks)]
     gpu, problem = toy(banks), from_data(data)
     least = min((e for e, _ in every), default=None)
-    general = every_layout(problem.tile, gpu, trace(problem, gpu), enough=None, budget=Budget(None))
+    general = every_layout(problem.tile, gpu, trace(problem, gpu), Search(Budget()), enough=None)
     assert least is None or general.bound <= least, data
     if general.free is not None and general.free.table is not None:
         assert excess(general.free.table.ravel().tolist(), accesses, banks) == general.free.excess

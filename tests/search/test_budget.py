@@ -28,7 +28,7 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
-from layoutopt.proof.reasons import every_layout
+from layoutopt.proof.reasons import Search, every_layout
 from layoutopt.search.proposal import Ask
 from layoutopt.search.search import search
 from layoutopt.search.solve import solve, solve_cases
@@ -322,8 +322,8 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
         asking.tile,
         GPU,
         trace(asking, GPU),
+        Search(Budget(0)),
         enough=None,
-        budget=Budget(0),
         progress=lambda *line: told.append(line),
     )
     assert bool(told) is asked
