@@ -31,7 +31,7 @@ from layoutopt.model.cp_sat import Model
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement import EFFORT, free_assignment
 from layoutopt.problems.types import Tile
-from layoutopt.search.lanes import Digits
+from layoutopt.search.lanes import Digits, Given
 
 MAX_ENTRIES: Final = 2048  # of a table
 # The solver's deterministic time for the lanes of one warp, and for a table; how many instructions of a warp
@@ -60,44 +60,43 @@ def _as_one_phase(rule: PhaseRule, lanes: int) -> PhaseRule:
     return replace(rule, phases=(tuple(range(lanes)),), merges_pairs=False)
 
 
-def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool, budget: Budget) -> Assignment:
+def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignment:
     """The assignment of the fewest wavefronts that is found.
 
     Args:
         choices: of the access under the layout.
         known: the best whose segments keep to neighbours.
         tables: whether the places may be looked up.
-        budget: the time there is.
     """
     given, work = choices.given, choices.work
     warp = given.device.lanes
     if not work.keeps_to_warps(warp):
         return known
     together = replace(choices, given=replace(given, device=whole_warps(given.device, given.lanes.operation)))
-    base = together.best(budget)
+    base = together.best()
     found: list[Assignment] = [known, base]
     if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
-        found.append(replace(choices, mixed=True).best(budget))
+        found.append(replace(choices, mixed=True).best())
     least = together.wavefronts(base)
     best = min(found, key=choices.wavefronts)
     if not tables or choices.wavefronts(best) <= least:
         return best
-    by_table = (a for start in dict.fromkeys((base, known)) for a in _by_tables(choices, start, budget))
-    for assignment in budget.while_left(by_table):
+    by_table = (a for start in dict.fromkeys((base, known)) for a in _by_tables(choices, start))
+    for assignment in given.budget.while_left(by_table):
         best = min(best, assignment, key=choices.wavefronts)
         if choices.wavefronts(best) <= least:
             break
     return best
 
 
-def _by_tables(choices: Digits, start: Assignment, budget: Budget) -> Iterator[Assignment]:
+def _by_tables(choices: Digits, start: Assignment) -> Iterator[Assignment]:
     work, given = choices.work, choices.given
     lanes, rule = choices.under(start), given.device.rule(given.lanes.operation)
     groups = _groups(given.table[lanes.element], lanes, rule).reshape(work.rounds, work.steps, -1)
     pieces = groups[:, :, work.first : work.first + work.threads].transpose(0, 2, 1)
     cycles = _cycles(work, given.device.lanes)
     for cycle in cycles:
-        node = _table(work, rule, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1], budget)
+        node = _table(work, given, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1])
         if node is not None:
             yield replace(start, place=node)
 
@@ -119,19 +118,17 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def _table(
-    work: Work, rule: PhaseRule, pieces: IntArray, cycle: int, anyhow: bool, budget: Budget
-) -> Node | None:
+def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool) -> Node | None:
     """Places that come again after so many threads; None where none are found.
 
     Args:
         work: what the access covers.
-        rule: how it is served.
+        given: the access.
         pieces: groups of banks, -1 for none, shape (rounds * threads that take part, steps).
         cycle: entries of the table.
         anyhow: whether more conflicts than must be are better than nothing.
-        budget: the time there is.
     """
+    rule, budget = given.device.rule(given.lanes.operation), given.budget
     threads, phases, left = work.threads, _phase_of_lanes(rule), _TABLE_EFFORT
     slot = np.arange(cycle)
     lane, place = (work.first + slot % threads) % len(phases), slot % threads

@@ -343,7 +343,11 @@ def under_table(
     for one in free:
         direct = is_direct_load(problem.accesses[one.number].op)
         idle = None if direct else with_idle(one, gpu)
-        each = [(*_best(problem, other, gpu, table, budget), other) for other in (one, idle) if other]
+        each = [
+            (*_best(problem, other, Given(other.lanes, table, gpu, budget)), other)
+            for other in (one, idle)
+            if other
+        ]
         _, found[one.number], taken = min(each, key=lambda best: best[0])
         chosen.append(taken)
     settled = settled_with(problem, found, chosen)
@@ -353,37 +357,32 @@ def under_table(
         if access.values is not None:
             own = steps.get(k)
             loops = list(accesses[k].loops)[::-1] if k not in steps else [own] if own else []
-            accesses[k] = _reordered(settled, accesses[k], loops, gpu, table, budget)
+            lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu, budget)
+            given = Given(lanes.accesses[0], table, gpu, budget)
+            accesses[k] = _reordered(settled, accesses[k], loops, given)
     return msgspec.structs.replace(settled, accesses=tuple(accesses))
 
 
-def _best(
-    problem: Problem, free: FreeAccess, gpu: Device, table: IntArray, budget: Budget
-) -> tuple[int, Assignment]:
+def _best(problem: Problem, free: FreeAccess, given: Given) -> tuple[int, Assignment]:
     """The fewest wavefronts that are found, and the assignment."""
-    choices = Digits(Given(free.lanes, table, gpu), free.work, problem.tile.shape)
+    choices = Digits(given, free.work, problem.tile.shape)
     if is_direct_load(problem.accesses[free.number].op):
         found = as_written(choices) or free.work.natural
     else:
-        found = choices.best(budget)
-        if choices.given.excess(choices.under(found)) and can_deal(gpu, free.lanes.operation):
+        found = choices.best()
+        if given.excess(choices.under(found)) and can_deal(given.device, free.lanes.operation):
             # Where instructions come first, none of them is to look anything up.
-            tables = problem.layout.objective.counts_only
-            found = dealt_lanes(choices, found, tables=tables, budget=budget)
+            found = dealt_lanes(choices, found, tables=problem.layout.objective.counts_only)
     return choices.wavefronts(found), found
 
 
-def _reordered(
-    problem: Problem, access: Access, loops: Sequence[str], gpu: Device, table: IntArray, budget: Budget
-) -> Access:
-    lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), gpu, budget).accesses[0]
-    given = Given(lanes, table, gpu)
+def _reordered(problem: Problem, access: Access, loops: Sequence[str], given: Given) -> Access:
     turned = [loop for loop in loops if access.loops[loop] > 1]
-    found = [(*best_turn(given, access.loops, loop, budget), loop) for loop in turned]
+    found = [(*best_turn(given, access.loops, loop), loop) for loop in turned]
     if not found:
         return access
     _, turn, loop = min(found, key=lambda one: one[0])
-    return reordered(access, loop, turn, problem, gpu.lanes)
+    return reordered(access, loop, turn, problem, given.device.lanes)
 
 
 def _weighted(access: Access, factor: Fraction) -> Access:

@@ -47,11 +47,13 @@ class Given:
         lanes: of the access as the file has it.
         table: byte offsets by row-major index, int64.
         device: whose rules.
+        budget: the time there is.
     """
 
     lanes: LaneTrace
     table: IntArray
     device: Device
+    budget: Budget
 
     def counts(self, lanes: LaneTrace) -> Counts:
         """Of all instructions of the access with other lanes."""
@@ -132,7 +134,7 @@ class Digits:
         """The lanes of the access."""
         return lanes_under(self.work, self.completed(chosen), self.given.lanes, self.shape)
 
-    def best(self, budget: Budget) -> Assignment:
+    def best(self) -> Assignment:
         """The assignment of the least excess that is found.
 
         Its decided lanes have no excess; where none is good enough, ever more of it.
@@ -140,9 +142,9 @@ class Digits:
         given = self.given
         phases = len(given.lanes.element) * len(given.device.rule(given.lanes.operation).phases)
         best, allowed = (given.excess(self.under(Assignment(()))), Assignment(())), 0
-        while best[0] > allowed * phases and not budget.spent:
+        while best[0] > allowed * phases and not given.budget.spent:
             whole = itertools.islice(self._grown(allowed), _MOST_COUNTED)
-            for chosen in budget.while_left(whole):
+            for chosen in given.budget.while_left(whole):
                 best = min(best, (given.excess(self.under(chosen)), chosen), key=lambda found: found[0])
                 if best[0] <= allowed * phases:
                     break
@@ -253,11 +255,11 @@ def turns(trips: int, lanes: int) -> Iterator[Turn]:
     yield from (Turn(trips, divide, shift) for divide in divides for shift in range(1, min(trips, 9)))
 
 
-def best_turn(given: Given, loops: dict[str, int], loop: str, budget: Budget) -> tuple[int, Turn]:
+def best_turn(given: Given, loops: dict[str, int], loop: str) -> tuple[int, Turn]:
     """The order of a loop of least excess, over all instructions of the access, and that excess."""
     every = turns(loops[loop], given.device.lanes)
     best = (given.excess(given.lanes), next(every))
-    for turn in budget.while_left(every):
+    for turn in given.budget.while_left(every):
         if best[0] == 0:
             break
         best = min(best, (given.excess(_turned(given, loops, loop, turn)), turn), key=lambda found: found[0])
