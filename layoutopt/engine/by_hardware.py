@@ -56,7 +56,6 @@ def check_direct_loads(lanes: Trace, table: IntArray) -> None:
     """Check that lanes of AMD's direct loads write side by side, from the base that their wave gives.
 
     Args:
-        lanes: the accesses.
         table: byte offsets by row-major index.
 
     Raises:
@@ -280,7 +279,6 @@ def _fields(operands: IntArray, size: int, mode: Mode, major: str) -> tuple[int,
     Args:
         operands: byte offsets before the swizzle, shape (instructions, rows, elements of K).
         size: of an element, in bytes.
-        mode: of the engine.
         major: "K" or "MN".
     """
     span = mode.span_bytes or 0

@@ -77,7 +77,6 @@ class Case:
         problem: the same with one width for each access; its elements may share bytes.
         lowered: the same over whole bytes, with vectors along the last dimension: what layouts are sought and
             counted for.
-        device: whose rules apply.
         lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
             for each value.
         accesses: the same, each able to count; where lanes choose, over all their values.
@@ -147,9 +146,6 @@ class Case:
 
     def index_code(self, layout: Layout | Node) -> tuple[IndexCode, ...]:
         """How each access of `lowered` computes its addresses, and in how many instructions.
-
-        Args:
-            layout: as for `table`.
 
         Raises:
             ExpressionError: the formula cannot be evaluated.

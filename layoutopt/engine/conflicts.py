@@ -76,7 +76,6 @@ def count_wavefronts(
             negative, a multiple of the access width. Ignored where inactive.
         active: bool, same shape.
         operation: the instruction, the same for all rows.
-        device: whose rules to apply.
 
     Raises:
         ProblemFileError: the device has no published rule for the operation.

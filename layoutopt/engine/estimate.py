@@ -167,7 +167,6 @@ def estimate(case: Case, layout: Layout | Node, counts: Sequence[Counts]) -> Est
 
     Args:
         case: no lanes of which choose at run time.
-        layout: as for `Case.table`.
         counts: those of the layout, from `Case.count`.
 
     Raises:
@@ -193,7 +192,6 @@ def terms(case: Case, table: IntArray, counts: Sequence[Counts], code: Sequence[
     """What the estimate counts.
 
     Args:
-        case: the accesses.
         table: byte offsets by row-major index.
         counts: of every warp instruction, from `Case.count`.
         code: the index code, from `Case.index_code`.

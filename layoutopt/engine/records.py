@@ -74,7 +74,6 @@ def count_lines(read: Callable[[int], bytes], device: Device) -> Iterator[tuple[
 
     Args:
         read: returns at most so many bytes, none at the end, as a binary file's `read`.
-        device: whose rules to apply.
 
     Raises:
         ProblemFileError: a record is wrong; `field` is its line and field, such as
@@ -98,7 +97,6 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
         path: the file; int64, shape (instructions, lanes), -1 for an inactive lane.
         op: the instruction, the same for all.
         width_bytes: bytes at each lane's address, where `op` does not say it.
-        device: whose rules to apply.
 
     Raises:
         ProblemFileError: the op, the array's type or shape, or an address is wrong.

@@ -26,8 +26,6 @@ class CountedAccess:
     """One access, able to count a table and to report the counts.
 
     Attributes:
-        lanes: what it touches.
-        device: whose rules apply.
         any_is: "worst" or "uniform" where lanes choose; None where its elements are known.
     """
 
@@ -89,7 +87,6 @@ def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: in
 
     Args:
         table: byte offsets by row-major index, int64, shape (elements,).
-        element_bytes: bytes of an element.
         lanes: the accesses; every element that a lane may choose where lanes choose.
         alignment: of every element, in bytes.
 

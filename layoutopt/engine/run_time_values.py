@@ -77,7 +77,6 @@ class ChoiceTrace(CountedAccess):
 
         Args:
             table: int64, shape (elements,): byte offset of every element.
-            budget: the time there is; None for no limit.
 
         Raises:
             OutOfTime: the time was over before the end.
@@ -102,10 +101,7 @@ def choices(
     """The accesses of `problem` whose lanes choose, by name.
 
     Args:
-        problem: the problem.
         looped: the trace of `layoutopt.accesses.lower.with_loops(problem)`.
-        device: its device.
-        budget: the time there is; None for no limit.
 
     Raises:
         OutOfTime: the time was over before the end.

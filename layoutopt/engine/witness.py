@@ -69,9 +69,6 @@ def witness(
 
     Args:
         address: byte address of each lane.
-        active: whether the lane takes part.
-        operation: the instruction.
-        device: whose rules to apply.
     """
     return tuple(map(_busiest, serve(address, active, operation, device)))
 

@@ -74,7 +74,6 @@ class FormSearch:
     """The forms of one access.
 
     Args:
-        access: the access.
         env: `tid`, `lane`, `warp` and the loop variables, int64, that broadcast to (iterations, threads).
         active: which threads take part, bool, shape (iterations, threads).
         wanted: the address, int64, shape (iterations, threads); anything where a thread is not active.

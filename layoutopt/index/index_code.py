@@ -105,7 +105,6 @@ def index_code(
 
     Args:
         problem: of whole bytes, one width for each access, no values known only at run time.
-        device: its device.
         lanes: what its accesses touch.
         offset: element offset over x0, x1, ...
         table: the layout: byte offsets, int64, in the shape of the tile or by row-major index.
@@ -211,9 +210,6 @@ def _of_access(
     """The cheapest index code found for one access.
 
     Args:
-        access: the access.
-        lanes: what it touches.
-        problem: whose it is.
         spellings: addresses over x0, x1, ...; all are the same.
         table: byte offsets by row-major index.
         unit: bytes of a unit of the addresses.

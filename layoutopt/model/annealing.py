@@ -349,7 +349,6 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int, budget: Bu
     """Positions of no more weighted excess than `start`, then of columns that are no more uneven.
 
     Args:
-        board: what is placed.
         start: int, shape (chunks,): positions.
         enough: weighted wavefronts beyond `least` that nothing undercuts.
         rounds: how often it is cooled down, each time from the best of the time before; the same number gives

@@ -225,7 +225,6 @@ class LayoutModel:
         """The smallest layout that nothing written out forbids, then the one of the cheapest index.
 
         Args:
-            budget: the time there is.
             effort: deterministic time; None for no limit.
             index: whether the index counts.
             most: elements that it may take, where fewer than the model allows.

@@ -347,7 +347,6 @@ def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisatio
     """Candidates of tiles of powers of two: any bits select the bank, the others lie above in order.
 
     Args:
-        space: what bounds them.
         inside: bits of the element offset below those that select the bank.
         bank_bits: bits that do.
     """

@@ -96,7 +96,6 @@ def free_assignment(
     Args:
         sets: the phases, from `phase_sets`.
         trace: the accesses, whose vectors stay whole.
-        tile: what is placed.
         budget: the time there is; the bound and the table hold whenever it ends.
         workers: solver threads. With one the answer is reproducible unless the time runs out.
         effort: deterministic time for the whole call.
@@ -142,8 +141,6 @@ def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | Non
 
     Args:
         sets: the phases, for which `free_assignment` did not return None.
-        trace: the accesses.
-        tile: what is placed.
         most: weighted excess allowed; None for every phase at its counting bound.
     """
     chunks = _chunks(sets, trace, tile)

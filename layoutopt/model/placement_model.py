@@ -200,7 +200,6 @@ class PlacementModel:
         """One question: positions that keep every phase at its floor, unless asked otherwise.
 
         Args:
-            effort: deterministic time.
             atoms: most atoms that the layout spans; None for no limit.
             least: minimise the weighted wavefronts.
             most: weighted excess allowed.

@@ -199,10 +199,7 @@ def space_of(
 
     Args:
         problem: the tile and its constraints.
-        trace: its accesses.
         period_bytes: after so many the banks repeat.
-        families: those that may be used.
-        budget: the time there is to list candidates; None for any.
     """
     size = problem.tile.element_bytes
     starts = []

@@ -266,8 +266,6 @@ def textbook(field: Field, given: Rules, highest: int) -> Iterator[Masks]:
     """Every `Swizzle<B, M, S>` within the rules: B targets in a row, each flipped by the bit S above.
 
     Args:
-        field: where swizzles act.
-        given: the rules of the linearisation.
         highest: the highest offset in words.
     """
     top = highest.bit_length()

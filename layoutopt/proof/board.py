@@ -135,9 +135,6 @@ class Subject:
     """What a reason is about.
 
     Attributes:
-        tile: the tile.
-        device: whose rules.
-        lanes: the accesses.
         board: their words and phases; None where that form does not apply or is too large.
     """
 

@@ -56,8 +56,6 @@ class Search:
     """How far to look.
 
     Attributes:
-        budget: the time there is.
-        workers: solver threads.
         briefly: spend about a second: no layout outside the families may be the answer.
         max_bytes: the solver's assignment is no larger; the bounds hold for every size.
         hint: byte offsets of a layout for the solver to start from.
@@ -260,10 +258,6 @@ def every_layout(
     """Bound the excess of every layout.
 
     Args:
-        tile: the tile.
-        device: whose rules.
-        trace: the accesses.
-        search: how far to look.
         enough: an excess that some layout has: a bound that reaches it ends the search. None to
             look for the best assignment whatever the bound.
         progress: told the bound so far and what is asked next.

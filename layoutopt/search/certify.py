@@ -127,11 +127,6 @@ def _check_certifiable(problem: Problem) -> None:
 def certificate(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> dict[str, Any]:
     """What supports an answer, as JSON-ready data.
 
-    Args:
-        problem: what was solved.
-        gpu: for which device.
-        answer: what came out.
-
     Raises:
         ProblemFileError: as for `check_certifiable`.
     """

@@ -122,8 +122,6 @@ def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool)
     """Places that come again after so many threads; None where none are found.
 
     Args:
-        work: what the access covers.
-        given: the access.
         pieces: groups of banks, -1 for none, shape (rounds * threads that take part, steps).
         cycle: entries of the table.
         anyhow: whether more conflicts than must be are better than nothing.
@@ -179,7 +177,6 @@ def _dealt(
         words: of the pieces, of the same shape: equal ones in one phase are served together.
         times: how often each instruction comes.
         phase: of each lane.
-        budget: the time there is.
         effort: the most deterministic time.
     """
     if len(rows) > _MOST_ROWS or effort <= 0:
@@ -252,10 +249,8 @@ def lane_order(
     Args:
         sets: the phases of the other accesses, from `phase_sets`.
         trace: all accesses, whose vectors stay whole.
-        tile: what is placed.
         access: the access whose lanes may change places.
         rule: how it is served.
-        budget: the time there is.
         table: byte offset of every element in the layout to keep; None for the placement in banks that
             serves the other accesses best, and this one, were its warps served as one phase.
 

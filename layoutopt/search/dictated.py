@@ -45,7 +45,6 @@ class Candidate:
 
     Attributes:
         name: mode, and the contiguous dimension.
-        layout: the layout.
         alignment_bytes: that the base address must have.
         instructions: boxes, matrix instructions and bulk copies that reach the tile once.
         noun: what these are, in a word.

@@ -40,7 +40,6 @@ def direct_layouts(problem: Problem, lanes: Trace, budget: Budget) -> Iterator[t
 
     Args:
         problem: over whole bytes.
-        lanes: its accesses.
         budget: the time there is to find pieces.
 
     Raises:

@@ -80,8 +80,6 @@ def counted_together(
     """Wavefronts of phases and how many an even spread would take, both of shape (layouts, phases).
 
     Args:
-        tile: whose coordinates.
-        phase_set: how they are served.
         elements: some of its phases, shape (phases, lanes).
         pitches: in elements, shape (layouts, dims).
     """

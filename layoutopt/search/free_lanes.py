@@ -71,8 +71,6 @@ def solve_free(problem: Problem, gpu: Device, ask: Ask, solver: Solver) -> Resul
 
     Args:
         problem: some of whose accesses are free.
-        gpu: its device.
-        ask: as for every search.
         solver: answers problems whose lanes are fixed.
 
     Raises:
@@ -309,9 +307,7 @@ def under_layout(problem: Problem, gpu: Device, table: IntArray, budget: Budget 
 
     Args:
         problem: some of whose accesses may be free.
-        gpu: its device.
         table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
-        budget: the time there is; None for no limit.
 
     Raises:
         ProblemFileError: an access cannot be free.
@@ -334,9 +330,7 @@ def under_table(
     Args:
         problem: some of whose accesses are free.
         free: of them, those whose lanes are.
-        gpu: its device.
         table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
-        budget: the time there is.
     """
     found: dict[int, Assignment] = {}
     chosen: list[FreeAccess] = []

@@ -234,7 +234,6 @@ class Point:
         bound: lower bound of it in as many bytes as the point was solved for.
         second: weighted excess, where that does not come first.
         operations: index cost.
-        result: the answer.
     """
 
     bytes: int
@@ -252,7 +251,6 @@ class Front:
     """Points of falling bytes, and what is known of the layouts that are smaller still.
 
     Attributes:
-        problem: whose layouts.
         points: so far.
         rest: lower bound of the excess in fewer bytes, and 1 where it is exceeded; None: nothing is smaller.
         stuck: the time ran out over what is smaller.
@@ -316,7 +314,6 @@ def own_alignment(unit: Unit, layout: Layout | Node, alignment: int, case: Case 
     """The least alignment of its base at which a layout has its counts: less than a word, for some.
 
     Args:
-        unit: what it is a layout of.
         layout: the layout, or the formula of its elements.
         alignment: at which it has its counts.
         case: the accesses, where the layout was found with other lanes or widths than those of the unit.

@@ -46,8 +46,6 @@ class Given:
     Attributes:
         lanes: of the access as the file has it.
         table: byte offsets by row-major index, int64.
-        device: whose rules.
-        budget: the time there is.
     """
 
     lanes: LaneTrace
@@ -74,7 +72,6 @@ class Digits:
 
     Attributes:
         given: the access and the layout.
-        work: what the access covers.
         shape: of the tile.
         mixed: whether the digits of a segment stand anywhere in a warp, and not before all others.
     """

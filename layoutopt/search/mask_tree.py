@@ -96,9 +96,7 @@ def least_excess(question: Question, steps: int, budget: Budget) -> Searched:
     """The best below the bound.
 
     Args:
-        question: what is asked.
         steps: classes counted at most; the same number gives the same answer.
-        budget: the time there is.
     """
     tree = _Tree(question, steps, budget)
     complete = True
@@ -116,8 +114,6 @@ def within_ceilings(question: Question, ceilings: IntArray, steps: int, budget: 
     Args:
         question: what is asked; how much excess is left follows from the ceilings.
         ceilings: wavefronts, by phase.
-        steps: as for `least_excess`.
-        budget: the time there is.
     """
     phases = question.phases
     most = int((phases.weight * (ceilings - phases.ideal)).sum())
@@ -244,7 +240,6 @@ class _Tree:
 
         Args:
             nodes: the lanes of each class, shape (nodes, classes, phases).
-            row: what is chosen.
             taken: rows that each phase has seen with it.
         """
         count = len(row.masks)

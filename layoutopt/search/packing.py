@@ -37,8 +37,6 @@ def pack(plan: Plan, sizes: Sequence[int], alignments: Sequence[int]) -> tuple[i
     """The least end over every order of the blocks (the shared region is in one piece), and their bases.
 
     Args:
-        plan: which blocks live when.
-        sizes: bytes of each block.
         alignments: what the base of each block must be a multiple of.
     """
     items = plan.always + ((_OVERLAY,) if plan.times else ())

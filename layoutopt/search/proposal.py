@@ -24,9 +24,7 @@ def standing(excess: float, size: int, bound: float, doing: str) -> str:
 
     Args:
         excess: weighted, as the file's weights give it, of the best layout so far.
-        size: its bytes.
         bound: proved lower bound of the excess.
-        doing: what is done now.
     """
     known = f"excess {excess:g}" + (f" (at least {bound:g})" if excess > bound else " (none has less)")
     return f"best so far {known} in {size:,} bytes; {doing}"
@@ -57,9 +55,7 @@ class Ask:
     """What is asked beside the problem.
 
     Attributes:
-        budget: the time there is.
         conflict_free: any excess is infeasible.
-        workers: solver threads.
         progress: called with a line of text from time to time.
         method: "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
         every_layout: bounds of every layout are wanted where the families leave excess, not the layout alone.

@@ -46,8 +46,6 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
     """The best proposal over all instructions, each time for a larger sample of them.
 
     Args:
-        case: what is asked about.
-        ask: the time there is.
         search: what proposes for some of the instructions of `case.certain`.
     """
     lanes = case.certain

@@ -63,10 +63,6 @@ def search(
     """The layout with the least weighted excess, then bytes, then index cost; and who decided it.
 
     Args:
-        problem: what is asked.
-        device: whose rules.
-        trace: the accesses.
-        ask: how.
         counted: the instructions of `trace` whose excess counts, where not all of them: the others bind
             vectors only.
         instead: asked for another answer before a long search for the least excess.

@@ -96,8 +96,6 @@ def common_formula(
         shape: the extents as the file has them: integers, or expressions over the parameters.
         problems: the values of the parameters, and the problem, for each size. A parameter that is a word is
             the element's name.
-        gpu: the target.
-        budget: the time there is; None for no limit.
 
     Raises:
         LayoutError: none of the candidates holds every size within the constraints.
