@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from layoutopt.ground.budget import Budget
@@ -49,6 +49,7 @@ from layoutopt.model.swizzle_rules import (
     shift_operations,
     shortened,
 )
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Tile
 
 # Weights in the objective: an element used, an operation of the index, a mask bit, two dimensions turned.
@@ -56,28 +57,41 @@ _ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What the model proposes.
+class Found:
+    """A layout of the families that was proposed or looked at.
 
     Attributes:
-        candidate: the linearisation; its span is what the layout takes.
+        candidate: its linearisation; its span is what the layout takes, or may take.
         masks: of the swizzle, by target bit, in bits of the word offset; none where it is not written out.
-        written: whether it was written out.
+        excess: weighted, where it was counted.
+        written: whether the model knows what the linearisation needs.
     """
 
     candidate: Linearisation
     masks: Masks
-    written: bool
+    excess: int = field(default=0, compare=False)
+    written: bool = field(default=True, compare=False)
 
     @property
     def operations(self) -> int:
-        """What the index costs."""
+        """Of the linearisation, and three for each distinct shift: a proxy of the index cost."""
         return self.candidate.operations + shift_operations(self.masks)
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """What comes first is better."""
+    def family(self) -> str:
+        """The families that it uses."""
+        names = [self.candidate.family] * (self.candidate.family != "none") + ["xor"] * bool(self.masks)
+        return "+".join(names) or "none"
+
+    @property
+    def size_and_cost(self) -> tuple[int, int]:
+        """Sorting key of layouts of the same excess."""
         return self.candidate.span, self.operations
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Sorting key of layouts of one search, which seeks the least excess within its limit of bytes."""
+        return EXCESS_FIRST.key(self.excess, *self.size_and_cost)
 
 
 class LayoutModel:
@@ -220,8 +234,8 @@ class LayoutModel:
         effort: float | None = None,
         index: bool = True,
         most: int | None = None,
-        hint: Choice | None = None,
-    ) -> tuple[Outcome, Choice | None]:
+        hint: Found | None = None,
+    ) -> tuple[Outcome, Found | None]:
         """The smallest layout that nothing written out forbids, then the one of the cheapest index.
 
         Args:
@@ -268,7 +282,7 @@ class LayoutModel:
             cost += self.swizzle.index_cost(question, _OPERATION * SHIFT_OPERATIONS, _BIT)
         return cost
 
-    def _hint(self, question: Model, known: Choice) -> None:
+    def _hint(self, question: Model, known: Found) -> None:
         """Have the solver try a layout first."""
         question.hint(self._used, known.candidate.span)
         pitches = pitches_of(known.candidate, len(self.space.shape))
@@ -277,15 +291,15 @@ class LayoutModel:
         if self.swizzle is not None:
             self.swizzle.hint(question, known.masks)
 
-    def _choice(self, answer: Answer) -> Choice:
+    def _choice(self, answer: Answer) -> Found:
         """The layout in a solution."""
         candidate = self.pitches.linearisation(answer.values)
         if candidate not in self.written:
-            return Choice(candidate, {}, written=False)
+            return Found(candidate, {}, written=False)
         candidate = replace(candidate, span=answer.values[self._used])
         masks: Masks = {}
         if self.swizzle is not None:
             highest = int(candidate.table(self.tile.shape).max()) * self.tile.element_bytes
             masks = self.swizzle.masks(answer.values, (highest // self.swizzle.field.word_bytes).bit_length())
             masks = shortened(candidate, self.swizzle.field, self.tile, masks)
-        return Choice(candidate, masks, written=True)
+        return Found(candidate, masks)

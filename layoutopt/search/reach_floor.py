@@ -28,7 +28,7 @@ from typing import Final
 
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.model.cp_sat import Outcome
-from layoutopt.model.layout_model import Choice, LayoutModel
+from layoutopt.model.layout_model import Found, LayoutModel
 from layoutopt.model.linearisations import Linearisation, unpadded
 from layoutopt.model.masks import cheapest, within_ceilings
 from layoutopt.model.phases import Phases
@@ -36,7 +36,7 @@ from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, m
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, textbook
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.search.fall_back import fall_back, likely
-from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Found, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 
 # Shares of the work left, and effort at most, after which a layout of the least excess is sought; where any
 # excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
@@ -62,7 +62,7 @@ class Verdict:
     """What is known of a linearisation: that no layout over it is of use; or one that is."""
 
     refuted: bool = False
-    known: Choice | None = None
+    known: Found | None = None
 
 
 class ReachFloor:
@@ -94,8 +94,8 @@ class ReachFloor:
         self._polished = 0
         self.rounds = 0
         self._rejected: list[Linearisation] = []
-        self.best: Choice | None = None  # it holds
-        self._known: list[Choice] = []  # all that were come across
+        self.best: Found | None = None  # it holds
+        self._known: list[Found] = []  # all that were come across
         self._told = 0  # of the layouts looked at, those that whoever watches knows
         self._plain: Found | None = None  # the best of them
 
@@ -112,7 +112,7 @@ class ReachFloor:
             tally.deciders.add("cp-sat")
         tally.exhausted = tally.exhausted and proved
         if self.best is not None:
-            level = self._found(self._cheapest(self.best))
+            level = replace(self._cheapest(self.best), excess=self.scene.floor)
             tally.unswizzled.append(level)
             return level
         tally.exhausted = tally.exhausted and self.all_pitches
@@ -149,7 +149,7 @@ class ReachFloor:
                 self._look_at(candidate)
             if self.best is not None:
                 break
-        if self.best is not None and self.best.rank == (elements, self.best.candidate.operations):
+        if self.best is not None and self.best.size_and_cost == (elements, self.best.candidate.operations):
             return True
         self._look_at_listed(elements)
         return False
@@ -161,19 +161,16 @@ class ReachFloor:
 
     # The best ---------------------------------------------------------------------------------
 
-    def _found(self, choice: Choice) -> Found:
-        return Found(choice.candidate, choice.masks, self.scene.floor)
+    def _holds(self, found: Found) -> bool:
+        return self.scene.holds(found, self.scene.floor)
 
-    def _holds(self, choice: Choice) -> bool:
-        return self.scene.holds(self._found(choice))
-
-    def _keep(self, known: Choice) -> None:
+    def _keep(self, known: Found) -> None:
         """A layout that does: nothing larger is of use any more."""
-        if (self.best is None or known.rank < self.best.rank) and self._holds(known):
+        if (self.best is None or known.size_and_cost < self.best.size_and_cost) and self._holds(known):
             self.best = known
             self.model.at_most(known.candidate.span)
 
-    def _cheapest(self, best: Choice) -> Choice:
+    def _cheapest(self, best: Found) -> Found:
         """Of a few that are as small as the best, the one of the cheapest index code."""
         if not (best.masks or best.candidate.turn) or not self.scene.ask.indexed:
             return best
@@ -182,9 +179,9 @@ class ReachFloor:
         others = [c for c in (*self._of_few_shifts(best), *alike) if self._holds(c)]
         usual = (c for c in self._usual(best) if c != best and self._holds(c))
         others += itertools.islice(usual, _MOST_USUAL)
-        return min([best, *others], key=lambda choice: self.scene.instructions(self._found(choice)))
+        return min([best, *others], key=lambda choice: self.scene.instructions(choice))
 
-    def _of_few_shifts(self, best: Choice) -> Iterator[Choice]:
+    def _of_few_shifts(self, best: Found) -> Iterator[Found]:
         """Where the model did not choose the masks, those of the fewest shifts over the linearisation."""
         scene, field = self.scene, self.scene.field
         if not best.masks or field is None or described(best.candidate, self.space):
@@ -194,9 +191,9 @@ class ReachFloor:
         masks = cheapest(asked, best.masks, scene.budget, _INDEX_EFFORT)
         found = scene.swizzled(best.candidate, phases, masks)
         if found.operations < best.operations:
-            yield Choice(found.candidate, found.masks, written=True)
+            yield found
 
-    def _usual(self, best: Choice) -> Iterator[Choice]:
+    def _usual(self, best: Found) -> Iterator[Found]:
         """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
         scene, field = self.scene, self.scene.field
         if not best.masks or field is None or scene.budget.spent:
@@ -207,7 +204,7 @@ class ReachFloor:
             if (phases.costs(masks) <= scene.ceilings(phases)).all():
                 found = scene.swizzled(best.candidate, phases, masks)
                 if found.operations <= best.operations:
-                    yield Choice(found.candidate, found.masks, written=True)
+                    yield found
 
     @property
     def _bound(self) -> int:
@@ -226,7 +223,7 @@ class ReachFloor:
         """
         if candidate.span < self._bound or self.best is None:
             return candidate.span - self.scene.block < self._bound
-        size, cost = self.best.rank
+        size, cost = self.best.size_and_cost
         if candidate.span == size and (candidate.operations < cost or size == self.scene.tile.elements):
             return candidate.operations < cost and self.presolved
         return self.model.least_used(candidate) <= self._swizzled_bound(candidate)
@@ -239,7 +236,7 @@ class ReachFloor:
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
             self._known += [verdict.known] if verdict.known is not None else []
             return verdict
-        plain = Choice(candidate, {}, written=False)
+        plain = Found(candidate, {})
         if candidate.span <= self._bound and self._holds(plain):
             return Verdict(known=plain)
         return Verdict(refuted=self.model.swizzle is None or not candidate.may_swizzle)
@@ -253,7 +250,7 @@ class ReachFloor:
         self.budget.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
         self.tally.unswizzled.append(Found(candidate, {}, phases.excess_at(costs)))
         if (costs <= ceilings).all() and candidate.span <= most:
-            return Verdict(known=Choice(candidate, {}, written=False))
+            return Verdict(known=Found(candidate, {}))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
             return Verdict(refuted=True)
@@ -266,7 +263,7 @@ class ReachFloor:
             self.tally.deciders.add("tree" if searched.complete else "cp-sat")
             return Verdict(refuted=searched.complete)
         found = self.scene.swizzled(replace(roomy, span=searched.best.used), phases, searched.best.masks)
-        return Verdict(known=Choice(found.candidate, found.masks, written=bool(found.masks)))
+        return Verdict(known=found)
 
     # The model --------------------------------------------------------------------------------
 
@@ -286,7 +283,8 @@ class ReachFloor:
             self._tell(f"round {self.rounds}: {size:,} bytes proposed")
             if self._holds(choice):
                 span = choice.candidate.span
-                self.best = choice if self.best is None else min(choice, self.best, key=lambda c: c.rank)
+                if self.best is None or choice.size_and_cost <= self.best.size_and_cost:
+                    self.best = choice
                 if span == self.scene.tile.elements or not self._look_past(span):
                     return
             elif choice.written:
@@ -316,7 +314,7 @@ class ReachFloor:
         written = self.model.written
         return not left and all(self.model.least_used(c) > self._swizzled_bound(c) for c in written)
 
-    def _proposal(self) -> Choice | None:
+    def _proposal(self) -> Found | None:
         """What the model takes to be smallest, then cheapest; None where it knows that nothing is left."""
         self.budget.check()
         self.rounds += 1
@@ -336,7 +334,7 @@ class ReachFloor:
                 raise OutOfTime
             span = smallest.candidate.span
             _, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, most=span, hint=smallest)
-        return min((c for c in (smallest, choice) if c is not None), key=lambda c: c.rank)
+        return min((c for c in (smallest, choice) if c is not None), key=lambda c: c.size_and_cost)
 
     @property
     def _grown(self) -> ModelGrowth:
@@ -451,7 +449,7 @@ class ReachFloor:
         self._told = len(self.tally.unswizzled)
         known = new if self._plain is None else [self._plain, *new]
         self._plain = min(known, key=lambda f: f.rank, default=None)
-        shown = self._plain if self.best is None else self._found(self.best)
+        shown = self._plain if self.best is None else replace(self.best, excess=scene.floor)
         if shown is not None:
             scene.tell(shown.excess, shown.candidate.span, scene.floor, doing)
 

@@ -20,6 +20,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
+from layoutopt.model.layout_model import Found
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     Linearisation,
@@ -38,12 +39,10 @@ from layoutopt.model.swizzle_rules import (
     last_block,
     left_out,
     rules,
-    shift_operations,
     shortened,
     swizzle_field,
 )
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, ModelGrowth
-from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
 from layoutopt.search.proposal import STOPPED, Ask, Proposal, standing
@@ -58,37 +57,6 @@ _MOST_FAR = 1024
 # Share of the work left, and effort at most, to list other kinds before any is tried; and the effort of one.
 GATHERING = (0.2, 2.0)
 EFFORT_A_CANDIDATE = 2e-5
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A layout of the families that was looked at.
-
-    Attributes:
-        candidate: its linearisation; its span is what the layout may take.
-        masks: of the swizzle.
-        excess: weighted.
-    """
-
-    candidate: Linearisation
-    masks: Masks
-    excess: int
-
-    @property
-    def operations(self) -> int:
-        """Of the linearisation, and three for each distinct shift: a proxy of the index cost."""
-        return self.candidate.operations + shift_operations(self.masks)
-
-    @property
-    def family(self) -> str:
-        """The families that it uses."""
-        names = [self.candidate.family] * (self.candidate.family != "none") + ["xor"] * bool(self.masks)
-        return "+".join(names) or "none"
-
-    @property
-    def rank(self) -> tuple[float, ...]:
-        """Sorting key of layouts of one search, which seeks the least excess within its limit of bytes."""
-        return EXCESS_FIRST.key(self.excess, self.candidate.span, self.operations)
 
 
 @dataclass(slots=True)
@@ -320,9 +288,9 @@ class Scene:
         masks = shortened(candidate, self.field, self.tile, masks)
         return Found(candidate, masks, phases.excess(masks))
 
-    def holds(self, found: Found) -> bool:
-        """Whether the conflict engine confirms its excess."""
-        return excess_under(self.layout(found), self.counted, self.device) == found.excess
+    def holds(self, found: Found, excess: int) -> bool:
+        """Whether the conflict engine counts this weighted excess."""
+        return excess_under(self.layout(found), self.counted, self.device) == excess
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""

@@ -26,6 +26,7 @@ from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import least_instructions
 from layoutopt.layout.layout import Layout
+from layoutopt.model.layout_model import Found
 from layoutopt.model.linearisations import Linearisation, by_cost, least_operations, rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.swizzle_rules import rules, textbook
@@ -36,7 +37,7 @@ from layoutopt.search.fall_back import fall_back
 from layoutopt.search.mask_tree import least_excess
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reach_floor import ReachFloor
-from layoutopt.search.scene import Found, Instead, Scene
+from layoutopt.search.scene import Instead, Scene
 
 ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
 NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
