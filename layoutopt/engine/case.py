@@ -302,10 +302,7 @@ def cases(problem: Problem, device: Device, budget: Budget | None = None) -> Ite
 
 
 def case_of(
-    problem: Problem,
-    device: Device,
-    widths: Mapping[str, int] | None = None,
-    budget: Budget | None = None,
+    problem: Problem, device: Device, widths: Mapping[str, int] | None = None, budget: Budget | None = None
 ) -> Case:
     """The problem with widths by access name, the widest where left out; traced within the budget.
 

@@ -218,7 +218,6 @@ def terms(case: Case, table: IntArray, counts: Sequence[Counts], code: Sequence[
 
 
 def _memory(wavefronts: FloatArray, issued: FloatArray, iterations: int) -> Memory:
-    """Of one access: its warp instructions, iteration by iteration and warp by warp."""
     per_warp = (part.reshape(iterations, -1).sum(axis=0).max(initial=0) for part in (wavefronts, issued))
     return Memory(float(wavefronts.sum()), *map(float, per_warp))
 

@@ -113,7 +113,6 @@ def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: in
 
 
 def _misaligned(table: IntArray, access: LaneTrace) -> LayoutError:
-    """Names the first access that does not start at a multiple of its width."""
     width = access.operation.width_bytes
     row, lane = np.argwhere(access.active & (table[access.element] % width != 0))[0].tolist()
     return LayoutError(

@@ -211,7 +211,6 @@ def _phases(choice: IntArray, place: IntArray, rule: PhaseRule) -> list[IntArray
 
 
 def _pairs(choice: IntArray) -> tuple[IntArray, IntArray]:
-    """Every lane with every unit that it can choose, once: lanes, units."""
     units = int(choice.max(initial=-1)) + 1
     numbered = choice + units * np.arange(len(choice))[:, None]
     return np.divmod(_once(numbered[choice >= 0]), max(1, units))
@@ -246,7 +245,6 @@ def _worst(address: IntArray, operation: Operation, rule: PhaseRule) -> tuple[in
 
 
 def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
-    """The most that one bank can be made to serve."""
     lane, unit = _pairs(choice)
     bank = unit % banks
     reaching = np.zeros((banks, len(choice)), bool)

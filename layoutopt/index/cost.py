@@ -210,7 +210,6 @@ class _Counter:
         return masked and not self._possible(a) & self._possible(b)
 
     def _possible(self, node: Node) -> int:
-        """A mask of the bits that `node` may have; -1 where it may be negative."""
         found = self._bits.get(node)
         if found is None:
             found = self._bits[node] = self._bits_of(node)
@@ -405,7 +404,6 @@ class AddressCost:
         return None
 
     def _unrolled(self) -> tuple[list[str], list[str]]:
-        """The loops that compilers unroll, and those that they keep."""
         loops = list(self.loops)
         if self.iterations <= UNROLLED_WHOLE:
             return loops, []

@@ -94,12 +94,7 @@ class IndexCode:
 
 
 def index_code(
-    problem: Problem,
-    device: Device,
-    lanes: Trace,
-    offset: Node,
-    table: IntArray,
-    unit_bytes: int = 1,
+    problem: Problem, device: Device, lanes: Trace, offset: Node, table: IntArray, unit_bytes: int = 1
 ) -> tuple[IndexCode, ...]:
     """The cheapest index code found for every access of a layout.
 
@@ -189,7 +184,6 @@ def _start(form: Form, operation: Operation, alignment: int) -> Start:
 
 
 def _operators(node: Node, inside: Mapping[str, int] = MappingProxyType({})) -> int:
-    """How many operators an expression has, with as many in place of the variables that `inside` names."""
     own = inside.get(node.name, 0) if isinstance(node, Var) else isinstance(node, Op | Lookup)
     return own + sum(_operators(part, inside) for part in parts(node))
 

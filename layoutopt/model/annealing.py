@@ -88,7 +88,6 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
             return None
 
     def save_overload(self, signature: object, compiled: object) -> None:
-        """Keep what was compiled, where there is room."""
         with contextlib.suppress(OSError):
             super().save_overload(signature, compiled)
 
@@ -162,7 +161,6 @@ def _draw(random: npt.NDArray[np.uint64], below: int) -> int:
 
 @part
 def _square(over: int) -> int:
-    """Of what is beyond a limit."""
     return over * over if over > 0 else 0
 
 

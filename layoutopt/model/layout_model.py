@@ -283,7 +283,6 @@ class LayoutModel:
         return cost
 
     def _hint(self, question: Model, known: Found) -> None:
-        """Have the solver try a layout first."""
         question.hint(self._used, known.candidate.span)
         pitches = pitches_of(known.candidate, len(self.space.shape))
         for d, pitch in self.pitches.pitch.items():
@@ -292,7 +291,6 @@ class LayoutModel:
             self.swizzle.hint(question, known.masks)
 
     def _choice(self, answer: Answer) -> Found:
-        """The layout in a solution."""
         candidate = self.pitches.linearisation(answer.values)
         if candidate not in self.written:
             return Found(candidate, {}, written=False)

@@ -99,7 +99,6 @@ def _offsets(
 
 
 def _some(starts: IntArray) -> IntArray:
-    """A few of the starts from all over the tile."""
     count = starts.shape[1]
     if count <= _STARTS_AT_FIRST:
         return starts

@@ -308,7 +308,6 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
 
 
 def _widened(words: IntArray, lanes: int) -> IntArray:
-    """The rows with absent words in front, up to so many lanes."""
     if words.shape[1] == lanes:
         return words
     return np.pad(words, ((0, 0), (lanes - words.shape[1], 0)), constant_values=-1)

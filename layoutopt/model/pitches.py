@@ -286,11 +286,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     names = [] if natural == sorted(natural) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []
     return Linearisation(
-        digits,
-        span,
-        offset_operations(digits, shape),
-        "+".join(names) or "none",
-        "xor" in space.families,
+        digits, span, offset_operations(digits, shape), "+".join(names) or "none", "xor" in space.families
     )
 
 

@@ -232,7 +232,6 @@ def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignm
 
 
 def _proved(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeAssignment:
-    """The least excess, or `near` with what is proved of all assignments."""
     best = model.solve(effort, least=True, hint=near.table)
     if best.outcome is Outcome.INFEASIBLE:
         raise AssertionError("some assignment always exists")
@@ -245,7 +244,6 @@ def _proved(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeA
 
 
 def _smallest(model: PlacementModel, effort: float, found: FreeAssignment) -> FreeAssignment:
-    """The smallest assignment with no more excess than `found`."""
     found = _evened(model, found)
     assert found.bytes is not None
     size_bound, atoms, last = model.tile.bytes, model.atoms(model.tile.bytes), model.atoms(found.bytes)

@@ -156,13 +156,7 @@ class PlacementModel:
     """Positions of chunks as CP-SAT variables; a model anew for each question."""
 
     def __init__(
-        self,
-        chunks: Chunks,
-        phases: list[FreePhase],
-        period: int,
-        tile: Tile,
-        budget: Budget,
-        workers: int,
+        self, chunks: Chunks, phases: list[FreePhase], period: int, tile: Tile, budget: Budget, workers: int
     ) -> None:
         """`period`: bytes of a row of banks."""
         self.chunks, self.period, self.tile = chunks, period, tile

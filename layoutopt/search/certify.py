@@ -73,17 +73,8 @@ SEARCH: Final = "search: the layouts in scope, by counting, a tree of masks and 
 
 BLOCK_CERTIFICATE_SCHEMA: Final = "layoutopt.block_certificate/1"
 # What a digest is of, in a problem; what is none of it, in its parts; and what says no more than nothing.
-_DIGESTED: Final = (
-    "name",
-    "target",
-    "threads",
-    "tile",
-    "tiles",
-    "accesses",
-    "layout",
-    "block",
-    "overlay",
-    "same_layout",
+_DIGESTED: Final = frozenset(
+    ("name", "target", "threads", "tile", "tiles", "accesses", "layout", "block", "overlay", "same_layout")
 )
 _UNTOLD: Final = ("notes", "published", "base_bytes", "stage_bytes", "engine")
 _DEFAULTS: Final = {
@@ -146,7 +137,7 @@ def digest(problem: Problem | Block) -> str:
     things, notes and data about other layouts are no part of it.
     """
     told = msgspec.to_builtins(problem)
-    kept = _told({field: told[field] for field in _DIGESTED if field in told})
+    kept = _told({field: value for field, value in told.items() if field in _DIGESTED})
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -279,7 +270,6 @@ def _reason(subject: Subject, wanted: int, scope: str) -> tuple[str, dict[Reason
 def _questions(
     problem: Problem, subject: Subject, evidence: str, findings: dict[Reason[Any], Any]
 ) -> list[dict[str, Any]]:
-    """What the solver was asked, to be asked of another."""
     if SOLVER in findings:
         return [SOLVER.data(subject, problem, findings[SOLVER])]
     if evidence == SEARCH and _has_swizzles(problem):
@@ -321,7 +311,6 @@ def _has_swizzles(problem: Problem) -> bool:
 
 
 def _served(device: Device, trace: Trace) -> dict[str, Any]:
-    """The rule of each access by name, with everything that changes a count."""
     served = {}
     for access in trace.accesses:
         rule = device.rule(access.operation)
@@ -393,7 +382,6 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
 
 
 def _of_tiles(bound: Bound, limit: int | None) -> dict[str, Any]:
-    """The combinations of layouts that a bound of all tiles holds for, as data."""
     return {"layouts": "every"} if bound.everywhere else {"layouts": "tiles", "max_bytes": limit}
 
 

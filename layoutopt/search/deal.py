@@ -56,7 +56,6 @@ def whole_warps(device: Device, operation: Operation) -> Device:
 
 
 def _as_one_phase(rule: PhaseRule, lanes: int) -> PhaseRule:
-    """The rule, if a warp were served as one phase."""
     return replace(rule, phases=(tuple(range(lanes)),), merges_pairs=False)
 
 

@@ -84,7 +84,6 @@ def names(problem: Problem) -> tuple[str, ...]:
 
 
 def _is_direct(problem: Problem) -> bool:
-    """Whether it is AMD's direct loads that dictate."""
     return any(is_direct_load(access.op) for access in problem.accesses)
 
 
@@ -197,7 +196,6 @@ class _Ranked:
 
     @property
     def flips(self) -> int:
-        """Bits that its swizzle flips; a table is dearer than any."""
         return MAX_BITS if self.candidate.layout.lookup else len(self.candidate.layout.swizzle)
 
     @property
@@ -380,7 +378,6 @@ def _box_rows(found: Descriptor) -> int:
 
 
 def _of_accesses(problem: Problem, short: bool) -> Iterator[Named]:
-    """The layouts that may serve one of the accesses of the hardware by itself, loads of TMA first."""
     dictating = [access for access in problem.accesses if access.hardware is not None]
     for access in sorted(dictating, key=lambda access: access.op != "tma.load"):
         yield from of_access(access, problem.tile, short=short)
@@ -419,6 +416,5 @@ def _must_be(problem: Problem, short: bool) -> Iterator[Named]:
 
 
 def _load(problem: Problem, mode: Mode) -> Access:
-    """The load of TMA that `must_be` speaks of."""
     use = HardwareUse(engine="tma", mode=mode.short, order=problem.layout.order)
     return Access(name="must_be", op="tma.load", index=(), hardware=use)

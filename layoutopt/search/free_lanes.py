@@ -115,7 +115,6 @@ class _Joint:
         return self._refused(best.result) if self.conflict_free and best.result.excess else best.result
 
     def _is_natural(self, result: Result) -> bool:
-        """Whether its free lanes are the natural ones, if any lanes are free."""
         natural = [tuple(map(str, self.natural.accesses[free.number].index)) for free in self.free]
         return natural == [result.accesses[free.number].index for free in self.free]
 

@@ -207,8 +207,7 @@ def _check_touched(case: Case) -> None:
     if not touched.all():
         at = case.coordinates(int(np.argmin(touched)))
         raise ProblemFileError(
-            "accesses",
-            f"none touches element {at}; same_layout with smaller elements needs one there",
+            "accesses", f"none touches element {at}; same_layout with smaller elements needs one there"
         )
 
 

@@ -264,7 +264,6 @@ def best_turn(given: Given, loops: dict[str, int], loop: str) -> tuple[int, Turn
 
 
 def _turned(given: Given, loops: dict[str, int], loop: str, turn: Turn) -> LaneTrace:
-    """The lanes of an access with an order of one of its loops."""
     trips, at, lanes = list(loops.values()), list(loops).index(loop), given.lanes
     outer, inner = (math.prod(some) for some in (trips[:at], trips[at + 1 :]))
     piece = turn.of_lanes(given.device.lanes)[None, :, None, None, :]

@@ -257,7 +257,6 @@ class ReachFloor:
         return self._by_tree(replace(candidate, span=reach), phases)
 
     def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:
-        """What the tree says of swizzles that take no more than the span."""
         searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases), self.budget)
         if searched.best is None:
             self.tally.deciders.add("tree" if searched.complete else "cp-sat")
@@ -443,7 +442,6 @@ class ReachFloor:
     # ------------------------------------------------------------------------------------------
 
     def _tell(self, doing: str) -> None:
-        """Tell whoever watches the best so far, which is the answer if they wait no longer."""
         scene = self.scene
         new = [f for f in self.tally.unswizzled[self._told :] if scene.fits(f.candidate.span)]
         self._told = len(self.tally.unswizzled)

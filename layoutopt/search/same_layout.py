@@ -112,7 +112,6 @@ def beginning(layout: Layout, tile: Tile) -> Layout | None:
 
 
 def _fewer(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    """The same strides for fewer values of x0."""
     pieces = [digit.divide for digit in layout.digits if digit.dim == 0]
     digits = tuple(
         msgspec.structs.replace(digit, size=min(digit.size, -(-shape[0] // digit.divide)))
@@ -124,7 +123,6 @@ def _fewer(layout: Layout, shape: tuple[int, ...]) -> Layout:
 
 
 def _viewed(access: Access, tile: Tile, onto: Tile) -> Access:
-    """The access in the coordinates of the tile `onto`, which begins with the same bytes, row-major."""
     if alike(tile, onto):
         return access
     return msgspec.structs.replace(access, index=viewed_index(access.index, tile, onto))

@@ -141,7 +141,6 @@ def _some(total: int, count: int) -> BoolArray:
 
 
 def _worst(excess: IntArray, taken: BoolArray) -> BoolArray:
-    """The rows that have most excess, of those not taken."""
     open_to = np.where(taken, 0, excess)
     rows = np.zeros(len(excess), bool)
     worst = np.argsort(-open_to, kind="stable")[:_JOINING]
@@ -150,7 +149,6 @@ def _worst(excess: IntArray, taken: BoolArray) -> BoolArray:
 
 
 def _only(lanes: Trace, taken: Sequence[BoolArray | slice]) -> Trace:
-    """The trace with the rows that are taken."""
     accesses = tuple(
         replace(a, element=a.element[rows], active=a.active[rows], weight=a.weight[rows])
         for a, rows in zip(lanes.accesses, taken, strict=True)

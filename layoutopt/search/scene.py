@@ -34,14 +34,7 @@ from layoutopt.model.pads import padded
 from layoutopt.model.phases import Masks, Phases, counting_excess, phase_sets, phases_of
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of, stride_multiple
-from layoutopt.model.swizzle_rules import (
-    Field,
-    last_block,
-    left_out,
-    rules,
-    shortened,
-    swizzle_field,
-)
+from layoutopt.model.swizzle_rules import Field, last_block, left_out, rules, shortened, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, ModelGrowth
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
@@ -81,7 +74,6 @@ class Tally:
 
 
 def _is_binary(shape: tuple[int, ...]) -> bool:
-    """Whether every extent is a power of two."""
     return not any(extent & (extent - 1) for extent in shape)
 
 

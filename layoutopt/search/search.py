@@ -91,7 +91,6 @@ def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> I
 
 
 def _swizzled_plainly(scene: Scene) -> Iterator[Found]:
-    """Layouts of the tile's own bytes, and each `Swizzle<B, M, S>` over them."""
     for candidate in unpadded(scene.space, 0):
         yield Found(candidate, {}, 0)
         if scene.field is not None and candidate.may_swizzle:
@@ -155,7 +154,6 @@ def _plainest_formula(scene: Scene) -> Proposal | None:
 
 
 def _least_excess(scene: Scene) -> Proposal:
-    """Least excess, then bytes, then index cost."""
     tally = scene.tally
     try:
         reach = ReachFloor(scene, presolved=scene.ask.method == "auto")
@@ -247,11 +245,9 @@ class LeastExcess:
 
     @property
     def _known(self) -> int:
-        """Weighted excess that no layout of the families undercuts."""
         return max(self.scene.floor, self.tally.refuted)
 
     def _may_be_better(self, candidate: Linearisation) -> bool:
-        """Whether nothing that is known rules out that a swizzle over it is better than the best."""
         smaller = self.scene.reaches(candidate)[0] < self.best.candidate.span
         return self._known < self.best.excess or (self._known == self.best.excess and smaller)
 

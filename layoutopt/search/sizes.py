@@ -125,7 +125,6 @@ def common_formula(
 
 
 def _asked(problems: Sequence[tuple[Values, Problem]], gpu: Device, budget: Budget) -> Asked:
-    """The cases of every size, all of which are held at once."""
     known: list[tuple[Values, list[Case]]] = []
     lanes = 0
     for number, (values, problem) in enumerate(problems):
@@ -270,7 +269,6 @@ def _in_order(extents: Sequence[str], order: tuple[int, ...], pad: str = "") -> 
 
 
 def _row(extents: Sequence[str], order: tuple[int, ...]) -> str:
-    """The index of a line: of all dimensions but the contiguous one."""
     row = f"x{order[0]}"
     for d in order[1:-1]:
         row = f"({row}*{extents[d]} + x{d})"

@@ -87,7 +87,6 @@ def _given(problem: Problem, ask: Ask, gpu: Device) -> Result:
 
 
 def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
-    """The answer to a problem whose lanes are fixed."""
     if problem.layout.objective.time_first:
         return _of_least_time(problem, gpu, ask)
     if problem.layout.objective.instructions_first and not problem.is_dictated:
@@ -370,7 +369,6 @@ def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Pr
 
 
 def _decided(answer: Answer, least: Answer) -> bool:
-    """Whether nothing with the widths of `answer` can be better than `least`."""
     result = answer.result
     if result.status is Status.OPTIMAL:
         return True

@@ -145,7 +145,6 @@ def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, may: bool)
 
 
 def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> Proposal:
-    """The proposal with what holds for every layout."""
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
     kind = general.evidence.partition(":")[0]
     decider = "placement" if kind == "solver" else kind
@@ -161,7 +160,6 @@ def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> 
 
 
 def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> FreeAssignment | None:
-    """The best that formulas of all families give, as a table."""
     if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
         everything, part = within(case.lowered, None), replace(ask, budget=ask.budget.part(_HINT_SHARE))
         proposal = search(everything, case.device, case.lanes, part)
@@ -182,7 +180,6 @@ def _hint(case: Case, start: FreeAssignment | None, ask: Ask) -> IntArray | None
 
 
 def _as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
-    """A formula as a table, of which only the bytes are bounded."""
     if proposal.layout is None:
         return None
     return FreeAssignment(0, int(proposal.weighted_excess), proposal.layout.table(), proposal.bytes, least)
@@ -268,7 +265,6 @@ def _rank(case: Case, free: FreeAssignment) -> tuple[float, ...]:
 
 
 def _telling(case: Case, best: FreeAssignment | None, ask: Ask) -> Callable[[int, str], None]:
-    """Tells whoever watches the best so far, and the bound of every layout."""
 
     def tell(bound: int, doing: str) -> None:
         if best is not None:

@@ -86,7 +86,6 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
 
 
 def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
-    """What the engine counts, where all that was promised holds."""
     table = case.table(layout)
     try:
         case.check(table)
@@ -106,7 +105,6 @@ def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
 
 
 def _proof(case: Case, proposal: Proposal) -> Proof:
-    """The bounds, with and without weights."""
     bound, scope = proposal.excess_bound.lower_bound, proposal.excess_bound.scope
     weights = np.concatenate([a.weight for a in case.lanes.accesses])
     # Each excess wavefront weighs at most the largest weight.
