@@ -301,8 +301,8 @@ class ReachFloor:
         All that may be were looked at. Over those that are not refuted, none of which does as it is, a
         swizzle of one shift is the least; often a textbook one does.
         """
-        if self.best is None:
-            return False
+        if self.best is None or (self.best.masks and self.best.candidate.family != "none"):
+            return False  # of equal swizzles, the model prefers that of the natural order
         for usual in self._usual(self.best):
             self._keep(usual)
         following, elements = self._following(), self.scene.tile.elements
