@@ -36,12 +36,13 @@ def test_narrower_accesses_that_have_fewer_wavefronts_are_said_with_what_to_type
     assert json.loads(layoutopt("solve", path, "--json").stdout)["hints"] == [hint]
 
 
-def test_other_lanes_are_said_where_no_width_helps():
-    """A store of words whose threads may have other values is free of conflicts; narrower it cannot be."""
+def test_other_instructions_are_said_where_no_width_helps():
+    """A store of words, which may be wider or have its values in another order; narrower it cannot be."""
     asked = load("gemm4bit_b_128x64_bf16")
     found, hint = hint_of(asked)
     assert found.excess == 384
-    assert hint.startswith('`dequant_store` with `"values": "free"`: x')
+    saved = 'with `"instructions": "free"` 640 wavefronts instead of 1,024: `dequant_store` by store 16 bytes'
+    assert hint == saved
     free = [replace(a, values="free") if a.name == "dequant_store" else a for a in asked.accesses]
     assert solve(replace(asked, accesses=tuple(free))).excess == 0
 
