@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import Const, Node, Op, parse, to_text
+from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
+from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Digit, Layout
@@ -108,6 +109,20 @@ class View:
             total = node if total is None else Op("+", (total, node))
         assert total is not None
         return total
+
+    def offset(self, own: Node) -> Node:
+        """An offset over the tile's own coordinates, over those that are seen."""
+        parts: dict[str, Node] = {}
+        for k, pieces in enumerate(self.dims):
+            for piece, unit in _with_units(pieces):
+                digit: Node = Var(f"x{k}")
+                if len(pieces) > 1:
+                    digit = Op("%", (Op("//", (digit, Const(unit))), Const(piece.size)))
+                part = Op("*", (digit, Const(piece.divide)))
+                name = f"x{piece.dim}"
+                parts[name] = Op("+", (parts[name], part)) if name in parts else part
+        ranges = {f"x{k}": (0, extent - 1) for k, extent in enumerate(self.seen_shape)}
+        return simplify(substituted(own, parts), ranges)
 
     def turned_back(self, layout: Layout) -> Layout:
         """A layout of the tile as it is seen, as one of the tile itself."""

@@ -14,11 +14,13 @@ from layoutopt.accesses.lower import (
     byte_table,
     chosen_widths,
     named_lanes,
+    offset_formula,
     over_bytes,
     stored,
     with_loops,
     with_widths,
 )
+from layoutopt.accesses.view import view_of
 from layoutopt.codegen.plan import Part, Plan, make_plan
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.engine.by_hardware import descriptors
@@ -143,6 +145,10 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
         problem = msgspec.structs.replace(problem, tile=tile)
     if isinstance(answer, Result):
         problem = assigned(problem, answer)
+    if (view := view_of(problem)) is not None:  # the program knows vectors along the last dimension
+        given = answer.offset or "" if isinstance(answer, Result) else answer
+        answer = to_text(view.offset(offset_formula(given, problem.tile)))
+        problem = view.problem(problem)
     if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
         case = case_of(problem, gpu, chosen_widths(problem, answer))
         found, problem = descriptors(case.lowered, case.table(answer.layout)), case.lowered
