@@ -40,11 +40,14 @@ MAX_WIDTH_CHOICES: Final = 16
 
 
 def stored(problem: Problem) -> Problem:
-    """The problem over the bytes that packed elements share; itself where elements are whole bytes.
+    """The problem over the bytes that packed elements share, dimensions of one element last in the order.
 
     The accesses must start at whole bytes, which `layoutopt.accesses.trace.trace` checks.
     """
-    packed = problem.tile.packed
+    packed, order, shape = problem.tile.packed, problem.layout.order, problem.tile.shape
+    if order is not None and (moved := tuple(sorted(order, key=lambda d: shape[d] == 1))) != order:
+        # A dimension of one element lies anywhere in an order; innermost it leaves room for a pad.
+        problem = replace(problem, layout=replace(problem.layout, order=moved))
     if packed == 1:
         return problem
     accesses = tuple(

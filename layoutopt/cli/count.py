@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
@@ -77,7 +79,12 @@ def command(
         elif op is not None or width_bytes is not None:
             raise click.UsageError("--op and --bytes go with a .npy table; JSON lines name their own op")
         else:
-            _count_lines(_unpacked(file) if head.startswith(b"\x1f\x8b") else file.read1, gpu, as_json)
+            read, held = _unpacked(file) if head.startswith(b"\x1f\x8b") else file.read1, str(records) != "-"
+            out = stack.enter_context(tempfile.TemporaryFile("w+", encoding="ascii")) if held else sys.stdout
+            _count_lines(read, gpu, out if as_json else None)
+            if held:
+                out.seek(0)
+                shutil.copyfileobj(out, sys.stdout)
     return 0
 
 
@@ -97,19 +104,19 @@ def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Devi
         say(_table([totals]))
 
 
-def _count_lines(read: Callable[[int], bytes], device: Device, as_json: bool) -> None:
-    """Count records as they come: a pipe is answered as it is written."""
+def _count_lines(read: Callable[[int], bytes], device: Device, out: TextIO | None) -> None:
+    """Count records as they come: a pipe is answered as it is written, a file when all of it is right."""
     from layoutopt.engine.records import Totals, count_lines
 
     totals: dict[str, Totals] = {}
     for ops, counts in count_lines(read, device):
-        if as_json:
-            click.echo("".join(_json_lines(ops, counts)), nl=False)
+        if out is not None:
+            out.write("".join(_json_lines(ops, counts)))
             continue
         for op in dict.fromkeys(ops):
             rows = [i for i, other in enumerate(ops) if other == op]
             totals.setdefault(op, Totals("layoutopt.count/1", device.name, op)).add(counts, rows)
-    if not as_json:
+    if out is None:
         say(_table(list(totals.values())))
 
 

@@ -196,6 +196,9 @@ class Model:
         limit = "" if budget.seconds is None else f" max_time_in_seconds:{max(budget.seconds, 1e-3)}"
         if budget.effort is not None:
             effort = min(budget.effort, math.inf if effort is None else effort)
+        if effort is not None and effort <= 0:
+            budget.cut_short()
+            return NO_ANSWER
         if effort is not None:
             limit += f" max_deterministic_time:{effort}"
         # No LP: the models are clauses and parities. Ctrl-C is handled by whoever owns the budget.

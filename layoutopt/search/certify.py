@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.lower import chosen_widths
+from layoutopt.accesses.lower import chosen_widths, stored
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
@@ -163,7 +163,7 @@ def _covers(problem: Problem, bound: Bound) -> dict[str, Any]:
     if problem.is_dictated:
         ops = [a.op for a in problem.accesses if a.hardware is not None or is_direct_load(a.op)]
         return {"layouts": "hardware", "by": list(dict.fromkeys([*names(problem), *ops]))}
-    families, most = searched_families(problem), problem.layout.max_bytes
+    families, most = searched_families(stored(problem)), problem.layout.max_bytes
     return {"layouts": "families", "families": families, "max_bytes": most}
 
 

@@ -37,6 +37,8 @@ families.NAMES = (*families.NAMES, "odd")
 from layoutopt.model import linearisations, pads
 
 def odd_pitches(space, cuts):
+    if space.vector > 1:
+        return
     for plain in linearisations.unpadded(replace(space, families=frozenset(("none",))), 0):
         outer, inner = plain.digits
         outer = type(outer)(outer.dim, outer.divide, outer.size, outer.stride | 1)

@@ -258,3 +258,9 @@ def test_a_fragment_with_an_index_is_to_be_written_out():
     data = data_of("8x16 f16, 32 threads", fragment)
     text = holds(data, certified(data, time_limit=5), "without an index: b are", 3)
     assert (text.count("\n"), "`layoutopt problems --expanded`" in text) == (1, True)
+
+
+def test_packed_elements_in_a_padded_tile():
+    """The families of a certificate are those of the bytes that elements share."""
+    data = data_of("16x6 i4, 8 threads; target sm_30", "a: load 2 [lane, 0]")
+    holds(data, certified(data), code=3)

@@ -285,3 +285,13 @@ def test_matrices_that_are_not_listed_are_in_no_scope(element, layout, scope):
     result = solve(problem)
     assert (result.proof.excess.scope, result.proof.excess.lower_bound > 0) == (scope, True)
     assert solve(problem, conflict_free=True).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(("shape", "order"), [("64x1", "1 0"), ("1x16x1", "2 1 0"), ("1x64", "0 1")])
+def test_a_dimension_of_one_element_lies_anywhere_in_an_order(shape, order):
+    """Elements of 13 bytes whose first halves meet: four of them apart they do not, whatever else is ordered."""
+    spots = ", ".join("tid" if extent != "1" else "0" for extent in shape.split("x"))
+    given = f"{shape} 13B, 8 threads; target sm_90; families none pad order"
+    asked = problem_of(f"{given}; order {order}", f"a: store 2 [{spots}]")
+    free = problem_of(given, f"a: store 2 [{spots}]")
+    assert (solve(asked).excess, solve(asked).bytes) == (solve(free).excess, solve(free).bytes)

@@ -366,3 +366,11 @@ def test_the_best_of_a_few_families_claims_what_holds_of_every_layout(minimise):
         b: load 8 [((lane + 32*warp + 4*i) // 20 + 3*lane) % 64, (lane + 32*warp + 4*i) % 20]; i<4""")
     proof = solve(problem, time_limit=9).proof
     assert {proof.objective.scope, proof.bytes.scope} <= {"every layout", "families pad"}
+
+
+def test_no_effort_left_is_no_answer():
+    """CP-SAT takes none below 0 for an invalid model."""
+    model, budget = Model(), Budget(9)
+    model.exactly_one([model.boolean(), model.boolean()])
+    assert model.solve(budget, 1, effort=-0.01).outcome is Outcome.UNKNOWN
+    assert model.solve(budget, 1, effort=1.0).outcome is Outcome.OPTIMAL
