@@ -262,5 +262,5 @@ def test_a_fragment_with_an_index_is_to_be_written_out():
 
 def test_packed_elements_in_a_padded_tile():
     """The families of a certificate are those of the bytes that elements share."""
-    data = data_of("16x6 i4, 8 threads; target sm_30", "a: load 2 [lane, 0]")
+    data = data_of("16x6 i4, 8 threads; target sm_30", "a: load 2 [(lane + 32*warp + 8*k) % 16, 0]; k<2")
     holds(data, certified(data), code=3)
