@@ -304,10 +304,21 @@ def bound_is_arithmetic(rng: random.Random, problem: Data, given: Data) -> Forge
     return problem, changed(given, (*path, "bound"), bound)
 
 
+def _meets_its_bounds(problem: Data, own: Data) -> bool:
+    """Whether nothing has less excess, or as little in fewer bytes; and no other objective comes first."""
+    several = "tiles" in own
+    layout, size = own if several else own["layout"], own["bytes_bound" if several else "bytes"]
+    excess, used = layout["excess"], layout["bytes"]
+    first = problem.get("layout", {}).get("minimise", "excess")
+    return first == "excess" and (excess, used) == (own["bound"]["excess"], size["at_least"])
+
+
 def status_raised(rng: random.Random, problem: Data, given: Data) -> Forged:
     """Another status, as it stands."""
     path, own = rng.choice([((), given), *certificates(given)])
     others = {"optimal", "infeasible", "unknown", "proved", ""} - {own["status"]}
+    if own["status"] == "feasible" and _meets_its_bounds(problem, own):
+        others.remove("optimal")  # which it is, though time ended before that was known
     return problem, changed(given, (*path, "status"), rng.choice(sorted(others)))
 
 

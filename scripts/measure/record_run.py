@@ -23,6 +23,10 @@ from layoutopt.errors import LayoutError
 from layoutopt.hardware import machine
 
 _PROFILES = 3
+ABOUT = (
+    "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each access, and the "
+    "profiler's counters beside those predicted."
+)
 
 
 def write(folder: Path) -> None:
@@ -67,7 +71,7 @@ def write(folder: Path) -> None:
     print(f"{len(entries)} programs, {sum(len(e['accesses']) for e in entries)} accesses")
 
 
-def measure(folder: Path) -> None:
+def measure(folder: Path, about: str = ABOUT) -> None:
     entries = on_gpu.entries(folder)
     build = Path("/tmp/layoutopt_record_run")
     build.mkdir(exist_ok=True)
@@ -106,10 +110,6 @@ def measure(folder: Path) -> None:
             access["measured_again"] = read[1:]
         if not right or "measured_again" in access:
             print(access, flush=True)
-    about = (
-        "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each access, and "
-        "the profiler's counters beside those predicted."
-    )
     on_gpu.write_record(folder / "measured.json", about, {"runs": entries})
     wrong, differ = sum(not right for right, _ in values), sum("measured_again" in a for a in accesses)
     print(f"{len(accesses)} accesses: {wrong} with wrong values, {differ} with other counters than predicted")

@@ -11,12 +11,18 @@ record_run.py, which it is. `tests/data/h200_instructions.json` is what it wrote
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import on_gpu
 from record_run import measure
+
+ABOUT = (
+    "Ten tiles on a GPU with the instructions of their files and with those that were chosen: values, cycles of "
+    "a block for one pass of each access, and the profiler's counters beside those predicted."
+)
 
 
 def _access(
@@ -95,4 +101,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.write_or_measure(__doc__, write, partial(measure, about=ABOUT))

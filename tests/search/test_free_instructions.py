@@ -2,9 +2,11 @@
 
 import functools
 import itertools
+import json
 import random
 
 import pytest
+from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import toy
@@ -17,7 +19,7 @@ from layoutopt.accesses.lower import assigned
 from layoutopt.accesses.view import view_along
 from layoutopt.engine.case import case_of, check_claims
 from layoutopt.errors import ProblemFileError
-from layoutopt.hardware.devices import device
+from layoutopt.hardware.devices import WAVEFRONTS, device
 from layoutopt.layout.layout import row_major
 
 # name -> tile and accesses; what becomes of the free ones (op, bytes, steps of a vector), and all wavefronts
@@ -207,6 +209,20 @@ def test_odd_problems(text, access, loops):
     assert found.status in ("optimal", "feasible")
     check_claims(asked, device(found.target), load_result(found))
     assert found.proof.wavefronts.lower_bound <= sum(a.wavefronts for a in found.accesses)
+
+
+def test_what_an_h200_counted():
+    """Ten tiles, as their files have them and with their instructions free."""
+    runs = json.loads((ROOT / "tests/data/h200_instructions.json").read_text())["runs"]
+    assert len(runs) == 20
+    for run in runs:
+        for access in run["accesses"]:
+            assert (access["values"], access["measured"]) == ("right", access["predicted"]), run["problem"]
+    counted = [sum(a["measured"][WAVEFRONTS] for a in run["accesses"]) for run in runs]
+    assert all(free <= given for given, free in zip(counted[::2], counted[1::2], strict=True))
+    # What was predicted then is what is predicted now.
+    for name, known in (("sgemm", 1), ("mma A", 7), ("mma B", 9), ("transpose of vectors", 15)):
+        assert KNOWN[name][-1] == counted[known]
 
 
 # Refused ------------------------------------------------------------------------------------------
