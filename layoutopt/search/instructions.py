@@ -119,7 +119,9 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
     refused: Result | None = None
     solved = 0
     first = _as_given(problem, gpu)
-    for choice in [first, *_choices(first.problem, problem, free, gpu)]:
+    others = [c for c in _choices(first.problem, problem, free, gpu) if _differs(c, first)]
+    share = _SHARE if others else 1
+    for choice in [first, *others]:
         least, instructions, _ = choice.rank
         if best is not None and (float(least), problem.tile.bytes, instructions) >= best.rank:
             continue
@@ -127,7 +129,7 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
             break
         solved += 1
         try:
-            result = solver(choice.problem, replace(ask, budget=ask.budget.part(_SHARE)), gpu)
+            result = solver(choice.problem, replace(ask, budget=ask.budget.part(share)), gpu)
         except OutOfTime:
             continue
         except ProblemFileError:  # a constraint contradicts what an access becomes
@@ -148,6 +150,17 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
     if refused is None:
         raise OutOfTime
     return _nothing(problem, refused)
+
+
+def _differs(choice: _Choice, given: _Choice) -> bool:
+    """Whether it has other instructions, or fewer, and not the same in another order."""
+    pairs = zip(choice.problem.accesses, given.problem.accesses, strict=True)
+    same = (
+        a.vector == b.vector
+        and parse_operation(a.op, a.single_width) == parse_operation(b.op, b.single_width)
+        for a, b in pairs
+    )
+    return choice.rank[1] != given.rank[1] or not all(same)
 
 
 def _as_given(problem: Problem, gpu: Device) -> _Choice:
