@@ -228,8 +228,11 @@ def _choices(plain: Problem, problem: Problem, free: Sequence[Owned], gpu: Devic
     return sorted(found, key=lambda choice: choice.rank)
 
 
-def _alone(problem: Problem, access: Access, gpu: Device) -> tuple[Fraction, int]:
-    """The fewest wavefronts that an access takes in any layout, weighted, and its instructions."""
+def _alone(problem: Problem, access: Access, gpu: Device, *, shared: bool = False) -> tuple[Fraction, int]:
+    """The fewest wavefronts that an access takes, weighted, and its instructions.
+
+    Where words are `shared`, of any layout; else of those in which elements share words as row by row.
+    """
     if access.is_free or access.any:
         return Fraction(0), 0
     part = msgspec.structs.replace(problem, accesses=(access,), layout=Constraints())
@@ -238,7 +241,8 @@ def _alone(problem: Problem, access: Access, gpu: Device) -> tuple[Fraction, int
     traced = trace(part, gpu)
     (lanes,) = traced.accesses
     counts = count_wavefronts(lanes.element * problem.tile.element_bytes, lanes.active, lanes.operation, gpu)
-    weighted = int((counts.ideal * lanes.weight).sum())
+    least = counts.phases if shared else counts.ideal
+    weighted = int((least * lanes.weight).sum())
     return Fraction(weighted, traced.weight_unit), int(lanes.active.any(axis=1).sum())
 
 
@@ -248,11 +252,14 @@ def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fracti
     A wavefront of a warp moves no more distinct bytes than the banks have words, and to or from its lanes
     together no more than those of a phase have in their widest access, of two phases where these are merged.
     """
-    total = sum((_alone(problem, a, gpu)[0] for a in problem.accesses if a.instructions is None), Fraction(0))
     size = problem.tile.element_bytes
+    # Elements narrower than a word share as many as a layout likes: each phase takes one wavefront then.
+    given = (a for a in problem.accesses if a.instructions is None)
+    total = sum((_alone(problem, a, gpu, shared=size < gpu.bank_bytes)[0] for a in given), Fraction(0))
     for one in free:
         kind = kind_of(one.access)
-        rules = [(r, width) for (name, width), r in gpu.rules.items() if name in (kind, f"{kind[:2]}matrix")]
+        kinds = kind, "ldmatrix" if kind == "load" else "stmatrix"
+        rules = [(rule, width) for (name, width), rule in gpu.rules.items() if name in kinds]
         banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
         lanes = max(
             len(rule.phases[0]) * (min(width, rule.bank_bytes) if rule.split_words else width)
