@@ -102,16 +102,7 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
         OutOfTime: the time was over before there was a layout.
         ProblemFileError: an access's instructions cannot be free.
     """
-    if problem.is_dictated or problem.tile.packed > 1:
-        raise ProblemFileError(
-            "accesses",
-            "instructions cannot be free where the hardware dictates the layout or elements share bytes",
-        )
-    for k, access in enumerate(problem.accesses):
-        if isinstance(access.bytes, tuple):
-            raise ProblemFileError(
-                f"accesses[{k}].bytes", "one width is expected where instructions are free"
-            )
+    _check_free(problem)
     free = owned(problem, gpu)
     bound = _lower_bound(problem, free, gpu)
     best: _Found | None = None
@@ -139,10 +130,7 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
         if result.layout is None:
             refused = refused or result
             continue
-        chosen = assigned(choice.problem, result)
-        case = case_of(chosen, gpu)
-        taken = case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
-        found = _Found((taken, result.bytes or 0, instructions), result, chosen, case)
+        found = _found(choice, result, gpu)
         given = found if solved == 1 else given
         best = found if best is None or found.rank < best.rank else best
     if best is not None:
@@ -150,6 +138,29 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
     if refused is None:
         raise OutOfTime
     return _nothing(problem, refused)
+
+
+def _check_free(problem: Problem) -> None:
+    """Check that instructions may be free beside what else the problem asks for."""
+    if problem.is_dictated or problem.tile.packed > 1:
+        raise ProblemFileError(
+            "accesses",
+            "instructions cannot be free where the hardware dictates the layout or elements share bytes",
+        )
+    for k, access in enumerate(problem.accesses):
+        if isinstance(access.bytes, tuple):
+            raise ProblemFileError(
+                f"accesses[{k}].bytes", "one width is expected where instructions are free"
+            )
+
+
+def _found(choice: _Choice, result: Result, gpu: Device) -> _Found:
+    """A result that has a layout, counted in the file's own coordinates."""
+    assert result.layout is not None
+    chosen = assigned(choice.problem, result)
+    case = case_of(chosen, gpu)
+    taken = case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
+    return _Found((taken, result.bytes or 0, choice.rank[1]), result, chosen, case)
 
 
 def _differs(choice: _Choice, given: _Choice) -> bool:
