@@ -43,6 +43,7 @@ class Owned:
     Attributes:
         number: of the access.
         access: as in the file.
+        kind: load or store.
         tile: of whole bytes.
         element: int64, shape (rounds * threads, count): row-major index, each element of a thread once, in
             the order of the file's iterations; -1 behind the last. A round is an iteration of the loops whose
@@ -52,6 +53,7 @@ class Owned:
 
     number: int
     access: Access
+    kind: str
     tile: Tile
     element: IntArray
     steps: frozenset[Step]
@@ -116,7 +118,7 @@ def _owned(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
         for far in _powers(extent)
         if _is_closed(each, tile, dim, far)
     )
-    return Owned(number, access, tile, each, closed)
+    return Owned(number, access, lanes.operation.kind, tile, each, closed)
 
 
 def _loops_apart(access: Access) -> list[int]:
@@ -233,7 +235,7 @@ def accesses_of(one: Owned, steps: Sequence[Step], head: Problem, device: Device
     count = next((k for k, step in enumerate(steps) if step not in one.steps), len(steps))
     while size << count > ROW_BYTES:
         count -= 1
-    kind = kind_of(one.access)
+    kind = one.kind
     for taken in range(count, -1, -1):
         if _is_served(Operation(kind, size << taken), device):
             yield _written(one, kind, size << taken, steps[:taken], one.heads(steps[:taken]), head, device)
@@ -245,11 +247,6 @@ def accesses_of(one: Owned, steps: Sequence[Step], head: Problem, device: Device
                 form = f"{matrix}.x{together}{'.trans' if transposed else ''}"
                 yield _of_rows(one, form, rows, together, steps, head, device)
                 break
-
-
-def kind_of(access: Access) -> str:
-    """`load` or `store`, whatever spelling the file has."""
-    return "load" if access.op.startswith(("ld", "load", "ds_read", "ds_load")) else "store"
 
 
 def _is_served(operation: Operation, device: Device) -> bool:

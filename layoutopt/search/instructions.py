@@ -25,7 +25,6 @@ from layoutopt.accesses.instructions import (
     accesses_of,
     as_given,
     check_instructions,
-    kind_of,
     orders,
     owned,
 )
@@ -268,8 +267,7 @@ def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fracti
     given = (a for a in problem.accesses if a.instructions is None)
     total = sum((_alone(problem, a, gpu, shared=size < gpu.bank_bytes)[0] for a in given), Fraction(0))
     for one in free:
-        kind = kind_of(one.access)
-        kinds = kind, "ldmatrix" if kind == "load" else "stmatrix"
+        kinds = one.kind, "ldmatrix" if one.kind == "load" else "stmatrix"
         rules = [(rule, width) for (name, width), rule in gpu.rules.items() if name in kinds]
         banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
         lanes = max(
