@@ -11,7 +11,7 @@ import click
 
 from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import ProblemPath, json_option, problem_device
+from layoutopt.cli.options import ProblemPath, json_option
 from layoutopt.cli.output import say_json
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.escape import identifier, shown
@@ -36,8 +36,6 @@ class Emitted(TypedDict):
     accesses: NotRequired[list[dict[str, Any]]]
     edit: NotRequired[dict[str, Any]]
     tiles: NotRequired[list[dict[str, Any]]]
-    offset: NotRequired[str]
-    sizes: NotRequired[list[dict[str, Any]]]
 
 
 def _identifier(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
@@ -95,7 +93,6 @@ def command(
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
     from layoutopt.files.file import parsed, read
-    from layoutopt.files.templates import has_sizes
 
     for flag, given in (("--self-test", self_test), ("--edit", as_edit)):
         if given and (name is not None or only != "all"):
@@ -104,16 +101,10 @@ def command(
             raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
     if as_edit and self_test:
         raise click.UsageError("either --edit or --self-test")
-    raw = parsed(read(file))
-    if has_sizes(raw):
-        if as_edit or self_test or only != "all" or how["offset"] is not None:
-            raise click.UsageError("a file with `sizes` gives one header, without other parts")
-        text, data = _sizes(raw, lang, name, how["device_file"], how["time_limit"])
-    else:
-        tiles = answer_of(raw, **how, in_use=not as_edit)
-        if name is not None and not tiles.alone:
-            tiles = replace(tiles, name=name)
-        text, data = _edits(tiles) if as_edit else _code(tiles, lang, name, only, self_test)
+    tiles = answer_of(parsed(read(file)), **how, in_use=not as_edit)
+    if name is not None and not tiles.alone:
+        tiles = replace(tiles, name=name)
+    text, data = _edits(tiles) if as_edit else _code(tiles, lang, name, only, self_test)
     if output is not None:
         write_all({output: text.encode()})
     if as_json:
@@ -159,30 +150,6 @@ def _code(
     if counted:
         data["instructions"] = sum(plan.instructions for plan in plans)
     return block.text_of(tiles, plans), data
-
-
-def _sizes(
-    raw: Any, lang: str, name: str | None, device_file: Path | None, time_limit: float
-) -> tuple[str, dict[str, Any]]:
-    """The header of a file that lists sizes, and its figures."""
-    from layoutopt.codegen.sizes import MACROS, sizes_header
-    from layoutopt.expressions.grammar import to_text
-    from layoutopt.files.file import tile_from_data
-    from layoutopt.files.templates import expand
-    from layoutopt.ground.budget import Budget
-    from layoutopt.search.sizes import common_formula
-
-    if lang not in MACROS:
-        raise click.UsageError(f"one header for many sizes is CUDA C++ or HIP; --lang {lang} has none")
-
-    budget = Budget.of_limit(time_limit)
-    problems = [(instance.values, tile_from_data(instance.data)) for instance in expand(raw)]
-    gpu = problem_device(problems[0][1], device_file)
-    found = common_formula(raw["tile"]["shape"], problems, gpu, budget)
-    title = str(raw.get("name", "tile"))
-    figures = [{"values": size.values, "bytes": size.bytes, "excess": size.excess} for size in found.sizes]
-    data = {"schema": "layoutopt.code/1", "problem": title, "lang": lang, "offset": to_text(found.offset)}
-    return sizes_header(raw, found, name or title, lang), {**data, "sizes": figures}
 
 
 def _instructions(planned: Plan) -> dict[str, Any]:

@@ -130,18 +130,16 @@ def raw_type(width_bytes: int) -> str:
     return _CPP_RAW.get(width_bytes, f"Bytes{width_bytes}")
 
 
-def on_the_host(macro: str, includes: Iterable[str]) -> list[str]:
-    """Includes for the GPU's compiler, `macro` says which, and what lets a host compiler read the rest."""
-    device = [f"#ifdef {macro}", *includes, "#else"] if includes else [f"#ifndef {macro}"]
-    device[-1] += "  // plain C++, for tests on the host"
-    return [*device, "#ifndef __host__", "#define __host__", "#define __device__", "#endif", "#endif"]
-
-
 def _on_the_host(plan: Plan, dialect: Dialect) -> list[str]:
+    """Includes for the GPU's compiler, and what lets a host compiler of C++ read the rest."""
+    if not dialect.macro:
+        return []
     element = plan.problem.tile.element
     needed = ("", element) if isinstance(element, str) else ("",)
     includes = [line for key in needed for line in dialect.headers.get(key, ())]
-    return on_the_host(dialect.macro, includes) if dialect.macro else []
+    device = [f"#ifdef {dialect.macro}", *includes, "#else"] if includes else [f"#ifndef {dialect.macro}"]
+    device[-1] += "  // plain C++, for tests on the host"
+    return [*device, "#ifndef __host__", "#define __host__", "#define __device__", "#endif", "#endif"]
 
 
 def _declared_by_type(plan: Plan) -> list[str]:

@@ -152,7 +152,7 @@ def json_schema() -> dict[str, Any]:
     items = components["Block"]["properties"]["accesses"]
     of_tiles = [{"$ref": reference["$ref"].replace("/$defs/", "/$defs/Tile")} for reference in named]
     items["items"] = {"anyOf": [items["items"], *of_tiles]}
-    components["Template"]["anyOf"] = [{"required": ["params"]}, {"required": ["sizes"]}]
+    components["Template"]["required"] = ["params"]
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",

@@ -12,9 +12,7 @@ What a text of the file is decides what a parameter is in it:
     words (op, element, target and the others)     the whole word, or {M} within it
 
 `where` at the top leaves combinations out: an expression over the parameters, in which those that are words
-are compared with words. `"sizes": [{"M": 64, "N": 32}, ...]` in the place of `params` lists the combinations
-themselves, for which `layoutopt.search.sizes` finds one formula. Everything after `expand` sees ordinary
-problem data.
+are compared with words. Everything after `expand` sees ordinary problem data.
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ _BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _Integer = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
 _List = Annotated[list[_Integer | str], Meta(min_length=1, max_length=10_000)]
-_Sizes = Annotated[list[dict[str, _Integer | str]], Meta(min_length=1, max_length=64)]
 
 
 class Template(Struct):
@@ -67,13 +64,6 @@ class Template(Struct):
     params: Annotated[
         dict[str, _Integer | str | _List] | UnsetType,
         Meta(description="Parameters and their values, which shapes, loops, indices and ops may use"),
-    ] = UNSET
-    sizes: Annotated[
-        _Sizes | UnsetType,
-        Meta(
-            description="Combinations of values, in the place of params: emit finds one formula for all; "
-            "a word names the tile's element"
-        ),
     ] = UNSET
     where: Annotated[
         str | UnsetType,
@@ -112,10 +102,7 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
         raise ProblemFileError("over", f"expected lists of values by name, got {described(over)}")
     if not is_template(raw) and not (over and isinstance(raw, dict)):
         return iter((Instance({}, raw),))
-    own = {name: raw[name] for name in ("params", "sizes", "where") if name in raw}
-    if "sizes" in own and (over or len(own) > 1):
-        wrong = "names every combination; `params`, `where` and --over do not go with it"
-        raise ProblemFileError("sizes", wrong)
+    own = {name: raw[name] for name in ("params", "where") if name in raw}
     given = own.get("params")
     params = {
         name: _values(name, values if isinstance(values, list) else [values], "params.")
@@ -124,30 +111,27 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
     head = json_data.convert(own, Template)
     data = {key: value for key, value in raw.items() if key not in own}
     condition = head.where or None
-    if head.sizes:
-        params = _sized(head.sizes, data)
-        combinations: Iterable[Sequence[Value]] = zip(*params.values(), strict=True)
-    else:
-        params |= {name: _values(name, values, "--over.") for name, values in (over or {}).items()}
-        count = math.prod(map(len, params.values()))
-        if count > MAX_COMBINATIONS:
-            most = f"expected at most {MAX_COMBINATIONS:,} combinations, got {count:,}"
-            raise ProblemFileError("params", most)
-        combinations = itertools.product(*params.values())
+    params |= {name: _values(name, values, "--over.") for name, values in (over or {}).items()}
+    count = math.prod(map(len, params.values()))
+    if count > MAX_COMBINATIONS:
+        most = f"expected at most {MAX_COMBINATIONS:,} combinations, got {count:,}"
+        raise ProblemFileError("params", most)
     _check_used(params, data, condition)
-    every = (dict(zip(params, chosen, strict=True)) for chosen in combinations)
+    every = (dict(zip(params, chosen, strict=True)) for chosen in itertools.product(*params.values()))
     left = every if condition is None else _held(condition, params, every)
     return _instances(params, left, data)
 
 
-def has_sizes(raw: Any) -> bool:
-    """Whether decoded data lists the sizes that one formula is to serve."""
-    return isinstance(raw, dict) and "sizes" in raw
-
-
 def is_template(raw: Any) -> bool:
-    """Whether decoded data has parameters."""
-    return isinstance(raw, dict) and ("params" in raw or "sizes" in raw)
+    """Whether decoded data has parameters.
+
+    Raises:
+        ProblemFileError: it lists `sizes`, which sweeps have taken the place of.
+    """
+    if isinstance(raw, dict) and "sizes" in raw:
+        instead = "give the values in `params`; `layoutopt sweep --export FILE.cuh` makes one header for all"
+        raise ProblemFileError("sizes", f"there is no such field: {instead}")
+    return isinstance(raw, dict) and "params" in raw
 
 
 def single(raw: Any) -> Any:
@@ -163,7 +147,8 @@ def single(raw: Any) -> Any:
         raise ProblemFileError(
             "params",
             "one problem is expected here, and the values combine to several; "
-            "`solve`, `check`, `compare` and `sweep` take several",
+            "`solve`, `check`, `compare` and `sweep` take several, and `sweep --export FILE.cuh` makes one "
+            "header for all",
         )
     return found[0].data
 
@@ -174,26 +159,6 @@ def value_of(text: str) -> Value:
         return int(text)
     except ValueError:
         return text
-
-
-def _sized(sizes: list[dict[str, Value]], data: dict[str, Any]) -> dict[str, list[Value]]:
-    """The values of each parameter in all sizes: numbers, but for the one that is the tile's element."""
-    tile = data.get("tile")
-    element = tile.get("element") if isinstance(tile, dict) else None
-    for k, size in enumerate(sizes):
-        if not size or list(size) != list(sizes[0]):
-            wrong = "expected an object with the names of sizes[0], in their order"
-            raise ProblemFileError(f"sizes[{k}]", wrong)
-        for name, value in size.items():
-            if name == element and not isinstance(value, str):
-                required = "the name of the element's type"
-            elif name != element and (isinstance(value, str) or value < 1):
-                required = "1 or more; only the tile's element is a word"
-            else:
-                continue
-            given = f"expected {required}, got {shown(repr(value))}"
-            raise ProblemFileError(f"sizes[{k}].{shown(name)}", given)
-    return {_parameter(name, "sizes[0]."): [size[name] for size in sizes] for name in sizes[0]}
 
 
 def _values(name: str, given: Iterable[Any], place: str) -> list[Value]:

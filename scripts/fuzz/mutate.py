@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 _DATA = json.loads(Path(__file__).with_name("originals.json").read_text())
-PROBLEMS, DEVICES, TEMPLATE, SIZES = (_DATA[key] for key in ("problems", "devices", "template", "sizes"))
+PROBLEMS, DEVICES, TEMPLATE = (_DATA[key] for key in ("problems", "devices", "template"))
 WORDS, EXPRESSIONS, NUMBERS = (_DATA[key] for key in ("words", "expressions", "numbers"))
 TILES = [*_DATA["tiles"], "9" * 5000 + "x1"]
 PARAMETERS = [*_DATA["parameters"], "M=" + ",".join(map(str, range(1, 20002)))]

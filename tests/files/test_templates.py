@@ -147,6 +147,13 @@ def test_one_problem_where_one_is_expected():
     )
 
 
+def test_sizes_are_a_sweep():
+    with pytest.raises(
+        ProblemFileError, match="sizes: there is no such field: .* `layoutopt sweep --export FILE.cuh`"
+    ):
+        from_data({"sizes": [{"M": 8}], **TEMPLATE})
+
+
 def test_values_of_the_command_line():
     assert [value_of(text) for text in ("64", "-1", "ldmatrix.x4", "1.5")] == [64, -1, "ldmatrix.x4", "1.5"]
 
