@@ -1,6 +1,6 @@
 """What the commands find for every problem of the catalogue, one line a problem.
 
-    python scripts/benchmarks/catalogue.py solve|check|compare|methods [--time-limit S] [NAME ...]
+    python scripts/benchmarks/catalogue.py TOOL [--time-limit S] [NAME ...]
 
 solve: what is published beside what is found. Excess is in wavefronts over all warp instructions (weights
 decide what is best, and are not in it); bytes run to the last element used. The published layout is counted
@@ -16,6 +16,9 @@ replaced; `--write-docs` puts that sentence into docs/compare_and_show.md.
 methods: `auto` and `model`: excess, bytes, status, who decided, warm seconds and rounds. Exits with 1 where
 both prove an answer and differ in excess or bytes.
 
+instructions: of each published layout the wavefronts with the instructions of the file, and with those of its
+loads and stores left to the solver: no more than were given, or the exit code is 1.
+
 NAME keeps the problems whose name holds it. Left out by `compare`: lanes that choose at run time.
 """
 
@@ -29,8 +32,13 @@ from pathlib import Path
 import msgspec
 
 from layoutopt import check, load, solve
+from layoutopt.accesses.lower import assigned, chosen_widths
+from layoutopt.engine.case import case_of
+from layoutopt.errors import ProblemFileError
 from layoutopt.files.catalogue import of_one_tile
+from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import METHODS, Status
+from layoutopt.search.instructions import with_free_instructions
 from layoutopt.study.compare import compare
 
 SOLVED = "{:<50} {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:<9} {:>6}  {:<14} {:<12} {}"
@@ -185,19 +193,52 @@ def methods_all(problems, limit, _):
     return wrong > 0
 
 
+def wavefronts(problem, result):
+    """Of all accesses, weights applied; nothing without a layout."""
+    if result.layout is None:
+        return None
+    case = case_of(assigned(problem, result), device(result.target), chosen_widths(problem, result))
+    return case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
+
+
+def instructions_all(problems, limit, _):
+    rows = []
+    for name, problem in problems.items():
+        free = with_free_instructions(problem) if problem.published is not None else None
+        given = free and wavefronts(problem, solve(problem, time_limit=limit))
+        if not given:
+            continue  # nothing can be free, or the file's own has no layout
+        try:
+            result, seconds = timed(solve, free, time_limit=limit)
+        except ProblemFileError as error:
+            print(f"{name}: {error}")
+            continue
+        if (found := wavefronts(free, result)) is not None:
+            rows.append((name, given, found, result.proof.wavefronts.lower_bound))
+            chosen = [f"{a.op} {a.bytes}" for a in result.accesses if a.index is not None]
+            print(*rows[-1], result.status, f"{seconds:.2f}", ", ".join(chosen), flush=True)
+    worse = [name for name, given, found, _ in rows if found > given]
+    fewer = sum(found < given for _, given, found, _ in rows)
+    met = sum(found <= bound for *_, found, bound in rows)
+    total = [sum(row[k] for row in rows) for k in (1, 2)]
+    print(f"{len(rows)} solved; wavefronts {total[0]:g} -> {total[1]:g}")
+    print(f"fewer in {fewer}, more in {', '.join(worse) or 'none'}; the bound met in {met}")
+    return bool(worse)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tools = {
         "solve": (solve_all, 60.0), "check": (check_all, 5.0), "compare": (compare_all, 10.0),
-        "methods": (methods_all, 10.0),
+        "methods": (methods_all, 10.0), "instructions": (instructions_all, 5.0),
     }  # fmt: skip
     parser.add_argument("what", choices=tools)
     parser.add_argument("--time-limit", type=float, metavar="S", help="of each problem")
     parser.add_argument("--write-docs", action="store_true", help="of `compare`")
     parser.add_argument("names", nargs="*", metavar="NAME")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     known = of_one_tile().items()
     kept = {n: load(p) for n, p in known if not args.names or any(part in n for part in args.names)}
     tool, limit = tools[args.what]

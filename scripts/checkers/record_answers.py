@@ -35,13 +35,12 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("scripts/fuzz", "scripts/measu
 KINDS = ("catalogue", "random", "dimensions", "lanes", "sets", "kernels")
 SLOWER, SLACK_S = 1.2, 0.05  # of processor time, by how much a question takes longer
 RANKS = {"optimal": 0, "infeasible": 0, "feasible": 1, "unknown": 2}
-# What a worker runs: commands of one checkout, in one process, with mechanisms switched off by statements.
+# What a worker runs: commands of one checkout, in one process.
 WORKER = """
 import io, json, os, sys, time
 from click.testing import CliRunner
 import layoutopt.cli
 from layoutopt.cli.commands import main
-exec(os.environ.get("SWITCHED_OFF", ""))
 for line in sys.stdin:
     folder, commands = json.loads(line)
     os.chdir(folder)
@@ -60,16 +59,11 @@ for line in sys.stdin:
 class Checkout:
     """A process that runs commands with the package of one checkout."""
 
-    def __init__(self, root: Path, switched_off: str = "") -> None:
-        environment = {**os.environ, "PYTHONPATH": str(root), "SWITCHED_OFF": switched_off}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=root,
-            env=environment,
-        )
+    def __init__(self, root: Path) -> None:
+        piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        command = [sys.executable, "-c", WORKER]
+        self.process = subprocess.Popen(command, cwd=root, env=environment, **piped)
 
     def answers(self, question: dict[str, Any]) -> dict[str, Any]:
         """The question with what each of its commands answers."""
@@ -246,23 +240,21 @@ def judged(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str,
 class Report:
     """Counts what was judged, and prints what is not the same."""
 
-    def __init__(self, shown: bool = True) -> None:
+    def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.cpu_s = [0.0, 0.0]
-        self.shown = shown
 
     def add(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         for verb, how in judged(before, after):
             kind, _, figures = how.partition(":")
             self.counts[f"{before['kind']} {verb}: {kind}"] += 1
-            if self.shown and kind not in ("same", "equal"):
+            if kind not in ("same", "equal"):
                 print(f"{before['name']} {verb}: {kind}{figures}", flush=True)
         took = [sum(a["cpu_s"] for a in question["answers"]) for question in (before, after)]
         self.cpu_s = [sum(pair) for pair in zip(self.cpu_s, took, strict=True)]
         if took[1] > SLOWER * took[0] + SLACK_S:
             self.counts["slower"] += 1
-            if self.shown:
-                print(f"{before['name']}: slower, {took[0]:.3f} -> {took[1]:.3f} s", flush=True)
+            print(f"{before['name']}: slower, {took[0]:.3f} -> {took[1]:.3f} s", flush=True)
 
     @property
     def worse(self) -> int:

@@ -231,7 +231,7 @@ def test_the_hardware_of_known_targets_is_known():
     given = certified(data)
     holds({**data, "target": "h100"}, {**given, "target": "h100"})
     wide = json.loads(json.dumps(given).replace('"banks": 32', '"banks": 1024'))
-    assert checked(data, wide) == (1, "WRONG: sm_90 has other banks or lanes\n")
+    holds(data, wide, "banks of access 'rows' is not that of sm_90, 32", 1)
 
 
 @pytest.mark.parametrize(

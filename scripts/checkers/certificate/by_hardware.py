@@ -4,8 +4,9 @@ A part of check_certificate.py, for layouts that the hardware reads or writes by
 derived from the rules as the CUDA driver API (cuTensorMapEncodeTiled) and the PTX ISA (shared memory layouts
 of wgmma and tcgen05, matrix descriptors, cp.async.bulk) have them, and from nothing of layoutopt.
 
-A tile is (shape, bytes of an element), row-major; a table is the byte offset of every element. Functions
-called `wrong_...` return what is wrong, or nothing.
+A tile has a `shape`, bytes of an element (`size`) and elements to a byte (`packed`); a table is the byte
+offset of every element, row-major. A way is how an access may reach a tile: a mode with a box, or with what
+is contiguous. The descriptor of a way is derived from the table, and a certificate must have the same.
 """
 
 import itertools
@@ -27,6 +28,15 @@ NAMED = {1: "u8 i8 b8 f8 e4m3 e5m2", 2: "u16 i16 b16 f16 bf16", 4: "u32 b32 i32 
 MAX_BOX = 256
 
 
+class Unreached(Exception):
+    """A way does not reach the tile; the text says why."""
+
+
+def reached(holds, why):
+    if not holds:
+        raise Unreached(why)
+
+
 def engine_of(access):
     """Who does it, and what the file says of it."""
     use = access.get("hardware", access)
@@ -43,103 +53,16 @@ def alignment(engine, mode):
     return 8 * SPANS[mode] if SPANS[mode] else 128 if engine == "tma" else 16
 
 
-def unit_bytes(use, size):
-    """Bytes of the tensor map's type: the one named, else the largest part of an element."""
-    named = {name: count for count, names in NAMED.items() for name in names.split()}
-    return named[use["element"]] if use.get("element") else math.gcd(size, 8)
-
-
 def repetitions(claim):
     """How often an instruction is executed to reach the tile once."""
     return next(claim[field] for field in ("boxes", "instructions", "copies") if field in claim)
 
 
-def contiguous(shape, size, table, dim):
+def contiguous(tile, table, dim):
     """Whether neighbours along a dimension (None: any) lie side by side."""
-    return dim is None or shape[dim] == 1 or table[math.prod(shape[dim + 1 :])] - table[0] == size
-
-
-def wrong_claim(access, shape, size, packed, table, claim):
-    """Whether an access reaches the tile as `claim`, a descriptor of the certificate, has it."""
-    engine, use = engine_of(access)
-    kind = {"tma": "tensor map", "cp.async.bulk": "bulk copy"}.get(engine, "matrix descriptor")
-    if claim["kind"] != kind:
-        return f"a {kind} is needed, not a {claim['kind']}"
-    if engine == "cp.async.bulk":
-        return wrong_copies(use, shape, size, packed, table, claim)
-    mode = claim["mode"]
-    if mode not in SPANS or use.get("mode") not in (None, mode):
-        return f"mode {mode} is not allowed"
-    if (claim["code"], claim["alignment_bytes"]) != (CODES[engine][mode], alignment(engine, mode)):
-        return f"the code or the alignment of mode {mode}"
-    if engine == "tma":
-        named = claim["swizzle"] == f"CU_TENSOR_MAP_SWIZZLE_{mode.replace('none', 'NONE')}"
-        wrong = "" if named else f"the swizzle of mode {mode} is not {claim['swizzle']}"
-        return wrong_tensor_map(use, shape, size, packed, table, claim) or wrong
-    return wrong_matrix(access, shape, size, table, claim)
-
-
-# TMA -------------------------------------------------------------------------------------------
-
-
-def wrong_tensor_map(use, shape, size, packed, table, claim):
-    """The form of a tensor map, then every element of every box."""
-    order, box, row = claim["order"], [*claim["box"]], claim["box_dim"][0]
-    if use.get("box") is not None and list(use["box"]) != box:
-        return f"the box is {use['box']}"
-    if order != [*(use.get("order") or range(len(shape)))]:
-        return f"the order is {order}"
-    box[-1] //= packed
-    unit = TYPE_BYTES.get(claim["data_type"].removeprefix("CU_TENSOR_MAP_DATA_TYPE_"))
-    rest = [box[d] for d in reversed(order[:-1])]
-    same = unit == unit_bytes(use, size) and row * unit == box[order[-1]] * size
-    if not same or claim["box_dim"][1:] != rest:
-        return "boxDim is another box"
-    if max(claim["box_dim"]) > MAX_BOX:
-        return f"a box of {claim['box_dim']}"
-    starts = claim["box_offsets"]
-    blocks = use.get("multicast") or 1  # of a cluster: each copies as many of the boxes
-    if (claim["boxes"], claim.get("multicast", 1)) != (len(starts), blocks) or len(starts) % blocks:
-        return f"the number of boxes, or of the blocks that copy them: {blocks}"
-    return wrong_boxes(order, shape, size, table, SPANS[claim["mode"]], box, starts)
-
-
-def wrong_boxes(order, shape, size, table, span, box, starts):
-    """Whether boxes of these extents lie at `starts`, row-major over the dimensions in `order`.
-
-    Their rows follow one another: those of a swizzle each in a whole span, others without gaps.
-    """
-    row = box[order[-1]] * size
-    if any(extent % part for extent, part in zip(shape, box, strict=True)):
-        return "the boxes do not tile"
-    if row % 16 or row > (span or row):
-        return f"a row of a box has {row} bytes"
-    corners = corners_of(order, shape, box)
-    if len(corners) != len(starts):
-        return f"{len(corners)} boxes, not {len(starts)}"
-    pitch = span or row
-    if not edges_lie(order, shape, size, table, span, box, pitch, starts[0]):
-        return "the edges of the first box do not lie as TMA moves them"
-    inside = flat_indices(order, shape, [range(box[d]) for d in order])
-    places = [n // box[order[-1]] * pitch + n % box[order[-1]] * size for n in range(len(inside))]
-    for corner, start in zip(corners, starts, strict=True):
-        if start % 128:
-            return f"a box begins at byte {start}"
-        for element, place in zip(inside, places, strict=True):
-            if table[corner + element] != swizzled(start + place, span):
-                return f"element {corner + element} does not lie as TMA moves it"
-    return ""
-
-
-def edges_lie(order, shape, size, table, span, box, pitch, start):
-    """Whether the far ends of the first box's edges lie where they should: what most layouts fail at once."""
-    step = size
-    for d in reversed(order):
-        end = (box[d] - 1) * math.prod(shape[d + 1 :])
-        if table[end] != swizzled(start + (box[d] - 1) * step, span):
-            return False
-        step = pitch if d == order[-1] else step * box[d]
-    return True
+    return (
+        dim is None or tile.shape[dim] == 1 or table[math.prod(tile.shape[dim + 1 :])] - table[0] == tile.size
+    )
 
 
 def flat_indices(order, shape, ranges):
@@ -151,35 +74,108 @@ def flat_indices(order, shape, ranges):
     return found
 
 
-def corners_of(order, shape, box):
-    """The first element of every box, row-major over the dimensions in `order`."""
-    return flat_indices(order, shape, [range(0, shape[d], box[d]) for d in order])
+def wrong_claim(access, tile, table, claim):
+    """What is wrong with `claim`, the certificate's descriptor of an access; nothing where nothing is."""
+    engine, use = engine_of(access)
+    kind, fields, ways, described = ENGINES[engine]
+    if claim["kind"] != kind:
+        return f"a {kind} is needed, not a {claim['kind']}"
+    way, unused = tuple(claim[field] for field in fields), ()
+    if way not in ways(access, tile):
+        return f"no {kind} of {' and '.join(map(str, way))} is allowed"
+    if kind == "matrix descriptor":
+        unused = claim["leading_byte_offset"], claim["stride_byte_offset"]
+    elif engine == "tma":
+        unit = TYPE_BYTES.get(claim["data_type"].removeprefix("CU_TENSOR_MAP_DATA_TYPE_"))
+        if unit != unit_bytes(use, tile.size):
+            return f"the data type {claim['data_type']}"
+    try:
+        found = described(access, tile, table, *way, *unused)
+    except Unreached as why:
+        return str(why)
+    if "mode" in fields:
+        found |= {"code": CODES[engine][way[0]], "alignment_bytes": alignment(engine, way[0])}
+    wrong = [field for field, value in found.items() if claim.get(field, 1) != value]
+    return f"{wrong[0]} is {claim.get(wrong[0])}, it should be {found[wrong[0]]}" if wrong else ""
 
 
-def fewest_boxes(use, shape, size, packed, table):
-    """The least number of boxes that reach the tile; None where none do."""
-    order = [*(use.get("order") or range(len(shape)))]
-    asked = [*use["box"]] if use.get("box") else None
-    if asked:
-        asked[-1] //= packed
-    widest = MAX_BOX * unit_bytes(use, size) // size
-    limits = [widest if d == order[-1] else MAX_BOX for d in range(len(shape))]
-    options = [
-        [n for n in range(1, min(extent, most) + 1) if extent % n == 0]
-        for extent, most in zip(shape, limits, strict=True)
+def instructions(accesses, tile, table):
+    """Boxes, matrix instructions and copies that reach the tile; None where some access does not."""
+    total = 0
+    for access in accesses:
+        _, _, ways, described = ENGINES[engine_of(access)[0]]
+        for way in ways(access, tile):  # of tensor maps, by rising number of boxes
+            try:
+                total += repetitions(described(access, tile, table, *way))
+                break
+            except Unreached:
+                continue
+        else:
+            return None
+    return total
+
+
+# TMA -------------------------------------------------------------------------------------------
+
+
+def boxes_of(access, tile):
+    """Modes and boxes that tile the shape, in the file's elements; larger boxes first."""
+    _, use = engine_of(access)
+    order = dims_of(use, tile)
+    unit, inner = unit_bytes(use, tile.size), order[-1]
+    most = [MAX_BOX * unit // tile.size if d == inner else MAX_BOX for d in range(len(order))]
+    sides = [
+        [n for n in range(1, min(pair) + 1) if pair[0] % n == 0]
+        for pair in zip(tile.shape, most, strict=True)
     ]
-    boxes = [asked] if asked else sorted(map(list, itertools.product(*options)), key=math.prod, reverse=True)
-    for box in boxes:
-        row = box[order[-1]] * size
+    if use.get("box"):
+        asked = [*use["box"][:-1], use["box"][-1] // tile.packed]
+        sides = [[n] if n in side else [] for n, side in zip(asked, sides, strict=True)]
+    for box in sorted(itertools.product(*sides), key=math.prod, reverse=True):
+        row = box[inner] * tile.size
         for mode, span in SPANS.items():
-            allowed = use.get("mode") in (None, mode) and row % 16 == 0 and row <= (span or row)
-            first, pitch = swizzled(table[0], span), span or row
-            if allowed and edges_lie(order, shape, size, table, span, box, pitch, first):
-                starts = [swizzled(table[corner], span) for corner in corners_of(order, shape, box)]
-                even = len(starts) % (use.get("multicast") or 1) == 0
-                if even and not wrong_boxes(order, shape, size, table, span, box, starts):
-                    return len(starts)
-    return None
+            if use.get("mode") in (None, mode) and row % 16 == 0 and row <= (span or row):
+                yield mode, [*box[:-1], box[-1] * tile.packed]
+
+
+def dims_of(use, tile):
+    """Dimensions of a tensor, slowest first."""
+    return [*(use.get("order") or range(len(tile.shape)))]
+
+
+def unit_bytes(use, size):
+    """Bytes of the tensor map's type: the one named, else the largest part of an element."""
+    named = {name: count for count, names in NAMED.items() for name in names.split()}
+    return named[use["element"]] if use.get("element") else math.gcd(size, 8)
+
+
+def tensor_map(access, tile, table, mode, box):
+    """The tensor map of a mode and a box. Rows of a swizzle lie each in a whole span, others without gaps."""
+    _, use = engine_of(access)
+    order, span, size = dims_of(use, tile), SPANS[mode], tile.size
+    inside = [*box[:-1], box[-1] // tile.packed]
+    row = inside[order[-1]]
+    pitch, blocks = span or row * size, use.get("multicast") or 1
+    first, step = swizzled(table[0], span), size
+    for d in reversed(order):  # the far end of each edge of the first box: what most layouts fail at once
+        end = (inside[d] - 1) * math.prod(tile.shape[d + 1 :])
+        lies = table[end] == swizzled(first + (inside[d] - 1) * step, span)
+        reached(lies, f"element {end} does not lie as TMA moves it")
+        step = pitch if d == order[-1] else step * inside[d]
+    corners = flat_indices(order, tile.shape, [range(0, tile.shape[d], inside[d]) for d in order])
+    starts = [swizzled(table[corner], span) for corner in corners]
+    reached(len(starts) % blocks == 0, f"{len(starts)} boxes, copied by {blocks} blocks")
+    elements = flat_indices(order, tile.shape, [range(inside[d]) for d in order])
+    for corner, start in zip(corners, starts, strict=True):
+        reached(start % 128 == 0, f"a box begins at byte {start}")
+        for n, element in enumerate(elements):
+            lies = swizzled(start + n // row * pitch + n % row * size, span) == table[corner + element]
+            reached(lies, f"element {corner + element} does not lie as TMA moves it")
+    sides = [row * size // unit_bytes(use, size), *(inside[d] for d in reversed(order[:-1]))]
+    return {
+        "swizzle": f"CU_TENSOR_MAP_SWIZZLE_{mode.replace('none', 'NONE')}", "order": order, "box_dim": sides,
+        "box_offsets": starts, "boxes": len(starts), "multicast": blocks,
+    }  # fmt: skip
 
 
 # Matrices --------------------------------------------------------------------------------------
@@ -201,42 +197,60 @@ def majors(engine, use, size):
     return ("K", "MN") if either else ("K",)
 
 
-def instruction_shape(access, use, shape, size):
+def majors_of(access, tile):
+    """Modes, and what may be contiguous; none where no instruction has rows that fit."""
+    engine, use = engine_of(access)
+    if instruction_shape(access, tile)[0]:
+        for mode, major in itertools.product(SPANS, majors(engine, use, tile.size)):
+            if use.get("mode") in (None, mode):
+                yield mode, major
+
+
+def instruction_shape(access, tile):
     """Rows (M or N) and elements of K of one instruction."""
-    extent = math.prod(shape[d] for d in matrix_dims(use, len(shape))[1])
-    engine, operand = engine_of(access)[0], access["op"][-1]
+    (engine, use), operand = engine_of(access), access["op"][-1]
+    extent = math.prod(tile.shape[d] for d in matrix_dims(use, len(tile.shape))[1])
     rows = ([64] if engine == "wgmma" else [64, 128]) if operand == "A" else range(8, MAX_BOX + 1, 8)
     if access["of"] in ("i8", "u8") and operand == "B":
         rows = [8, 24, *range(16, MAX_BOX + 1, 16)]
     fitting = [n for n in rows if extent % n == 0 and use.get("rows") in (None, n)]
-    return max(fitting, default=0), 32 // size
+    return max(fitting, default=0), 32 // tile.size
 
 
-def wrong_matrix(access, shape, size, table, claim):
-    """The form of a matrix descriptor, then every element that an instruction reads."""
+def matrix(access, tile, table, mode, major, *unused):
+    """The matrix descriptor of a mode; `unused`: its leading and stride offset, where they say nothing."""
     engine, use = engine_of(access)
-    k, mn = matrix_dims(use, len(shape))
-    rows, depth = instruction_shape(access, use, shape, size)
-    if (
-        claim["k_dim"] != k
-        or claim["shape"] != [rows, depth]
-        or claim["major"] not in majors(engine, use, size)
-    ):
-        return (
-            f"an instruction reads {rows}x{depth}, {' or '.join(majors(engine, use, size))}-major, K is x{k}"
-        )
-    leading, stride = claim["leading_byte_offset"], claim["stride_byte_offset"]
-    if (
-        any(offset % 16 or offset >> 4 >= 1 << 14 for offset in (leading, stride))
-        or claim["base_offset"] != 0
-    ):
-        return "offsets of the descriptor"
-    bits = leading >> 4 << 16 | stride >> 4 << 32 | claim["code"] << (62 if engine == "wgmma" else 61)
+    shape, span, (k, mn) = instruction_shape(access, tile), SPANS[mode], matrix_dims(use, len(tile.shape))
+    read = list(operands(tile.shape, k, mn, shape))
+    starts = [swizzled(table[elements[0]], span) for elements in read]
+    # Eight rows on, and one span on: (rows, elements of K), where an instruction has them.
+    wide = (span or 16) // tile.size
+    steps = ((0, wide), (8, 0)) if major == "K" else ((wide, 0), (0, 8))
+    steps = steps[::-1] if major == "MN" and span is None else steps
+    leading, stride = (
+        swizzled(table[read[0][r * shape[1] + c]], span) - starts[0]
+        if r < shape[0] and c < shape[1]
+        else told
+        for (r, c), told in zip(steps, unused or (0, 0), strict=True)
+    )
+    fields = all(offset % 16 == 0 and 0 <= offset >> 4 < 1 << 14 for offset in (leading, stride))
+    reached(fields, f"offsets of {leading} and {stride} bytes")
+    inside = [
+        inside_matrix(major, span, leading, stride, tile.size, *place)
+        for place in itertools.product(*map(range, shape))
+    ]
+    for elements, start in zip(read, starts, strict=True):
+        whole = start % 16 == 0 and not (span and start % (8 * span) >= span)
+        reached(whole, f"an instruction begins at byte {start}, inside a pattern")
+        for element, place in zip(elements, inside, strict=True):
+            lies = table[element] == swizzled(start + place, span)
+            reached(lies, f"element {element} does not lie as the instruction reads it")
+    bits = leading >> 4 << 16 | stride >> 4 << 32 | CODES[engine][mode] << (62 if engine == "wgmma" else 61)
     bits |= 1 << 46 if engine == "tcgen05" else 0
-    if int(claim["descriptor"], 16) != bits or claim["instructions"] != len(claim["starts"]):
-        return "the bits of the descriptor, or the number of instructions"
-    along = (claim["major"], leading, stride)
-    return wrong_operands(shape, (k, mn), (rows, depth), size, table, claim["mode"], along, claim["starts"])
+    return {
+        "k_dim": k, "shape": [*shape], "leading_byte_offset": leading, "stride_byte_offset": stride,
+        "base_offset": 0, "descriptor": f"{bits:#018x}", "starts": starts, "instructions": len(starts),
+    }  # fmt: skip
 
 
 def inside_matrix(major, span, leading, stride, size, r, c):
@@ -254,9 +268,9 @@ def inside_matrix(major, span, leading, stride, size, r, c):
     return inner + across * stride + along * leading
 
 
-def operands(shape, dims, part):
+def operands(shape, k, mn, part):
     """The elements that each instruction reads, row by row: by matrices, rows, K."""
-    (k, mn), (high, wide) = dims, part
+    high, wide = part
     rest = [d for d in range(len(shape)) if d != k and d not in mn]
     rows = flat_indices(mn, shape, [range(shape[d]) for d in mn])
     columns = flat_indices([k], shape, [range(shape[k])])
@@ -265,173 +279,36 @@ def operands(shape, dims, part):
             yield [base + row + column for row in rows[r : r + high] for column in columns[c : c + wide]]
 
 
-def wrong_operands(shape, dims, part, size, table, mode, along, starts):
-    """Whether one descriptor reads, from each of `starts`, what an instruction should."""
-    (major, leading, stride), span = along, SPANS[mode]
-    read = list(operands(shape, dims, part))
-    if len(read) != len(starts):
-        return f"{len(read)} instructions, not {len(starts)}"
-    each = itertools.product(*map(range, part))
-    places = [inside_matrix(major, span, leading, stride, size, r, c) for r, c in each]
-    for elements, start in zip(read, starts, strict=True):
-        if start % 16 or (span and start % (8 * span) >= span):
-            return f"an instruction begins at byte {start}, inside a pattern"
-        for element, place in zip(elements, places, strict=True):
-            if table[element] != swizzled(start + place, span):
-                return f"element {element} does not lie as the instruction reads it"
-    return ""
-
-
-def reads(access, shape, size, table):
-    """The number of instructions that read a matrix by some descriptor; None where there is none."""
-    engine, use = engine_of(access)
-    dims, part = matrix_dims(use, len(shape)), instruction_shape(access, use, shape, size)
-    if not part[0]:
-        return None
-    read = list(operands(shape, dims, part))
-    first, (high, deep) = read[0], part
-    for mode, span in SPANS.items():
-        if use.get("mode") not in (None, mode):
-            continue
-        begins = [swizzled(table[elements[0]], span) for elements in read]
-        for major in majors(engine, use, size):
-            wide = (span or 16) // size
-            # Eight rows on, and one span on: (rows, elements of K), where an instruction has them.
-            places = ((8, 0), (0, wide)) if major == "K" else ((0, 8), (wide, 0))
-            across, along = (
-                swizzled(table[first[r * deep + c]], span) - begins[0] if r < high and c < deep else 0
-                for r, c in places
-            )
-            offsets = (across, along) if major == "MN" and span is None else (along, across)
-            if any(offset % 16 for offset in offsets):
-                continue
-            if not wrong_operands(shape, dims, part, size, table, mode, (major, *offsets), begins):
-                return len(begins)
-    return None
-
-
 # Copies ----------------------------------------------------------------------------------------
 
 
-def wrong_copies(use, shape, size, packed, table, claim):
+def copied(access, tile):
+    """The bytes of one copy, where whole ones make the tile."""
+    each = engine_of(access)[1].get("bytes")
+    if each and each % 16 == 0 and each % tile.size == 0 and math.prod(tile.shape) * tile.size % each == 0:
+        yield (each,)
+
+
+def copies(access, tile, table, each):
     """Copies of whole rows, each in one piece from a multiple of 16 bytes."""
-    each = claim["bytes"]
-    if each != use.get("bytes") or each % 16 or each % size or len(table) * size % each:
-        return f"copies of {each} bytes"
-    step = each // size
-    starts = [table[n] for n in range(0, len(table), step)]
-    if claim["starts"] != starts or claim["copies"] != len(starts) or claim["alignment_bytes"] != 16:
-        return "where the copies begin"
-    torn = any(table[n] != starts[n // step] + n % step * size for n in range(len(table)))
-    return "a copy is torn, or begins at no multiple of 16" if torn or any(s % 16 for s in starts) else ""
+    step = each // tile.size
+    starts = table[::step]
+    torn = any(at != starts[n // step] + n % step * tile.size for n, at in enumerate(table))
+    reached(
+        not torn and not any(start % 16 for start in starts), "a copy is torn, or begins at no multiple of 16"
+    )
+    return {"starts": starts, "copies": len(starts), "alignment_bytes": 16}
 
 
-# must_be ---------------------------------------------------------------------------------------
+# Kind of descriptor, the fields of it that are a way, all ways that the file allows, the descriptor of one.
+ENGINES = {
+    "tma": ("tensor map", ("mode", "box"), boxes_of, tensor_map),
+    "wgmma": ("matrix descriptor", ("mode", "major"), majors_of, matrix),
+    "tcgen05": ("matrix descriptor", ("mode", "major"), majors_of, matrix),
+    "cp.async.bulk": ("bulk copy", ("bytes",), copied, copies),
+}
 
-
-def must_be(names, shape, size, order):
-    """The layouts that `must_be` names: what a load of TMA by itself may have, and pages of matrices."""
-    major = order[-1] if order else len(shape) - 1
-    for engine, mode in itertools.product(CODES, SPANS):
-        if not {engine, f"{engine}.{mode}"} & set(names):
-            continue
-        if engine != "tma":
-            yield from pages(engine, mode, shape, size, major)
-            continue
-        use = {"mode": mode, "order": order}
-        boxes = boxed(use, shape, size, 1, [*(order or range(len(shape)))])
-        for table in itertools.chain(pages(engine, mode, shape, size, major), boxes):
-            if fewest_boxes(use, shape, size, 1, table) is not None:
-                yield table
-
-
-def pages(engine, mode, shape, size, major):
-    """Pages of a mode's span, each with all rows of a matrix, if rows are whole spans."""
-    others = [d for d in range(len(shape)) if d != major]
-    span = SPANS[mode] or (shape[major] * size if engine == "tma" else 16)
-    if size & (size - 1) or shape[major] * size % span or span % 16 or (engine != "tma" and not others):
-        return
-    if engine == "tma" or shape[others[-1]] % 8 == 0:
-        box = [span // size if d == major else shape[d] if d in others[-1:] else 1 for d in range(len(shape))]
-        yield placed(shape, size, span, SPANS[mode], [*others, major], box, [*others[:-1], major])
-
-
-# Choice ----------------------------------------------------------------------------------------
-
-
-def instructions(accesses, shape, size, packed, table):
-    """Boxes and matrix instructions that reach the tile once; None where some access does not reach it."""
-    total = 0
-    for access in accesses:
-        engine, use = engine_of(access)
-        if engine == "cp.async.bulk":
-            found = copies_of(use, size, table)
-        elif engine == "tma":
-            found = fewest_boxes(use, shape, size, packed, table)
-        else:
-            found = reads(access, shape, size, table)
-        if found is None:
-            return None
-        total += found
-    return total
-
-
-def layouts(accesses, shape, size, packed):
-    """Every layout of whole boxes (of TMA, if it takes part), pages or padded copies that follow one another.
-
-    Of layouts that agree in every bank and in their bytes the one of the fewest boxes stands for all.
-    """
-    sorted_ = sorted(accesses, key=lambda a: engine_of(a)[0] != "tma")
-    engine, use = engine_of(sorted_[0])
-    if engine == "cp.async.bulk":
-        for each in {engine_of(a)[1].get("bytes"): engine_of(a)[1] for a in accesses}.values():
-            yield from padded(each, shape, size)
-        return
-    if engine == "tma":
-        order = [*(use.get("order") or range(len(shape)))]
-        yield from boxed(use, shape, size, packed, order)
-        return
-    k, (mn, *more) = matrix_dims(use, len(shape))
-    rest = [d for d in range(len(shape)) if d not in (k, mn)]
-    for major in () if more else majors(engine, use, size):  # of rows of several dimensions not all are known
-        order = [*rest, *((mn, k) if major == "K" else (k, mn))]
-        for mode, span in SPANS.items():
-            wide = (span or 16) // size
-            if use.get("mode") in (None, mode) and not shape[order[-1]] % wide and not shape[order[-2]] % 8:
-                box = [
-                    shape[d] if d == order[-2] else wide if d == order[-1] else 1 for d in range(len(shape))
-                ]
-                yield placed(shape, size, span or 16, span, order, box, [*rest, order[-1]])
-
-
-def boxed(use, shape, size, packed, order):
-    """The layouts of boxes of TMA."""
-    inner, divisors = order[-1], lambda n: [k for k in range(1, n + 1) if n % k == 0]
-    unit = unit_bytes(use, size)
-    for mode, span in SPANS.items():
-        if use.get("mode") not in (None, mode) or (span and size & (size - 1)):
-            continue
-        lines = [n for n in divisors(shape[inner]) if n * size <= min(span or MAX_BOX * unit, MAX_BOX * unit)]
-        parts = [[n for n in divisors(extent) if n <= MAX_BOX] for extent in shape]
-        parts[inner] = lines
-        boxes = sorted(itertools.product(*parts), key=math.prod, reverse=True)
-        if use.get("box"):
-            boxes = [[*use["box"][:-1], use["box"][-1] // packed]]
-        seen = set()
-        for box in boxes:
-            row, number = box[inner] * size, math.prod(shape) // math.prod(box)
-            pitch, period = span or row, 8 * span if span else 128
-            volume = math.prod(box) // box[inner] * pitch
-            if row % 16 or row > pitch or (number > 1 and volume % 128):
-                continue
-            cut = [d for d in order if box[d] < shape[d]]
-            # Where a box fills whole patterns, their order changes no bank.
-            for grid in itertools.permutations(cut) if volume % period else [cut]:
-                steps = added(shape, size, pitch, order, box, grid)
-                pattern = (row, *(tuple(at % period for at in each) for each in steps))
-                if pattern not in seen:
-                    seen.add(pattern)
-                    yield placed(shape, size, pitch, span, order, box, grid)
+# The layouts to choose from ----------------------------------------------------------------------
 
 
 class Placed(list):
@@ -451,49 +328,92 @@ class Placed(list):
         return max(alignment(engine_of(access)[0], mode) for access in accesses)
 
 
-def placed(shape, size, pitch, span, order, box, grid):
+def must_be(names, tile, order):
+    """The layouts that `must_be` names: what a load of TMA by itself may have, and pages of matrices."""
+    major = order[-1] if order else len(tile.shape) - 1
+    others = [d for d in range(len(tile.shape)) if d != major]
+    for engine, mode in itertools.product(CODES, SPANS):
+        if not {engine, f"{engine}.{mode}"} & set(names):
+            continue
+        if engine != "tma":
+            yield from pages(engine, mode, tile, others, major)
+            continue
+        load = {"op": "tma.load", "mode": mode, "order": order}
+        for table in itertools.chain(pages(engine, mode, tile, others, major), boxed(load, tile)):
+            if instructions([load], tile, table) is not None:
+                yield table
+
+
+def layouts(accesses, tile):
+    """Every layout of whole boxes (of TMA, if it takes part), pages or padded copies that follow one another.
+
+    Of layouts that agree in every bank and in their bytes the one of the fewest boxes stands for all.
+    """
+    first = min(accesses, key=lambda a: engine_of(a)[0] != "tma")
+    engine, use = engine_of(first)
+    if engine == "cp.async.bulk":
+        for each in {engine_of(a)[1].get("bytes") for a in accesses}:
+            yield from padded(each, tile)
+    elif engine == "tma":
+        yield from boxed(first, tile)
+    else:
+        k, (mn, *more) = matrix_dims(use, len(tile.shape))
+        rest = [d for d in range(len(tile.shape)) if d not in (k, mn)]
+        for major in (
+            () if more else majors(engine, use, tile.size)
+        ):  # of several dimensions not all are known
+            others, last = ([*rest, mn], k) if major == "K" else ([*rest, k], mn)
+            for mode in SPANS:
+                if use.get("mode") in (None, mode):
+                    yield from pages(engine, mode, tile, others, last)
+
+
+def pages(engine, mode, tile, others, major):
+    """Pages of a mode's span, each with all rows of a matrix, if rows are whole spans."""
+    shape, size, tma = tile.shape, tile.size, engine == "tma"
+    span = SPANS[mode] or (shape[major] * size if tma else 16)
+    if size & (size - 1) or shape[major] * size % span or span % 16 or (not tma and not others):
+        return
+    if tma or shape[others[-1]] % 8 == 0:
+        box = [span // size if d == major else shape[d] if d in others[-1:] else 1 for d in range(len(shape))]
+        yield placed(tile, span, SPANS[mode], [*others, major], box, [*others[:-1], major])
+
+
+def boxed(access, tile):
+    """The layouts of boxes of TMA."""
+    order, seen = dims_of(engine_of(access)[1], tile), set()
+    for mode, whole in boxes_of(access, tile):
+        span, box = SPANS[mode], [*whole[:-1], whole[-1] // tile.packed]
+        row, number = box[order[-1]] * tile.size, math.prod(tile.shape) // math.prod(box)
+        pitch, period = span or row, 8 * span if span else 128
+        volume = math.prod(box) // box[order[-1]] * pitch
+        if (span and tile.size & (tile.size - 1)) or (number > 1 and volume % 128):
+            continue
+        cut = [d for d in order if box[d] < tile.shape[d]]
+        # Where a box fills whole patterns, their order changes no bank.
+        for grid in itertools.permutations(cut) if volume % period else [cut]:
+            steps = added(tile, pitch, order, box, grid)
+            pattern = (mode, row, *(tuple(at % period for at in each) for each in steps))
+            if pattern not in seen:
+                seen.add(pattern)
+                yield placed(tile, pitch, span, order, box, grid)
+
+
+def placed(tile, pitch, span, order, box, grid):
     """Boxes one after the other, slowest dimension of `grid` first; rows `pitch` bytes apart."""
     found = [0]
-    for steps in added(shape, size, pitch, order, box, grid):
+    for steps in added(tile, pitch, order, box, grid):
         found = [at + more for at in found for more in steps]
     return Placed((swizzled(at, span) for at in found), span)
 
 
-def padded(use, shape, size):
-    """Row-major copies of `bytes`, pads of less than 128 bytes in their three fastest steps."""
-    count, inside, sizes = use["bytes"] // size, 1, []
-    for extent in reversed(shape):
-        piece = min(extent, max(1, count // inside))
-        if inside * piece > count or extent % piece or count * size != use["bytes"]:
-            return
-        if piece < extent or inside == count:
-            sizes.append(extent // piece)
-        inside *= piece
-    steps = [pad for pad in range(0, 128, 16) if pad % size == 0]
-    for pads in itertools.product(*(steps if i < 3 else [0] for i in range(len(sizes)))):
-        stride, starts = use["bytes"], [0]
-        for pad, number in zip(pads, sizes, strict=True):
-            stride += pad
-            starts = [n * stride + start for n in range(number) for start in starts]
-            stride *= number
-        yield Placed(start + k * size for start in starts for k in range(count))
-
-
-def copies_of(use, size, table):
-    """The number of copies that move the tile; None where one is torn, or begins at no multiple of 16."""
-    step = use["bytes"] // size
-    starts = table[::step]
-    whole = all(at == starts[n // step] + n % step * size for n, at in enumerate(table))
-    return len(starts) if whole and not any(start % 16 for start in starts) else None
-
-
-def added(shape, size, pitch, order, box, grid):
+def added(tile, pitch, order, box, grid):
     """What each coordinate adds to the byte offset of such boxes, by dimension."""
     volume = math.prod(box) // box[order[-1]] * pitch
     steps = []
-    for d, extent in enumerate(shape):
-        number = math.prod(shape[e] // box[e] for e in later(grid, d)) * volume if d in grid else 0
-        inner = math.prod(box[e] for e in later(order, d)[:-1]) * pitch if d != order[-1] else size
+    for d, extent in enumerate(tile.shape):
+        number = math.prod(tile.shape[e] // box[e] for e in later(grid, d)) * volume if d in grid else 0
+        inner = math.prod(box[e] for e in later(order, d)[:-1]) * pitch if d != order[-1] else tile.size
         steps.append([x // box[d] * number + x % box[d] * inner for x in range(extent)])
     return steps
 
@@ -501,3 +421,23 @@ def added(shape, size, pitch, order, box, grid):
 def later(order, dim):
     """The dimensions that follow one in an order."""
     return list(order)[list(order).index(dim) + 1 :]
+
+
+def padded(each, tile):
+    """Row-major copies of `each` bytes, pads of less than 128 bytes in their three fastest steps."""
+    count, inside, sizes = each // tile.size, 1, []
+    for extent in reversed(tile.shape):
+        piece = min(extent, max(1, count // inside))
+        if inside * piece > count or extent % piece or count * tile.size != each:
+            return
+        if piece < extent or inside == count:
+            sizes.append(extent // piece)
+        inside *= piece
+    steps = [pad for pad in range(0, 128, 16) if pad % tile.size == 0]
+    for pads in itertools.product(*(steps if i < 3 else [0] for i in range(len(sizes)))):
+        stride, starts = each, [0]
+        for pad, number in zip(pads, sizes, strict=True):
+            stride += pad
+            starts = [n * stride + start for n in range(number) for start in starts]
+            stride *= number
+        yield Placed(start + k * tile.size for start in starts for k in range(count))

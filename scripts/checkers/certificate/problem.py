@@ -21,17 +21,8 @@ DEFAULTS = {"families": None, "max_bytes": None, "alignment_bytes": None, "pitch
             "order": None, "minimise": "excess", "offset": None, "must_be": None}  # fmt: skip
 # Operations without lanes, what makes an access one to be written out, and one whose lanes are chosen.
 BY_ITSELF = re.compile(r"tma\.(load|store)|(wgmma|tcgen05)\..*|cp\.async\.bulk")
-WRITTEN_OUT = {
-    "fragment",
-    "copy",
-    "coordinates",
-    "bases",
-    "covers",
-    "threads",
-    "repeat",
-    "warps",
-    "first_warp",
-}
+WRITTEN_OUT = {"fragment", "copy", "coordinates", "bases", "covers", "threads", "repeat", "warps",
+               "first_warp"}  # fmt: skip
 CHOSEN = {"lanes", "values", "global", "any", "any_is"}
 # Fields of a file; what no one asks for by a name that is not here would be passed over in silence.
 TILE = {"shape", "element"}
@@ -44,8 +35,7 @@ FIELDS = {
     "layout": {*DEFAULTS},
     "access": {
         "name", "op", "index", "for", "where", "bytes", "weight", "notes", "tile", "hardware", "active",
-        "repeat", "warps", "first_warp", "order", "k", "mn", "major", "mode", "box", "rows", "multicast",
-        "element",
+        "order", "k", "mn", "major", "mode", "box", "rows", "multicast", "element",
     } | WRITTEN_OUT | CHOSEN,
 }  # fmt: skip
 ERRORS = (SyntaxError, NameError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError)
@@ -192,10 +182,19 @@ def without_lanes(problem):
     return {**problem, "accesses": accesses}
 
 
+def constraints(problem):
+    """What the file asks of the layout."""
+    return {**DEFAULTS, **problem.get("layout", {})}
+
+
+def by_itself(problem):
+    """The accesses that the hardware makes by itself, as the file has them."""
+    return [access["by_itself"] for access in problem["accesses"] if "by_itself" in access]
+
+
 def dictated(problem):
     """Whether the hardware, or `layout.must_be`, dictates the layout."""
-    named = problem.get("layout", {}).get("must_be") is not None
-    return named or any("by_itself" in a for a in problem["accesses"])
+    return constraints(problem)["must_be"] is not None or bool(by_itself(problem))
 
 
 def not_handled(problem):

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 
 from certificate.operations import operation
-from certificate.problem import DEFAULTS, WRITTEN_OUT, is_by_itself, require, say
+from certificate.problem import WRITTEN_OUT, constraints, is_by_itself, require, say
 
 # The digest of a problem -------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ def check_scope(problem, stated, size):
         known = (DIRECT if direct(problem) else every).fullmatch(scope)
         require(known, f"the scope {scope!r} is not that of layouts by {words}")
         return True
-    layout = {**DEFAULTS, **problem.get("layout", {})}
+    layout = constraints(problem)
     searched = families_searched(layout, size)
     wanted = {"layouts": "families", "families": searched, "max_bytes": layout["max_bytes"]}
     require(covers == wanted, f"the families {', '.join(searched)} are searched, not {covers}")

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 from fractions import Fraction
 
 from certificate import by_hardware
@@ -10,7 +9,7 @@ from certificate.bounds import check_bound
 from certificate.execution import Case, check_layout, count, torn
 from certificate.form import CERTIFICATE, check_form
 from certificate.hardware import check_served
-from certificate.problem import DEFAULTS, dictated, not_handled, require, say
+from certificate.problem import DEFAULTS, by_itself, constraints, dictated, not_handled, require, say
 from certificate.subject import check_scope
 
 MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
@@ -19,9 +18,6 @@ EVERY_LAYOUT = "every layout"
 # What an infeasible certificate may refute, beside a layout of so many bytes.
 ANY_IN_SCOPE, CONFLICT_FREE = "a layout in scope that keeps to the constraints", "a layout without conflicts"
 WIDEST_BYTES = 16  # of any access, a row of a matrix among them
-# Lanes of a warp, banks and bytes of a bank, by the name of the target.
-HARDWARE = (("sm_1[0-3]", 32, {16}, 4), ("sm_.*_8byte", 32, {32}, 8), ("sm_.*", 32, {32}, 4),
-            ("gfx950", 64, {32, 64}, 4), ("gfx9.*", 64, {32}, 4), ("gfx1.*", 32, {32}, 4))  # fmt: skip
 
 
 def not_checked(problem, given, devices):
@@ -137,8 +133,8 @@ def check_named(problem, given):
     require(given["problem"] == problem["name"], f"it is of the problem {given['problem']!r}")
     target = problem.get("target", "sm_90")
     require(given["target"] == target, f"it is for {given['target']!r}, the problem for {target!r}")
-    stated = {**DEFAULTS, **given.get("constraints", {})}
-    for field, value in {**DEFAULTS, **problem.get("layout", {})}.items():
+    stated = {**DEFAULTS, **given["constraints"]}
+    for field, value in constraints(problem).items():
         wanted = sorted(value) if field == "families" and value else value
         said = sorted(stated[field]) if field == "families" and stated[field] else stated[field]
         require(said == wanted, f"layout.{field} was {said}, the problem has {wanted}")
@@ -149,11 +145,6 @@ def check_named(problem, given):
     require(len({wide for _, wide in banks}) == 1, "banks of two sizes")
     for rule in rules:
         require(rule["bytes"] <= WIDEST_BYTES, f"accesses of {rule['bytes']} bytes")
-    for name, lanes, counts, wide in HARDWARE:
-        if re.fullmatch(name, target):
-            real = given["lanes"] == lanes and all(b in counts and w == wide for b, w in banks)
-            return require(real, f"{target} has other banks or lanes")
-    return None
 
 
 def check_status(given):
@@ -171,7 +162,7 @@ def check_constraints(problem, case, found):
     Returns the constraints that are not checked: of other families, where the layout has not the strides that
     would show that it keeps to them.
     """
-    layout = {**DEFAULTS, **problem.get("layout", {})}
+    layout = constraints(problem)
     most, aligned = layout["max_bytes"], layout["alignment_bytes"]
     require(most is None or found["bytes"] <= most, f"{found['bytes']} bytes, more than {most}")
     widest = max((case.given["served"][name]["bytes"] for name, *_ in case.runs), default=1)
@@ -186,7 +177,7 @@ def check_constraints(problem, case, found):
     own = dictated(problem)
     named = [name for name in ("families", "order", "pitch_multiple_bytes") if layout[name]]
     named = [name for name in named if name != "families"] if own else named
-    if own and aligned is not None and not any("by_itself" in a for a in problem["accesses"]):
+    if own and aligned is not None and not by_itself(problem):
         named.append("alignment_bytes")
     if (not wrong and "alignment_bytes" not in named) or (named == ["families"] and "table" in families):
         return []
@@ -223,18 +214,18 @@ def wrong_strides(layout, case, found):
 
 def check_reached(problem, case, given):
     """Every access that the hardware makes by itself reaches the tile by the descriptor stated."""
-    table, named = given["layout"]["byte_offsets"], given.get("hardware", {})
-    layout = {**DEFAULTS, **problem.get("layout", {})}
+    table, named = given["layout"]["byte_offsets"], given["hardware"]
+    layout = constraints(problem)
     if layout["must_be"] is not None:
         require(table in must_be(case, layout), f"no layout of {layout['must_be']}")
         say(f"layout.must_be: one of {layout['must_be']}: checked")
-    own = {a["name"]: a["by_itself"] for a in problem["accesses"] if "by_itself" in a}
+    own = {access["name"]: access for access in by_itself(problem)}
     require(set(named) == set(own), f"descriptors of {sorted(named)}, the hardware makes {sorted(own)}")
     most = layout["alignment_bytes"]
     for name, access in own.items():
         claim = named[name]
         require(most is None or claim["alignment_bytes"] <= most, f"{name} needs more than {most} bytes")
-        wrong = by_hardware.wrong_claim(access, case.shape, case.size, case.packed, table, claim)
+        wrong = by_hardware.wrong_claim(access, case, table, claim)
         require(not wrong, f"access {name!r}: {wrong}")
         times = by_hardware.repetitions(claim)
         mode = f"mode {claim['mode']}, " if "mode" in claim else ""
@@ -244,36 +235,33 @@ def check_reached(problem, case, given):
 def must_be(case, layout):
     """The layouts that `must_be` names."""
     names = [layout["must_be"]] if isinstance(layout["must_be"], str) else layout["must_be"]
-    return by_hardware.must_be(names, case.shape, case.size, layout["order"])
+    return by_hardware.must_be(names, case, layout["order"])
 
 
 def listed(problem, case):
-    """The layouts that the hardware knows, one after the other, of whole boxes, pages or copies.
+    """The layouts that the hardware knows, of whole boxes, pages or copies.
 
-    Nothing where a file asks for something that they do not say.
+    None where they are too many, or where a file asks for something that they do not say.
     """
-    layout = {**DEFAULTS, **problem.get("layout", {})}
-    own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
-    named, bulk = layout["must_be"] is not None, [a["op"] == "cp.async.bulk" for a in own]
-    if (
-        layout["offset"]
-        or (named and (layout["alignment_bytes"] or any(bulk)))
-        or (any(bulk) and not all(bulk))
-    ):
+    layout, own, found = constraints(problem), by_itself(problem), []
+    named, bulk = layout["must_be"] is not None, {a["op"] == "cp.async.bulk" for a in own}
+    if layout["offset"] or (named and (layout["alignment_bytes"] or True in bulk)) or len(bulk) > 1:
         return []
-    return must_be(case, layout) if named else by_hardware.layouts(own, case.shape, case.size, case.packed)
+    most = MAX_WORK // (sum(len(run[4]) for run in case.runs) + case.elements)
+    every = must_be(case, layout) if named else by_hardware.layouts(own, case)
+    found = list(itertools.islice(every, most + 1))
+    return found if len(found) <= most else []
 
 
 def serving(problem, case, table):
     """Whether a layout keeps to the constraints and serves every access that lanes execute."""
-    layout = {**DEFAULTS, **problem.get("layout", {})}
-    own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
+    layout = constraints(problem)
     most, aligned = layout["max_bytes"], layout["alignment_bytes"]
     return (
         (most is None or max(table) + case.size <= most)
-        and (aligned is None or table.alignment(own) <= aligned)
+        and (aligned is None or table.alignment(by_itself(problem)) <= aligned)
         and not torn(case, table)
-        and by_hardware.contiguous(case.shape, case.size, table, (layout["order"] or [None])[-1])
+        and by_hardware.contiguous(case, table, (layout["order"] or [None])[-1])
     )
 
 
@@ -283,25 +271,14 @@ def check_choice(problem, case, given):
     With `minimise` instructions, fewer bits that the swizzle flips come first. Returns how many layouts there
     are, and the least excess and bytes; nothing where they are too many, or where the file asks for more.
     """
-    layout = {**DEFAULTS, **problem.get("layout", {})}
-    own, named = (
-        [a["by_itself"] for a in problem["accesses"] if "by_itself" in a],
-        layout["must_be"] is not None,
-    )
-    chosen = sum(map(by_hardware.repetitions, given.get("hardware", {}).values()))
-    stated, flips_count = given["layout"], layout["minimise"] == "instructions"
-    if layout["minimise"] not in ("excess", "instructions"):
-        return None
-    tables = []
-    work = sum(len(run[4]) for run in case.runs) + case.elements
-    for number, table in enumerate(listed(problem, case), 1):
-        if number * work > MAX_WORK:
-            return None
-        tables.append(table)
+    layout, own, stated = constraints(problem), by_itself(problem), given["layout"]
+    named, flips_count = layout["must_be"] is not None, layout["minimise"] == "instructions"
+    tables = listed(problem, case) if layout["minimise"] in ("excess", "instructions") else []
     same = [table.flips() for table in tables if table == stated["byte_offsets"]]
     if not same:
         return None
     flips = min(same) if flips_count else 0
+    chosen = sum(map(by_hardware.repetitions, given["hardware"].values()))
     own_cost = flips, Fraction(str(stated["excess"])), stated["bytes"], 0 if named else chosen
     seen, found, every = {}, [], given["banks"] * given["bank_bytes"]
     for table in tables:
@@ -312,7 +289,7 @@ def check_choice(problem, case, given):
             seen[banks] = count(case, table)[1]
         cost = table.flips() if flips_count else 0, seen[banks], max(table) + case.size
         if cost <= own_cost[:3]:
-            needed = by_hardware.instructions(own, case.shape, case.size, case.packed, table)
+            needed = by_hardware.instructions(own, case, table)
             found += [(*cost, 0 if named else needed)] if needed is not None else []
     least = min(found, default=own_cost)
     if given["status"] == "optimal":
@@ -324,16 +301,11 @@ def check_choice(problem, case, given):
 
 def least_of_all(problem, case):
     """How many layouts the hardware knows, the least excess of those that serve, the least bytes of all."""
-    own = [a["by_itself"] for a in problem["accesses"] if "by_itself" in a]
-    work, number, least, size = sum(len(run[4]) for run in case.runs) + case.elements, 0, math.inf, math.inf
-    for number, table in enumerate(listed(problem, case), 1):
-        if number * work > MAX_WORK:
-            return None
-        reached = by_hardware.instructions(own, case.shape, case.size, case.packed, table) is not None
-        size = min(size, max(table) + case.size) if reached else size
-        if reached and serving(problem, case, table):
-            least = min(least, count(case, table)[1])
-    return (number, least, size) if number else None
+    own, tables = by_itself(problem), listed(problem, case)
+    reached = [table for table in tables if by_hardware.instructions(own, case, table) is not None]
+    costs = (count(case, table)[1] for table in reached if serving(problem, case, table))
+    sizes = (max(table) + case.size for table in reached)
+    return (len(tables), min(costs, default=math.inf), min(sizes, default=math.inf)) if tables else None
 
 
 def said(cost):
