@@ -8,10 +8,6 @@ record with Nsight Compute; and writes records in the form of tests/data/h200_wa
 Needs nvcc, cuobjdump, ncu, numpy and permission to read the counters; no solver. Before it
 profiles, it reads the machine code: each kernel must hold exactly one shared-memory instruction, of
 the kind meant. tests/engine/test_conflicts.py holds the engine against the records.
-
-    python3 scripts/measure/record_h200.py --split h200_counter_split.json
-
-records which of the profiler's shared-memory counters each op moves, a few patterns an op.
 """
 
 from __future__ import annotations
@@ -19,18 +15,16 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import on_gpu
 from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, WAVEFRONTS_SUM, counted
-from warp_instructions import INSTRUCTIONS, OPS, SHARED_BYTES, build, kernel_name, machine_code
+from warp_instructions import INSTRUCTIONS, OPS, SHARED_BYTES, build, check_machine_code, kernel_name
 
 KNOWN = Path(__file__).parents[2] / "tests/data/h200_wavefronts.jsonl.gz"
 LANES = np.arange(32)
@@ -40,10 +34,7 @@ FULL = 0xFFFFFFFF
 RECORDED_AS: dict[str, dict[str, object]] = {
     op: {"op": "atomic", "bytes": 4, "ptx": op} for op in OPS if " of " in op
 }
-# cp.async.cg moves neither counter; compare-and-swap is of no kind that layoutopt knows.
-NOT_RECORDED = ("cp.async.cg.16", "atom.shared.cas.b32")
-NOT_SPLIT = ("ld.shared.b64", "st.shared.b64", "ldmatrix.x1.trans", "ldmatrix.x2.trans",
-             "stmatrix.x1.trans", "stmatrix.x2.trans")  # fmt: skip
+METRICS = (WAVEFRONTS_SUM, ELSEWHERE_SUM, CONFLICTS_SUM)
 
 
 def addresses(rng: np.random.Generator, width: int) -> tuple[str, np.ndarray]:
@@ -109,7 +100,7 @@ def make_records(per_op: int, seed: int) -> list[dict[str, Any]]:
         known = {identity(json.loads(line)) for line in file}
     records: list[dict[str, Any]] = []
     for op in OPS:
-        made = per_op if op in NOT_RECORDED else 0
+        made = 0
         while made < per_op:
             family, address = addresses(rng, INSTRUCTIONS[op][0])
             suffix, active = mask(rng, op)
@@ -125,7 +116,7 @@ def identity(record: dict[str, Any]) -> tuple[object, ...]:
     return record["op"], int(record["active"], 16), *record["byte_address"]
 
 
-def measure(records: list[dict[str, Any]], program: Path, metrics: Sequence[str]) -> list[dict[str, int]]:
+def measure(records: list[dict[str, Any]], program: Path) -> list[dict[str, int]]:
     """What each record's launch counts, between two launches that touch no shared memory."""
     nothing = record_of("none", "", LANES * 0, FULL)
     launches = [nothing, *records, nothing]
@@ -133,13 +124,13 @@ def measure(records: list[dict[str, Any]], program: Path, metrics: Sequence[str]
     packed = [[index[op], active, *where] for op, active, *where in map(identity, launches)]
     table = program.with_name("records.bin")
     table.write_bytes(np.array(packed, "<u4").tobytes())
-    rows = on_gpu.profiled(metrics, "^k_", program, table)
+    rows = on_gpu.profiled(METRICS, "^k_", program, table)
     for i, (launch, row) in enumerate(zip(launches, rows, strict=True)):
         given = row["Kernel Name"].split("(")[0].strip()
         if given != kernel_name(launch["op"]):
             sys.exit(f"launch {i} should be {kernel_name(launch['op'])}, but ncu reports {given}")
-    first, *counts, last = ({name: counted(row, name) for name in metrics} for row in rows)
-    elsewhere = first.get(WAVEFRONTS_SUM, 0) != first.get(ELSEWHERE_SUM, 0) or first.get(CONFLICTS_SUM)
+    first, *counts, last = ({name: counted(row, name) for name in METRICS} for row in rows)
+    elsewhere = first[WAVEFRONTS_SUM] != first[ELSEWHERE_SUM] or first[CONFLICTS_SUM]
     if first != last or elsewhere:
         sys.exit(f"something else moves the counters: first launch {first}, last launch {last}")
     return counts
@@ -149,8 +140,8 @@ def record(out: Path, per_op: int, seed: int) -> None:
     records = make_records(per_op, seed)
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
-        machine_code(program)
-        counts = measure(records, program, (WAVEFRONTS_SUM, ELSEWHERE_SUM, CONFLICTS_SUM))
+        check_machine_code(program)
+        counts = measure(records, program)
     with gzip.open(out, "wt") as file:
         for r, counters in zip(records, counts, strict=True):
             r["wavefronts"] = counters[WAVEFRONTS_SUM] - counters[ELSEWHERE_SUM]
@@ -161,80 +152,15 @@ def record(out: Path, per_op: int, seed: int) -> None:
     print(f"wrote {len(records)} records to {out}: {dict(Counter(r['op'] for r in records))}")
 
 
-def split_records(seed: int) -> list[dict[str, Any]]:
-    """A few patterns of each op, from free of conflicts to the worst."""
-    rng = np.random.default_rng(seed)
-    records = []
-    for op in OPS:
-        if op in NOT_SPLIT:
-            continue
-        width = INSTRUCTIONS[op][0]
-        every_third = FULL if "matrix" in op else sum(1 << lane for lane in range(0, 32, 3))
-        patterns: list[tuple[str, np.ndarray, int]] = [
-            ("consecutive", LANES * width, FULL),
-            ("one_bank", LANES * 128, FULL),
-            ("one_address", LANES * 0, FULL),
-            ("random", rng.integers(0, 64, 32) * width, every_third),
-        ]
-        if op.startswith(("ld", "st")):  # predicated; the others are branched around
-            patterns.append(("nobody", LANES * 0, 0))
-        if op.startswith("cp.async.cg"):  # only the counters of patched code say how it is served
-            patterns += [(*addresses(rng, width), FULL) for _ in range(12)]
-        records += [record_of(op, *pattern) for pattern in patterns]
-    return records
-
-
-def shared_metrics() -> tuple[list[str], list[str]]:
-    """Counters of shared-memory passes: the hardware's, and those of code that the profiler patches."""
-    hardware, patched = [], ["memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"]
-    for line in on_gpu.run("ncu", "--query-metrics").splitlines():
-        name = line.partition(" ")[0]
-        if re.match(r"l1tex__data_(bank_conflicts|pipe_lsu_wavefronts)\w*_mem_shared", name):
-            hardware.append(f"{name}.sum")
-        elif re.match(r"smsp__sass_l1tex_\w*_mem_shared", name):
-            patched.append(f"{name}.sum")
-    return hardware, patched
-
-
-def split(out: Path, seed: int) -> None:
-    records = split_records(seed)
-    hardware, patched = shared_metrics()
-    with tempfile.TemporaryDirectory() as name:
-        program = build(Path(name))
-        codes = machine_code(program)
-        both = (measure(records, program, metrics) for metrics in (hardware, patched))
-        counts = [a | b for a, b in zip(*both, strict=True)]
-    metrics = [*hardware, *patched]
-    moved = [name for name in metrics if any(counters[name] for counters in counts)]
-    for r, counters in zip(records, counts, strict=True):
-        r["counters"] = [counters[name] for name in moved]
-    about = (
-        "Which of Nsight Compute's counters single warp instructions move, one launch a record, as read. "
-        "`counters` of a record is in the order of `moved`; those of `still` stayed at zero in every record. "
-        "`machine`: each op's machine instruction. Family nobody: no lane is active, so that the instruction "
-        "is predicated off. smsp__sass and memory_l1 counters are of code that the profiler patches; the "
-        "others are the hardware's."
-    )
-    found = {
-        "machine": {op: name for op, name in codes.items() if op not in NOT_SPLIT},
-        "still": [name for name in metrics if name not in moved],
-        "moved": moved,
-        "records": records,
-    }
-    on_gpu.write_record(out, about, found, "record_h200.py --split")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    steps = parser.add_mutually_exclusive_group(required=True)
-    steps.add_argument("--out", type=Path, help="records to write, .jsonl.gz")
-    steps.add_argument("--split", type=Path, metavar="FILE", help="counters that each op moves, .json")
+    parser.add_argument("--out", type=Path, required=True, help="records to write, .jsonl.gz")
     parser.add_argument("--per-op", type=int, default=48, help="records of each op")
     parser.add_argument("--seed", type=int, default=20240907)
     args = parser.parse_args()
-    split(args.split, args.seed) if args.split else record(args.out, args.per_op, args.seed)
+    record(args.out, args.per_op, args.seed)
 
 
 if __name__ == "__main__":
