@@ -80,8 +80,7 @@ class Case:
         lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
             for each value.
         accesses: the same, each able to count; where lanes choose, over all their values.
-        indexed: whether results count index code; there is none of lanes that are not those of the
-            accesses' expressions.
+        indexed: whether results count index code.
         view: how `lowered` has the coordinates, where that is another order; else None.
     """
 
@@ -283,11 +282,6 @@ class Case:
         problem = msgspec.structs.replace(self.problem, layout=layout)
         lowered = stored(problem) if self.view is None else self.view.problem(problem)
         return replace(self, asked=asked, problem=problem, lowered=lowered)
-
-    def with_lanes(self, lanes: Trace) -> Case:
-        """The same accesses by other lanes; none of them chooses."""
-        known = tuple(CountedAccess(access, self.device) for access in lanes.accesses)
-        return replace(self, lanes=lanes, accesses=known, indexed=False)
 
 
 def cases(problem: Problem, device: Device, budget: Budget | None = None) -> Iterator[Case]:

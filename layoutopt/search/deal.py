@@ -14,23 +14,20 @@ shorter the better: of a warp, of the block, of all iterations. The conflict eng
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from layoutopt.accesses.assignments import ROUND, Assignment, Work
-from layoutopt.accesses.trace import LaneTrace, Trace
+from layoutopt.accesses.trace import LaneTrace
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 from layoutopt.model.cp_sat import Model
-from layoutopt.model.phases import PhaseSet
-from layoutopt.model.placement import EFFORT, free_assignment
-from layoutopt.problems.types import Tile
 from layoutopt.search.lanes import Digits, Given
 
 MAX_ENTRIES: Final = 2048  # of a table
@@ -138,8 +135,7 @@ def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool)
         phase = phases[lane[begin:end]]
         key = kinds.tobytes(), phase.tobytes()
         if key not in known:  # else it is dealt already where others are alike
-            alone = np.broadcast_to(np.arange(len(phase)), kinds.shape)
-            known[key] = dealt = _dealt(kinds, alone, times, phase, budget, min(_EFFORT, left))
+            known[key] = dealt = _dealt(kinds, times, phase, budget, min(_EFFORT, left))
             left -= _EFFORT if dealt is None else dealt.effort
         dealt = known[key]
         if dealt is None or budget.spent or (dealt.over and not anyhow):
@@ -166,14 +162,11 @@ class _Dealt:
     effort: float
 
 
-def _dealt(
-    rows: IntArray, words: IntArray, times: IntArray, phase: IntArray, budget: Budget, effort: float
-) -> _Dealt | None:
+def _dealt(rows: IntArray, times: IntArray, phase: IntArray, budget: Budget, effort: float) -> _Dealt | None:
     """One order of the lanes of a warp for several instructions, by CP-SAT; None where none is found.
 
     Args:
         rows: groups of each instruction's pieces, -1 for none, shape (instructions, lanes).
-        words: of the pieces, of the same shape: equal ones in one phase are served together.
         times: how often each instruction comes.
         phase: of each lane.
         effort: the most deterministic time.
@@ -188,21 +181,14 @@ def _dealt(
     for p, size in enumerate(sizes.tolist()):
         model.linear([(literals[p], 1) for literals in deal], (size, size))
     terms, floor = [], 0
-    for row, word, weight in zip(rows, words, times, strict=True):
-        heads = np.unique(np.where(row < 0, -1, word), return_index=True)[1]
-        heads = heads[row[heads] >= 0]
-        floor += int(weight) * _least(row[heads], sizes)
+    for row, weight in zip(rows, times, strict=True):
+        floor += int(weight) * _least(row[row >= 0], sizes)
         costs = [model.integer(0, len(phase)) for _ in sizes]
         terms += [(cost, int(weight)) for cost in costs]
         for p, cost in enumerate(costs):
-            held = {
-                int(h): _any(model, [deal[i][p] for i in np.flatnonzero((word == word[h]) & (row >= 0))])
-                for h in heads
-            }
-            for group in np.unique(row[heads]).tolist():
-                model.linear(
-                    [*((held[int(h)], 1) for h in heads if row[h] == group), (cost, -1)], (-len(phase), 0)
-                )
+            for group in np.unique(row[row >= 0]).tolist():
+                held = [(deal[lane][p], 1) for lane in np.flatnonzero(row == group)]
+                model.linear([*held, (cost, -1)], (-len(phase), 0))
     model.linear(terms, (floor, floor * len(phase)))
     model.minimise(terms)
     answer = model.solve(budget, effort=effort)
@@ -214,60 +200,8 @@ def _dealt(
     return _Dealt(answer.objective - floor, order, answer.effort)
 
 
-def _least(row: IntArray, sizes: IntArray) -> int:
-    """Phases that the pieces of an instruction take at least; `sizes` are how many lanes each has."""
-    held, used = np.cumsum(np.sort(sizes)[::-1]), row[row >= 0]
+def _least(used: IntArray, sizes: IntArray) -> int:
+    """Phases that pieces in these groups take at least; `sizes` are how many lanes each has."""
+    held = np.cumsum(np.sort(sizes)[::-1])
     busiest = int(np.unique(used, return_counts=True)[1].max(initial=0))
     return max(busiest, 1 + int(np.searchsorted(held, len(used))))
-
-
-def _any(model: Model, literals: Sequence[int]) -> int:
-    """A literal that is true where one of these is."""
-    if len(literals) == 1:
-        return literals[0]
-    either = model.boolean()
-    for literal in literals:
-        model.clause([-literal - 1, either])
-    return either
-
-
-def lane_order(
-    sets: Sequence[PhaseSet],
-    trace: Trace,
-    tile: Tile,
-    access: LaneTrace,
-    rule: PhaseRule,
-    *,
-    budget: Budget,
-    table: IntArray | None = None,
-) -> tuple[int, ...] | None:
-    """An order of the lanes of `access` with which no instruction of it need have conflicts.
-
-    Lane k is to do what lane order[k] does now, in every warp instruction.
-
-    Args:
-        sets: the phases of the other accesses, from `phase_sets`.
-        trace: all accesses, whose vectors stay whole.
-        access: the access whose lanes may change places.
-        rule: how it is served.
-        table: byte offset of every element in the layout to keep; None for the placement in banks that
-            serves the other accesses best, and this one, were its warps served as one phase.
-
-    Returns:
-        None where there is none, or none was found.
-    """
-    rows = np.unique(np.where(access.active, access.element, -1), axis=0)
-    if budget.spent or len(rows) > _MOST_ROWS:
-        return None
-    ones = np.ones(len(rows), np.int64)
-    if table is None:
-        together, width = _as_one_phase(rule, rows.shape[1]), access.operation.width_bytes
-        own = PhaseSet(rows, ones, ones, ones * len(rule.phases), together, width)
-        found = free_assignment((*sets, own), trace, tile, budget=budget)
-        if found is None or found.table is None:
-            return None
-        table = found.table
-    address = np.where(rows < 0, -1, table.ravel()[rows])
-    lanes = replace(access, element=rows, active=rows >= 0)
-    dealt = _dealt(_groups(address, lanes, rule), address, ones, _phase_of_lanes(rule), budget, EFFORT)
-    return None if dealt is None or dealt.over else tuple(dealt.order.tolist())

@@ -6,7 +6,6 @@ Of several tiles: what decides each of them by itself, and what the common budge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypedDict, Unpack, overload
 
@@ -22,7 +21,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Result, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
@@ -31,7 +30,6 @@ from layoutopt.search.block import solve
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
-from layoutopt.study.hints import other_instructions
 from layoutopt.study.in_use import formula_in_use
 from layoutopt.study.known import Solved, solved
 from layoutopt.study.phase_words import why
@@ -184,15 +182,18 @@ def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) 
     general = bound if bound.everywhere else result.proof.every_layout
     in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
     proved = general if in_every and not verdict and general is not None else bound
-    told = _Told(best, Relaxations(case, budget))
-    told.edit(in_use)
-    if not verdict:
-        told.what_would_help(every_layout_conflicts=refuted and in_every)
     scope = ALLOWED if verdict is False and not proved.lower_bound else proved.scope
-    reasons = [*why(case, result, in_use), *told.why_none]
-    if result.layout is not None and not budget.spent:
-        more = other_instructions(case, result.layout, budget)
-        reasons += (f"{text[0].upper()}{text[1:]}." for text in more)
+    ask, reasons = Relaxations(case, budget), [*why(case, result, in_use)]
+    clash, minimal, clique = list[Access](), False, None
+    # Of lanes that choose at run time, no subset is asked.
+    if refuted and in_every and not verdict and not case.chooses:
+        said, clique = _why_none(best, budget)
+        reasons += said
+        clash, minimal = ask.smallest(ask.accesses)
+    others, relaxations = ask.others(clash), [*_edit(best, in_use, budget)]
+    if not verdict:
+        relaxations += [*ask.of_constraints(), *ask.left_out(clash)]
+    relaxations += _choices(ask, result, clash)
     if best.lanes:
         reasons.insert(0, f"The lanes are chosen: {best.lanes}; what follows is about them.")
         scope += ", with the lanes chosen"
@@ -206,11 +207,11 @@ def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) 
         result.excess,
         result.weighted_excess,
         result.offset,
-        told.clique,
-        names(told.clash),
-        told.minimal,
-        tuple(told.others),
-        tuple(told.relaxations),
+        clique,
+        names(clash),
+        minimal,
+        tuple(others),
+        tuple(relaxations),
         tuple(reasons),
         best.widths,
         result.decided_by,
@@ -237,70 +238,44 @@ def _in_use(problem: Problem) -> Node | None:
         raise ProblemFileError(found[0] if found is not None else "", error.reason) from None
 
 
-@dataclass(slots=True)
-class _Told:
-    """What to change or to give up, and why every layout has conflicts.
+def _edit(best: Solved, in_use: Node | None, budget: Budget) -> Iterator[Relaxation]:
+    """The nearest edit of the layout in use, where it leaves no conflict, of weight 0 neither."""
+    case = best.case
+    found = None if in_use is None else nearest_edit(in_use, case, budget.part(QUESTION_SHARE))
+    if found is not None and not any(a.excess for a in case.measure(found.edit.node)):
+        after = f"{to_text(found.edit.node)} has no conflicts, {found.bytes:,} bytes"
+        yield Relaxation("edit", f"{found.edit.text}: {after}")
 
-    Attributes:
-        best: the tile and its best layout.
-        ask: answers questions about its accesses.
-        relaxations: what would help.
-        clique: words that pairwise meet, more than banks, as in a certificate; None without.
-        clash: accesses that cannot all be served; `minimal` where each is needed for that.
-        others: the names of more such accesses.
-        why_none: sentences.
-    """
 
-    best: Solved
-    ask: Relaxations
-    relaxations: list[Relaxation] = field(default_factory=list)
-    clique: dict[str, Any] | None = None
-    clash: list[Access] = field(default_factory=list)
-    minimal: bool = False
-    others: list[tuple[str, ...]] = field(default_factory=list)
-    why_none: list[str] = field(default_factory=list)
+def _choices(ask: Relaxations, result: Result, clash: Sequence[Access]) -> Iterator[Relaxation]:
+    """What to leave to the solver: where there are no conflicts, other instructions may still save."""
+    if result.layout is None or ask.case.chooses or ask.budget.spent:
+        return
+    if not result.excess:
+        yield from ask.instructions(result.layout)
+    else:
+        over = [access.name for access in result.accesses if access.excess]
+        yield from ask.choices(result.layout, names(clash) or over)
 
-    def edit(self, in_use: Node | None) -> None:
-        """Tell the nearest edit of the layout in use, where it leaves no conflict."""
-        case, budget = self.best.case, self.ask.budget
-        found = None if in_use is None else nearest_edit(in_use, case, budget.part(QUESTION_SHARE))
-        if found is not None and not any(a.excess for a in case.measure(found.edit.node)):  # of weight 0, too
-            after = f"{to_text(found.edit.node)} has no conflicts, {found.bytes:,} bytes"
-            self.relaxations.append(Relaxation("edit", f"{found.edit.text}: {after}"))
 
-    def what_would_help(self, *, every_layout_conflicts: bool) -> None:
-        """Tell what to give up where no layout is known to be free of conflicts."""
-        case, ask, layout = self.best.case, self.ask, self.best.result.layout
-        self.relaxations += ask.of_constraints()
-        if case.chooses:
-            return  # what lanes may choose has no other width or order
-        if every_layout_conflicts:
-            self._explain_none()
-            self.clash, self.minimal = ask.smallest(ask.accesses)
-            self.others = ask.others(self.clash)
-            self.relaxations += ask.of_accesses(self.clash, self.others)
-            self.why_none += dict.fromkeys(ask.not_allowed)
-        if layout is not None:
-            self.relaxations += ask.lane_orders(case.as_bytes(layout), self.clash)
-            self.relaxations += ask.free_lanes(self.clash)
-
-    def _explain_none(self) -> None:
-        """Why every layout has conflicts: the clique as data, if that is a reason, and sentences."""
-        case, proof = self.best.case, self.best.result.proof
-        subject = subject_of(case.lowered.tile, case.device, case.lanes)
-        easier = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence)
-        for reason in BY_HAND:
-            found = reason.find(subject, Search(self.ask.budget))
-            if found is None:
-                continue
-            self.why_none += reason.words(subject, case.problem, found)
-            if reason is CLIQUE:
-                self.clique = reason.data(subject, case.problem, found)
-            if reason is not COUNTING and proof.evidence in (reason.evidence, *easier):
-                break  # the easiest of those that add to counting, and what the bound rests on
-        if proof.evidence == SOLVER.evidence:
-            least = FreeAssignment(round(proof.objective.lower_bound * case.lanes.weight_unit))
-            self.why_none += SOLVER.words(subject, case.problem, least)
+def _why_none(best: Solved, budget: Budget) -> tuple[list[str], dict[str, Any] | None]:
+    """Why every layout has conflicts: sentences, and the clique as data, if that is a reason."""
+    case, proof = best.case, best.result.proof
+    subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
+    easier, said = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
+    for reason in BY_HAND:
+        found = reason.find(subject, Search(budget))
+        if found is None:
+            continue
+        said += reason.words(subject, case.problem, found)
+        if reason is CLIQUE:
+            clique = reason.data(subject, case.problem, found)
+        if reason is not COUNTING and proof.evidence in (reason.evidence, *easier):
+            break  # the easiest of those that add to counting, and what the bound rests on
+    if proof.evidence == SOLVER.evidence:
+        least = FreeAssignment(round(proof.objective.lower_bound * case.lanes.weight_unit))
+        said += SOLVER.words(subject, case.problem, least)
+    return said, clique
 
 
 # A block -----------------------------------------------------------------------------------------
@@ -309,30 +284,15 @@ class _Told:
 def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
     """What decides each tile, and what all of them share."""
 
-    def solved_again(changed: Block) -> Arrangement:
-        return solve(changed, target=gpu, budget=time.part(_ARRANGE_SHARE))
+    def answer(changed: Block) -> Arrangement:
+        return solve(changed, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
 
-    found = solve(block, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
+    found = answer(block)
     room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
     block = within_room(block, gpu)
-    limit, free, wide = block.layout.max_bytes, None, None
-    if limit is not None and found.excess != 0:
-        free = _worth_more(solved_again(_with(block, max_bytes=MAX_BYTES)), found, limit)
-    if block.layout.families is not None and found.excess != 0:
-        wide = solved_again(_with(block, families=None))
-    relaxations = []
-    if wide is not None and wide.tiles and (not found.tiles or _is_better(wide, found)):
-        text = f"with all families there are {_excess(wide, 'no conflicts')} in {wide.bytes:,} bytes"
-        relaxations.append(Relaxation("families", text))
-    if free is not None:
-        least = _excess(free, "no conflicts")
-        if room is None or (free.bytes or 0) <= room:
-            text = f"with layout.max_bytes {free.bytes:,} there are {least}"
-            relaxations.append(Relaxation("max_bytes", text))
-        most = max(tile.stages for tile in block.tiles)
-        if (stages := _fewer_stages(block, free, solved_again)) is not None:
-            text = f"with {stages} in place of {most} stages there are {least}"
-            relaxations.append(Relaxation("stages", text))
+    free, relaxations = None, list[Relaxation]()
+    if found.excess != 0:
+        free, relaxations = _shared(block, found, room, answer)
     members, explained = groups(block), []
     for k, (tiles, problem) in enumerate(members):
         part, told = time.part(1 / (len(members) - k)), partial(_tell, progress, tiles[0].name)
@@ -350,7 +310,7 @@ def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> Bl
         found.excess,
         found.weighted_excess,
         found.bytes,
-        limit,
+        block.layout.max_bytes,
         tuple(name for part in explained for name in part.explanation.clashing_accesses),
         tuple(relaxations),
         tuple(_reasons(block, found, free, room, explained)),
@@ -366,6 +326,45 @@ def _with(block: Block, **changes: int | None) -> Block:
     return msgspec.structs.replace(block, layout=msgspec.structs.replace(block.layout, **changes))
 
 
+def _shared(
+    block: Block, found: Arrangement, room: int | None, answer: Callable[[Block], Arrangement]
+) -> tuple[Arrangement | None, list[Relaxation]]:
+    """What to give up of what all tiles share; with the answer without the budget, where that is better.
+
+    `room` is what a block of the GPU has.
+    """
+    told, limit = list[Relaxation](), block.layout.max_bytes
+    if block.layout.families is not None:
+        wide = answer(_with(block, families=None))
+        if wide.tiles and _is_better(wide, found):
+            text = f"with all families there are {_excess(wide, 'no conflicts')} in {wide.bytes:,} bytes"
+            told.append(Relaxation("families", text))
+    if limit is None:
+        return None, told
+    free = answer(_with(block, max_bytes=MAX_BYTES))
+    fewer = not found.tiles or (free.excess or 0) < (found.excess or 0)  # without weights, too
+    if free.bytes is None or free.bytes <= limit or not (fewer and _is_better(free, found)):
+        return None, told
+    least = _excess(free, "no conflicts")
+    if room is None or free.bytes <= room:
+        told.append(Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}"))
+    most = max(tile.stages for tile in block.tiles)
+    for stages in range(most - 1, 0, -1):
+        tiles = tuple(msgspec.structs.replace(t, stages=min(stages, t.stages)) for t in block.tiles)
+        if sum(tile.stages * tile.bytes for tile in tiles) > limit:
+            continue
+        staged = answer(msgspec.structs.replace(block, tiles=tiles))
+        if staged.tiles and not _is_better(free, staged):
+            text = f"with {stages} in place of {most} stages there are {least}"
+            return free, [*told, Relaxation("stages", text)]
+    return free, told
+
+
+def _is_better(other: Arrangement, found: Arrangement) -> bool:
+    """Whether another answer is better than the one found, which may be none or cut off by the time."""
+    return not found.tiles or (other.weighted_excess or 0) < (found.weighted_excess or 0)
+
+
 def _bound(found: Arrangement, explained: Sequence[ExplainedTile]) -> Bound:
     """Of the excess of all tiles: what the search proved, or what single tiles have in any layout."""
     each = (part.explanation for part in explained)
@@ -378,32 +377,6 @@ def _excess(found: Arrangement, none: str) -> str:
     return f"{found.excess:g} excess wavefronts" if found.excess else none
 
 
-def _is_better(other: Arrangement, found: Arrangement) -> bool:
-    """Whether another answer, which the time may have cut off, is better than the one found."""
-    return (other.weighted_excess or 0) < (found.weighted_excess or 0)
-
-
-def _worth_more(free: Arrangement, found: Arrangement, limit: int) -> Arrangement | None:
-    """The answer without the budget, where the budget is what keeps from it."""
-    if free.bytes is None or free.bytes <= limit:
-        return None
-    better = _is_better(free, found) and (free.excess or 0) < (found.excess or 0)
-    return free if better or not found.tiles else None
-
-
-def _fewer_stages(
-    block: Block, free: Arrangement, solved_again: Callable[[Block], Arrangement]
-) -> int | None:
-    """The most stages of a tile with which the budget costs nothing, if it is fewer than the file has."""
-    for stages in range(max(tile.stages for tile in block.tiles) - 1, 0, -1):
-        tiles = tuple(msgspec.structs.replace(t, stages=min(stages, t.stages)) for t in block.tiles)
-        if sum(tile.stages * tile.bytes for tile in tiles) <= (block.layout.max_bytes or 0):
-            fewer = solved_again(msgspec.structs.replace(block, tiles=tiles))
-            if fewer.tiles and (fewer.weighted_excess or 0) <= (free.weighted_excess or 0):
-                return stages
-    return None
-
-
 def _reasons(
     block: Block,
     found: Arrangement,
@@ -411,10 +384,7 @@ def _reasons(
     room: int | None,
     explained: Sequence[ExplainedTile],
 ) -> Iterator[str]:
-    """What comes out, the tiles that decide it by themselves, and what the budget costs.
-
-    `free` is the answer without the budget, where that is better; `room` is what a block of the GPU has.
-    """
+    """What comes out, the tiles that decide it by themselves, and what the budget costs; see `_shared`."""
     limit, none = block.layout.max_bytes, "no bank conflicts"
     if not found.tiles:
         yield f"{found.status}: {found.reason}"

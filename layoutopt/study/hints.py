@@ -3,42 +3,34 @@
 An XOR in no more bytes costs instructions that a pad does not. Where bytes buy nothing, blocks on a
 multiprocessor the same, the answer of `solve` is not what a kernel wants, and it says so.
 
-A file fixes more than a kernel needs: the width of an access, which thread moves what, the order of lanes.
-Where conflicts remain, each is asked about in turn, until one leaves fewer wavefronts; the line says what to
-write into the file.
+A file fixes more than a kernel needs: the width of an access, its instruction, which thread moves what. Where
+conflicts remain, each is asked about in turn, until one leaves fewer wavefronts; the line says what to write
+into the file.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
-from layoutopt.accesses.lower import MAX_WIDTH_CHOICES, assigned, chosen_widths
-from layoutopt.engine.case import Case, case_of
+from layoutopt.accesses.lower import assigned, chosen_widths
+from layoutopt.engine.case import case_of
 from layoutopt.engine.estimate import why_no_estimate
-from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.operations import parse_operation
-from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
-from layoutopt.problems.text import instruction_text
-from layoutopt.problems.types import FAMILIES, Access, Block, Problem
-from layoutopt.search.instructions import with_free_instructions
+from layoutopt.problems.types import FAMILIES, Block, Problem
 from layoutopt.search.proposal import Ask, Progress
-from layoutopt.search.solve import Under, estimated, solve
+from layoutopt.search.solve import Under, estimated
 from layoutopt.study.advice import difference
-from layoutopt.study.relaxations import Relaxations, narrower_widths
+from layoutopt.study.relaxations import Relaxations
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _PADS: Final = ("none", "order", "pad")
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
-_WIDTHS_SHARE: Final = 0.5  # of the time for what would leave fewer conflicts, for other widths
 
 
 def with_faster(
@@ -127,79 +119,10 @@ def with_hints(
     if found.layout is None or not found.excess or problem.is_dictated or chosen:
         return found
     progress("conflicts remain; what would leave fewer")
+    over = [report.name for report in found.accesses if report.excess]
     try:
-        case = case_of(problem, gpu, budget=budget)
-        hint = next(_hints(case, found, found.layout, budget), None)
+        ask = Relaxations(case_of(problem, gpu, budget=budget), budget)
+        hint = next(ask.choices(found.layout, over), None)
     except OutOfTime:
         return found
-    return found if hint is None else msgspec.structs.replace(found, hints=(*found.hints, hint))
-
-
-def _hints(case: Case, found: Result, layout: Layout, budget: Budget) -> Iterator[str]:
-    yield from _other_widths(case, layout, budget)
-    yield from other_instructions(case, layout, budget)
-    over = {report.name for report in found.accesses if report.excess}
-    ask = Relaxations(case, budget)
-    yield from (r.message for r in ask.free_lanes([a for a in ask.accesses if a.name in over]))
-    yield from (r.message for r in ask.lane_orders(case.as_bytes(layout), ()))
-
-
-def other_instructions(case: Case, layout: Layout, budget: Budget) -> Iterator[str]:
-    """Instructions with fewer wavefronts in all, of accesses whose own are given."""
-    asked = with_free_instructions(case.problem)
-    if asked is None or case.chooses:
-        return
-    try:
-        other = solve(asked, target=case.device, budget=budget.part(_WIDTHS_SHARE))
-    except ProblemFileError:
-        return
-    if other.layout is None:
-        return
-    chosen = assigned(asked, other)
-    before = _wavefronts(case, layout)
-    after = _wavefronts(case_of(chosen, case.device), other.layout)
-    told = [
-        f"`{new.name}`{instruction_text(free, new)}"
-        for own, free, new in zip(case.problem.accesses, asked.accesses, chosen.accesses, strict=True)
-        if (own.op, own.bytes) != (new.op, new.bytes)
-    ]
-    if after < before and told:
-        yield f'with `"instructions": "free"` {after:,g} wavefronts instead of {before:,g}: {", ".join(told)}'
-
-
-def _other_widths(case: Case, layout: Layout, budget: Budget) -> Iterator[str]:
-    """Narrower accesses with fewer wavefronts in all."""
-    choices = {a.name: widths for a in case.asked.accesses if len(widths := _widths(a, case)) > 1}
-    while math.prod(map(len, choices.values())) > MAX_WIDTH_CHOICES:
-        choices.popitem()
-    if not choices:
-        return
-    accesses = (msgspec.structs.replace(a, bytes=choices.get(a.name, a.bytes)) for a in case.asked.accesses)
-    asked = msgspec.structs.replace(case.asked, accesses=tuple(accesses))
-    try:
-        other = solve(asked, target=case.device, budget=budget.part(_WIDTHS_SHARE))
-    except ProblemFileError:
-        return  # a constraint contradicts what an access becomes
-    if other.layout is None:
-        return
-    chosen = chosen_widths(asked, other)
-    saved = _wavefronts(case, layout) - _wavefronts(case_of(asked, case.device, chosen), other.layout)
-    narrower = {name: width for name, width in chosen.items() if width != choices[name][0]}
-    if saved > 0 and narrower:
-        typed = " and ".join(
-            f'"bytes": [{choices[name][0]}, {width}] for `{name}`' for name, width in narrower.items()
-        )
-        yield f"{typed}: {saved:,g} fewer wavefronts, {other.offset}"
-
-
-def _widths(access: Access, case: Case) -> tuple[int, ...]:
-    """The width of an access and those below it that serve it as well, in bytes."""
-    if not isinstance(access.bytes, int):
-        return ()
-    by_pointer = parse_operation(access.op, access.bytes).does.by_pointer
-    return (access.bytes, *narrower_widths(access, case)) if by_pointer else ()
-
-
-def _wavefronts(case: Case, layout: Layout) -> float:
-    """Of all accesses, weights applied."""
-    return case.weighted_wavefronts(case.count(case.table(layout))) / case.lanes.weight_unit
+    return found if hint is None else msgspec.structs.replace(found, hints=(*found.hints, hint.message))

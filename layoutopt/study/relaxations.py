@@ -1,77 +1,74 @@
-"""Which accesses cannot all be served without conflicts, and what to change or to give up so that they can.
+"""Which accesses cannot all be served without conflicts, and what to change in the file to have fewer.
 
-Each is asked of proofs and of the solver, and confirmed by a proof or by a layout before it is told.
+Each is a question about the problem as it would be, asked of proofs and of the solver in a share of the time,
+and told only with a proof or a layout.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.accesses.lower import with_widths
-from layoutopt.accesses.trace import LaneTrace, Trace, trace
-from layoutopt.engine.case import Case
+from layoutopt.accesses.lower import MAX_WIDTH_CHOICES, assigned, chosen_widths
+from layoutopt.accesses.trace import trace
+from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
-from layoutopt.model.phases import phase_sets
 from layoutopt.problems.answer import Result
+from layoutopt.problems.text import instruction_text
 from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, Search, every_layout
-from layoutopt.search.deal import lane_order
-from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import solve, solve_cases
+from layoutopt.search.instructions import with_free_instructions
+from layoutopt.search.solve import solve
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 _MAX_CLASH: Final = 16
-# Accesses of a clash beyond which no pairs are tried: each pair is a question or more to the solver.
-_MAX_PAIRED: Final = 4
-# Share of the time left that each question may use.
+# Accesses whose lanes are left free, one after the other: each is a question or two.
+_MAX_FREED: Final = 4
+# Share of the time left that each question may use, and that those about widths and instructions may.
 QUESTION_SHARE: Final = 0.25
+_CHOICE_SHARE: Final = 0.5
 # What global memory moves at least.
 _SECTOR_BYTES: Final = 32
 
 
 class Relaxation(Struct, frozen=True):
-    """Something to change or to give up, after which a layout without conflicts exists.
+    """Something to change or to give up, with fewer conflicts after it.
 
     Attributes:
-        kind: edit, drop_access, narrower, lane_order, free_lanes, families or max_bytes.
+        kind: edit, drop_access, narrower, instructions, free_lanes, families, max_bytes or stages.
         access: what it concerns, if an access.
-        with_access: the access to make narrower with it, where one change alone does not help.
+        with_access: the access to make narrower with it.
         message: for people.
-        order: of a lane_order: lane k is to do what lane order[k] does now, in every warp.
     """
 
     kind: str
     message: str
     access: str | None = None
-    order: tuple[int, ...] = ()
     with_access: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxations:
-    """Questions about a case and about subsets of its accesses, each asked once.
+    """Questions about a case, and about subsets of its accesses, each of these asked once.
 
     Attributes:
-        case: lanes of which none choose at run time.
+        case: lanes of which none choose at run time, but for `of_constraints`.
         budget: the time there is for all questions.
-        not_allowed: sentences about what would help, were it not for the constraints.
     """
 
     case: Case
     budget: Budget
-    not_allowed: list[str] = field(default_factory=list)
-    _answers: dict[bytes, bool | None] = field(default_factory=dict)
+    _answers: dict[tuple[str, ...], bool | None] = field(default_factory=dict)
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -105,13 +102,16 @@ class Relaxations:
 
     def others(self, clash: Sequence[Access]) -> list[tuple[str, ...]]:
         """What still clashes with one access of `clash` left out."""
-        rests = ([a for a in self.accesses if a is not access] for access in clash)
+        rests = map(self._without, clash)
         found = [names(self.smallest(rest)[0]) for rest in rests if self.possible(rest) is False]
         return list(dict.fromkeys(found))
 
+    def _without(self, access: Access) -> list[Access]:
+        return [a for a in self.accesses if a is not access]
+
     def possible(self, accesses: Sequence[Access]) -> bool | None:
-        """Whether a layout without conflicts exists for these accesses alone; None where that is open."""
-        key = msgspec.json.encode(accesses)
+        """Whether any layout is free of conflicts for these accesses alone; None where that is open."""
+        key = names(accesses)
         if key not in self._answers:
             try:
                 self.budget.check()
@@ -121,8 +121,10 @@ class Relaxations:
         return self._answers[key]
 
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
-        smaller, lanes = self._alone(accesses, families=None, max_bytes=None)
-        if lanes is None:
+        layout = msgspec.structs.replace(self.case.lowered.layout, families=None, max_bytes=None)
+        smaller = self._alone(accesses, layout)
+        lanes = trace(smaller, self.case.device, self.budget) if accesses else None
+        if lanes is None or not lanes.taking_part:
             return True
         subject = subject_of(smaller.tile, self.case.device, lanes)
         for reason in BY_HAND:
@@ -138,36 +140,12 @@ class Relaxations:
             return False
         return True if general.free is not None and general.free.excess == 0 else None
 
-    def _allowed(self, accesses: Sequence[Access]) -> bool:
-        """Whether such a layout, which may exist, is known among those that the constraints allow."""
-        layout = self.case.lowered.layout
-        if layout == Constraints(minimise=layout.minimise):
-            return True
-        try:
-            smaller, lanes = self._alone(accesses, minimise="excess")
-        except (OutOfTime, ProblemFileError):
-            return False
-        return lanes is None or self._solved(smaller) is not None
-
-    def _alone(self, accesses: Sequence[Access], **constraints: Any) -> tuple[Problem, Trace | None]:
-        """The problem of these accesses under other constraints, and their lanes, if any takes part.
-
-        What an access weighs does not change whether it can be served.
-        """
+    def _alone(self, accesses: Sequence[Access], layout: Constraints) -> Problem:
+        """The problem of these accesses; what one weighs does not change whether it can be served."""
         equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
-        layout = msgspec.structs.replace(self.case.lowered.layout, **constraints)
-        problem = msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
-        lanes = trace(problem, self.case.device, self.budget) if accesses else None
-        return problem, lanes if lanes is not None and lanes.taking_part else None
+        return msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
 
-    def _solved(self, problem: Problem) -> Result | None:
-        """A layout without conflicts, if one is found in a share of the time."""
-        part = self.budget.part(QUESTION_SHARE)
-        try:
-            result = solve(problem, target=self.case.device, budget=part, conflict_free=True)
-        except ProblemFileError:
-            return None  # a constraint contradicts what an access becomes, or free lanes cover no box
-        return result if result.has_layout else None
+    # What to give up ---------------------------------------------------------------------------
 
     def of_constraints(self) -> Iterator[Relaxation]:
         """Constraints of the file that are in the way."""
@@ -175,92 +153,107 @@ class Relaxations:
         for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
             if getattr(problem.layout, name) is not None:
                 freed = msgspec.structs.replace(problem.layout, **{name: None})
-                result = self._solved(msgspec.structs.replace(problem, layout=freed))
+                result = self._free_of_conflicts(msgspec.structs.replace(problem, layout=freed))
                 if result is not None:
                     found = f"{result.offset}, {result.bytes:,} bytes, no conflicts"
                     yield Relaxation(name, f"{what}: {found}")
 
-    # Accesses left out, or narrower ------------------------------------------------------------
+    def left_out(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
+        """Accesses of a clash to leave out, where a layout that the constraints allow serves the others."""
+        layout = msgspec.structs.replace(self.case.lowered.layout, minimise="excess")
+        for access in clash:
+            rest = self._without(access)
+            if not self.possible(rest):
+                continue
+            free = not rest or layout == Constraints(minimise="excess")
+            if free or self._free_of_conflicts(self._alone(rest, layout)) is not None:
+                text = f"without `{access.name}` a layout free of conflicts exists"
+                yield Relaxation("drop_access", text, access.name)
 
-    def of_accesses(
-        self, clash: Sequence[Access], others: Sequence[tuple[str, ...]] = ()
-    ) -> Iterator[Relaxation]:
-        """Accesses to leave out, or to make narrower; two of them where one alone does not help.
+    # What to write into the file ---------------------------------------------------------------
 
-        What helps only if constraints are given up with it is told by `not_allowed`.
+    def choices(self, layout: Layout, accesses: Sequence[str]) -> Iterator[Relaxation]:
+        """What a file may leave to the solver and this one does not, where that has fewer wavefronts.
 
         Args:
-            clash: accesses that cannot all be served.
-            others: names of more such accesses.
+            layout: the best that is known, of `case.problem`.
+            accesses: names of those whose lanes may be free.
         """
-        helped: list[Relaxation] = []
-        for access in clash:
-            yield from self._first([[(access, None)]])
-            narrower = list(self._first([(access, narrow)] for narrow in self._narrower(access)))
-            helped += narrower
-            yield from narrower
-        if helped:
+        yield from self.narrower(layout)
+        yield from self.instructions(layout)
+        yield from self.free_lanes(accesses)
+
+    def narrower(self, layout: Layout) -> Iterator[Relaxation]:
+        """Narrower accesses with fewer wavefronts in all."""
+        asked = self.case.asked
+        widths = {a.name: some for a in asked.accesses if len(some := self._widths(a)) > 1}
+        while math.prod(map(len, widths.values())) > MAX_WIDTH_CHOICES:
+            widths.popitem()
+        if not widths:
             return
-        names_of = {*names(clash), *itertools.chain.from_iterable(others)}
-        involved = [access for access in self.accesses if access.name in names_of][:_MAX_PAIRED]
-        for one, other in itertools.combinations(involved, 2):  # the widest two that do
-            pairs = itertools.product(self._narrower(one), self._narrower(other))
-            yield from self._first([(one, a), (other, b)] for a, b in self.budget.while_left(pairs))
+        accesses = (msgspec.structs.replace(a, bytes=widths.get(a.name, a.bytes)) for a in asked.accesses)
+        open_ = msgspec.structs.replace(asked, accesses=tuple(accesses))
+        other = self._solved(open_, _CHOICE_SHARE)
+        if other is None or other.layout is None:
+            return
+        chosen = chosen_widths(open_, other)
+        after = case_of(open_, self.case.device, chosen)
+        saved = _wavefronts(self.case, layout) - _wavefronts(after, other.layout)
+        less = [name for name, width in chosen.items() if width != widths[name][0]]
+        if saved > 0 and less:
+            typed = " and ".join(f'"bytes": [{widths[n][0]}, {chosen[n]}] for `{n}`' for n in less)
+            text = f"{typed}: {saved:,g} fewer wavefronts, {other.offset}"
+            yield Relaxation("narrower", text, less[0], less[1] if len(less) > 1 else None)
 
-    def _first(self, changes: Iterable[Sequence[tuple[Access, Access | None]]]) -> Iterator[Relaxation]:
-        """The first of some changes, each of accesses to replace or to leave out, that helps."""
-        yield from itertools.islice(filter(None, map(self._served, changes)), 1)
+    def _widths(self, access: Access) -> tuple[int, ...]:
+        """The width of an access and those below it that serve it as well, in bytes.
 
-    def _served(self, changes: Sequence[tuple[Access, Access | None]]) -> Relaxation | None:
-        """What to make narrower, or to leave out, if a layout then serves them all without conflicts."""
-        changed = {old.name: new for old, new in changes}
-        left = [changed.get(access.name, access) for access in self.accesses]
-        accesses = [access for access in left if access is not None]
-        if not self.possible(accesses):
-            return None
-        access, *others = (old.name for old, _ in changes)
-        narrower = " and ".join(_in_words(old, new) for old, new in changes if new is not None)
-        if not self._allowed(accesses):
-            what = f"With {narrower}" if narrower else f"Without `{access}`"
-            self.not_allowed.append(
-                f"{what} there is a layout free of conflicts, but none is known that the "
-                "constraints of `layout` allow."
-            )
-            return None
-        if not narrower:
-            return Relaxation("drop_access", f"without `{access}` a layout free of conflicts exists", access)
-        text = f"{narrower}: a layout free of conflicts exists"
-        return Relaxation("narrower", text, access, with_access=others[0] if others else None)
+        That is half the width, and so on: no less than an element or what a bank has.
+        """
+        if not isinstance(access.bytes, int):
+            return ()
+        operation = parse_operation(access.op, access.bytes)
+        if not (operation.does.by_pointer and operation.does.narrows):
+            return ()
+        least = max(self.case.lowered.tile.element_bytes, self.case.device.bank_bytes)
+        halves = (access.bytes >> k for k in range(1, access.bytes.bit_length()))
+        return (access.bytes, *(width for width in halves if width >= least))
 
-    def _narrower(self, access: Access) -> Iterator[Access]:
-        """The access as several narrower ones, the widest first."""
-        operation = parse_operation(access.op, access.single_width)
-        for width in narrower_widths(access, self.case):
-            widths = (operation.width_bytes, width)
-            source = msgspec.structs.replace(access, op=operation.does.short, bytes=widths)
-            alone = msgspec.structs.replace(self.case.lowered, accesses=(source,))
-            yield from with_widths(alone, {access.name: width}).accesses
+    def instructions(self, layout: Layout) -> Iterator[Relaxation]:
+        """Instructions with fewer wavefronts in all, of accesses whose own are given."""
+        case, asked = self.case, with_free_instructions(self.case.problem)
+        if asked is None or case.chooses:
+            return
+        other = self._solved(asked, _CHOICE_SHARE)
+        if other is None or other.layout is None:
+            return
+        chosen = assigned(asked, other)
+        before, after = _wavefronts(case, layout), _wavefronts(case_of(chosen, case.device), other.layout)
+        told = [
+            f"`{new.name}`{instruction_text(free, new)}"
+            for own, free, new in zip(case.problem.accesses, asked.accesses, chosen.accesses, strict=True)
+            if (own.op, own.bytes) != (new.op, new.bytes)
+        ]
+        if after < before and told:
+            text = f'with `"instructions": "free"` {after:,g} wavefronts instead of {before:,g}'
+            yield Relaxation("instructions", f"{text}: {', '.join(told)}")
 
-    # Other lanes -------------------------------------------------------------------------------
-
-    def free_lanes(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
-        """Accesses whose threads may handle other pieces, or the same in another order.
+    def free_lanes(self, accesses: Sequence[str]) -> Iterator[Relaxation]:
+        """Accesses whose threads may handle other pieces, or the same in another order, without conflicts.
 
         Other pieces are those of whole sectors of global memory, along the dimension along which neighbouring
         lanes lie now.
         """
         problem = self.case.problem
-        for access in clash[:_MAX_PAIRED]:
-            (number,) = (k for k, a in enumerate(problem.accesses) if a.name == access.name)
-            source = problem.accesses[number]
-            for what, freed in self.budget.while_left(_freed(source, self._along(number))):
-                accesses = tuple(freed if a is source else a for a in problem.accesses)
-                asked = msgspec.structs.replace(problem, accesses=accesses)
-                result = self._solved(asked)
+        freed = [(k, a) for k, a in enumerate(problem.accesses) if a.name in accesses]
+        for number, source in freed[:_MAX_FREED]:
+            for what, free in self.budget.while_left(_freed(source, self._along(number))):
+                changed = tuple(free if a is source else a for a in problem.accesses)
+                result = self._free_of_conflicts(msgspec.structs.replace(problem, accesses=changed))
                 if result is not None:
-                    (index,) = (a.index for a in result.accesses if a.name == access.name)
+                    (index,) = (a.index for a in result.accesses if a.name == source.name)
                     chosen = f"{result.offset} and [{', '.join(index or ())}] have no conflicts"
-                    yield Relaxation("free_lanes", f"`{access.name}` {what}: {chosen}", access.name)
+                    yield Relaxation("free_lanes", f"`{source.name}` {what}: {chosen}", source.name)
                     break
 
     def _along(self, number: int) -> int:
@@ -270,56 +263,28 @@ class Relaxations:
         apart = [d for d, place in enumerate(np.unravel_index(first, shape)) if place[0] != place[-1]]
         return apart[-1] if apart else len(shape) - 1
 
-    def lane_orders(self, layout: Layout, clash: Sequence[Access]) -> Iterator[Relaxation]:
-        """Accesses whose lanes, dealt to the phases in another order, leave no conflict at all.
+    # Answers -----------------------------------------------------------------------------------
 
-        Orders are sought for the layout found, then for any; the solver says whether one holds. Of
-        accesses that clash it must be one.
+    def _free_of_conflicts(self, problem: Problem) -> Result | None:
+        """A layout without conflicts, if one is found in a share of the time."""
+        return self._solved(problem, QUESTION_SHARE, conflict_free=True)
+
+    def _solved(self, problem: Problem, share: float, *, conflict_free: bool = False) -> Result | None:
+        """The best layout that is found in a share of the time.
+
+        None where there is none, or where a constraint contradicts what an access becomes.
         """
-        tile, lanes = self.case.lowered.tile, self.case.lanes
-        for access in self.budget.while_left(lanes.accesses):
-            rule = self.case.device.rule(access.operation)
-            one_order = len(rule.phases) < 2 or access.operation.matrices or rule.serialises_equal
-            if one_order or (clash and access.name not in names(clash)):
-                continue
-            others = Trace(tuple(a for a in lanes.accesses if a is not access), lanes.weight_unit)
-            sets = phase_sets(others, tile, self.case.device) if others.accesses else ()
-            for table in (layout.table(), None):
-                part = self.budget.part(QUESTION_SHARE)
-                order = lane_order(sets, lanes, tile, access, rule, budget=part, table=table)
-                found = self._reordered(access, order) if order is not None else None
-                if order is not None and found is not None:
-                    message = (
-                        f"`{access.name}` with its lanes in another order: {found.offset} has no conflicts "
-                        "if lane k does what lane n does now, for k = 0, 1, ... and "
-                        f"n = {', '.join(map(str, order))}"
-                    )
-                    yield Relaxation("lane_order", message, access.name, order)
-                    break
-
-    def _reordered(self, access: LaneTrace, order: Sequence[int]) -> Result | None:
-        """The result with the lanes of `access` in another order; None unless it is free of conflicts."""
-        lanes, whole = list(order), self.case.lanes
-        moved = replace(access, element=access.element[:, lanes], active=access.active[:, lanes])
-        changed = Trace(tuple(moved if a is access else a for a in whole.accesses), whole.weight_unit)
-        # Instructions are those of the expressions, which say the lanes' old order.
-        layout = msgspec.structs.replace(self.case.asked.layout, minimise="excess")
-        case = self.case.constrained(layout).with_lanes(changed)
-        result = solve_cases([case], Ask(self.budget.part(QUESTION_SHARE), conflict_free=True))
-        return None if result.layout is None or result.excess else result
+        part = self.budget.part(share)
+        try:
+            result = solve(problem, target=self.case.device, budget=part, conflict_free=conflict_free)
+        except ProblemFileError:
+            return None
+        return result if result.has_layout else None
 
 
 def names(accesses: Sequence[Access]) -> tuple[str, ...]:
     """The names of accesses."""
     return tuple(a.name for a in accesses)
-
-
-def narrower_widths(access: Access, case: Case) -> list[int]:
-    """Half the width of an access, and so on, in bytes: no less than an element or what a bank has."""
-    operation = parse_operation(access.op, access.single_width)
-    least = max(case.lowered.tile.element_bytes, case.device.bank_bytes)
-    halves = (operation.width_bytes >> k for k in range(1, operation.width_bytes.bit_length()))
-    return [width for width in halves if width >= least and operation.does.narrows]
 
 
 def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
@@ -335,7 +300,6 @@ def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
     yield what, msgspec.structs.replace(access, lanes="free", global_=side)
 
 
-def _in_words(access: Access, narrow: Access) -> str:
-    """`name` as 2 accesses of 8 bytes each."""
-    before, width = parse_operation(access.op, access.single_width).width_bytes, narrow.single_width or 1
-    return f"`{access.name}` as {before // width} accesses of {width} bytes each"
+def _wavefronts(case: Case, layout: Layout) -> float:
+    """Of all accesses, weights applied."""
+    return case.weighted_wavefronts(case.count(case.table(layout))) / case.lanes.weight_unit

@@ -30,7 +30,6 @@ from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.report.explanation_text import explanation_report
-from layoutopt.search.deal import lane_order
 from layoutopt.search.reach_floor import ReachFloor, Verdict
 from layoutopt.study.relaxations import Relaxations
 
@@ -127,6 +126,7 @@ def test_vectorised_transpose_is_a_floor_for_every_layout():
         ("drop_access", store),
         ("drop_access", load_),
         ("narrower", store),
+        ("instructions", None),
         ("free_lanes", load_),
     }
     (freed,) = [r for r in found.relaxations if r.kind == "free_lanes"]
@@ -152,58 +152,12 @@ def test_three_lines_of_a_plane_and_an_access_that_does_not_clash():
 
 
 def test_lanes_in_another_order():
-    """Eight-byte stores whose half-warps each stay in half of the banks."""
-    data = data_of("""64 f32, 8 threads; families none
+    """Eight-byte stores whose half-warps each stay in half of the banks; with free lanes they need not."""
+    problem = problem_of("""64 f32, 8 threads; families none
         order: store 8 [2*(tid // 4 * 2 + tid % 2 + tid // 2 % 2 * 4)]
         fill: load 4 [tid + 8*i]; i<8""")
-    gpu = toy.toy_device(8, 8)
-    store, fill = data["accesses"]
-
-    def found(*accesses):
-        return explain(from_data({**data, "accesses": accesses}), budget=Budget(10), target=gpu)
-
-    dealt = found(store, fill)
-    assert (dealt.excess, [r.kind for r in dealt.relaxations]) == (2, ["families", "lane_order"])
-    order = dealt.relaxations[-1].order
-    assert sorted(order) == list(range(8))
-    assert f"n = {', '.join(map(str, order))}" in dealt.relaxations[-1].message
-    assert solve(from_data({**data, "accesses": [_dealt(store, order), fill]}), target=gpu).excess == 0
-    # Another access that clashes by itself, four vectors in one bank pair: no order of these lanes helps.
-    stride = access_from("stride: load 4 [8*tid]")
-    assert [r.kind for r in found(store, fill, stride).relaxations] == ["families"]
-    stuck = found({**store, "index": ["2*(tid % 4 * 4 + tid // 4)"]}, fill)
-    assert (stuck.excess, [r.kind for r in stuck.relaxations]) == (6, ["families"])
-    assert found({**store, "index": ["2*tid"]}, fill).excess == 0
-
-
-def _dealt(access, order):
-    """The access with tid k doing what tid order[k] did."""
-    table = sum(lane << 4 * k for k, lane in enumerate(order))
-    return {**access, "index": [access["index"][0].replace("tid", f"({table} >> 4*tid & 15)")]}
-
-
-def test_lanes_in_another_order_have_no_index_code(monkeypatch):
-    """Their expressions say the order that they had, so that layouts are not compared by it."""
-    monkeypatch.setattr("layoutopt.index.index_code._codes", {})
-    problem = problem_of("""8x8 f32, 32 threads; minimise instructions
-        rows: store 8 [tid // 4, 2*(tid % 4)]; i<1
-        columns: load 4 [tid % 8, tid // 8 + 4*i]; i<2; weight 2.5""")
-    assert explain(problem).excess is not None
-
-
-def test_lane_orders_where_every_layout_has_conflicts():
-    """Each of the three is needed for the clash; with some dealt anew, a layout serves all."""
-    data, gpu = data_of("""16 f32, 8 threads
-        pairs: store 8 [2*((3*tid + tid // 1) % 8)]
-        singles: load 4 [(2*tid + tid // 2 + 4*i) % 16]; i<2
-        more: store 8 [2*((tid // 2 + tid % 2 * 4) % 8)]"""), toy.toy_device(8, 4)  # fmt: skip
-    found = explain(from_data(data), budget=Budget(20), target=gpu)
-    assert (found.conflict_free, found.scope) == (False, "every layout")
-    orders = {r.access: r.order for r in found.relaxations if r.kind == "lane_order"}
-    assert orders
-    for name, order in orders.items():
-        accesses = [_dealt(a, order) if a["name"] == name else a for a in data["accesses"]]
-        assert solve(from_data({**data, "accesses": accesses}), target=gpu).excess == 0
+    found = explain(problem, budget=Budget(10), target=toy.toy_device(8, 8))
+    assert (found.excess, [r.kind for r in found.relaxations]) == (2, ["families", "free_lanes"])
 
 
 def test_the_search_has_the_time_that_solve_has(monkeypatch):
@@ -259,8 +213,7 @@ def test_other_clashes_are_named():
     found = explain(problem, budget=Budget(20))
     assert (found.clashing_accesses, found.clash_is_minimal) == (("v2", "col"), True)
     assert found.other_clashes == (("v4", "col"), ("v4", "v2"))
-    # None alone helps, but two together.
-    assert [(r.kind, r.access, r.with_access) for r in found.relaxations] == [("narrower", "v4", "v2")]
+    assert ("narrower", "v4", "v2") in [(r.kind, r.access, r.with_access) for r in found.relaxations]
     assert "without one of them, there still clash" in explanation_report(problem, found)
 
 
@@ -318,8 +271,7 @@ def test_two_widths_where_one_does_not_help():
         out: load 16 [tid // 8 + 4*i, 4*(tid % 8)]; i<8
         columns: load 4 [tid, i]; i<32""")
     (pair,) = [r for r in explain(problem, budget=Budget(20)).relaxations if r.with_access is not None]
-    four = "as 4 accesses of 4 bytes each"
-    said = f"`in` {four} and `out` {four}: a layout free of conflicts exists"
+    said = '"bytes": [16, 4] for `in` and "bytes": [16, 4] for `out`: 96 fewer wavefronts, x0*32 + (x1 ^ x0)'
     assert (pair.kind, pair.access, pair.with_access, pair.message) == ("narrower", "in", "out", said)
 
 
@@ -380,7 +332,6 @@ def test_what_the_constraints_do_not_allow_is_no_relaxation():
     explanation = explain(problem)
     assert explanation.clashing_accesses == ("rows", "columns")
     assert not [r for r in explanation.relaxations if r.kind in ("drop_access", "narrower")]
-    assert any(r.startswith("Without `rows` there is a layout free of") for r in explanation.reasons)
 
 
 @pytest.mark.parametrize(
@@ -395,24 +346,13 @@ def test_an_edit_that_is_told_may_be_made_and_leaves_no_conflict(layout, idle):
     assert not [r for r in found.relaxations if r.kind == "edit"]
 
 
-def test_questions_stay_open_once_the_time_is_over(monkeypatch):
-    """No order of lanes is sought and no phases of hundreds of accesses are gathered."""
+def test_questions_stay_open_once_the_time_is_over():
     case = case_of(problem_of("64x32 f64, 64 threads", "columns: load 8 [tid, 0]"), device("sm_90"))
     accesses = case.lowered.accesses
     assert Relaxations(case, Budget()).possible(accesses) is True
     late = Relaxations(case, Budget(0))
     assert late.possible(accesses) is None
     assert late.smallest(accesses) == (list(accesses), False)
-    for never in (
-        "search.deal.free_assignment",
-        "study.relaxations.phase_sets",
-        "study.relaxations.lane_order",
-    ):
-        monkeypatch.setattr(f"layoutopt.{never}", None)
-    (access,) = case.lanes.accesses
-    rule = case.device.rule(access.operation)
-    assert lane_order((), case.lanes, case.lowered.tile, access, rule, budget=Budget(0)) is None
-    assert not list(late.lane_orders(Layout((64, 32), 8, (Digit(0, 1, 64, 32), Digit(1, 1, 32, 1))), ()))
 
 
 def test_what_a_layout_costs_is_explained_over_the_values_at_run_time():
