@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 import msgspec
 
 from layoutopt.cli.files import OutputPath, write_all
-from layoutopt.cli.options import json_option, store_option, time_limit_option
+from layoutopt.cli.options import json_option, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json, terminal_width
 from layoutopt.cli.several import problems_command
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from layoutopt.hardware.machine import Gpu
     from layoutopt.problems.types import Block, Problem
     from layoutopt.study.comparison import Comparison, Row
-    from layoutopt.sweeps.store import Store
 
 
 @problems_command("compare", one_only=("plot", "as_csv"))
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 )
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @time_limit_option("Seconds for the search over everything, and as many for the rest.")
-@store_option
 def command(
     problem: Problem | Block,
     gpu: Device,
@@ -50,7 +47,6 @@ def command(
     run: bool,
     offset: str | None,
     time_limit: float,
-    store: Store | None,
     **formed: bool,
 ) -> int:
     """Padding or swizzle? The best layout of each family, what it costs, and which to take.
@@ -80,16 +76,11 @@ def command(
         in_use = msgspec.structs.replace(problem.layout, offset=offset)
         problem = msgspec.structs.replace(problem, layout=in_use)
     card = None
-    known: Any = None
     if run:
         from layoutopt.hardware.machine import gpu_present
 
         card = gpu_present()  # or refused before the search
-    if store is not None:
-        from layoutopt.sweeps.store import known_answer
-
-        known = partial(known_answer, store, gpu=gpu, time_limit=time_limit)
-    result = compare(problem, target=gpu, time_limit=time_limit, progress=progress("comparing"), known=known)
+    result = compare(problem, target=gpu, time_limit=time_limit, progress=progress("comparing"))
     end_progress()
     if card is not None:
         result = with_measured(problem, result, card)

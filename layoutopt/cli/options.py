@@ -18,7 +18,6 @@ from layoutopt.ground.escape import shown
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Block, Problem
-    from layoutopt.sweeps.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -119,31 +118,6 @@ def device_file_option(command: Command) -> Command:
         type=InputPath(),
         metavar="FILE",
         help="Devices to know beside the package's, as JSON in the form of its hardware/devices.json.",
-    )(command)
-
-
-class StorePath(InputPath):
-    """A store of `layoutopt sweep`, opened to be read."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The store."""
-        from layoutopt.sweeps.store import Store
-
-        return Store(super().convert(value, param, ctx), write=False)
-
-    def files(self, value: Store) -> Iterable[Path]:
-        """Its file."""
-        assert value.path is not None
-        return (value.path,)
-
-
-def store_option(command: Command) -> Command:
-    """Add `--store`."""
-    return click.option(
-        "--store",
-        type=StorePath(),
-        metavar="FILE",
-        help="A store of `layoutopt sweep`: what it answers is not solved again.",
     )(command)
 
 

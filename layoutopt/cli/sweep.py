@@ -130,15 +130,8 @@ class _Shown:
         if time.monotonic() < self.next:
             return
         self.next = time.monotonic() + self.every
-        left = "" if now.seconds_left is None else f", {_duration(now.seconds_left)} left"
         done = now.answered_before + now.solved.total()
-        self.show(f"{done:,} of {now.questions:,}, {now.rate:.1f} a second{left}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+        self.show(f"{done:,} of {now.questions:,}, {now.rate:.1f} a second")
 
 
 def _tell(done: Sweep) -> None:

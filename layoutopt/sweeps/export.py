@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final
 
 from layoutopt import __version__
@@ -18,7 +18,7 @@ from layoutopt.ground.escape import comment, csv_cell, identifier
 from layoutopt.layout.formula import coordinate_ranges, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
-from layoutopt.sweeps.store import Answered, Store, typed
+from layoutopt.sweeps.store import Answered, Store
 
 # Columns after those of the parameters, and the types of their values.
 _FIXED: Final[dict[str, type]] = {
@@ -38,18 +38,18 @@ def parameters(store: Store) -> dict[str, type]:
     return found
 
 
-def columns(store: Store) -> dict[str, type]:
-    """The columns of a table: parameters, then what came of each problem."""
-    return {_column(name): kind for name, kind in parameters(store).items()} | _FIXED
-
-
 def _column(parameter: str) -> str:
     """The column of a parameter, which may be called like one of the others."""
     return f"param_{parameter}" if parameter in _FIXED else parameter
 
 
-def row(one: Answered) -> dict[str, Any]:
-    """The values of a problem's columns, those that it has."""
+def _rows(store: Store) -> tuple[dict[str, type], Iterator[dict[str, Any]]]:
+    """A table: its columns, those of the parameters first, and the values of each problem by column."""
+    columns = {_column(name): kind for name, kind in parameters(store).items()} | _FIXED
+    return columns, (_row(one, columns) for one in store.answered())
+
+
+def _row(one: Answered, columns: dict[str, type]) -> dict[str, Any]:
     tile, answer = one.tile, one.answer or {}
     reports = answer.get("accesses") or ()
     totals = {total: sum(report[total] for report in reports) for total in ("wavefronts", "ideal") if reports}
@@ -57,16 +57,19 @@ def row(one: Answered) -> dict[str, Any]:
     own |= {"status": one.status, "seconds": one.seconds, "error": one.error}
     own |= {"source": tile.source, "hash": tile.hash}
     given = {_column(name): value for name, value in tile.params.items()}
-    return given | {name: answer.get(name) for name in _FIXED} | totals | own
+    values = given | {name: answer.get(name) for name in _FIXED} | totals | own
+    texts = (name for name, kind in columns.items() if kind is str and values.get(name) is not None)
+    return values | {name: str(values[name]) for name in texts}
 
 
 def write_csv(store: Store, _: str, file: BinaryIO) -> None:
     """Comma-separated values with a line of names."""
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    out = csv.DictWriter(text, columns(store))
+    columns, rows = _rows(store)
+    out = csv.DictWriter(text, columns)
     out.writeheader()
-    for one in store.answered():
-        out.writerow({name: csv_cell(value) for name, value in row(one).items()})
+    for row in rows:
+        out.writerow({name: csv_cell(value) for name, value in row.items()})
     text.detach()
 
 
@@ -92,19 +95,15 @@ def write_parquet(store: Store, _: str, file: BinaryIO) -> None:
         from pyarrow import parquet
     except ImportError as error:
         raise MachineError(f".parquet needs pyarrow ({error}): pip install 'layoutopt[parquet]'") from None
-    kinds = columns(store)
+    columns, rows = _rows(store)
     types = {int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
-    schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+    schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
     with parquet.ParquetWriter(file, schema) as out:
-        rows = map(row, store.answered())
         while piece := list(itertools.islice(rows, _PIECE)):
-            for name, kind in kinds.items():
-                for values in piece:
-                    value = values.get(name)
-                    if kind is int and isinstance(value, int) and value.bit_length() > 63:
-                        raise ProblemFileError(name, f"integers of Parquet have 64 bits; given {value}")
-                    values[name] = str(value) if kind is str and value is not None else value
-            out.write_table(arrow.Table.from_pylist(piece, schema=schema))
+            try:
+                out.write_table(arrow.Table.from_pylist(piece, schema=schema))
+            except (arrow.ArrowException, OverflowError) as error:
+                raise ProblemFileError("", f"a number that Parquet has no room for: {error}") from None
 
 
 def write_header(store: Store, name: str, file: BinaryIO) -> None:
@@ -120,7 +119,7 @@ def write_header(store: Store, name: str, file: BinaryIO) -> None:
     entries, left_out, rank = [], [], 1
     formulas: dict[str, int] = {}
     for one in store.answered():
-        found = typed(one.answer) if one.answer is not None else None
+        found = one.result
         layout = found.layout if isinstance(found, Result) else None
         if not isinstance(found, Result) or layout is None or layout.lookup:
             why = "its layout is a table" if layout is not None else f"it has no layout ({one.status})"

@@ -43,17 +43,16 @@ class Summary:
 def summary_of(store: Store) -> Summary:
     """Count what a store holds."""
     found, statuses = Summary(), Counter[str]()
-    seen: set[tuple[str | None, str | None]] = set()
+    seen: set[str | None] = set()
     for one in store.answered():
         found.total += 1
         statuses[one.status] += 1
         found.conflict_free += one.excess == 0
         said = {"name": one.tile.name, "status": one.status}
-        key = one.tile.hash, one.tile.device
-        if key not in seen and one.seconds is not None:
+        if one.tile.hash not in seen and one.seconds is not None:
             found.seconds += one.seconds
             _keep_most(found.slowest, {**said, "seconds": one.seconds}, "seconds")
-        seen.add(key)
+        seen.add(one.tile.hash)
         if one.excess:
             _keep_most(found.worst, {**said, "excess": one.excess}, "excess")
         if _no_formula(one):

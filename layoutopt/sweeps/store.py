@@ -1,11 +1,11 @@
 """The store: answers in one SQLite file, durable as soon as they are there.
 
-    answers   hash, device, version of layoutopt  ->  what came of a task, and the limit that it had
-    tiles     source, parameters, name            ->  the hash of what they ask, and their names for it
+    answers   hash of a question        ->  what came of it, and the limit that it had
+    tiles     source, parameters, name  ->  the hash of what they ask, and their names for it
 
 Write-ahead logging: other processes read while one writes, and a process that is killed leaves what it
 committed. An answer that is not decided (`feasible`, `unknown`) holds for limits up to its own. Rows are
-checked as they are read: those of another program are refused, not believed.
+checked as they are read, as files of answers are: those of another program are refused, not believed.
 """
 
 from __future__ import annotations
@@ -17,30 +17,23 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from layoutopt import __version__
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.files.templates import Value
-from layoutopt.ground import json_data
-from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Arrangement, Method, Result
-from layoutopt.problems.types import Block, Problem
-from layoutopt.study.known import check_answer
-from layoutopt.sweeps.task import DECIDED, ERROR, Outcome, device_digest, digest, named
-
-Row = TypeVar("Row")
+from layoutopt.problems.answer import Arrangement, Result
+from layoutopt.sweeps.task import DECIDED, ERROR, Outcome, named
 
 _APPLICATION: Final = 0x4C594F50
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _OUTCOME: Final = ", ".join(Outcome.__struct_fields__)
 _TABLES: Final = f"""
 BEGIN; PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT};
-CREATE TABLE answers ({_OUTCOME}, device, version, time_limit, PRIMARY KEY (hash, device, version));
-CREATE TABLE tiles (id INTEGER PRIMARY KEY, name UNIQUE, hash, device, tile);
+CREATE TABLE answers ({_OUTCOME}, time_limit, PRIMARY KEY (hash));
+CREATE TABLE tiles (id INTEGER PRIMARY KEY, name UNIQUE, hash, tile);
 COMMIT;
 """
 
@@ -58,7 +51,6 @@ class Tile(msgspec.Struct, frozen=True):
         shape: extents; empty for several tiles.
         accesses: their names.
         hash: of what it asks; None where it is wrong.
-        device: digest of the device's data.
         error: what is wrong with it.
     """
 
@@ -69,7 +61,6 @@ class Tile(msgspec.Struct, frozen=True):
     shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
     accesses: tuple[str, ...] = ()
     hash: str | None = None
-    device: str | None = None
     error: str = ""
 
 
@@ -82,15 +73,17 @@ class Answered:
         status: of the answer; `error` where the problem is wrong, `missing` where nothing is known yet.
         excess, seconds: of the answer.
         answer: as `solve --json` prints it; None where there is none.
+        result: the same, typed.
         error: why there is none.
     """
 
     tile: Tile
     status: str
-    excess: float | None
-    seconds: float | None
-    answer: dict[str, Any] | None
-    error: str
+    excess: float | None = None
+    seconds: float | None = None
+    answer: dict[str, Any] | None = None
+    result: Result | Arrangement | None = None
+    error: str = ""
 
 
 class Store:
@@ -146,51 +139,43 @@ class Store:
     def add_tiles(self, tiles: Iterable[Tile]) -> None:
         """Add problems; what was there under the same source, parameters and name is replaced."""
         rows = [
-            (msgspec.json.encode((t.source, t.params, t.name)), t.hash, t.device, msgspec.json.encode(t))
-            for t in tiles
+            (msgspec.json.encode((t.source, t.params, t.name)), t.hash, msgspec.json.encode(t)) for t in tiles
         ]
         with self._failures(), self._db:
             self._db.executemany(
-                "INSERT INTO tiles (name, hash, device, tile) VALUES (?, ?, ?, ?) ON CONFLICT (name)"
-                " DO UPDATE SET hash = excluded.hash, device = excluded.device, tile = excluded.tile",
+                "INSERT INTO tiles (name, hash, tile) VALUES (?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, tile = excluded.tile",
                 rows,
             )
 
-    def add(self, outcomes: Iterable[tuple[Outcome, str, float]]) -> None:
-        """Keep outcomes, each with the device's digest and the limit in seconds; durable on return."""
-        rows = [(*msgspec.structs.astuple(o), gpu, __version__, limit) for o, gpu, limit in outcomes]
+    def add(self, outcomes: Iterable[Outcome], time_limit: float) -> None:
+        """Keep outcomes that had so many seconds; durable on return."""
+        rows = [(*msgspec.structs.astuple(outcome), time_limit) for outcome in outcomes]
         with self._failures(), self._db:
-            self._db.executemany(f"INSERT OR REPLACE INTO answers VALUES (?{', ?' * 8})", rows)
+            self._db.executemany(f"INSERT OR REPLACE INTO answers VALUES (?{', ?' * 6})", rows)
 
-    def standing(self, hash_: str, gpu: str, time_limit: float) -> Outcome | None:
+    def standing(self, hash_: str, time_limit: float) -> Outcome | None:
         """What is kept for a question, if it holds for the limit."""
-        asked = (hash_, gpu, __version__)
-        query = f"SELECT time_limit, {_OUTCOME} FROM answers WHERE (hash, device, version) = (?, ?, ?)"
         with self._failures():
-            row = self._db.execute(query, asked).fetchone()
-        if row is None:
-            return None
-        kept = _checked(row[1:], Outcome)
-        return kept if kept.status in DECIDED or row[0] >= time_limit else None
+            query = f"SELECT time_limit, {_OUTCOME} FROM answers WHERE hash = ?"
+            limit, *row = self._db.execute(query, (hash_,)).fetchone() or (0.0,)
+            kept = msgspec.convert(row, Outcome) if row else None
+        return kept if kept is not None and (kept.status in DECIDED or limit >= time_limit) else None
 
     def answered(self) -> Iterator[Answered]:
         """Every problem in the order in which they came, with its answer."""
         own = ", ".join(f"answers.{column}" for column in Outcome.__struct_fields__)
+        query = f"SELECT tile, {own} FROM tiles LEFT JOIN answers ON answers.hash = tiles.hash ORDER BY id"
         with self._failures():
-            cursor = self._db.execute(
-                f"SELECT tile, {own} FROM tiles LEFT JOIN answers ON answers.hash = tiles.hash"
-                " AND answers.device = tiles.device AND version = ? ORDER BY id",
-                (__version__,),
-            )
-            for text, *row in cursor:
-                yield _answered(_decoded(text, Tile), None if row[0] is None else _checked(row, Outcome))
+            for text, *row in self._db.execute(query):
+                yield _answered(text, row)
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """SQLite's errors as ours."""
+        """Errors of SQLite, and of rows that another program wrote, as ours."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # texts of the file that are none
+        except (sqlite3.Error, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             raise ProblemFileError("", f"the store {str(self.path)!r}: {error}") from None
         except OSError as error:
             raise ProblemFileError("", f"cannot open {str(self.path)!r}: {error.strerror}") from None
@@ -207,85 +192,17 @@ def _locked(path: Path) -> int:
     return descriptor
 
 
-def _checked(raw: Any, kind: type[Row]) -> Row:
-    """A row, or data of it, as what it shall be."""
-    try:
-        return json_data.convert(raw, kind)
-    except ProblemFileError as error:
-        raise ProblemFileError("", f"the store holds a {kind.__name__} that is none: {error}") from None
-
-
-def _decoded(text: str | bytes, kind: type[Row]) -> Row:
-    try:
-        return _checked(msgspec.json.decode(text), kind)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise ProblemFileError("", f"the store holds a {kind.__name__} that is none: {error}") from None
-
-
-def _answered(tile: Tile, kept: Outcome | None) -> Answered:
-    """A problem and what is kept for it."""
-    if tile.error or kept is None:
-        return Answered(tile, ERROR if tile.error else "missing", None, None, None, tile.error)
-    answer = _answer(kept, tile.name, tile.accesses) if kept.answer else None
-    if answer is not None:
-        typed(answer)
-    return Answered(tile, kept.status, kept.excess, kept.seconds, answer, kept.error)
-
-
-def _answer(kept: Outcome, name: str, accesses: tuple[str, ...]) -> dict[str, Any]:
-    """The answer that is kept, for the problem of these names.
-
-    Raises:
-        ProblemFileError: it is no answer, or does not fit the problem.
-    """
-    answer = _decoded(kept.answer, dict[str, Any])
-    try:
-        return named(answer, name, accesses)
-    except (TypeError, ValueError):
-        raise ProblemFileError("", f"the store holds an answer that does not fit {name!r}") from None
-
-
-def typed(answer: dict[str, Any]) -> Result | Arrangement:
-    """An answer as the typed result that it is.
-
-    Raises:
-        ProblemFileError: it is none.
-    """
-    if "tiles" in answer:
-        return _checked(answer, Arrangement)
-    found = _checked(answer, Result)
-    for field in ("bytes", "declared_bytes", "alignment_bytes", "excess"):
-        if found.layout is not None and getattr(found, field) is None:
-            raise ProblemFileError("", f"the store holds a layout without its {field}")
-    return found
-
-
-def known_answer(
-    store: Store,
-    problem: Problem | Block,
-    gpu: Device,
-    *,
-    time_limit: float,
-    conflict_free: bool = False,
-    method: Method = "auto",
-) -> Result | Arrangement | None:
-    """The answer to a problem that a store holds, its counts confirmed by the conflict engine.
-
-    Args:
-        store: where to look.
-        problem: the question.
-        gpu: its device.
-        time_limit: seconds; an answer that was not decided in so many is none.
-        conflict_free: as for `solve`.
-        method: as for `solve`.
-
-    Raises:
-        ProblemFileError: the store cannot be read, or what it holds is not true.
-    """
-    asked = digest(problem, conflict_free=conflict_free, method=method)
-    kept = store.standing(asked, device_digest(gpu), time_limit)
-    if kept is None or not kept.answer:
-        return None
-    found = answer_from_data(_answer(kept, problem.name, tuple(a.name for a in problem.accesses)))
-    check_answer(problem, gpu, found)
-    return found
+def _answered(text: str | bytes, row: list[Any]) -> Answered:
+    """A problem and what is kept for it, out of their rows."""
+    tile = msgspec.json.decode(text, type=Tile)
+    if tile.error or row[0] is None:
+        return Answered(tile, ERROR if tile.error else "missing", error=tile.error)
+    kept = msgspec.convert(row, Outcome)
+    answer, result = None, None
+    if kept.answer:
+        answer = named(msgspec.json.decode(kept.answer, type=dict[str, Any]), tile.name, tile.accesses)
+        try:
+            result = answer_from_data(answer)
+        except ProblemFileError as error:
+            raise ProblemFileError("", f"the store holds a wrong answer to {tile.name!r}: {error}") from None
+    return Answered(tile, kept.status, kept.excess, kept.seconds, answer, result, kept.error)

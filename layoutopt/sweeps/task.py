@@ -35,19 +35,14 @@ _SAYINGS: Final = ("schema", "name", "notes", "known_optimum")
 _Number = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
 
 
-def digest(problem: Problem | Block, *, conflict_free: bool, method: Method) -> str:
-    """What decides the answer to a problem on a device, as 64 hexadecimal digits."""
+def digest(problem: Problem | Block, gpu: Device, *, conflict_free: bool, method: Method) -> str:
+    """What decides the answer to a problem, device and version among it, as 64 hexadecimal digits."""
     data = {field: value for field, value in msgspec.to_builtins(problem).items() if field not in _SAYINGS}
     if isinstance(problem, Problem) and not problem.is_dictated:  # else answers name accesses outside reports
         data["accesses"] = [{**access, "name": "", "notes": ""} for access in data["accesses"]]
-    return hashlib.sha256(json.dumps([data, conflict_free, method]).encode()).hexdigest()
-
-
-def device_digest(gpu: Device) -> str:
-    """The data of a device that answers depend on, as 16 hexadecimal digits."""
     rules = sorted((str(key), repr(rule)) for key, rule in gpu.rules.items())
-    text = repr((gpu.name, gpu.lanes, gpu.banks, gpu.bank_bytes, rules, gpu.limits))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    served = repr((gpu.name, gpu.lanes, gpu.banks, gpu.bank_bytes, rules, gpu.limits))
+    return hashlib.sha256(json.dumps([data, served, conflict_free, method, __version__]).encode()).hexdigest()
 
 
 def named(answer: dict[str, Any], name: str, accesses: Sequence[str]) -> dict[str, Any]:

@@ -67,9 +67,7 @@ def outcomes(
         MachineError: the workers have another version of layoutopt; Dask is not installed; its scheduler
             cannot be reached, or is gone.
     """
-    again = [first] if (first := list(islice(tasks, 1))) else []
-    if not again:
-        return
+    again: list[Batch] = []
     own = tuple(devices)
     pool = _Cluster(scheduler, own) if scheduler is not None else _Processes(workers or cores(), own)
     under_way: dict[Future[list[Outcome]], Batch] = {}

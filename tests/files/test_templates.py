@@ -149,7 +149,7 @@ def test_one_problem_where_one_is_expected():
 
 def test_sizes_are_a_sweep():
     with pytest.raises(
-        ProblemFileError, match="sizes: there is no such field: .* `layoutopt sweep --export FILE.cuh`"
+        ProblemFileError, match=r"sizes: there is no such field: .* `layoutopt sweep --export FILE.cuh`"
     ):
         from_data({"sizes": [{"M": 8}], **TEMPLATE})
 

@@ -25,9 +25,7 @@ from layoutopt.files.result_file import result_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.study.hints import with_faster
 from layoutopt.sweeps import workers
-from layoutopt.sweeps.export import row as export_row
-from layoutopt.sweeps.export import write_parquet
-from layoutopt.sweeps.store import Store, typed
+from layoutopt.sweeps.store import Store
 from layoutopt.sweeps.task import Task, digest
 
 TEMPLATE = data_of(
@@ -106,12 +104,13 @@ def test_names_and_notes_do_not_matter():
         b: load 4 [(tid + 32*i) % 8, (tid + 32*i) // 8]; i<4""")
     same = from_data(data)
 
-    def key(problem):
-        return digest(problem, conflict_free=False, method="auto")
+    def key(problem, conflict_free=False):
+        return digest(problem, device(problem.target), conflict_free=conflict_free, method="auto")
 
     assert key(same) == key(problem)
     assert key(from_data(data | {"threads": 31})) != key(problem)
-    assert digest(problem, conflict_free=True, method="auto") != key(problem)
+    assert key(from_data(data | {"target": "sm_80"})) != key(problem)
+    assert key(problem, conflict_free=True) != key(problem)
     with package.sweep(problem, same, data | {"threads": 16}, workers=1) as done:
         assert (done.problems, done.questions, done.solved.total()) == (3, 2, 2)
         found = list(done.results())
@@ -219,6 +218,7 @@ DAMAGES = {
     "no JSON": "UPDATE answers SET answer = '{'",
     "a number that JSON does not know": "UPDATE answers SET answer = replace(answer, '\"excess\": 0', '\"excess\": NaN')",
     "no result": "UPDATE answers SET answer = '{}'",
+    "a layout without its bytes": "UPDATE answers SET answer = replace(answer, '\"bytes\": ', '\"bites\": ')",
     "reports of no access": "UPDATE answers SET answer = replace(answer, '\"accesses\": [', '\"accesses\": [7, ')",
     "bytes": "UPDATE answers SET answer = x'ff00'",
     "status": "UPDATE answers SET status = 'fine'",
@@ -293,30 +293,6 @@ def test_a_full_disk_keeps_what_was_there(template, monkeypatch):
         assert [one.status for one in done.answered()] == ["optimal"] * 8
 
 
-def test_solve_and_compare_read_a_store_first(answers, store, tmp_path):
-    some = (answers, "--over", "N=16")
-    solved = layoutopt("solve", *some, "--json")
-    database = sqlite3.connect(store)
-    assert layoutopt("solve", *some, "--json", "--store", store).stdout == solved.stdout
-    # Its own reason shows where an answer comes from.
-    database.execute('UPDATE answers SET answer = replace(answer, \'"reason": ""\', \'"reason": "kept"\')')
-    database.commit()
-    kept = layoutopt("solve", *some, "--json", "--store", store)
-    assert {json.loads(line)["reason"] for line in kept.stdout.splitlines()} == {"kept"}
-    one = [*some, "--over", "M=8", "--over", "kind=load", "--store", store]
-    assert layoutopt("compare", *one, "--json").returncode == 0
-    fresh = layoutopt("solve", *some, "--over", "M=24", "--json", "--store", store)
-    assert {json.loads(line)["reason"] for line in fresh.stdout.splitlines()} == {""}
-    database.execute("UPDATE answers SET answer = replace(answer, '\"ideal\": ', '\"ideal\": 1')")
-    database.commit()
-    database.close()
-    for command in ("solve", "compare"):
-        wrong = layoutopt(command, *one)
-        assert (wrong.returncode, wrong.stdout) == (2, "")
-        assert "the result says otherwise" in wrong.stderr or "wavefronts" in wrong.stderr
-    assert layoutopt("solve", answers, "--store", tmp_path / "none").returncode == 2
-
-
 def load_checker():
     spec = importlib.util.spec_from_file_location("check_sweep", ROOT / "scripts/checkers/check_sweep.py")
     module = importlib.util.module_from_spec(spec)
@@ -383,7 +359,7 @@ def test_a_problem_that_processes_die_of_is_named_and_the_others_are_solved(monk
 
 
 def task_of(problem):
-    key = digest(problem, conflict_free=False, method="auto")
+    key = digest(problem, device(problem.target), conflict_free=False, method="auto")
     return Task(key, msgspec.json.encode(problem), 10.0, False, "auto")
 
 
@@ -407,28 +383,3 @@ def test_no_scheduler_is_an_error(template, monkeypatch):
         package.sweep(str(template), scheduler="tcp://localhost:1")
     with pytest.raises(MachineError, match="there is no scheduler file"):
         package.sweep(str(template), scheduler="none.json")
-
-
-def test_a_layout_without_its_bytes_is_no_answer():
-    answer = json.loads(json.dumps(package.solve(package.load("basics/transpose_16x32_f32")).to_json()))
-    typed(answer)
-    for field in ("bytes", "declared_bytes", "alignment_bytes", "excess"):
-        with pytest.raises(ProblemFileError, match=f"the store holds a layout without its {field}"):
-            typed({name: value for name, value in answer.items() if name != field})
-
-
-def test_numbers_that_parquet_has_no_room_for_are_refused(store, tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
-
-    def large(one):
-        return {**export_row(one), "bytes": 1 << 70}
-
-    monkeypatch.setattr("layoutopt.sweeps.export.row", large)
-    with (
-        Store(store, write=False) as opened,
-        (tmp_path / "o.parquet").open("wb") as file,
-        pytest.raises(
-            ProblemFileError, match="bytes: integers of Parquet have 64 bits; given 1180591620717411303424"
-        ),
-    ):
-        write_parquet(opened, "o", file)
