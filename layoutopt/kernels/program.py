@@ -6,24 +6,23 @@ matters (`relevance`), execution (`machine`), counting.
 
 Cells are names. A name that begins with U is a uniform register, one value a warp, written whatever the
 active lanes are. Names that begin with `$` are set before the first step, and but for `$barrier` never
-written: `$tid.x`,
-`$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$warpid`, `$false`, and `$c0.528`, the word at
-byte 528 of constant bank 0 (64-bit operands are two of them).
+written: `$tid.x`, `$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$lanemask.lt` (and eq, le, gt,
+ge), `$warpid`, and `$c0.528`, the word at byte 528 of constant bank 0 (64-bit operands are two of them).
+Names that begin with B hold the lanes that will meet, as a mask: nobody, before they are written.
 
 Predicates are values of one bit. A step's guard applies to all that it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.values import Value
 
-Operand = Value | str
 Space = Literal["shared", "global", "local", "constant", "generic"]
 
 # The high word of generic addresses of shared memory: one that no pointer to global memory has.
@@ -46,12 +45,31 @@ class Place:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A predicate that lets a step happen: where it is 1, or, negated, where it is 0."""
+def same(value: Value) -> Value:
+    """What a cell has, as it is."""
+    return value
 
-    cell: str
-    negated: bool = False
+
+class Source(NamedTuple):
+    """What an operand says: `value` out of the values of its cells; without cells, a constant."""
+
+    cells: tuple[str, ...]
+    value: Callable[..., Value]
+
+    @classmethod
+    def cell(cls, name: str) -> Source:
+        """What a cell has."""
+        return cls((name,), same)
+
+    @classmethod
+    def always(cls, value: Value) -> Source:
+        """A constant."""
+        return cls((), lambda: value)
+
+
+def read_by(sources: Iterable[Source]) -> frozenset[str]:
+    """The cells of operands."""
+    return frozenset(cell for source in sources for cell in source.cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,51 +109,56 @@ class Memory:
     units of `unit_bytes`. Destinations take what is loaded, likewise.
 
     Attributes:
-        kind: what it does; `copy` is cp.async, whose sources are the shared address, then the global one.
+        kind: what it does; `copy` is cp.async, whose address is the shared one.
         space: which memory; of a copy, that which is written.
         width_bytes: at each lane's address.
-        unit_bytes: bytes of each source or destination; narrower values are extended.
         signed: loads of less than a unit extend the sign.
         operation: how the hardware serves it, for `layoutopt.engine.conflicts`; None where it is not counted.
-        counter: `ld`, `st`, `atom`: the profiler's total it enters; None for none of them.
-        executed: of the profiler's `inst_executed_op_shared_*`, the same.
         combine: of an atomic: the new content out of the old and the sources.
         commutes: of an atomic: the order of its executions does not change what is left.
         doubled: of a compare-and-swap: wavefronts count twice, conflicts once.
         retried: of a compare-and-swap in a loop of trying again (ATOMS.CAST): conflicts are not known, as
             lanes of one word may be served together.
         bank: of constant memory: which bank.
-        places: so many sources, the first, make the address.
-        place: how they do; None where one source is it.
     """
 
     kind: Literal["load", "store", "atomic", "copy", "ldmatrix", "stmatrix"]
     space: Space
     width_bytes: int
-    unit_bytes: int = 4
     signed: bool = False
     operation: Operation | None = None
-    counter: Literal["ld", "st", "atom"] | None = None
-    executed: Literal["ld", "st", "atom"] | None = None
     combine: Callable[..., Value] | None = None
     commutes: bool = False
     doubled: bool = False
     retried: bool = False
     bank: int = 0
-    places: int = 1
-    place: Callable[..., Value] | None = None
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of each source or destination; narrower values are extended."""
+        return self.width_bytes if self.kind == "atomic" else 4
+
+    @property
+    def counter(self) -> str | None:
+        """`ld`, `st`, `atom`: the profiler's total of wavefronts that it enters; None for none of them."""
+        counters = self.operation.does.counters if self.operation is not None else None
+        return counters[0].removeprefix("op_") if counters is not None and counters[0] is not None else None
+
+    @property
+    def executed(self) -> str | None:
+        """Of the profiler's `inst_executed_op_shared_*`, the same; generic ones and matrices enter none."""
+        return self.counter if self.space == "shared" and "matrix" not in self.kind else None
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A branch: to a step (`target`), or to the address that the sources add up to (a return, a table).
+    """A branch: to a step (`target`) where all sources are 1, or to the address in the source.
 
     Attributes:
         target: index of a step; None where the source says.
-        together: all active lanes jump if the guard and the conditions hold in any of them.
+        together: all active lanes jump if the guard and the sources hold in any of them.
         mask: BRA.DIV jumps where the active lanes are not those of the mask in the first source, BRA.CONV
             where they are.
-        condition: predicates out of the sources; without it they are the sources. All must be 1.
         call: what is there comes back to the next step.
         places: the steps that a jump through a table may go to; None for a return.
     """
@@ -143,7 +166,6 @@ class Jump:
     target: int | None
     together: bool = False
     mask: Literal["", "DIV", "CONV"] = ""
-    condition: Callable[..., Sequence[Value]] | None = None
     call: bool = False
     places: tuple[int, ...] | None = None
 
@@ -160,17 +182,13 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Reconverge:
-    """Who meets whom, under a name.
+    """The lanes wait for those of the mask in the source, and go on with them as one group.
 
     Attributes:
-        how: `mark` remembers the active lanes under the name (BSSY), `meet` waits for them and goes on as one
-            group (BSYNC), `leave` takes the active lanes away from them (BREAK). BMOV: `copy`
-            moves their mask to the destination, `save` also clears it, `restore` takes it from the source.
-        name: None to meet the lanes of the mask in the first source (WARPSYNC).
+        leaves: instead, those who wait for them by the cell that is the source no longer do.
     """
 
-    how: Literal["mark", "meet", "leave", "save", "copy", "restore"]
-    name: str | None = None
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,23 +196,22 @@ class Barrier:
     """Warps of a block wait for each other.
 
     The sources are the barrier's number, and perhaps that of threads; else all warps that live are to come.
-    With `reduces` a predicate follows, and the cell `$barrier` takes what it is in all threads that come.
+    With `reduces` a predicate is the last one, and the cell `$barrier` takes what it is in all threads that
+    come.
 
     Attributes:
         waits: False for those that only arrive.
         reduces: whether it holds in any or all of them (OR, AND), or in how many (POPC); empty for nothing.
-        condition: the predicate out of its source.
     """
 
     waits: bool = True
     reduces: Literal["", "OR", "AND", "POPC"] = ""
-    condition: Callable[[Value], Value] = lambda value: value
 
 
 Action = Compute | Forget | Memory | Jump | Exit | Reconverge | Barrier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """One instruction.
 
@@ -202,19 +219,24 @@ class Step:
         address: in the code, as listings print it.
         text: as listings print it.
         action: what it does.
-        sources: constants and cells.
+        sources: what it reads.
         dests: cells.
-        guard: when it happens; None for always.
+        guard: a predicate that lets it happen; None for always.
         place: line of the source, where known.
     """
 
     address: int
     text: str
     action: Action
-    sources: tuple[Operand, ...] = ()
+    sources: tuple[Source, ...] = ()
     dests: tuple[str, ...] = ()
-    guard: Guard | None = None
+    guard: Source | None = None
     place: Place | None = None
+
+    @property
+    def cells(self) -> frozenset[str]:
+        """The cells that it reads."""
+        return read_by((*self.sources, *([self.guard] if self.guard is not None else [])))
 
     @property
     def named(self) -> str:
@@ -303,9 +325,3 @@ class Program:
     def shared_end(self, dynamic_bytes: int) -> int:
         """Bytes of the shared window that a block of a launch may use."""
         return MOST_SHARED_BYTES if self.static_bytes is None else self.static_bytes + dynamic_bytes
-
-
-def cells(step: Step) -> tuple[str, ...]:
-    """The cells that a step reads."""
-    read = tuple(source for source in step.sources if isinstance(source, str))
-    return (*read, step.guard.cell) if step.guard is not None else read

@@ -30,9 +30,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
 from layoutopt.index.address_forms import over_tid
-from layoutopt.kernels.program import Exit, Guard, Jump, Memory, Program, Step
+from layoutopt.kernels.program import Exit, Jump, Memory, Program, Step, read_by
 from layoutopt.kernels.read.files import programs
 from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
@@ -99,18 +98,21 @@ def opcode(step: Step) -> str:
     return next(word for word in step.text.split() if not word.startswith("@"))
 
 
-def cells(operands: Iterable[object]) -> set[str]:
-    return {one for one in operands if isinstance(one, str)}
+def guarded(step: Step) -> str:
+    """The predicate under which a step happens, such as `!P0`; empty for always."""
+    first = step.text.split()[0]
+    return first[1:] if first.startswith("@") and step.guard is not None else ""
 
 
 # Registers that later instructions read, each with the predicate under which they do.
-Needs = set[tuple[str, Guard | None]]
+Needs = set[tuple[str, str]]
 
 
 def _makes(one: Step, needed: Needs) -> bool:
     """Whether an instruction may make a value that is needed: not under the opposite predicate."""
-    opposite = one.guard and replace(one.guard, negated=not one.guard.negated)
-    return any(r in one.dests and (guard is None or guard != opposite) for r, guard in needed)
+    own = guarded(one)
+    opposite = own[1:] if own.startswith("!") else f"!{own}"
+    return any(r in one.dests and not (own and guard == opposite) for r, guard in needed)
 
 
 def index_instructions(program: Program, iterations: int) -> float:
@@ -123,8 +125,9 @@ def index_instructions(program: Program, iterations: int) -> float:
         changed = False
         for k in reversed(range(len(code))):
             one, action = code[k], code[k].action
-            always = one.guard is None and getattr(action, "condition", None) is None
-            leaves = always and isinstance(action, Exit | Jump)
+            own = guarded(one)
+            decides = isinstance(action, Jump) and action.target is not None and one.sources
+            leaves = not own and not decides and isinstance(action, Exit | Jump)
             needed = set() if leaves else set(after[k + 1])
             if isinstance(action, Jump) and action.target is not None:
                 needed |= after[action.target]
@@ -132,13 +135,13 @@ def index_instructions(program: Program, iterations: int) -> float:
             if made:
                 marked.add(k)
                 # Under its own predicate, nothing that it writes is needed from before it.
-                needed = {(r, g) for r, g in needed if r not in one.dests or one.guard not in (None, g)}
+                needed = {(r, g) for r, g in needed if r not in one.dests or own not in ("", g)}
                 if not isinstance(action, Memory):
-                    needed |= {(r, one.guard) for r in cells(one.sources)}
+                    needed |= {(r, own) for r in read_by(one.sources)}
             # Above what writes it, a predicate says something else.
-            needed = {(r, None if g and g.cell in one.dests else g) for r, g in needed}
+            needed = {(r, "" if g.lstrip("!") in one.dests else g) for r, g in needed}
             if is_shared(one):
-                needed |= {(r, one.guard) for r in cells(one.sources[: action.places])}
+                needed |= {(r, own) for r in one.sources[0].cells}
             if needed != after[k]:
                 after[k] = needed
                 changed = True

@@ -331,7 +331,7 @@ def spent():
         lambda: read_ptx(HEAD + BODY, "k.ptx", spent()),
         lambda: sass.from_text(SASS, None, spent()),
         lambda: evaluate(program(*STORED), Launch(block=(32, 1, 1)), device("sm_90"), budget=spent()),
-        lambda: relevance.relevance(program(*STORED), budget=spent()),
+        lambda: relevance.relevance(program(*STORED), (), spent()),
     ],
 )
 def test_without_time_nothing_is_read_or_evaluated(work):
@@ -342,7 +342,7 @@ def test_without_time_nothing_is_read_or_evaluated(work):
 def test_what_is_too_large_is_said(monkeypatch):
     monkeypatch.setattr(relevance, "MOST_LIVE", 1)
     with pytest.raises(ProblemFileError, match="the kernel is too large: more than 1 live values"):
-        relevance.relevance(program(*STORED))
+        relevance.relevance(program(*STORED), (), Budget())
     monkeypatch.setattr(ptx_text, "MAX_STATEMENTS", 4)
     with pytest.raises(ProblemFileError, match="expected at most 4 statements"):
         read_ptx(HEAD + BODY, "k.ptx")

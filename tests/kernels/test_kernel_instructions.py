@@ -11,6 +11,7 @@ from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.machine.relevance import relevance
 from layoutopt.kernels.machine.values import Value, known
 from layoutopt.kernels.program import Compute, Parameter
 from layoutopt.kernels.question.arrays import used_arrays
@@ -28,10 +29,12 @@ def built(line):
 
 def result(line, **cells):
     step = built(line)
-    given = [
-        known(np.array([[cells.get(s, 0)]], np.int64), 64) if isinstance(s, str) else s for s in step.sources
-    ]
-    return [int(value.bits[0, 0]) for value in step.action.function(*given)]
+    given = {cell: known(np.array([[cells.get(cell, 0)]], np.int64), 64) for cell in step.cells}
+    return [int(value.bits[0, 0]) for value in computed(step, given)]
+
+
+def computed(step, cells):
+    return step.action.function(*(one.value(*map(cells.get, one.cells)) for one in step.sources))
 
 
 EDGES = (0, 1, 2, 3, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xDEADBEEF, 0xFFFFFFFF)
@@ -114,9 +117,7 @@ def test_sums_carry():
 def test_a_shift_by_an_unknown_amount_is_unknown():
     step = built("SHF.L.U32 R0, R1, R2, RZ")
     hidden = Value(np.zeros((1, 1), np.uint64), np.array([[31]], np.uint64))
-    values = {"R1": known(np.array([[5]], np.int64)), "R2": hidden}
-    given = [values[s] if isinstance(s, str) else s for s in step.sources]
-    assert not step.action.function(*given)[0].sure
+    assert not computed(step, {"R1": known(np.array([[5]], np.int64)), "R2": hidden})[0].sure
 
 
 def test_an_unknown_instruction_matters_only_to_addresses():
@@ -401,12 +402,10 @@ SLOW_PATH = (
 
 def test_what_slow_paths_ask_is_not_computed():
     """Nothing between the branch and its meeting point matters: floats do not, nor does what they load."""
-    from layoutopt.kernels.machine.relevance import sliced
-
     lines = ("IMAD R9, R0, 0x80, RZ", *SLOW_PATH)
     code = [f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(["S2R R0, SR_TID.X", *lines])]
     (program,) = sass.from_text("code for sm_90\n Function : kernel\n" + "\n".join(code))
-    found = sliced(program, ("shared", "local"), Budget())
+    found = relevance(program, ("shared", "local"), Budget())
     pairs = zip(program.steps, found.matters, strict=True)
     needed = {step.text.split()[0] for step, matters in pairs if matters}
     assert needed.isdisjoint({"I2F", "LDG.E", "MUFU.RCP", "FCHK", "CALL.REL.NOINC"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any, Final
@@ -25,6 +26,7 @@ from layoutopt.kernels.isa.operands import (
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import TRUE, ZERO, Bits, Bools, Value, constant
+from layoutopt.kernels.program import Source
 
 Reals = npt.NDArray[Any]
 
@@ -316,12 +318,6 @@ def _shuffle(one: Instruction, active: Bools, data: Value, lane: Value, clamp: V
     return values.hidden_where(idle, found, 32), Value(within.astype(np.uint64))
 
 
-def _mask_of(lanes: Bools) -> Bits:
-    weights = np.uint64(1) << np.arange(32, dtype=np.uint64)
-    found: Bits = (lanes * weights).sum(axis=-1, keepdims=True, dtype=np.uint64)
-    return found
-
-
 def _vote(one: Instruction) -> Built:
     """VOTE: of which lanes a predicate holds, and whether of ALL, of ANY, or of all alike (EQ)."""
     if not one.has("ALL", "ANY", "EQ"):
@@ -330,7 +326,7 @@ def _vote(one: Instruction) -> Built:
     def vote(_: Instruction, active: Bools, holds: Value) -> tuple[Value, Value]:
         true = active & (holds.bits != 0)
         unsure = active & (holds.unknown != 0)
-        ballot = values.made(_mask_of(true), _mask_of(unsure), 32)
+        ballot = values.made(values.mask_of(true), values.mask_of(unsure), 32)
         some = true.any(axis=1, keepdims=True)
         none = (active & ~true & ~unsure).any(axis=1, keepdims=True)
         answer = some if one.has("ANY") else ~none if one.has("ALL") else ~(some & none)
@@ -383,12 +379,34 @@ def _matching(_: Instruction, active: Bools, value: Value) -> Value:
     numbers = np.broadcast_to(value.bits, active.shape)
     same = (numbers[:, :, None] == numbers[:, None, :]) & active[:, None, :]
     unsure = ((value.unknown != 0) & active).any(axis=1, keepdims=True)
-    return values.hidden_where(unsure, Value(_mask_of(same)[..., 0]), 32)
+    return values.hidden_where(unsure, Value(values.mask_of(same)[..., 0]), 32)
+
+
+def _meeting(one: Instruction) -> Built:
+    """BSSY: the active lanes will meet."""
+
+    def mark(_: Instruction, active: Bools) -> Value:
+        return Value(values.mask_of(active))
+
+    return computed(one, [("b", one.operands[0])], [], mark, across=True)
+
+
+def _meeting_moved(one: Instruction) -> Built:
+    """BMOV: who will meet, to or from a register; CLEAR takes it away."""
+    first, second = one.operands[:2]
+    if re.fullmatch(r"B\d+", second) and first.startswith("R") and set(one.modifiers) <= {"32", "CLEAR"}:
+        results = [("r", first), ("b", second)][: 1 + one.has("CLEAR")]
+        return computed(one, results, [Source.cell(second)], lambda _, lanes: (lanes, ZERO))
+    if re.fullmatch(r"B\d+", first) and second.startswith("R"):
+        return computed(one, [("b", first)], [word(second)], lambda _, lanes: lanes)
+    raise UnreadableOperand("BMOV of another form")
 
 
 ARITHMETIC: Final[Mapping[str, Builder]] = {
+    "BMOV": _meeting_moved,
     "BMSK": row("r", "ww", _bit_mask),
     "BREV": row("r", "w", lambda _, a: values.mapped(_reversed, 32, a)),
+    "BSSY": _meeting,
     "FLO": row("r", "w", _leading_one),
     "IABS": row("r", "w", _absolute),
     "IADD": row("rpp", "aac", _sum),

@@ -22,7 +22,7 @@ _LINE: Final = re.compile(r'\s*//## File "([^"]*)", line (\d{1,8})( inlined at)?
 # What nvdisasm says behind an instruction, except where a jump through a table may go.
 _REMARK: Final = re.compile(r'\s*\(\*"(?!BRANCH_TARGETS)[^"]*"\*\)')
 _TEXT: Final = re.compile(
-    r"(?:@(!?)(U?P(?:\d|T))\s+)?([A-Z][A-Z0-9_]*)((?:\.[A-Za-z0-9_]+)*)(?:\s+(.*))?$", re.S
+    r"(?:@(!?U?P(?:\d|T))\s+)?([A-Z][A-Z0-9_]*)((?:\.[A-Za-z0-9_]+)*)(?:\s+(.*))?$", re.S
 )
 
 
@@ -36,7 +36,7 @@ class Instruction:
         opcode: such as `IMAD`.
         modifiers: such as `("WIDE", "U32")`.
         operands: as printed, `.reuse` left out.
-        guard: predicate and whether it is negated; None without.
+        guard: its predicate, such as `!P0`; empty without.
         place: line of the source.
     """
 
@@ -45,7 +45,7 @@ class Instruction:
     opcode: str
     modifiers: tuple[str, ...]
     operands: tuple[str, ...]
-    guard: tuple[str, bool] | None = None
+    guard: str = ""
     place: Place | None = None
 
     def has(self, *names: str) -> bool:
@@ -125,12 +125,10 @@ def _instruction(address: int, text: str, place: Place | None, number: int) -> I
     match = _TEXT.match(text.strip())
     if match is None:
         raise ProblemFileError(f"line {number}", f"no instruction: {shown(text)!r}")
-    negated, predicate, opcode, modifiers, rest = match.groups()
+    guard, opcode, modifiers, rest = match.groups()
     operands = tuple(part.replace(".reuse", "") for part in split(rest or ""))
-    guard = (predicate, bool(negated)) if predicate else None
-    return Instruction(
-        address, " ".join(text.split()), opcode, tuple(modifiers.split(".")[1:]), operands, guard, place
-    )
+    told = tuple(modifiers.split(".")[1:])
+    return Instruction(address, " ".join(text.split()), opcode, told, operands, guard or "", place)
 
 
 def split(text: str, brackets: str = "([{)]}") -> list[str]:

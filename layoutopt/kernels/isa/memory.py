@@ -10,18 +10,16 @@ from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.isa.operands import (
     Builder,
     Built,
-    Source,
     UnreadableOperand,
     address,
     constant_place,
     is_predicate,
-    joined,
     registers,
     word,
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value
-from layoutopt.kernels.program import Memory, Operand, Space
+from layoutopt.kernels.program import Memory, Source, Space
 
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
@@ -42,59 +40,50 @@ def _place(one: Instruction, space: Space) -> Source:
     return address(text, wide=space in ("global", "generic"))
 
 
-def _memory(place: Source, kind: Any, space: Space, width: int, **fields: Any) -> Memory:
-    """What an instruction does at an address."""
-    return Memory(kind, space, width, places=len(place.operands), place=place.value, **fields)
+def _operation(kind: str, space: Space, width: int) -> Operation | None:
+    """How it is served, where it may be shared memory."""
+    return Operation(kind, width) if space in ("shared", "generic") else None
 
 
-def _load(one: Instruction, place: Source, space: Space, **fields: Any) -> Built:
-    width = _width(one)
-    action = _memory(place, "load", space, width, signed=one.has("S8", "S16"), **fields)
-    return Built(action, place.operands, registers(one.operands[0], max(1, width // 4)))
-
-
-def _counted(kind: str, counter: str, space: Space, width: int) -> dict[str, Any]:
-    """The profiler's total of wavefronts, and of instructions, which generic ones do not enter."""
-    if space not in ("shared", "generic"):
-        return {}
-    executed = counter if space == "shared" else None
-    return {"operation": Operation(kind, width), "counter": counter, "executed": executed}
+def _load(one: Instruction, place: Source, space: Space, bank: int = 0) -> Built:
+    width, signed = _width(one), one.has("S8", "S16")
+    action = Memory("load", space, width, signed, _operation("load", space, width), bank=bank)
+    return Built(action, (place,), registers(one.operands[0], max(1, width // 4)))
 
 
 def _loads(space: Space) -> Builder:
-    return lambda one: _load(one, _place(one, space), space, **_counted("load", "ld", space, _width(one)))
+    return lambda one: _load(one, _place(one, space), space)
 
 
 def _constant(one: Instruction) -> Built:
     if one.has("IL", "IS", "ISL"):
         raise UnreadableOperand("an indexed bank")
     bank, place = constant_place(one.operands[1])
-    return _load(one, place, "constant", bank=bank)
+    return _load(one, place, "constant", bank)
 
 
 def _stores(space: Space) -> Builder:
     """A store of one operand."""
 
     def build(one: Instruction) -> Built:
-        width, place = _width(one), _place(one, space)
+        width = _width(one)
         (data,) = (text for text in one.operands if not is_predicate(text) and not _is_place(text))
         count = max(1, width // 4)
-        cells: tuple[Operand, ...] = registers(data, count) or (values.ZERO,) * count
-        action = _memory(place, "store", space, width, **_counted("store", "st", space, width))
-        return Built(action, (*place.operands, *cells))
+        stored = [Source.cell(cell) for cell in registers(data, count)] or [word("RZ")] * count
+        action = Memory("store", space, width, operation=_operation("store", space, width))
+        return Built(action, (_place(one, space), *stored))
 
     return build
 
 
-def _matrices(kind: str, counter: str) -> Builder:
+def _matrices(kind: Any) -> Builder:
     def build(one: Instruction) -> Built:
         if not one.has("M88", "MT88"):
             raise UnreadableOperand("matrices of another shape")
         count = next((int(m) for m in one.modifiers if m in ("2", "4")), 1)
-        place = _place(one, "shared")
         operation = Operation(kind, 16, count, one.has("MT88"))
-        action = _memory(place, kind, "shared", 16, operation=operation, counter=counter)
-        return Built(action, place.operands, registers(one.operands[0], count) if counter == "ld" else ())
+        dests = registers(one.operands[0], count) if kind == "ldmatrix" else ()
+        return Built(Memory(kind, "shared", 16, operation=operation), (_place(one, "shared"),), dests)
 
     return build
 
@@ -117,45 +106,34 @@ _COMBINATIONS: Final[Mapping[str, tuple[Callable[..., Value], bool]]] = {
 
 def _shared_atomic(one: Instruction) -> Built:
     """ATOMS: additions of 1 without a result serve lanes of one address together, others one by one."""
-    place, width = _place(one, "shared"), 8 if one.has("64") else 4
+    width = 8 if one.has("64") else 4
     data = [text for text in one.operands if not is_predicate(text)][1:]
     combine, commutes = None, False
     if width == 4 and not one.has("F32", "F16x2", "F64"):
         names = [f"{m}.S32" for m in one.modifiers if one.has("S32")] + list(one.modifiers)
         combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
     sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
-    operands, read = joined(sources)
-    action = _memory(
-        place,
+    action = Memory(
         "atomic",
         "shared",
         width,
-        unit_bytes=width,
         operation=Operation("reduce" if one.has("POPC") else "atomic", width),
-        counter="atom",
-        executed="atom",
-        combine=combine and (lambda old, *parts: combine(old, *read(parts))),
+        combine=combine,
         commutes=commutes,
         doubled=one.has("CAS", "CAST"),
         retried=one.has("CAST"),
     )
-    return Built(action, (*place.operands, *operands), _returned(one, width))
+    return Built(action, (_place(one, "shared"), *sources), _returned(one, width))
 
 
 def _atomic(space: Space) -> Builder:
     """Atomics of which it is not known what they return; a generic one may reach shared memory."""
 
     def build(one: Instruction) -> Built:
-        place, width = _place(one, space), _width(one)
-        counted: dict[str, Any] = {}
-        if space == "generic":
-            counted = {
-                "counter": "atom",
-                "operation": Operation("atomic", width) if width in (4, 8) else None,
-            }
-        doubled = one.has("CAS", "CAST")
-        action = _memory(place, "atomic", space, width, unit_bytes=width, doubled=doubled, **counted)
-        return Built(action, place.operands, _returned(one, width))
+        width = _width(one)
+        operation = _operation("atomic", space, width) if width in (4, 8) else None
+        action = Memory("atomic", space, width, operation=operation, doubled=one.has("CAS", "CAST"))
+        return Built(action, (_place(one, space),), _returned(one, width))
 
     return build
 
@@ -169,9 +147,8 @@ def _returned(one: Instruction, width: int) -> tuple[str, ...]:
 
 def _copy(one: Instruction) -> Built:
     """LDGSTS, which is cp.async: the address in shared memory stands first."""
-    width, place = _width(one), _place(one, "shared")
-    kind = "cp.async.cg" if one.has("BYPASS") else "cp.async.ca"
-    return Built(_memory(place, "copy", "shared", width, operation=Operation(kind, width)), place.operands)
+    operation = Operation("cp.async.cg" if one.has("BYPASS") else "cp.async.ca", _width(one))
+    return Built(Memory("copy", "shared", _width(one), operation=operation), (_place(one, "shared"),))
 
 
 MEMORY: Final[Mapping[str, Builder]] = {
@@ -185,12 +162,12 @@ MEMORY: Final[Mapping[str, Builder]] = {
     "LDGSTS": _copy,
     "LDL": _loads("local"),
     "LDS": _loads("shared"),
-    "LDSM": _matrices("ldmatrix", "ld"),
+    "LDSM": _matrices("ldmatrix"),
     "RED": _atomic("global"),
     "REDG": _atomic("global"),
     "ST": _stores("generic"),
     "STG": _stores("global"),
     "STL": _stores("local"),
     "STS": _stores("shared"),
-    "STSM": _matrices("stmatrix", "st"),
+    "STSM": _matrices("stmatrix"),
 }

@@ -3,6 +3,7 @@
 A row names what an instruction gives and takes, one letter each:
 
     results   r  a register             d  two registers       p  a predicate (PT, or none, takes it nowhere)
+              b  the lanes that will meet
     sources   w  a word                 d  two words           p  a predicate, behind all others
               a  a word, inverted where a sign stands there     c  with X, all predicates behind the others
               u  a word without a sign before it               h  the high word of a float of 64 bits
@@ -22,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value, constant
-from layoutopt.kernels.program import Action, Compute, Forget, Operand
+from layoutopt.kernels.program import Action, Compute, Forget, Source, same
 
 _PLACE: Final = re.compile(
     r"(?P<sign>[-~!])?(?P<bar>\|)?"
@@ -41,18 +42,11 @@ class UnreadableOperand(Exception):
     """The operand has a form that is not known."""
 
 
-class Source(NamedTuple):
-    """What an operand says: cells or constants, and how the operand's value comes out of them."""
-
-    operands: tuple[Operand, ...]
-    value: Callable[..., Value]
-
-
 class Built(NamedTuple):
     """What becomes of an instruction."""
 
     action: Action
-    sources: tuple[Operand, ...] = ()
+    sources: tuple[Source, ...] = ()
     dests: tuple[str, ...] = ()
 
 
@@ -60,11 +54,6 @@ Builder = Callable[[Instruction], Built]
 # Of the instruction and the values of its sources.
 Function = Callable[..., Value | Iterable[Value]]
 Letters = str | Callable[[Instruction], str]
-
-
-def same(value: Value) -> Value:
-    """What a plain operand has."""
-    return value
 
 
 def is_predicate(text: str) -> bool:
@@ -79,25 +68,17 @@ def predicate(text: str) -> Source:
         raise UnreadableOperand(text)
     negated, name = match.groups()
     if name.endswith("T"):
-        return Source((constant(0 if negated else 1),), same)
+        return Source.always(constant(0 if negated else 1))
     return Source((name,), (lambda v: values.invert(v, 1)) if negated else same)
 
 
-def register(name: str, step: int = 0) -> Operand:
-    """The cell of a register, or of one that many behind it; RZ is 0."""
-    if name.endswith("Z"):
-        return values.ZERO
-    prefix = name.rstrip("0123456789")
-    return f"{prefix}{int(name[len(prefix) :]) + step}"
-
-
 def registers(text: str, count: int = 1) -> tuple[str, ...]:
-    """The cells that a result of so many registers goes to; none for RZ."""
+    """The cells of a register and of those behind it, so many in all; none for RZ."""
     match = _PLACE.match(text)
     if match is None or match["sign"] or not match["register"]:
         raise UnreadableOperand(text)
-    cells = [register(match["register"], k) for k in range(count)]
-    return tuple(cell for cell in cells if isinstance(cell, str))
+    prefix, digits = re.fullmatch(r"(U?R)(\d+|Z)", match["register"]).groups()  # type: ignore[union-attr]
+    return () if digits == "Z" else tuple(f"{prefix}{int(digits) + k}" for k in range(count))
 
 
 def number(text: str, width: int = 32) -> Value:
@@ -119,17 +100,17 @@ def word(text: str, count: int = 1, real: bool = False) -> Source:
     width = 32 * count
     match = _PLACE.match(text)
     if match is None:
-        return Source((number(text, width),), same)
+        return Source.always(number(text, width))
     sign, bar, name, bank, offset = match.groups()
     if name:
-        cells = tuple(register(name, k) for k in range(count))
+        cells = registers(name, count)
     elif _INTEGER.match(offset):
         cells = tuple(f"$c{int(bank, 16)}.{int(offset, 16) + 4 * k}" for k in range(count))
     else:
         raise UnreadableOperand(text)
     if (bar and not real) or sign == "!" or (sign == "~" and (real or count == 2)):
         raise UnreadableOperand(text)
-    whole = values.join if count == 2 else same
+    whole = values.join if len(cells) == 2 else same if cells else lambda: values.ZERO
     if not sign and not bar:
         return Source(cells, whole)
     top = constant(1 << (width - 1), width)
@@ -158,7 +139,7 @@ def _without_sign(text: str) -> Source:
 
 
 def _high_word(text: str) -> Source:
-    return word(text) if _PLACE.match(text) else Source((values.high(number(text, 64)),), same)
+    return word(text) if _PLACE.match(text) else Source.always(values.high(number(text, 64)))
 
 
 _SOURCES: Final[dict[str, Callable[[str], Source]]] = {
@@ -197,33 +178,25 @@ def _place(inner: str, wide: bool) -> Source:
         match = _PART.fullmatch(text.strip())
         if match is None:
             raise UnreadableOperand(f"[{inner}]")
-        shift = {"X4": 2, "X8": 3, "X16": 4}.get(match["scale"])
         if match["number"]:
             offset += int(match["number"], 16)
-        elif wide and match["scale"] != "U32":
-            parts.append(word(match["register"], 2))
-        elif shift is None:
-            parts.append(word(match["register"]))
         else:
-            by = constant(shift)
-            parts.append(Source((register(match["register"]),), lambda v, by=by: values.shift_left(v, by)))
-    operands, read = joined(parts)
+            one = word(match["register"], 2 if wide and match["scale"] != "U32" else 1)
+            parts.append(_scaled(one, {"X4": 2, "X8": 3, "X16": 4}.get(match["scale"], 0)))
     width = 64 if wide else 32
-    end = constant(offset, width)
-    return Source((*operands, end), lambda *given: values.add(given[-1], *read(given[:-1]), width=width))
+    start = constant(offset, width)
+
+    def total(*given: Value) -> Value:
+        left = iter(given)
+        terms = [one.value(*itertools.islice(left, len(one.cells))) for one in parts]
+        return values.add(start, *terms, width=width)
+
+    return Source(tuple(cell for one in parts for cell in one.cells), total)
 
 
-def joined(
-    sources: Sequence[Source],
-) -> tuple[tuple[Operand, ...], Callable[[Sequence[Value]], list[Value]]]:
-    """The operands of several sources in a row, and what gives each source's value out of theirs."""
-    ends = list(itertools.accumulate(len(source.operands) for source in sources))
-    places = [(one.value, end - len(one.operands), end) for one, end in zip(sources, ends, strict=True)]
-
-    def read(parts: Sequence[Value]) -> list[Value]:
-        return [parts[a] if value is same else value(*parts[a:b]) for value, a, b in places]
-
-    return tuple(operand for source in sources for operand in source.operands), read
+def _scaled(source: Source, by: int) -> Source:
+    cells, plain = source
+    return Source(cells, lambda *given: values.shift_left(plain(*given), constant(by))) if by else source
 
 
 def row(
@@ -290,13 +263,12 @@ def computed(
     across: bool = False,
 ) -> Built:
     """An instruction by the letter and operand of each result, and the sources."""
-    operands, read = joined(sources)
     slots = [slot for letter, text in results for slot in _slots(letter, text)]
     kept = [(k, slot) for k, slot in enumerate(slots) if slot is not None]
     wide = bool(results) and results[0][0] == "d"
 
     def run(*given: Any) -> tuple[Value, ...]:
-        found = function(one, *given[:across], *read(given[across:]))
+        found = function(one, *given)
         parts = iter((found,) if isinstance(found, Value) else found)
         if wide:
             first = next(parts)
@@ -305,12 +277,13 @@ def computed(
         taken = list(itertools.islice(parts, kept[-1][0] + 1))
         return tuple(taken[k] for k, _ in kept)
 
-    return Built(Compute(run, across) if kept else Forget(), operands, tuple(slot for _, slot in kept))
+    action = Compute(run, across) if kept else Forget()
+    return Built(action, tuple(sources), tuple(slot for _, slot in kept))
 
 
 def _slots(letter: str, text: str) -> Sequence[str | None]:
     """Where the words of a result go; None for nowhere (RZ, PT)."""
-    if letter == "p":
+    if letter in "pb":
         return (None,) if text.endswith("T") else (text,)
     count = 2 if letter == "d" else 1
     return registers(text, count) or (None,) * count

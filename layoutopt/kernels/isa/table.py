@@ -6,10 +6,8 @@ An opcode that no table has becomes a step that forgets what it may write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
-
-import numpy as np
 
 from layoutopt.ground.budget import Budget
 from layoutopt.kernels.isa.arithmetic import ARITHMETIC
@@ -19,57 +17,35 @@ from layoutopt.kernels.isa.memory import MEMORY
 from layoutopt.kernels.isa.operands import (
     Builder,
     Built,
-    Source,
     UnreadableOperand,
+    address,
     computed,
     forget,
     is_predicate,
-    joined,
     predicate,
-    register,
     registers,
-    same,
     word,
     written,
 )
 from layoutopt.kernels.machine import values
-from layoutopt.kernels.machine.values import Value, constant
-from layoutopt.kernels.program import (
-    SHARED_WINDOW,
-    Barrier,
-    Exit,
-    Forget,
-    Guard,
-    Jump,
-    Operand,
-    Reconverge,
-    Step,
-)
+from layoutopt.kernels.machine.values import constant
+from layoutopt.kernels.program import SHARED_WINDOW, Barrier, Exit, Forget, Jump, Reconverge, Source, Step
 
 INSTRUCTION_BYTES: Final = 16
 # Numbers of barriers that no instruction uses.
 CLUSTER_BARRIER: Final = 64
 
 # What S2R reads; what is not here is unknown.
-SPECIAL: Final[Mapping[str, Operand]] = {
+SPECIAL: Final[Mapping[str, Source]] = {
     **{
-        f"SR_{name}.{axis.upper()}": f"${name.lower()}.{axis}"
+        f"SR_{name}.{axis.upper()}": Source.cell(f"${name.lower()}.{axis}")
         for name in ("TID", "CTAID", "NTID", "NCTAID")
         for axis in "xyz"
     },
-    "SR_LANEID": "$laneid",
-    **dict.fromkeys(("SRZ", "SR_CgaCtaId", "SR_CGACTAID"), values.ZERO),
-    "SR_SWINHI": constant(SHARED_WINDOW),
-    **{
-        f"SR_{name}MASK": Value(np.array([masks], np.uint64))
-        for name, masks in {
-            "EQ": [1 << lane for lane in range(32)],
-            "LT": [(1 << lane) - 1 for lane in range(32)],
-            "LE": [(2 << lane) - 1 for lane in range(32)],
-            "GT": [(1 << 32) - (2 << lane) for lane in range(32)],
-            "GE": [(1 << 32) - (1 << lane) for lane in range(32)],
-        }.items()
-    },
+    "SR_LANEID": Source.cell("$laneid"),
+    **dict.fromkeys(("SRZ", "SR_CgaCtaId", "SR_CGACTAID"), Source.always(values.ZERO)),
+    "SR_SWINHI": Source.always(constant(SHARED_WINDOW)),
+    **{f"SR_{name}MASK": Source.cell(f"$lanemask.{name.lower()}") for name in ("EQ", "LT", "LE", "GT", "GE")},
 }
 # What functions may change (read off compiled code): they keep the stack pointer, R2, R16 to R31 but for the
 # return address in R20 and R21, and uniform registers from UR36 on.
@@ -89,13 +65,7 @@ def steps(function: Function, budget: Budget | None = None) -> tuple[Step, ...]:
 
 
 def _step(one: Instruction, table: Mapping[str, Builder]) -> Step:
-    guard = None
-    if one.guard is not None:
-        name, negated = one.guard
-        if not name.endswith("T"):
-            guard = Guard(name, negated)
-        elif negated:
-            guard = Guard("$false")
+    guard = None if one.guard in ("", "PT", "UPT") else predicate(one.guard)
     opcodes = (one.opcode, one.opcode[1:]) if one.opcode.startswith("U") else (one.opcode,)
     names = (f"{opcode}{m}" for opcode in opcodes for m in (*(f".{m}" for m in one.modifiers), ""))
     builder = next((table[name] for name in names if name in table), None)
@@ -105,15 +75,7 @@ def _step(one: Instruction, table: Mapping[str, Builder]) -> Step:
         built = _unknown(one, f" ({error})" if str(error) else "")
     except (IndexError, ValueError):
         built = _unknown(one, " (its operands have another form)")
-    return Step(
-        address=one.address,
-        text=one.text,
-        action=built.action,
-        sources=built.sources,
-        dests=built.dests,
-        guard=guard,
-        place=one.place,
-    )
+    return Step(one.address, one.text, *built, guard, one.place)
 
 
 def _unknown(one: Instruction, why: str) -> Built:
@@ -134,7 +96,7 @@ class _Jumps:
             (
                 k
                 for k, one in reversed([*enumerate(function.instructions)])
-                if one.opcode == "EXIT" and one.guard is None and not one.operands
+                if one.opcode == "EXIT" and not one.guard and not one.operands
             ),
             None,
         )
@@ -144,7 +106,7 @@ class _Jumps:
             "CALL": self._call,
             "EXIT": self._exit,
             "JMP": self._branch,
-            "RET": lambda one: Built(Jump(None), word(one.operands[0].split()[0]).operands),
+            "RET": lambda one: Built(Jump(None), (word(one.operands[0].split()[0]),)),
         }
 
     def _target(self, text: str) -> int:
@@ -161,8 +123,8 @@ class _Jumps:
         if one.has("DIV", "CONV"):
             if not one.operands[0].startswith("UR"):
                 raise UnreadableOperand(one.operands[0])
-            mask = word(one.operands[0]).operands
-            return Built(Jump(target, mask="DIV" if one.has("DIV") else "CONV"), mask)
+            mask = word(one.operands[0])
+            return Built(Jump(target, mask="DIV" if one.has("DIV") else "CONV"), (mask,))
         if one.has("ALL"):
             raise UnreadableOperand("ALL")
         return _conditional(target, one.operands[:-1], together=one.has("ANY"))
@@ -189,15 +151,13 @@ class _Jumps:
         if match is None:
             raise UnreadableOperand("a jump through a table that is not told")
         places = tuple(self._target(label.strip()) for label in match[3].split(","))
-        base = constant(int(match[2], 16) + one.address + INSTRUCTION_BYTES)
-        return Built(Jump(None, places=places), (register(match[1]), base))
+        base = int(match[2], 16) + one.address + INSTRUCTION_BYTES
+        return Built(Jump(None, places=places), (address(f"[{match[1]}+{base:#x}]", wide=False),))
 
 
 def _conditional(target: int, texts: tuple[str, ...], together: bool = False) -> Built:
     """A jump where all of these predicates hold."""
-    operands, read = joined([predicate(text) for text in texts])
-    condition: Callable[..., list[Value]] | None = (lambda *parts: read(parts)) if texts else None
-    return Built(Jump(target, together, condition=condition), operands)
+    return Built(Jump(target, together), tuple(predicate(text) for text in texts))
 
 
 def _read_special(one: Instruction) -> Built:
@@ -206,18 +166,7 @@ def _read_special(one: Instruction) -> Built:
     dest, name = one.operands
     if name not in SPECIAL:
         return Built(Forget(), (), registers(dest, 2 if pairs else 1))
-    source = Source((SPECIAL[name],), same)
-    return computed(one, [("d" if pairs else "r", dest)], [source], lambda _, value: value)
-
-
-def _mask_moved(one: Instruction) -> Built:
-    """BMOV: the mask of a BSSY to or from a register."""
-    first, second = one.operands[:2]
-    if re.fullmatch(r"B\d+", second) and first.startswith("R") and set(one.modifiers) <= {"32", "CLEAR"}:
-        return Built(Reconverge("save" if one.has("CLEAR") else "copy", second), (), registers(first))
-    if re.fullmatch(r"B\d+", first) and second.startswith("R"):
-        return Built(Reconverge("restore", first), word(second).operands)
-    raise UnreadableOperand("BMOV of another form")
+    return computed(one, [("d" if pairs else "r", dest)], [SPECIAL[name]], lambda _, value: value)
 
 
 def _left(one: Instruction) -> Built:
@@ -225,32 +174,32 @@ def _left(one: Instruction) -> Built:
     (name,) = (text for text in one.operands if re.fullmatch(r"B\d+", text))
     if any(text != "PT" for text in one.operands if is_predicate(text)):
         raise UnreadableOperand("BREAK of another form")
-    return Built(Reconverge("leave", name))
+    return Built(Reconverge(leaves=True), (Source.cell(name),), (name,))
 
 
 def _warp_sync(one: Instruction) -> Built:
     masks = [text for text in one.operands if not text.startswith("`") and not is_predicate(text)]
     whole = one.has("ALL") or not masks
-    return Built(Reconverge("meet"), word("0xffffffff" if whole else masks[0]).operands)
+    return Built(Reconverge(), (word("0xffffffff" if whole else masks[0]),))
 
 
 def _barrier(one: Instruction) -> Built:
-    operands, _ = joined([word(text) for text in one.operands if not is_predicate(text)])
+    sources = [word(text) for text in one.operands if not is_predicate(text)]
     how: Any = next((m for m in one.modifiers if m in ("OR", "AND", "POPC")), "")
-    if one.has("SYNCALL", "SCAN") or not 1 <= len(operands) <= 2 or one.has("RED") != bool(how):
+    if one.has("SYNCALL", "SCAN") or not 1 <= len(sources) <= 2 or one.has("RED") != bool(how):
         raise UnreadableOperand("a barrier of another form")
     if not how:
-        return Built(Barrier(not one.has("ARV")), operands)
+        return Built(Barrier(not one.has("ARV")), tuple(sources))
     holds = predicate(next(text for text in one.operands if is_predicate(text)))
-    return Built(Barrier(reduces=how, condition=holds.value), (*operands, *holds.operands), ("$barrier",))
+    return Built(Barrier(reduces=how), (*sources, holds), ("$barrier",))
 
 
 def _barrier_result(one: Instruction) -> Built:
     """B2R.RESULT: what BAR.RED found, as a number and as a predicate."""
     told = next((text for text in one.operands if is_predicate(text)), "PT")
-    source = Source(("$barrier",), same)
     where = [("r", one.operands[0]), ("p", told)]
-    return computed(one, where, [source], lambda _, v: (v, values.compare("ne", v, values.ZERO)))
+    found = Source.cell("$barrier")
+    return computed(one, where, [found], lambda _, v: (v, values.compare("ne", v, values.ZERO)))
 
 
 def _mbarrier(one: Instruction) -> Built:
@@ -269,13 +218,11 @@ OPERATIONS: Final[Mapping[str, Builder]] = {
     "B2R": forget(1),
     "B2R.RESULT": _barrier_result,
     "BAR": _barrier,
-    "BMOV": _mask_moved,
     "BREAK": _left,
-    "BSSY": lambda one: Built(Reconverge("mark", one.operands[0])),
-    "BSYNC": lambda one: Built(Reconverge("meet", one.operands[0])),
+    "BSYNC": lambda one: Built(Reconverge(), (Source.cell(one.operands[0]),)),
     "LEPC": forget(2),
     "SYNCS": _mbarrier,
-    "UCGABAR_WAIT": lambda _: Built(Barrier(), (constant(CLUSTER_BARRIER),)),
+    "UCGABAR_WAIT": lambda _: Built(Barrier(), (Source.always(constant(CLUSTER_BARRIER)),)),
     "WARPSYNC": _warp_sync,
     **dict.fromkeys(("CS2R", "S2R", "S2UR"), _read_special),
     # Bulk copies fill shared memory from elsewhere: none of the three counters counts them.

@@ -21,7 +21,7 @@ from layoutopt.kernels.machine.counts import OPEN, Counter, Execution, Tally
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine.loops import Loops
 from layoutopt.kernels.machine.registers import Registers, Stopped
-from layoutopt.kernels.machine.relevance import Relevance, constant_bytes, sliced
+from layoutopt.kernels.machine.relevance import Relevance, constant_bytes, relevance
 from layoutopt.kernels.machine.warps import Machine, TooManySteps
 from layoutopt.kernels.program import STACK_BYTES, Forget, Program
 
@@ -94,7 +94,7 @@ def evaluate(
     given = arguments(program, checked(launch))
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
     budget = budget or Budget()
-    slice_ = sliced(program, spaces, budget)
+    slice_ = relevance(program, spaces, budget)
     run = _Run(program, slice_, launch, given, gpu, most_steps, budget)
     done = run.cover()
     tallies: dict[int, Tally] = {}

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.values import Bits, Bools, Value, made, mask
+from layoutopt.kernels.machine.values import Bits, Bools, Value, made, mask, mask_of
 from layoutopt.kernels.program import Barrier
 
 # No lane of any row.
@@ -59,11 +59,6 @@ def joined(groups: list[Group], group: Group) -> None:
     groups.append(group)
 
 
-def masks(lanes: Bools) -> Bits:
-    """Lanes of each row as bits; shape (rows, 32) to (rows, 1)."""
-    return np.packbits(lanes, axis=1, bitorder="little").view(np.uint32).astype(np.uint64)
-
-
 def lanes_of(bits: Bits) -> Bools:
     """Bits as lanes; shape (rows, 1) to (rows, 32)."""
     lanes: Bools = ((bits >> np.arange(32, dtype=np.uint64)) & np.uint64(1)) != 0
@@ -75,55 +70,40 @@ class _Waiting:
     """Lanes that wait at a step for lanes of their own warp.
 
     Attributes:
-        name: under which they were remembered.
+        cell: that told whom they meet; empty for none.
         lanes: bool, shape (warps, 32).
         needed: for each of them the mask of those who meet, same shape.
     """
 
-    name: str | None
+    cell: str
     lanes: Bools
     needed: Bits
 
 
 @dataclass(slots=True)
 class Meetings:
-    """Lanes that wait for lanes of their own warp, by step, and whom lanes will meet, by name.
-
-    A mask of lanes is a uint64; tables are of shape (warps, 32).
-    """
+    """Lanes that wait for lanes of their own warp, by step."""
 
     warps: int
-    expected: dict[str, Bits]
     waiting: dict[int, _Waiting]
 
-    def saved(self, name: str) -> Bits:
-        """For every lane of all rows, the lanes it will meet."""
-        return self.expected.setdefault(name, np.zeros((self.warps, 32), np.uint64))
-
-    def restore(self, name: str, group: Group, whom: Bits) -> None:
-        """Every lane of the group will meet the lanes of its mask, broadcastable to (rows, 32)."""
-        table = self.saved(name)
-        table[group.rows] = np.where(group.lanes, whom, table[group.rows])
-
-    def leave(self, name: str, group: Group) -> None:
-        """The lanes of the group are no longer waited for."""
-        gone = masks(group.lanes)
-        self.saved(name)[group.rows] &= ~gone
+    def leave(self, cell: str, group: Group) -> None:
+        """The lanes of the group are no longer waited for by those whom this cell told."""
         for one in self.waiting.values():
-            if one.name == name:
-                one.needed[group.rows] &= ~gone
+            if one.cell == cell:
+                one.needed[group.rows] &= ~mask_of(group.lanes)
 
-    def arrive(self, group: Group, name: str | None, whom: Bits, live: Bools) -> bool:
+    def arrive(self, group: Group, cell: str, whom: Bits, live: Bools) -> bool:
         """The group comes to its step to meet `whom`; whether all are there already, so that it goes on."""
-        here, rows = masks(group.lanes), group.rows
+        here, rows = mask_of(group.lanes), group.rows
         one = self.waiting.get(group.at)
         if one is None or not one.lanes[rows].any():
-            absent = whom & masks(live[rows]) & ~here
+            absent = whom & mask_of(live[rows]) & ~here
             if not (absent * group.lanes).any():
                 return True
         if one is None:
             table = np.zeros((self.warps, 32), np.uint64)
-            one = self.waiting[group.at] = _Waiting(name, table != 0, table)
+            one = self.waiting[group.at] = _Waiting(cell, table != 0, table)
         one.lanes[rows] |= group.lanes
         one.needed[rows] = np.where(group.lanes, whom | here, one.needed[rows])
         return False
@@ -133,7 +113,7 @@ class Meetings:
         found = []
         for at, one in list(self.waiting.items()):
             while (rows := np.flatnonzero(one.lanes.any(axis=1))).size:
-                absent = masks(live[rows] & ~one.lanes[rows])
+                absent = mask_of(live[rows] & ~one.lanes[rows])
                 ready = one.lanes[rows] & ((one.needed[rows] & absent) == 0)
                 some = ready.any(axis=1)
                 if not some.any():

@@ -143,8 +143,7 @@ class MemorySteps:
         """
         action = step.action
         assert isinstance(action, Memory)
-        parts = [self._cells.read(group, source) for source in step.sources[: action.places]]
-        place = parts[0] if action.place is None else action.place(*parts)
+        place = self._cells.read(group, step.sources[0])
         space: str = action.space
         if space == "generic":
             space, here = self._where(group, place, lanes | unsure)
@@ -235,7 +234,7 @@ class MemorySteps:
         assert isinstance(action, Memory)
         if action.kind != "load" or action.space in ("local", "generic"):
             return NOBODY
-        return self._cells.alike(group, step.sources[: action.places])
+        return self._cells.alike(group, step.sources[0].cells)
 
     def _load(self, one: _Access) -> None:
         action = one.action
@@ -283,7 +282,7 @@ class MemorySteps:
 
     def _store(self, one: _Access, memory: Bytes) -> None:
         action, sure = one.action, one.sure
-        sources = one.step.sources[action.places :] if action.kind == "store" else ()
+        sources = one.step.sources[1:] if action.kind == "store" else ()
         width = min(action.unit_bytes, action.width_bytes)
         for k in range(max(1, action.width_bytes // action.unit_bytes)):
             value = self._cells.read(one.group, sources[k]) if k < len(sources) else unknown(8 * width)
@@ -307,7 +306,7 @@ class MemorySteps:
         """Lanes one after another; what is returned is unknown where the order decides it."""
         action, address, sure, row = one.action, one.address, one.sure, one.row
         width = action.width_bytes
-        sources = [self._cells.read(one.group, source) for source in one.step.sources[action.places :]]
+        sources = [self._cells.read(one.group, source) for source in one.step.sources[1:]]
         old = memory.load(row, address, width)
         places = np.broadcast_to(row, address.shape) * (self._size + int(address.max())) + address
         firsts, crowded = _firsts(places, sure)

@@ -15,16 +15,18 @@ from layoutopt.kernels.machine.launch import Arguments, Launch, constant_bank
 from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.machine.values import (
     NO_BITS,
+    ZERO,
     Bools,
     Value,
     constant,
     known,
     made,
+    mask_of,
     of_lane,
     select,
     unknown,
 )
-from layoutopt.kernels.program import Operand, Program, Step
+from layoutopt.kernels.program import Program, Source, Step
 
 
 class Stopped(Exception):
@@ -77,10 +79,10 @@ class Registers:
         return self.program.steps[index].named
 
     def _whole(self, cell: str) -> Value:
-        """A cell in all rows; one that nobody wrote yet is constant memory, or unknown."""
+        """A cell in all rows; one that nobody wrote yet is constant memory, no lanes, or unknown."""
         value = self._cells.get(cell)
         if value is None:
-            value = unknown(64)
+            value = ZERO if cell.startswith("B") else unknown(64)
             if cell.startswith("$c"):
                 bank, _, offset = cell[2:].partition(".")
                 memory = self.banks.get(int(bank))
@@ -89,25 +91,27 @@ class Registers:
                     value = self._cells[cell] = memory.load(zero, zero + int(offset), 4)
         return value
 
-    def read(self, group: Group, operand: Operand) -> Value:
+    def _of(self, group: Group, cell: str) -> Value:
         """What the rows of a group have in a cell."""
-        if not isinstance(operand, str):
-            return operand
-        value = self._whole(operand)
+        value = self._whole(cell)
         if group.full or len(value.bits) == len(value.unknown) == 1:
             return value
         return Value(*(part if len(part) == 1 else part[group.rows] for part in value))
 
-    def alike(self, group: Group, operands: Iterable[Operand]) -> Bools:
-        """In which rows of a group all lanes have the same numbers, known or not; shape (rows, 1)."""
+    def read(self, group: Group, source: Source) -> Value:
+        """What an operand is in the rows of a group."""
+        return source.value(*[self._of(group, cell) for cell in source.cells])
+
+    def alike(self, group: Group, cells: Iterable[str]) -> Bools:
+        """In which rows of a group all lanes have the same in these cells, known or not; shape (rows, 1)."""
         found = np.ones((len(group.rows), 1), bool)
-        for operand in operands:
-            value = self.read(group, operand)
+        for cell in cells:
+            value = self._of(group, cell)
             if value.sure and value.bits.shape[1] > 1:
                 first = of_lane(value, group.lanes.argmax(axis=1)[:, None], group.lanes.shape)
                 found &= ((value.bits == first.bits) | ~group.lanes).all(axis=1, keepdims=True)
-            elif not value.sure and isinstance(operand, str) and not operand.startswith(("U", "$")):
-                told = self._same.get(operand)
+            elif not value.sure and not cell.startswith(("U", "$")):
+                told = self._same.get(cell)
                 found &= False if told is None else told[group.rows]
         return found
 
@@ -124,7 +128,7 @@ class Registers:
         some, mixed = _any(first), _any(second)
         lanes, warps = _doubted(first, first & second), _doubted(some, some & mixed)
         for cell in {**one._cells, **other._cells}:
-            a, b = one._cells.get(cell, unknown(64)), other._cells.get(cell, unknown(64))
+            a, b = one._whole(cell), other._whole(cell)
             self._cells[cell] = a if a is b else select(warps if cell.startswith("U") else lanes, a, b)
         self._same = {}
 
@@ -203,21 +207,20 @@ class Registers:
         """Lanes whose guard is true, and those whose guard is unknown."""
         if step.guard is None:
             return group.lanes, NOBODY
-        value = self.read(group, step.guard.cell)
-        true = (value.bits == 0) if step.guard.negated else (value.bits != 0)
+        value = self.read(group, step.guard)
+        true = value.bits != 0
         if value.sure:
             return (group.lanes if true.all() else group.lanes & true), NOBODY
-        hidden = value.unknown != 0
-        unsure = group.lanes & hidden
-        return group.lanes & true & ~hidden, unsure if unsure.any() else NOBODY
+        unsure = group.lanes & (value.unknown != 0)
+        return group.lanes & true, unsure if unsure.any() else NOBODY
 
-    def number(self, group: Group, operand: Operand, lanes: Bools) -> IntArray:
+    def number(self, group: Group, source: Source, lanes: Bools) -> IntArray:
         """Known numbers of the lanes that take part, shape (rows, 32).
 
         Raises:
             Stopped: one is unknown.
         """
-        value = self.read(group, operand)
+        value = self.read(group, source)
         if (lanes & (value.unknown != 0)).any():
             raise Stopped(f"an operand of {self.named(group.at)} is unknown")
         return np.broadcast_to(value.bits, lanes.shape).astype(np.int64)
@@ -260,5 +263,7 @@ def _special(launch: Launch, blocks: IntArray, hidden: tuple[int, ...], thread: 
         found[f"$ctaid.{axis}"] = made(index.bits, np.array([[hidden[k]]], np.uint64), 32)
     found["$laneid"] = known(thread[:1] % 32)
     found["$warpid"] = known(np.tile(thread[:, :1] // 32, (count, 1)))
-    found["$false"] = constant(0)
+    orders = {"eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+    for name, order in orders.items():
+        found[f"$lanemask.{name}"] = Value(mask_of(order(np.arange(32), np.arange(32)[:, None])).T)
     return found

@@ -7,7 +7,7 @@ results does. Stores matter to memory from which something that matters is loade
 The way of a branch need not be known where what lies between it and the step where its ways meet touches no
 shared memory, waits for nobody and does not end: slow paths of divisions, waits, searches. Registers written
 between are unknown afterwards. Where nothing that matters reads these, a branch need not be decided at all
-(`sliced`): left in, its condition would draw the arithmetic of floats into the slice.
+(shortcuts): left in, its condition would draw the arithmetic of floats into the slice.
 """
 
 from __future__ import annotations
@@ -18,18 +18,7 @@ from typing import Final, NamedTuple
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
-from layoutopt.kernels.program import (
-    Compute,
-    Exit,
-    Forget,
-    Jump,
-    Memory,
-    Operand,
-    Program,
-    Reconverge,
-    Step,
-    cells,
-)
+from layoutopt.kernels.program import Compute, Exit, Forget, Jump, Memory, Program, Reconverge, Step, read_by
 
 MOST_LIVE: Final = 1 << 24  # cells that matter before the steps of a program, of all steps together
 _NOTHING: Final = Step(address=0, text="", action=Forget())
@@ -39,44 +28,52 @@ class Relevance(NamedTuple):
     """What to execute.
 
     Attributes:
+        flow: how control goes through the program.
         matters: one a step.
         kept: memories whose contents matter: `shared`, `local`, `global`.
         live: before each step, the cells that something that matters may still read.
         shortcuts: branches that are passed over, and where their ways meet.
     """
 
+    flow: Flow
     matters: tuple[bool, ...]
     kept: frozenset[str]
     live: tuple[frozenset[str], ...]
     shortcuts: Mapping[int, int]
 
 
-def relevance(
-    program: Program,
-    spaces: Iterable[str] = ("shared", "local"),
-    shortcuts: Mapping[int, int] | None = None,
-    budget: Budget | None = None,
-) -> Relevance:
-    """What matters of a program.
+def relevance(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance:
+    """What matters of a program; branches that need not be decided are passed over.
 
     Args:
         program: the kernel.
-        spaces: memories whose contents can be known; `global` where buffers are given.
-        shortcuts: branches that need not be decided, and where to go on.
+        spaces: memories whose contents can be known: `shared`, `local`, `global` where buffers are given.
     """
-    allowed = frozenset(spaces)
+    flow, allowed = Flow(program.steps, budget), frozenset(spaces)
+    branches = (k for k, step in enumerate(program.steps) if _decides(step))
+    taken = {k: detour for k in branches if (detour := flow.around(k)) is not None}
+    while True:
+        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, budget)
+        right = {
+            k: detour
+            for k, detour in taken.items()
+            if found.live[detour.meet].isdisjoint(detour.cells) and found.kept.isdisjoint(detour.memories)
+        }
+        if len(right) == len(taken):
+            return found
+        taken = right
+
+
+def _slice(flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int], budget: Budget) -> Relevance:
     kept: frozenset[str] = frozenset()
-    shortcuts = shortcuts or {}
-    following = successors(program.steps)
+    following = flow.following.copy()
     for k, meet in shortcuts.items():
         following[k] = (meet,)
     here = reached([0], following.__getitem__) if following else set()
     # Branches that are passed over read nothing, and what is never reached does not matter.
-    steps = tuple(
-        step if k in here and k not in shortcuts else _NOTHING for k, step in enumerate(program.steps)
-    )
+    steps = tuple(step if k in here and k not in shortcuts else _NOTHING for k, step in enumerate(flow.steps))
     while True:
-        matters, live = _marked(steps, following, kept, budget or Budget())
+        matters, live = _marked(steps, following, kept, budget)
         wanted = {
             space
             for step, after in zip(steps, following, strict=True)
@@ -86,7 +83,7 @@ def relevance(
         found = frozenset(wanted) & allowed
         if found <= kept:
             matters = tuple(needed or k in shortcuts for k, needed in enumerate(matters))
-            return Relevance(matters, kept, live, shortcuts)
+            return Relevance(flow, matters, kept, live, shortcuts)
         kept |= found
 
 
@@ -106,35 +103,12 @@ def _read_spaces(action: Memory) -> tuple[str, ...]:
     return ("shared", "local", "global") if action.space == "generic" else (action.space,)
 
 
-def successors(steps: tuple[Step, ...]) -> list[tuple[int, ...]]:
-    """Steps that may follow each step; a return may go behind every call, and to every loaded address."""
-    after_calls = tuple(return_places(steps))
-    found = []
-    for k, step in enumerate(steps):
-        action = step.action
-        following: tuple[int, ...] = (k + 1,) if k + 1 < len(steps) else ()
-        if isinstance(action, Jump):
-            targets = (action.target,) if action.target is not None else action.places or after_calls
-            always = step.guard is None and not step.sources
-            always = always or (action.target is None and step.guard is None)
-            following = targets if always else (*following, *targets)
-        elif isinstance(action, Exit) and step.guard is None:
-            following = ()
-        found.append(following)
-    return found
-
-
-def return_places(steps: tuple[Step, ...]) -> list[int]:
-    """Steps whose address some instruction puts into a register: where returns may go."""
-    index = {step.address: k for k, step in enumerate(steps)}
-    numbers: set[int] = set()
-    if not any(isinstance(step.action, Jump) and step.action.returns for step in steps):
-        return []
-    for step in steps:
-        for source in step.sources:
-            if not isinstance(source, str) and source.sure and source.bits.size == 1:
-                numbers.add(int(source.bits.flat[0]))
-    return sorted(index[number] for number in numbers if number in index)
+def _decides(step: Step) -> bool:
+    """Whether a step is a branch with two ways."""
+    action = step.action
+    if not isinstance(action, Jump) or action.call or action.target is None:
+        return False
+    return step.guard is not None or bool(step.sources)
 
 
 def _marked(
@@ -177,32 +151,23 @@ def _marked(
 
 def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bool, frozenset[str]]:
     """Whether a step matters, given the cells that matter after it, and the cells that it then reads."""
-    action, guard = step.action, frozenset({step.guard.cell} if step.guard is not None else ())
+    action, guard = step.action, frozenset(step.guard.cells if step.guard is not None else ())
     results = not after.isdisjoint(step.dests)
     match action:
         case Compute():
-            return results, (_cells(step.sources) | guard if results else frozenset())
+            return results, (step.cells if results else frozenset())
         case Forget(_, counts, fills):
             matters = results or counts or (fills and "shared" in kept)
             return matters, (guard if matters else frozenset())
-        case Reconverge("save" | "copy"):
-            return True, guard
         case Memory():
-            return _memory_needed(step, action, results, kept, guard)
-    return True, _cells(step.sources) | guard
-
-
-def _memory_needed(
-    step: Step, action: Memory, results: bool, kept: frozenset[str], guard: frozenset[str]
-) -> tuple[bool, frozenset[str]]:
-    counted = action.space in ("shared", "generic")
-    changes = action.kind in ("store", "atomic", "copy", "stmatrix")
-    follows = changes and (action.space in kept or (action.space == "generic" and bool(kept)))
-    loads = results and (action.space != "global" or "global" in kept)
-    if not (counted or follows or results):
-        return False, frozenset()
-    places = _cells(step.sources[: action.places]) if counted or follows or loads else frozenset()
-    return True, guard | places | (_cells(step.sources[action.places :]) if follows else frozenset())
+            counted = action.space in ("shared", "generic")
+            changes = action.kind in ("store", "atomic", "copy", "stmatrix")
+            follows = changes and (action.space in kept or (action.space == "generic" and bool(kept)))
+            loads = results and (action.space != "global" or "global" in kept)
+            matters = counted or follows or results
+            read = step.sources if follows else step.sources[:1] if counted or loads else ()
+            return matters, (guard | read_by(read) if matters else frozenset())
+    return True, step.cells
 
 
 def constant_bytes(step: Step) -> Iterator[int]:
@@ -210,25 +175,17 @@ def constant_bytes(step: Step) -> Iterator[int]:
     action = step.action
     if isinstance(action, Memory) and (start := constant_place(step)) is not None:
         yield from range(start, start + action.width_bytes)
-    for source in step.sources:
-        if isinstance(source, str) and source.startswith("$c0."):
-            yield from range(int(source[4:]), int(source[4:]) + 4)
+    for cell in step.cells:
+        if cell.startswith("$c0."):
+            yield from range(int(cell[4:]), int(cell[4:]) + 4)
 
 
 def constant_place(step: Step) -> int | None:
     """Where a step loads from constant bank 0; None for another step, or an address in registers."""
     action = step.action
-    if not isinstance(action, Memory) or action.space != "constant" or action.bank != 0:
+    if not isinstance(action, Memory) or action.space != "constant" or action.bank or step.sources[0].cells:
         return None
-    parts = [source for source in step.sources if not isinstance(source, str)]
-    if len(parts) < len(step.sources) or not parts:
-        return None
-    place = parts[0] if action.place is None else action.place(*parts)
-    return int(place.bits.flat[0])
-
-
-def _cells(operands: Iterable[Operand]) -> frozenset[str]:
-    return frozenset(operand for operand in operands if isinstance(operand, str))
+    return int(step.sources[0].value().bits.flat[0])
 
 
 class Detour(NamedTuple):
@@ -239,19 +196,33 @@ class Detour(NamedTuple):
     memories: frozenset[str]
 
 
-class Detours:
-    """Detours around branches of a program, found when they are asked for.
+class Flow:
+    """What may follow what in a program, where the ways of its branches meet, and the ways around them.
 
-    Args:
+    Attributes:
         steps: the program.
-        kept: memories whose contents may be known.
+        returns: steps whose address some instruction puts into a register: where returns may go.
+        following: steps that may follow each step; a return may go to all of those.
     """
 
-    def __init__(self, steps: tuple[Step, ...], kept: frozenset[str], budget: Budget) -> None:
-        self._steps, self._kept, self._budget = steps, kept, budget
-        self._following: list[tuple[int, ...]] = []
+    def __init__(self, steps: tuple[Step, ...], budget: Budget) -> None:
+        self.steps, self._budget = steps, budget
+        self.returns = _return_places(steps)
+        self.following = [self._after(k) for k in range(len(steps))]
+        # The same inside functions: a call is passed over, a return ends it.
+        self._inside: list[tuple[int, ...]] = []
         self._meets: list[int | None] = []
         self._found: dict[int, Detour | None] = {}
+
+    def _after(self, index: int) -> tuple[int, ...]:
+        step = self.steps[index]
+        action = step.action
+        following: tuple[int, ...] = (index + 1,) if index + 1 < len(self.steps) else ()
+        if isinstance(action, Jump):
+            targets = (action.target,) if action.target is not None else action.places or self.returns
+            always = step.guard is None and (not step.sources or action.target is None)
+            return targets if always else (*following, *targets)
+        return () if isinstance(action, Exit) and step.guard is None else following
 
     def around(self, index: int, together: bool = False) -> Detour | None:
         """The way around a branch; None where something between matters.
@@ -267,16 +238,15 @@ class Detours:
     def meet(self, index: int) -> int | None:
         """The step where all ways of a branch meet; None where there is none."""
         if not self._meets:
-            self._following = [self._after(k, found) for k, found in enumerate(successors(self._steps))]
-            self._meets = post_dominators(self._following, self._budget)
+            for k, following in enumerate(self.following):
+                action = self.steps[k].action
+                if isinstance(action, Jump) and action.returns:
+                    following = ()
+                elif isinstance(action, Jump) and action.call:
+                    following = (k + 1,) if k + 1 < len(self.steps) else following
+                self._inside.append(following)
+            self._meets = post_dominators(self._inside, self._budget)
         return self._meets[index]
-
-    def _after(self, index: int, following: tuple[int, ...]) -> tuple[int, ...]:
-        """The steps that follow one in its own function: a call is passed over, a return ends it."""
-        action = self._steps[index].action
-        if isinstance(action, Jump) and action.call and index + 1 < len(self._steps):
-            return (index + 1,)
-        return () if isinstance(action, Jump) and action.returns else following
 
     def _around(self, index: int, meet: int | None) -> Detour | None:
         if meet is None:
@@ -284,32 +254,41 @@ class Detours:
 
         def onward(k: int) -> list[int]:
             self._budget.check()
-            action = self._steps[k].action
+            action = self.steps[k].action
             called = (action.target,) if isinstance(action, Jump) and action.call and action.target else ()
-            return [other for other in (*self._following[k], *called) if other != meet]
+            return [other for other in (*self._inside[k], *called) if other != meet]
 
-        between = [self._steps[k] for k in reached([index], onward)]
+        between = [self.steps[k] for k in reached([index], onward)]
         if not all(_passable(step) for step in between):
             return None
-        names: dict[str, set[str | None]] = {"mark": set(), "meet": set(), "leave": set()}
-        for step in between:
-            if isinstance(step.action, Reconverge):
-                names[step.action.how].add(step.action.name)
-        if not names["meet"] | names["leave"] <= names["mark"]:
-            return None
-        changed = {
-            step.action.space
-            for step in between
-            if isinstance(step.action, Memory) and step.action.kind != "load"
-        }
         written = frozenset(cell for step in between for cell in step.dests)
-        return Detour(meet, written, self._kept & changed)
+        # Whoever meets between was told to there (BSSY): nobody else waits for them, or they for anybody.
+        told = {c for step in between if step.dests and not step.sources for c in step.dests}
+        if not all(cell in told for cell in written | _met(between) if cell.startswith("B")):
+            return None
+        changed = [
+            s.action.space for s in between if isinstance(s.action, Memory) and s.action.kind != "load"
+        ]
+        return Detour(meet, written, frozenset(changed))
 
     def _joins(self, index: int, meet: int) -> bool:
         """Whether lanes that part at the branch go on as one group where its ways meet."""
-        read, action = cells(self._steps[index]), self._steps[meet].action
+        read, action = self.steps[index].cells, self.steps[meet].action
         uniform = bool(read) and all(cell.startswith("U") for cell in read)
-        return uniform or (isinstance(action, Reconverge) and action.how == "meet")
+        return uniform or (isinstance(action, Reconverge) and not action.leaves)
+
+
+def _return_places(steps: tuple[Step, ...]) -> tuple[int, ...]:
+    if not any(isinstance(step.action, Jump) and step.action.returns for step in steps):
+        return ()
+    constants = (source.value() for step in steps for source in step.sources if not source.cells)
+    numbers = {int(value.bits.flat[0]) for value in constants}
+    return tuple(k for k, step in enumerate(steps) if step.address in numbers)
+
+
+def _met(steps: Iterable[Step]) -> frozenset[str]:
+    """The cells that tell lanes whom they meet in these steps."""
+    return read_by(source for step in steps if isinstance(step.action, Reconverge) for source in step.sources)
 
 
 def _passable(step: Step) -> bool:
@@ -318,43 +297,11 @@ def _passable(step: Step) -> bool:
             return not counts and not fills
         case Compute() | Jump():
             return True
-        case Reconverge(how):
-            return how in ("mark", "meet", "leave")
+        case Reconverge():
+            return any(cell.startswith("B") for cell in step.cells)
         case Memory(_, space):
             return space not in ("shared", "generic")
     return False
-
-
-def sliced(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance:
-    """What matters of a program where branches that need not be decided are passed over.
-
-    Contents of the memories in these spaces can be known.
-    """
-    allowed = frozenset(spaces)
-    detours = Detours(program.steps, allowed, budget)
-    taken = {
-        k: detour
-        for k, step in enumerate(program.steps)
-        if _decides(step) and (detour := detours.around(k)) is not None
-    }
-    while True:
-        found = relevance(program, allowed, {k: detour.meet for k, detour in taken.items()}, budget)
-        right = {
-            k: detour
-            for k, detour in taken.items()
-            if found.live[detour.meet].isdisjoint(detour.cells) and found.kept.isdisjoint(detour.memories)
-        }
-        if len(right) == len(taken):
-            return found
-        taken = right
-
-
-def _decides(step: Step) -> bool:
-    """Whether a step is a branch with two ways."""
-    action = step.action
-    if not isinstance(action, Jump) or action.call or action.target is None:
-        return False
-    return step.guard is not None or bool(step.sources)
 
 
 def post_dominators(following: Sequence[tuple[int, ...]], budget: Budget | None = None) -> list[int | None]:

@@ -113,6 +113,13 @@ def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
     return Value(chosen(value.bits), NO_BITS if value.sure else chosen(value.unknown))
 
 
+def mask_of(lanes: Bools) -> Bits:
+    """Lanes as bits, along the last axis, which stays with length 1."""
+    weights = _ONE << np.arange(32, dtype=np.uint64)
+    found: Bits = (lanes * weights).sum(axis=-1, keepdims=True, dtype=np.uint64)
+    return found
+
+
 def upward(hidden: Bits) -> Bits:
     """The lowest unknown bit and all above it."""
     return ~(lowest(hidden) - _ONE)

@@ -25,9 +25,9 @@ from layoutopt.kernels.machine.groups import NOBODY, Barriers, Group, Meetings
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory_steps import MemorySteps
 from layoutopt.kernels.machine.registers import Registers, Stopped
-from layoutopt.kernels.machine.relevance import Detours, Relevance, return_places
-from layoutopt.kernels.machine.values import ZERO, Bools, Value, unknown
-from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step, cells
+from layoutopt.kernels.machine.relevance import Relevance
+from layoutopt.kernels.machine.values import ZERO, Bools, Value, mask_of, unknown
+from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step, read_by
 
 ASK_THE_CLOCK_EVERY: Final = 256
 # Ways that an evaluation may follow, and the steps of each.
@@ -74,10 +74,9 @@ class Machine:
         self.recorder, self.registers, self._budget = counter, registers, budget
         self._steps = registers.program.steps
         self._next = _following(relevance.matters)
-        self._detours = Detours(self._steps, relevance.kept, budget)
+        self._flow = relevance.flow
         self._shortcuts = relevance.shortcuts
         self._alone()
-        self._returns = frozenset(return_places(self._steps))
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
         self.memory = MemorySteps(registers, counter, given, relevance.kept)
         self.maybe: Bools = np.zeros(registers.live.shape, bool)
@@ -121,7 +120,7 @@ class Machine:
         # Groups that come to this step stay there.
         self._park: int | None = None
         self._parked: list[Group] = []
-        self._meetings = Meetings(self.registers.rows, {}, {})
+        self._meetings = Meetings(self.registers.rows, {})
         self._barriers = Barriers(self.registers.blocks, self.registers.warps, {})
 
     @property
@@ -148,8 +147,6 @@ class Machine:
         registers = self.registers.rounds(begin, count)
         other = self._copy(registers, self.memory.read_only(registers, counter), most_steps)
         other.recorder = counter
-        expected = {name: np.tile(table, (count, 1)) for name, table in self._meetings.expected.items()}
-        other._meetings.expected = {name: table.copy() for name, table in expected.items()}
         live = other.registers.live.copy()
         other.maybe = np.zeros_like(live)
         other._park, came = header, live
@@ -163,8 +160,6 @@ class Machine:
                 came[group.rows] |= group.lanes
         self.trials -= other.used
         right = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
-        for name, table in other._meetings.expected.items():
-            right &= name in expected and (table == expected[name]).all(axis=1)
         return other.registers, right & other.registers.end_alike(self.registers, count)
 
     def _waiting(self) -> list[int]:
@@ -256,7 +251,7 @@ class Machine:
                 if not across:
                     results = function(*given)
                     if not all(value.sure for value in results):
-                        alike = self.registers.alike(group, step.sources)
+                        alike = self.registers.alike(group, read_by(step.sources))
                 elif unsure is NOBODY:
                     results = function(lanes, *given)
             case Forget(why, counts, fills):
@@ -280,36 +275,21 @@ class Machine:
         return None
 
     def _reconverge(self, group: Group, step: Step, action: Reconverge, lanes: Bools) -> int | None:
-        at, name, mine = group.at, action.name, Group(group.at, group.rows, lanes)
-        if action.how == "meet":
-            return self._meet(group, step, name, lanes)
-        assert name is not None
-        match action.how:
-            case "mark":
-                self._meetings.restore(name, mine, converged.masks(lanes))
-            case "restore":
-                whom = self.registers.number(group, step.sources[0], lanes).astype(np.uint64)
-                self._meetings.restore(name, mine, whom)
-            case "save" | "copy":
-                saved = Value(self._meetings.saved(name)[group.rows])
-                if action.how == "save":
-                    self._meetings.restore(name, mine, np.zeros((1, 1), np.uint64))
-                for cell in step.dests:
-                    self.registers.write(group, cell, saved, lanes)
-            case "leave":
-                self._meetings.leave(name, mine)
-                self._release()
-        return at + 1
-
-    def _meet(self, group: Group, step: Step, name: str | None, lanes: Bools) -> int | None:
+        (source,) = step.sources
+        cell = source.cells[0] if source.cells else ""
+        if action.leaves:
+            everybody = Group(group.at, group.rows, np.ones_like(lanes))
+            told = self.registers.read(group, source)
+            left = Value(told.bits & ~mask_of(lanes), told.unknown)
+            self.registers.write(everybody, cell, left, everybody.lanes)
+            self._meetings.leave(cell, Group(group.at, group.rows, lanes))
+            self._release()
+            return group.at + 1
         here = converged.part(group, lanes, group.at)
         assert here is not None
-        if name is not None:
-            whom = self._meetings.saved(name)[here.rows]
-        else:
-            asked = self.registers.number(group, step.sources[0], lanes)
-            whom = asked[lanes.any(axis=1)].astype(np.uint64)
-        passes = self._meetings.arrive(here, name, whom, self.registers.live)
+        asked = self.registers.number(group, source, lanes)
+        whom = asked[lanes.any(axis=1)].astype(np.uint64)
+        passes = self._meetings.arrive(here, cell, whom, self.registers.live)
         if passes and lanes is group.lanes:
             return group.at + 1
         if passes:
@@ -323,7 +303,7 @@ class Machine:
         first = lanes.argmax(axis=1)[:, None]
         predicate, ends = ZERO, len(step.sources) - bool(action.reduces)
         if action.reduces:
-            predicate = action.condition(self.registers.read(group, step.sources[-1]))
+            predicate = self.registers.read(group, step.sources[-1])
         asked = [self.registers.number(group, source, lanes) for source in step.sources[:ends]]
         calls = np.concatenate([np.take_along_axis(table, first, axis=1) for table in asked], axis=1)
         for call in np.unique(calls, axis=0):
@@ -346,11 +326,11 @@ class Machine:
             return self._return(group, step, lanes)
         if action.mask:
             given = self.registers.number(group, step.sources[0], lanes)
-            whole = converged.masks(group.lanes) == given.astype(np.uint64)
+            whole = mask_of(group.lanes) == given.astype(np.uint64)
             lanes = lanes & (whole == (action.mask == "CONV"))
         else:
-            asked = [self.registers.read(group, source) for source in step.sources]
-            for value in asked if action.condition is None else action.condition(*asked):
+            for source in step.sources:
+                value = self.registers.read(group, source)
                 hidden = value.unknown != 0
                 unsure = (lanes | unsure) & hidden | unsure & (value.bits != 0)
                 lanes = lanes & ~hidden & (value.bits != 0)
@@ -359,8 +339,8 @@ class Machine:
             lanes = group.lanes & lanes.any(axis=1, keepdims=True)
         if unsure is not NOBODY:
             alone = group.lanes.sum(axis=1, keepdims=True) == 1
-            together = alone | self.registers.alike(group, cells(step))
-            detour = self._detours.around(at, bool(together.all()))
+            together = alone | self.registers.alike(group, step.cells)
+            detour = self._flow.around(at, bool(together.all()))
             if detour is not None:
                 for cell in detour.cells:
                     self.registers.write(group, cell, unknown(64), group.lanes)
@@ -388,7 +368,7 @@ class Machine:
         if self._ways[0] < 0 or self.memory.is_large:
             raise Stopped(why)
         self.recorder.uncertain(at, f"{why}: both ways are counted")
-        meet = self._detours.meet(at)
+        meet = self._flow.meet(at)
         ways = [
             self._way(group, begin, jumps, some, unsure, meet)
             for begin, jumps, some in ((target, True, lanes | unsure), (at + 1, False, group.lanes & ~lanes))
@@ -442,10 +422,9 @@ class Machine:
 
     def _return(self, group: Group, step: Step, lanes: Bools) -> int | None:
         """Go where the source says, each group of lanes with one address together."""
-        parts = [self.registers.number(group, source, lanes) for source in step.sources]
-        addresses = sum(parts[1:], start=parts[0]) & 0xFFFFFFFF
+        addresses = self.registers.number(group, step.sources[0], lanes)
         assert isinstance(step.action, Jump)
-        places = self._returns if step.action.places is None else frozenset(step.action.places)
+        places = self._flow.returns if step.action.places is None else step.action.places
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
         for address in np.unique(addresses[lanes]).tolist():
             if self._by_address.get(address) not in places:

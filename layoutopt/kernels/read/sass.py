@@ -146,7 +146,7 @@ def _read(steps: tuple[Step, ...], base: int) -> Iterator[Parameter]:
                     for n, start in enumerate(starts)
                     if start not in values and _is_one_value(steps, k, step.dests[2 * n : 2 * n + 2])
                 )
-        cells = [s for s in step.sources if isinstance(s, str) and s.startswith("$c0.")]
+        cells = [cell for cell in step.cells if cell.startswith("$c0.")]
         places = sorted(int(cell[4:]) for cell in cells if int(cell[4:]) >= base)
         paired = {p for p in places if p % 8 == 0 and p + 4 in places}
         pairs |= paired
@@ -166,11 +166,11 @@ def _is_one_value(steps: tuple[Step, ...], load: int, cells: tuple[str, ...]) ->
     for step in steps[load + 1 : load + 1 + _MOST_FOLLOWED]:
         action = step.action
         is_place = isinstance(action, Memory) and action.space in ("global", "generic")
-        if is_place and step.sources[:2] == cells:
+        if is_place and step.sources[0].cells[:2] == cells:
             return True
-        if step.sources[-2:] == cells and "IMAD.WIDE" in step.text:
+        if "IMAD.WIDE" in step.text and step.sources[-1].cells == cells:
             return True
-        leaves = isinstance(action, Reconverge) and action.how == "leave"
+        leaves = isinstance(action, Reconverge) and action.leaves
         ends = (leaves or isinstance(action, Jump | Exit)) and step.guard is None
         if ends or not set(cells).isdisjoint(step.dests):
             return False
