@@ -18,7 +18,7 @@ from layoutopt.accesses.view import steps_of
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import checkpoint
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
@@ -96,13 +96,12 @@ class Trace:
         return replace(self, accesses=accesses)
 
 
-def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Trace:
+def trace(problem: Problem, device: Device) -> Trace:
     """Every warp instruction of every access, with weights scaled to whole numbers.
 
     Args:
         problem: whose accesses.
         device: its device.
-        budget: the time there is; None for no limit.
 
     Raises:
         OutOfTime: the time was over before the end.
@@ -124,7 +123,7 @@ def trace(problem: Problem, device: Device, budget: Budget | None = None) -> Tra
             raise ProblemFileError(
                 f"accesses[{i}].for", f"more than {MAX_LANE_ACCESSES} lane accesses in all; shorten the loops"
             )
-        instructions, weight = _trace_access(access, i, problem, device, budget or Budget())
+        instructions, weight = _trace_access(access, i, problem, device)
         unweighted.append(instructions)
         weights.append(weight)
     unit = math.lcm(*(weight.denominator for weight in weights if isinstance(weight, Fraction)))
@@ -188,7 +187,7 @@ def environment(
 
 
 def _trace_access(
-    access: Access, i: int, problem: Problem, device: Device, budget: Budget
+    access: Access, i: int, problem: Problem, device: Device
 ) -> tuple[LaneTrace, IntArray | Fraction]:
     """The trace with no weights yet, and what `_weights` returns."""
     field = f"accesses[{i}]"
@@ -203,7 +202,7 @@ def _trace_access(
     mask = np.zeros(element.shape, bool)
     step = max(1, _LANES_AT_A_TIME // problem.threads)
     for start in range(0, iterations, step):
-        budget.check()
+        checkpoint()
         piece = range(start, min(iterations, start + step))
         flat, active = _piece(access, field, problem, device, operation, covered, piece)
         element[piece.start : piece.stop, : problem.threads] = flat
@@ -218,7 +217,7 @@ def _trace_access(
         np.zeros(0, np.int64),
         covered,
     )
-    return lane_trace, _weights(access, f"{field}.weight", iterations, budget)
+    return lane_trace, _weights(access, f"{field}.weight", iterations)
 
 
 def _of_hardware(access: Access, field: str, problem: Problem, device: Device) -> tuple[LaneTrace, Fraction]:
@@ -340,7 +339,7 @@ def _check_whole_warps(
         )
 
 
-def _weights(access: Access, field: str, iterations: int, budget: Budget) -> IntArray | Fraction:
+def _weights(access: Access, field: str, iterations: int) -> IntArray | Fraction:
     """One weight for all, or one by iteration."""
     if not isinstance(access.weight, str):
         weight = Fraction(str(access.weight))
@@ -349,7 +348,7 @@ def _weights(access: Access, field: str, iterations: int, budget: Budget) -> Int
         return weight
     weights = np.zeros(iterations, np.int64)
     for start in range(0, iterations, _LANES_AT_A_TIME):
-        budget.check()
+        checkpoint()
         piece = range(start, min(iterations, start + _LANES_AT_A_TIME))
         env = environment(access, 1, 1, piece)
         loops = {name: env[name] for name in access.loops}

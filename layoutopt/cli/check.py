@@ -88,26 +88,26 @@ def _audited(
 ) -> int:
     """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
-    from layoutopt.ground.budget import Budget
+    from layoutopt.ground.budget import Budget, deadline
     from layoutopt.problems.types import Block
     from layoutopt.report.text import audit_report
     from layoutopt.search.solve import solve
     from layoutopt.study.check import AuditStatus, check
 
     # What is known only at run time is counted in any case, or there is no answer.
-    budget, counting = Budget(limit), Budget(2 * limit + 1)
-    how: dict[str, Any] = {"target": gpu, "budget": budget.part(0.2), "counting": counting}
-    how["solver"] = None if no_fix else partial(solve, budget=budget, target=gpu)
-    audit: Audit | BlockAudit
+    how: dict[str, Any] = {"target": gpu, "counting": Budget(2 * limit + 1)}
+    how["solver"] = None if no_fix else partial(solve, target=gpu)
+    layout: Any = offset
     if not isinstance(problem, Block):
         layout = read_offsets(table, problem.tile.shape, "--table") if table is not None else offset
-        audit = check(problem, layout, **how)
-    elif offset is None and table is None:
-        audit = check(problem, **how)
-    else:
+    elif offset is not None or table is not None:
         raise click.UsageError(
             f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
             "tile's layout: tiles[i].published.offset"
+        )
+    with deadline(limit):
+        audit: Audit | BlockAudit = (
+            check(problem, **how) if isinstance(problem, Block) else check(problem, layout, **how)
         )
     if as_json:
         say_json(audit.to_json())

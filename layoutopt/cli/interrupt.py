@@ -17,12 +17,12 @@ _STOPPED: Final = f"{__name__}.stopped"
 
 
 def interruptibly(work: Callable[..., Answer], time_limit: float) -> Answer:
-    """Call `work(budget=..., progress=...)`, so that Ctrl-C ends the budget and gives the best so far.
+    """Call `work(progress=...)` in the time limit, so that Ctrl-C ends it and gives the best so far.
 
     It is called in a thread: the solver is interrupted in mid-search, and a terminal that takes no more text
     does not hold it up. A second Ctrl-C is raised.
     """
-    from layoutopt.ground.budget import Budget
+    from layoutopt.ground.budget import Budget, spending
 
     budget = Budget(time_limit)
     outcome: list[Answer | BaseException] = []
@@ -31,7 +31,8 @@ def interruptibly(work: Callable[..., Answer], time_limit: float) -> Answer:
 
     def run() -> None:
         try:
-            outcome.append(work(budget=budget, progress=told.append))
+            with spending(budget):
+                outcome.append(work(progress=told.append))
         except BaseException as error:  # handed to the main thread
             outcome.append(error)
         finally:

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -219,7 +218,7 @@ def check_kernels(
 def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
     from layoutopt.files.file import tile_from_data
-    from layoutopt.ground.budget import Budget
+    from layoutopt.ground.budget import Budget, spending
     from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.question.problem_data import array_problem
     from layoutopt.search.solve import solve
@@ -239,7 +238,8 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
         if why is None:
             try:
                 problem = tile_from_data(array_problem(evaluation, used))
-                audit = check(problem, solver=partial(solve, budget=part), budget=part.part(0.2))
+                with spending(part):
+                    audit = check(problem, solver=solve)
                 found[used.array.name] = _advice(audit)
                 continue
             except ProblemFileError as error:

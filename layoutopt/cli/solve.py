@@ -208,4 +208,5 @@ def solve_interruptibly(
     """Solve, so that Ctrl-C gives the best answer so far."""
     from layoutopt.search.block import solve
 
-    return interruptibly(partial(solve, problem, target=gpu, workers=workers, **how), time_limit)
+    asked = partial(solve, problem, target=gpu, workers=workers, time_limit=None, **how)
+    return interruptibly(asked, time_limit)

@@ -57,7 +57,7 @@ from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import IndexCode, index_code, least_instructions
 from layoutopt.layout.formula import offset_expression
@@ -156,7 +156,8 @@ class Case:
         else:
             offset = bytes_formula(layout, self.problem.tile)
         if self.view is not None:
-            own = trace(with_loops(self.problem), self.device)
+            with unhurried():
+                own = trace(with_loops(self.problem), self.device)
             return index_code(with_loops(self.problem), self.device, own, offset, self._own_table(layout))
         return index_code(with_loops(self.lowered), self.device, self.lanes, offset, table)
 
@@ -180,13 +181,13 @@ class Case:
 
     # Counts ------------------------------------------------------------------------------------
 
-    def count(self, table: IntArray, budget: Budget | None = None) -> tuple[Counts, ...]:
+    def count(self, table: IntArray) -> tuple[Counts, ...]:
         """What every warp instruction costs, access by access; base offsets may be added to the table.
 
         Raises:
-            OutOfTime: lanes choose, in so many ways that the budget was over before the end.
+            OutOfTime: lanes choose, in so many ways that the time was over before the end.
         """
-        return tuple(access.count(table, budget) for access in self.accesses)
+        return tuple(access.count(table) for access in self.accesses)
 
     def reports(self, counts: Sequence[Counts]) -> tuple[AccessReport, ...]:
         """The totals of each access, with its width where the file leaves it open."""
@@ -284,27 +285,25 @@ class Case:
         return replace(self, asked=asked, problem=problem, lowered=lowered)
 
 
-def cases(problem: Problem, device: Device, budget: Budget | None = None) -> Iterator[Case]:
-    """The problem under every choice of its widths, the widest first; traced within the budget.
+def cases(problem: Problem, device: Device) -> Iterator[Case]:
+    """The problem under every choice of its widths, the widest first.
 
     Raises:
         OutOfTime: the time was over before the end.
         ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
     """
     for option in width_choices(problem):
-        yield _lowered(problem, option, device, budget)
+        yield _lowered(problem, option, device)
 
 
-def case_of(
-    problem: Problem, device: Device, widths: Mapping[str, int] | None = None, budget: Budget | None = None
-) -> Case:
-    """The problem with widths by access name, the widest where left out; traced within the budget.
+def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None = None) -> Case:
+    """The problem with widths by access name, the widest where left out.
 
     Raises:
         OutOfTime: the time was over before the end.
         ProblemFileError: as for `cases`, or a width is not one that the file allows.
     """
-    return _lowered(problem, with_widths(problem, widths or {}), device, budget)
+    return _lowered(problem, with_widths(problem, widths or {}), device)
 
 
 def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
@@ -331,14 +330,14 @@ def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
     return best[1]
 
 
-def _lowered(asked: Problem, problem: Problem, device: Device, budget: Budget | None = None) -> Case:
+def _lowered(asked: Problem, problem: Problem, device: Device) -> Case:
     lowered = stored(problem)
     if (view := view_of(lowered)) is not None:
         lowered = view.problem(lowered)
     if lowered is not problem:  # checks that the accesses start at whole bytes and vectors
-        trace(with_loops(problem), device, budget)
-    lanes = trace(with_loops(lowered), device, budget)
-    chosen = choices(lowered, lanes, device, budget)
+        trace(with_loops(problem), device)
+    lanes = trace(with_loops(lowered), device)
+    chosen = choices(lowered, lanes, device)
     accesses = tuple(chosen.get(access.name) or CountedAccess(access, device) for access in lanes.accesses)
     return Case(asked, problem, lowered, device, lanes, accesses, view=view)
 

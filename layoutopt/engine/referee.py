@@ -14,7 +14,6 @@ from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.layout.layout import Layout
@@ -48,7 +47,7 @@ class CountedAccess:
         """Weight of each instruction, int64, shape (instructions,), in units of `Trace.weight_unit`."""
         return self.lanes.weight
 
-    def count(self, table: IntArray, _: Budget | None = None) -> Counts:
+    def count(self, table: IntArray) -> Counts:
         """What each instruction costs under byte offsets by row-major index, int64, shape (elements,).
 
         That takes no longer than the lanes took to evaluate, so that no budget is asked.

@@ -40,7 +40,7 @@ from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.referee import CountedAccess
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 from layoutopt.problems.types import Problem
@@ -72,7 +72,7 @@ class ChoiceTrace(CountedAccess):
     least: IntArray = field(kw_only=True)
     apart_bytes: int = field(kw_only=True)
 
-    def count(self, table: IntArray, budget: Budget | None = None) -> Counts:
+    def count(self, table: IntArray) -> Counts:
         """What every warp instruction costs under a layout; float64 arrays for expectations.
 
         Args:
@@ -84,7 +84,7 @@ class ChoiceTrace(CountedAccess):
         rule = self.device.rule(self.operation)
         each: list[tuple[float, float, float]] = []
         rows = zip(self.rows, self.least.tolist(), strict=True)
-        for number, (elements, least) in enumerate((budget or Budget()).each(rows)):
+        for number, (elements, least) in enumerate(current().each(rows)):
             address = np.where(elements < 0, -1, table[elements])
             if self.any_is == "uniform":
                 each.append(_expected(address, self, number))
@@ -95,9 +95,7 @@ class ChoiceTrace(CountedAccess):
         return Counts(*counts[self.row].T)
 
 
-def choices(
-    problem: Problem, looped: Trace, device: Device, budget: Budget | None = None
-) -> dict[str, ChoiceTrace]:
+def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, ChoiceTrace]:
     """The accesses of `problem` whose lanes choose, by name.
 
     Args:
@@ -135,7 +133,7 @@ def choices(
         per_word = _elements_per_word(apart_bytes, rule)
         least = [
             requests * _least_of_phases(lane_elements, banks, per_word, rule)
-            for lane_elements in (budget or Budget()).each(rows)
+            for lane_elements in current().each(rows)
         ]
         found[access.name] = ChoiceTrace(
             replace(lanes, weight=weight[:, 0].ravel()),

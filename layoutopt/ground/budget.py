@@ -8,6 +8,10 @@ depends on the clock unless the clock ran out.
 A search that must leave something to others gets a `portion` of the work that the limit allows. Those who
 work `charge` it, in seconds of a quiet machine, so that what is searched does not depend on the machine; the
 clock ends it with everything else.
+
+Whoever owns the time puts its budget in force (`spending`), and all that is called inside finds it there
+(`current`, `checkpoint`): none of it passes a budget on. A generator asks the one in force where it is
+resumed. Another thread starts without any.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Final, TypeVar
 
 from layoutopt.errors import ProblemFileError
@@ -48,17 +53,12 @@ class Budget:
         self._limit = self._work = seconds
         self._ends_with_work = self._is_of_limit = False
 
-    @classmethod
-    def of_limit(cls, time_limit: float | None) -> Budget:
-        """The budget that a caller asks for.
-
-        Raises:
-            ProblemFileError: the limit is below 0 or no number.
-        """
-        number = time_limit is None or isinstance(time_limit, (int, float))
-        if not number or (time_limit is not None and not time_limit >= 0):
-            raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {described(time_limit)}")
-        return cls(time_limit)
+    def at_most(self, seconds: float | None) -> Budget:
+        """A budget of the time left, or of so many seconds where that is less; None for any number."""
+        left = [limit for limit in (self.seconds, seconds) if limit is not None]
+        part = Budget(min(left, default=None))
+        part._stop, part._whole = self._stop, self
+        return part
 
     def part(self, share: float, effort: float | None = None) -> Budget:
         """A budget of `share` of the time left, which stops when this one is stopped.
@@ -229,3 +229,47 @@ class _Stop:
     def forget(self, call: Callable[[], None]) -> None:
         with self._lock:
             self._calls.remove(call)
+
+
+_IN_FORCE: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+def current() -> Budget:
+    """The budget in force; without any, one that has no limit."""
+    return _IN_FORCE.get() or Budget()
+
+
+def checkpoint() -> None:
+    """Go on only if there is time.
+
+    Raises:
+        OutOfTime: the budget in force is spent.
+    """
+    current().check()
+
+
+@contextmanager
+def spending(budget: Budget) -> Iterator[Budget]:
+    """Inside, this budget is in force."""
+    before = _IN_FORCE.set(budget)
+    try:
+        yield budget
+    finally:
+        _IN_FORCE.reset(before)
+
+
+def deadline(time_limit: float | None) -> AbstractContextManager[Budget]:
+    """Inside, a budget of so many seconds is in force, or of what there is where that is less.
+
+    Raises:
+        ProblemFileError: the limit is below 0 or no number.
+    """
+    number = time_limit is None or isinstance(time_limit, (int, float))
+    if not number or (time_limit is not None and not time_limit >= 0):
+        raise ProblemFileError("time_limit", f"expected seconds, 0 or more, got {described(time_limit)}")
+    return spending(current().at_most(time_limit))
+
+
+def unhurried() -> AbstractContextManager[Budget]:
+    """Inside, no budget is in force: an answer needs what is done there, be it late."""
+    return spending(Budget())

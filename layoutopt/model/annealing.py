@@ -28,7 +28,7 @@ import numpy.typing as npt
 from numba.core import caching
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.model.placement_model import PlacementModel
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -343,15 +343,16 @@ def board_of(model: PlacementModel) -> Board:
     )
 
 
-def annealed(board: Board, start: IntArray, enough: int, rounds: int, budget: Budget) -> IntArray:
+def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArray:
     """Positions of no more weighted excess than `start`, then of columns that are no more uneven.
+
+    The clock is asked every few hundredths of a second.
 
     Args:
         start: int, shape (chunks,): positions.
         enough: weighted wavefronts beyond `least` that nothing undercuts.
         rounds: how often it is cooled down, each time from the best of the time before; the same number gives
             the same answer.
-        budget: the time there is, asked every few hundredths of a second.
     """
     if (board.positions < 2).any():
         return start
@@ -363,20 +364,18 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int, budget: Bu
         return int(placed.totals[2]), max(int(placed.totals[3]), board.more)
 
     in_vain = 0
-    for number in budget.while_left(range(rounds)):
+    for number in current().while_left(range(rounds)):
         if (best.totals[2:4] <= least).all() or in_vain == _PATIENCE:
             break
         here = _placed(board, here.best.astype(np.int64), random, chains=board.chains)
         manner = _TO_LITTLE if number % 4 == 3 else _TO_NOTHING
-        _cool(board, here, least, manner if best.totals[2] > enough else _TO_EVEN, budget)
+        _cool(board, here, least, manner if best.totals[2] > enough else _TO_EVEN)
         in_vain = 0 if rank(here) < rank(best) else in_vain + 1
         best = min(best, here, key=rank)
     return best.best.astype(np.int64)
 
 
-def _cool(
-    board: Board, placed: Placed, least: npt.NDArray[np.int64], manner: _Manner, budget: Budget
-) -> None:
+def _cool(board: Board, placed: Placed, least: npt.NDArray[np.int64], manner: _Manner) -> None:
     """Once from warm to cold."""
     work = min(manner.looks * len(board.phase), _MOST_LOOKS)
     chunks, phases = len(board.positions), len(board.least)
@@ -384,10 +383,10 @@ def _cool(
     stack, target, touched, before = (np.zeros(n, np.int32) for n in (chunks, chunks, phases, phases))
     moves = Moves(noted[0], stack, target, noted[1], touched, before)
     warmth, counts = np.array([manner.warmest, manner.coldest]), np.array(manner[:3], np.float64)
-    for done in budget.while_left(range(0, work, _SLICE)):
+    for done in current().while_left(range(0, work, _SLICE)):
         until = np.array([min(work, done + _SLICE), work], np.int64)
         ended = cooled(board, placed, moves, warmth, counts, until, least)
-        budget.charge(_EFFORT_A_LOOK * min(_SLICE, work - done))
+        current().charge(_EFFORT_A_LOOK * min(_SLICE, work - done))
         if ended:
             return
 

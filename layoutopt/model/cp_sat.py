@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 
 SEED = 1
 _EFFORT_EACH: Final = 0.005  # of a solve, beside the solver's deterministic time
@@ -178,10 +178,8 @@ class Model:
             hint = f"solution_hint{{vars:[{_join(self._hint)}] values:[{_join(self._hint.values())}]}}"
         return variables + "".join(self._constraints) + objective + hint
 
-    def solve(
-        self, budget: Budget, workers: int = 1, effort: float | None = None, *, presolve: bool = True
-    ) -> Answer:
-        """Solve within `budget`, and within `effort` in the solver's deterministic time.
+    def solve(self, workers: int = 1, effort: float | None = None, *, presolve: bool = True) -> Answer:
+        """Solve within the time there is, and within `effort` in the solver's deterministic time.
 
         Small models that are solved again and again are faster without `presolve`.
 
@@ -189,6 +187,7 @@ class Model:
         """
         from ortools.sat.python import cp_model_helper as cp
 
+        budget = current()
         proto = cp.CpModelProto()
         if not proto.parse_text_format(self.to_text()):
             raise AssertionError("the model's text form is malformed")
@@ -208,7 +207,7 @@ class Model:
         )
         wrapper: Any = cp.SolveWrapper()
         wrapper.set_parameters(parameters)
-        response = _response(wrapper, proto, budget)
+        response = _response(wrapper, proto)
         if response is None:
             return NO_ANSWER
         budget.charge(_EFFORT_EACH + response.deterministic_time)
@@ -233,13 +232,14 @@ class Model:
 _GRACE_SECONDS = 0.5
 
 
-def _response(wrapper: Any, proto: Any, budget: Budget) -> Any:
+def _response(wrapper: Any, proto: Any) -> Any:
     """The solver's response; None where the budget is stopped, or the limit is over, before there is one.
 
     A running solve cannot be stopped from another thread: `stop_search` looks up the limit in a hash map
     to which the solve adds entries at any time, and now and then the process aborts. So it runs in a
     thread of its own, and is left behind there.
     """
+    budget = current()
     if budget.stopped:
         return None
     done = threading.Event()

@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import checkpoint
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
@@ -229,7 +229,6 @@ class LayoutModel:
 
     def solve(
         self,
-        budget: Budget,
         *,
         effort: float | None = None,
         index: bool = True,
@@ -248,13 +247,13 @@ class LayoutModel:
             OutOfTime: the time was over before the model was made.
         """
         while self._later:
-            budget.check()
+            checkpoint()
             self._later.popleft()()
         question = self._question(index, most)
         if hint is not None:
             self._hint(question, hint)
         self.asked = question
-        answer = question.solve(budget, effort=effort, presolve=False)
+        answer = question.solve(effort=effort, presolve=False)
         self.answers.append(answer)
         if not answer.values:
             return answer.outcome, None

@@ -19,6 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import checkpoint
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.model.space import Piece, Space, Structure
 
@@ -175,7 +176,7 @@ def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
     # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
     remainder = 3 if not inner.size & (inner.size - 1) else 5
     for turn in turns.tolist():
-        space.budget.check()
+        checkpoint()
         candidate = replace(
             plain,
             operations=plain.operations + (turn > 1) + 1 + remainder,
@@ -217,7 +218,7 @@ def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[St
     shape, families = space.shape, space.families
     if cuts == 0:
         base = tuple((d, 1, shape[d]) for d in space.order or range(len(shape)))
-        yield from _orders(space, base) if "order" in families and not space.order else iter([base])
+        yield from _orders(base) if "order" in families and not space.order else iter([base])
         return
     if "split" not in families or space.order:
         return
@@ -232,10 +233,10 @@ def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[St
             pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(d, 1, 1)]
         else:
             if below is None or least_operations_of(tuple(pieces), shape) < below:
-                yield from _orders(space, pieces)
+                yield from _orders(pieces)
 
 
-def _orders(space: Space, pieces: Sequence[Piece]) -> Iterator[Structure]:
+def _orders(pieces: Sequence[Piece]) -> Iterator[Structure]:
     """Every order of the pieces; those of one value, whose stride nobody takes, stay where they are."""
     places = [place for place, (_, _, size) in enumerate(pieces) if size > 1]
     for order in itertools.permutations(places):
@@ -243,7 +244,7 @@ def _orders(space: Space, pieces: Sequence[Piece]) -> Iterator[Structure]:
         for place, piece in zip(places, order, strict=True):
             arranged[place] = pieces[piece]
         yield tuple(arranged)
-        space.budget.check()
+        checkpoint()
 
 
 def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:

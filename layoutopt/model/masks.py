@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Model
 from layoutopt.model.phases import Masks, Phases
 from layoutopt.model.swizzle_rules import Field, Rules
@@ -150,12 +149,12 @@ class Swizzle:
         return masks
 
 
-def cheapest(swizzle: Swizzle, known: Masks, budget: Budget, effort: float) -> Masks:
+def cheapest(swizzle: Swizzle, known: Masks, effort: float) -> Masks:
     """Masks of the fewest shifts, then bits, of those that a question allows, of which `known` are some."""
     model = swizzle.model
     swizzle.hint(model, known)
     model.minimise(swizzle.index_cost(model, _SHIFT_WEIGHT, 1))
-    answer = model.solve(budget, 1, effort, presolve=False)
+    answer = model.solve(1, effort, presolve=False)
     return swizzle.masks(answer.values, 64) if answer.values else known
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from layoutopt.ground.budget import checkpoint
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     MAX_DIGITS,
@@ -49,13 +50,10 @@ def unswizzled(space: Space) -> Iterator[Linearisation]:
 def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
     """Candidates with at least one pad, by rising span; without `cuts`, of whole dimensions only."""
     yield from _rising(
-        space,
-        (
-            stream
-            for name, streams in PADDED.items()
-            if name in space.families
-            for stream in streams(space, cuts)
-        ),
+        stream
+        for name, streams in PADDED.items()
+        if name in space.families
+        for stream in streams(space, cuts)
     )
 
 
@@ -89,7 +87,7 @@ def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
         for gap in gaps:
             least = span({gap: units[gap]}), operations
             streams.append((least, partial(_pad_stream, space, structure, gap, units)))
-    yield from _rising(space, streams)
+    yield from _rising(streams)
 
 
 def _units(space: Space, structure: Structure) -> list[int]:
@@ -137,18 +135,15 @@ def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]
     if plain is None:
         return
     yield from _rising(
-        space,
         (
-            (
-                (plain.span + (plain.span - 1) // every, plain.operations + 2),
-                partial(_interval_stream, space, plain, every),
-            )
-            for every in _intervals(space, plain)
-        ),
+            (plain.span + (plain.span - 1) // every, plain.operations + 2),
+            partial(_interval_stream, space, plain, every),
+        )
+        for every in _intervals(space, plain)
     )
 
 
-def _rising(space: Space, streams: Iterable[Stream]) -> Iterator[Linearisation]:
+def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
     """All candidates of the streams, each by rising span, in the order of `by_cost`.
 
     Of equal candidates those of the first stream come first. A stream is opened when nothing below its
@@ -168,7 +163,7 @@ def _rising(space: Space, streams: Iterable[Stream]) -> Iterator[Linearisation]:
         rest = rest or opens.pop(number)()
         following = next(rest, None)
         if following is None:
-            space.budget.check()
+            checkpoint()
         else:
             heapq.heappush(heap, (*by_cost(following), number, following, rest))
 
@@ -194,7 +189,7 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
     # With every access within the elements between two pads, what matters is how long pads are modulo this.
     kept: dict[int, bool] = {}
     for extra in range(1, max(space.period, space.multiple + 1)):
-        space.budget.check()
+        checkpoint()
         candidate = replace(
             plain,
             span=plain.span + (plain.span - 1) // every * extra,

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from layoutopt.ground.budget import checkpoint
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Model
 from layoutopt.model.linearisations import Linearisation, offset_operations
@@ -202,7 +203,7 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
             if number < 0:
                 break
             if number:
-                space.budget.check()
+                checkpoint()
             pads = (0,) * len(order)
             if (pitches := _strides(space, order, pads)) is not None:
                 heapq.heappush(heap, (span_of(space, pitches), number, pads, 0, order))

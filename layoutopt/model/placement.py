@@ -31,7 +31,7 @@ import numpy as np
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import Chunks, PlacementModel, chunks_of, free_phases
@@ -84,7 +84,6 @@ def free_assignment(
     trace: Trace,
     tile: Tile,
     *,
-    budget: Budget,
     workers: int = 1,
     effort: float = EFFORT,
     max_bytes: int | None = None,
@@ -93,10 +92,11 @@ def free_assignment(
 ) -> FreeAssignment | None:
     """The least weighted excess over all placements of chunks in banks, then the fewest bytes.
 
+    The bound and the table hold whenever the time ends.
+
     Args:
         sets: the phases, from `phase_sets`.
         trace: the accesses, whose vectors stay whole.
-        budget: the time there is; the bound and the table hold whenever it ends.
         workers: solver threads. With one the answer is reproducible unless the time runs out.
         effort: deterministic time for the whole call.
         max_bytes: the table is no larger.
@@ -106,7 +106,7 @@ def free_assignment(
     Returns:
         None where the model does not apply (see the module's text) or would be too large.
     """
-    model = _model(sets, trace, tile, budget, workers)
+    model = _model(sets, trace, tile, workers)
     if model is None:
         return None
     free = model.chunks if tile.element_alignment == tile.element_bytes else _chunks(sets, trace, tile)
@@ -116,7 +116,7 @@ def free_assignment(
     if exact:
         return _within(model, effort, max_bytes, hint, bound)
     phases = free_phases(sets, free, drop_loose=True)
-    relaxed = PlacementModel(free, phases, model.period, tile, budget, workers)
+    relaxed = PlacementModel(free, phases, model.period, tile, workers)
     if relaxed.too_large:
         return None
     # Narrow elements that may share words leave floors below what the caller knows: 0, at the least.
@@ -126,13 +126,13 @@ def free_assignment(
 
 
 def in_own_bytes(
-    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, budget: Budget, hint: IntArray, bound: int
+    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, hint: IntArray, bound: int
 ) -> FreeAssignment | None:
     """A layout of the least excess in the tile's own bytes, or in few more: found in a fraction of a second.
 
     Arguments are those of `free_assignment`; `hint` has that excess, in any bytes.
     """
-    model = _model(sets, trace, tile, budget, workers=1)
+    model = _model(sets, trace, tile)
     return None if model is None else _near_hint(model, hint, max(bound, model.floor))
 
 
@@ -145,7 +145,7 @@ def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | Non
     """
     chunks = _chunks(sets, trace, tile)
     phases = free_phases(sets, chunks, drop_loose=True)
-    return PlacementModel(chunks, phases, _row_bytes(sets), tile, Budget(), 1).model(most=most).to_text()
+    return PlacementModel(chunks, phases, _row_bytes(sets), tile).model(most=most).to_text()
 
 
 def _row_bytes(sets: Sequence[PhaseSet]) -> int:
@@ -158,9 +158,7 @@ def _chunks(
     return chunks_of(trace, tile, min(s.rule.bank_bytes for s in sets), element_alignment)
 
 
-def _model(
-    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, budget: Budget, workers: int
-) -> PlacementModel | None:
+def _model(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1) -> PlacementModel | None:
     """Positions of chunks that keep every element at a multiple of its size."""
     if not sets or tile.element_bytes & (tile.element_bytes - 1) or any(s.rule.row_words > 1 for s in sets):
         return None
@@ -168,7 +166,7 @@ def _model(
     if chunks.size.max() > min(s.rule.banks * s.rule.bank_bytes for s in sets):
         return None
     phases = free_phases(sets, chunks, drop_loose=False)
-    model = PlacementModel(chunks, phases, _row_bytes(sets), tile, budget, workers)
+    model = PlacementModel(chunks, phases, _row_bytes(sets), tile, workers)
     return None if model.too_large else model
 
 
@@ -276,11 +274,11 @@ def _searched(model: PlacementModel, hint: IntArray | None, bound: int, rounds: 
     flat = np.arange(model.tile.elements) * model.tile.element_bytes if hint is None else hint
     position = model.positions_of(flat)
     # Where the time does not last until the loop is compiled, which asks nobody, the start is the answer.
-    if position and model.budget.affords(_seconds_to_compile()):
+    if position and current().affords(_seconds_to_compile()):
         from layoutopt.model.annealing import annealed, board_of
 
         start, enough = np.array([*position.values()]), bound - model.floor
-        found = annealed(board_of(model), start, enough, rounds, model.budget)
+        found = annealed(board_of(model), start, enough, rounds)
         position = dict(zip(position, found.tolist(), strict=True))
     return _stacked(model, _fullest_first(model, position))
 
@@ -360,7 +358,7 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
             load[int(flat[e]) % row] += n if e not in at else 0
         for position in range(row if moving else 0):
             solver.at_most([(at[e][position], n) for e, n in moving], phase.least - load[position])
-    answer = solver.solve(model.budget, 1, _FOLD_EFFORT)
+    answer = solver.solve(1, _FOLD_EFFORT)
     if not _is_solved(answer):
         return None
     table, free = flat.copy(), [holes[holes % row == k].tolist() for k in range(row)]

@@ -21,7 +21,7 @@ import numpy as np
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.model.cp_sat import NO_ANSWER, Answer, Model
 from layoutopt.model.phases import PhaseSet
 from layoutopt.problems.types import Tile
@@ -156,11 +156,11 @@ class PlacementModel:
     """Positions of chunks as CP-SAT variables; a model anew for each question."""
 
     def __init__(
-        self, chunks: Chunks, phases: list[FreePhase], period: int, tile: Tile, budget: Budget, workers: int
+        self, chunks: Chunks, phases: list[FreePhase], period: int, tile: Tile, workers: int = 1
     ) -> None:
-        """`period`: bytes of a row of banks."""
+        """`period`: bytes of a row of banks; `workers`: solver threads."""
         self.chunks, self.period, self.tile = chunks, period, tile
-        self.budget, self.workers = budget, workers
+        self.workers = workers
         # Phases of one unit cost what they cost; they bind no positions.
         self.fixed = sum(p.weight * (p.alone - p.ideal) for p in phases if len(p.units) < 2)
         self.phases = [p for p in phases if len(p.units) > 1]
@@ -199,9 +199,9 @@ class PlacementModel:
             most: weighted excess allowed.
             hint: byte offset of every element.
         """
-        if not self.budget.affords(self._terms * _SECONDS_A_TERM):
+        if not current().affords(self._terms * _SECONDS_A_TERM):
             return NO_ANSWER
-        return self.model(atoms, least, most, hint).solve(self.budget, self.workers, effort)
+        return self.model(atoms, least, most, hint).solve(self.workers, effort)
 
     def model(
         self,

@@ -19,7 +19,6 @@ import numpy as np
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
 from layoutopt.problems.types import Problem
 
 Piece = tuple[int, int, int]  # (dim, divide, size)
@@ -100,7 +99,7 @@ def _eliminated(modulus: int, rows: IntArray, k: int) -> tuple[IntArray | None, 
 
 @dataclass(frozen=True)
 class Space:
-    """What bounds the candidates.
+    """What bounds the candidates. Whatever lists them raises `OutOfTime` once the time is over.
 
     Attributes:
         shape: the tile, in elements.
@@ -111,7 +110,6 @@ class Space:
         stride_multiple: every stride but the innermost is a multiple of this many elements.
         order: dimensions from slowest to fastest, where fixed.
         families: names out of `layoutopt.problems.types.FAMILIES`.
-        budget: the time there is to list candidates: whatever lists them raises `OutOfTime` after it.
         far: whether pads of whole dimensions may be a period or more, as far as bytes allow.
     """
 
@@ -122,7 +120,6 @@ class Space:
     stride_multiple: int
     order: tuple[int, ...] | None
     families: frozenset[str]
-    budget: Budget = field(default_factory=Budget, compare=False)
     far: bool = False
     _units: dict[Piece, int] = field(default_factory=dict)
     _congruences: dict[Structure, Congruences] = field(default_factory=dict)
@@ -192,9 +189,7 @@ def stride_multiple(problem: Problem) -> int:
     return pitch // math.gcd(pitch, problem.tile.element_bytes)
 
 
-def space_of(
-    problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str], budget: Budget | None = None
-) -> Space:
+def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str]) -> Space:
     """What bounds the candidates of a problem.
 
     Args:
@@ -216,5 +211,4 @@ def space_of(
         stride_multiple=stride_multiple(problem),
         order=problem.layout.order,
         families=frozenset(families),
-        budget=budget or Budget(),
     )

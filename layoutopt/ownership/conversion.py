@@ -16,7 +16,7 @@ from layoutopt.errors import ProblemFileError, VerificationError
 from layoutopt.files.checks import MAX_ELEMENTS, check_element
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current, deadline
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
 from layoutopt.ownership.instructions import Instruction, instructions
@@ -174,8 +174,8 @@ def convert(
         raise ProblemFileError("minimise", f"expected {expected}, got {described(minimise)}")
     if max_bytes is not None and (not isinstance(max_bytes, int) or max_bytes < 1):
         raise ProblemFileError("max_bytes", f"expected a number of bytes, got {described(max_bytes)}")
-    budget = Budget.of_limit(time_limit)
-    return _convert(tile, layouts, ("source", "destination"), threads, gpu, max_bytes, minimise, budget)
+    with deadline(time_limit):
+        return _convert(tile, layouts, ("source", "destination"), threads, gpu, max_bytes, minimise)
 
 
 def convert_data(
@@ -199,7 +199,7 @@ def convert_data(
         for given, place in zip((asked.convert.from_, asked.convert.to), places, strict=True)
     ]
     limit = asked.convert.max_bytes
-    return asked, _convert(asked.tile, layouts, places, asked.threads, gpu, limit, minimise, Budget())
+    return asked, _convert(asked.tile, layouts, places, asked.threads, gpu, limit, minimise)
 
 
 def _convert(
@@ -210,7 +210,6 @@ def _convert(
     gpu: Device,
     max_bytes: int | None,
     minimise: Minimise,
-    budget: Budget,
 ) -> Conversion:
     _check_tile(tile)
     element_bits = tile.element_bytes.bit_length() - 1
@@ -232,7 +231,7 @@ def _convert(
     found: list[Plan] = []
     for plan in plans(_stored(held), wanted, element_bits, shared, Room(most, minimise == "instructions")):
         found.append(plan)
-        if budget.spent:
+        if current().spent:
             break
     if not found:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"

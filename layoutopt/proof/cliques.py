@@ -33,7 +33,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.model.cp_sat import Model
 from layoutopt.problems.text import listed
 from layoutopt.problems.types import Problem
@@ -229,19 +229,19 @@ class Packing:
     excess: int
 
 
-def find_packing(on: Board, budget: Budget) -> Packing | None:
+def find_packing(on: Board) -> Packing | None:
     """Cliques of three phases, shared out so that they force the most excess; None where there are none."""
     cliques: list[Share] = []
     for view in on.views():
-        cliques += itertools.islice(_threes(on, view, budget), _MOST_CLIQUES)
+        cliques += itertools.islice(_threes(on, view), _MOST_CLIQUES)
     if not cliques:
         return None
-    weights = _shared_out([c.phases for c in cliques], [p.weight for p in on.phases], budget)
+    weights = _shared_out([c.phases for c in cliques], [p.weight for p in on.phases])
     shares = [Share(c.view, c.words, c.phases, w) for c, w in zip(cliques, weights, strict=True) if w]
     return Packing(tuple(shares), sum(weights)) if shares else None
 
 
-def _threes(on: Board, view: View, budget: Budget) -> Iterator[Share]:
+def _threes(on: Board, view: View) -> Iterator[Share]:
     """Three phases at a time that cannot all be free of conflicts, each three once."""
     banks = on.banks // view[0]
     held = {i: set(on.within(p.words, view)) for i, p in enumerate(on.phases) if p.firm}
@@ -252,7 +252,7 @@ def _threes(on: Board, view: View, budget: Budget) -> Iterator[Share]:
     common = touched @ touched.T
     seen: set[tuple[int, ...]] = set()
     for a in range(len(numbers)):
-        if budget.spent:
+        if current().spent:
             return
         # What a third phase has of V and of W may make up for the banks that V and W leave.
         others = common + common[a]
@@ -279,7 +279,7 @@ def _touched(held: Sequence[set[int]]) -> npt.NDArray[np.float32]:
     return touched
 
 
-def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int], budget: Budget) -> list[int]:
+def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> list[int]:
     """A share for each clique, the sum as large as possible."""
     left, shares = list(weights), []
     for phases in cliques:  # greedily, to start from
@@ -296,7 +296,7 @@ def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int], budg
     for i, terms in takers.items():
         model.at_most(terms, weights[i])
     model.minimise([(variable, -1) for variable in share])
-    found = model.solve(budget, effort=_EFFORT)
+    found = model.solve(effort=_EFFORT)
     return list(found.values) if found.values and sum(found.values) > sum(shares) else shares
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.problems.text import listed
 from layoutopt.problems.types import Problem
 from layoutopt.proof.board import Board, Subject, View
@@ -42,23 +42,23 @@ class Parity:
     excess: int
 
 
-def find_parity(on: Board, budget: Budget, most_phases: int = MAX_PHASES) -> Parity | None:
+def find_parity(on: Board, most_phases: int = MAX_PHASES) -> Parity | None:
     """The parity of most excess over all views; None if none is found within the time."""
     best: Parity | None = None
     for view in on.views():
         banks = on.banks // view[0]
         held = {i: on.within(phase.words, view) for i, phase in enumerate(on.phases) if phase.firm}
         full = {i: words for i, words in held.items() if len(words) == banks > 1}
-        first = combination(full, budget) if 0 < len(full) <= most_phases else None
+        first = combination(full) if 0 < len(full) <= most_phases else None
         if first is not None:
-            found = _strengthened(on, view, full, first, budget)
+            found = _strengthened(on, view, full, first)
             if best is None or found.excess > best.excess:
                 best = found
     return best
 
 
 def _strengthened(
-    on: Board, view: View, full: dict[int, list[int]], first: tuple[int, dict[int, int]], budget: Budget
+    on: Board, view: View, full: dict[int, list[int]], first: tuple[int, dict[int, int]]
 ) -> Parity:
     """More combinations until no phase is in all of them: then two phases must have a conflict."""
     combinations = [first]
@@ -66,7 +66,7 @@ def _strengthened(
     one = min(on.phases[i].weight for i in common)
     while common:
         left_out = min(common)
-        another = combination({i: held for i, held in full.items() if i != left_out}, budget)
+        another = combination({i: held for i, held in full.items() if i != left_out})
         if another is None:
             return Parity(view, (first,), one)
         combinations.append(another)
@@ -75,7 +75,7 @@ def _strengthened(
     return Parity(view, tuple(combinations), weights[0] + weights[1])
 
 
-def combination(full: dict[int, list[int]], budget: Budget) -> tuple[int, dict[int, int]] | None:
+def combination(full: dict[int, list[int]]) -> tuple[int, dict[int, int]] | None:
     """A modulus and weights that contradict one word of every phase in each bank; None if none were found.
 
     Gaussian elimination of `sum over the words of a phase of x_w = 1` over the 2-adic integers, to
@@ -92,7 +92,7 @@ def combination(full: dict[int, list[int]], budget: Budget) -> tuple[int, dict[i
     # Right side, then how the row is made of the phases.
     right = np.concatenate([np.ones((count, 1), np.uint64), np.eye(count, dtype=np.uint64)], axis=1)
     todo = list(range(count))
-    while todo and not budget.spent:
+    while todo and not current().spent:
         twos = _lowest_bit(left[todo])
         flat = int(np.where(twos == 0, np.uint64(2**64 - 1), twos).argmin())
         n, c = todo[flat // len(words)], flat % len(words)

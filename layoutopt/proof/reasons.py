@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 from layoutopt.accesses.trace import Trace
 from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.hardware.devices import Device
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, FreeAssignment, free_assignment, question
@@ -62,7 +62,6 @@ class Search:
         bound: what is known already, in units of `Trace.weight_unit`.
     """
 
-    budget: Budget
     workers: int = 1
     briefly: bool = False
     max_bytes: int | None = None
@@ -148,7 +147,7 @@ CLIQUE: Final[Reason[Clique]] = Reason(
 def _find_packing(subject: Subject, search: Search) -> Packing | None:
     """Where no clique is found, there are none to share the phases out to."""
     on = subject.board
-    return None if on is None or find_clique(on) is None else find_packing(on, search.budget)
+    return None if on is None or find_clique(on) is None else find_packing(on)
 
 
 PACKING: Final[Reason[Packing]] = Reason(
@@ -162,10 +161,10 @@ PACKING: Final[Reason[Packing]] = Reason(
 
 
 def _find_parity(subject: Subject, search: Search) -> Parity | None:
-    if subject.board is None or search.budget.spent:
+    if subject.board is None or current().spent:
         return None
     most = _BRIEF_PARITY_PHASES if search.briefly else parity.MAX_PHASES
-    return find_parity(subject.board, search.budget, most)
+    return find_parity(subject.board, most)
 
 
 PARITY: Final[Reason[Parity]] = Reason(
@@ -183,7 +182,6 @@ def _ask_solver(subject: Subject, search: Search) -> FreeAssignment | None:
         phase_sets(subject.lanes, subject.tile, subject.device),
         subject.lanes,
         subject.tile,
-        budget=search.budget,
         workers=search.workers,
         effort=_BRIEF_EFFORT if search.briefly else EFFORT,
         max_bytes=search.max_bytes,
@@ -266,11 +264,11 @@ def every_layout(
         VerificationError: a reason was found that does not hold; nothing is returned.
     """
     large = sum(access.element.size for access in trace.accesses) > _QUICK
-    if large and search.budget.spent:
+    if large and current().spent:
         return EveryLayout(0, "", None)
     subject = subject_of(tile, device, trace)
     bound, evidence, free = 0, "", None
-    for reason in search.budget.while_left(REASONS) if large else REASONS:
+    for reason in current().while_left(REASONS) if large else REASONS:
         if enough is not None and bound >= enough:
             break
         progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")

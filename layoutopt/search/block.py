@@ -17,7 +17,7 @@ import msgspec
 
 from layoutopt.errors import VerificationError
 from layoutopt.files.checks import fields_of
-from layoutopt.ground.budget import DEFAULT_SECONDS, Budget
+from layoutopt.ground.budget import DEFAULT_SECONDS, current, deadline, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import MEASURE
 from layoutopt.model.swizzle_rules import left_out
@@ -61,7 +61,6 @@ class Options(TypedDict, total=False):
     workers: int
     conflict_free: bool
     target: Device | str | None
-    budget: Budget | None
     progress: Progress
     method: Method
 
@@ -77,7 +76,6 @@ def solve(
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | str | None = None,
-    budget: Budget | None = None,
     progress: Progress = lambda _: None,
     method: Method = "auto",
 ) -> Result | Arrangement:
@@ -90,7 +88,6 @@ def solve(
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
         target: the device or its name, where it is not the one the problem names.
-        budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
         method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
             "auto": the same answer, by counting and a tree of masks as far as they go.
@@ -100,24 +97,27 @@ def solve(
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     gpu = target_of(problem, target)
-    ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
-    if isinstance(problem, Problem):
-        return solve_tile(problem, gpu, ask)
-    tiles = _Tiles(problem, gpu)
-    return tiles.of_fewest_bytes(ask) if problem.layout.objective.bytes_first else tiles.within_room(ask)
+    ask = Ask(conflict_free, workers, progress, method)
+    with deadline(time_limit):
+        if isinstance(problem, Problem):
+            return solve_tile(problem, gpu, ask)
+        tiles = _Tiles(problem, gpu, ask)
+        return tiles.of_fewest_bytes() if problem.layout.objective.bytes_first else tiles.within_room()
 
 
 class _Tiles:
     """The tiles of a block, what each may have, and what is made of one layout for each."""
 
-    def __init__(self, block: Block, gpu: Device) -> None:
-        self.block, self.gpu, self.units = block, gpu, units_of(block, gpu)
+    def __init__(self, block: Block, gpu: Device, ask: Ask) -> None:
+        self.block, self.gpu, self.ask = block, gpu, ask
+        with unhurried():
+            self.units = units_of(block, gpu)
         self.plan = plan_of(block, self.units)
         self.elements = least(self.plan, [unit.elements_bytes for unit in self.units])
         # What the layouts may take: what the file says, else what a block of the GPU has.
         self.limit = within_room(block, gpu).layout.max_bytes
 
-    def within_room(self, ask: Ask) -> Arrangement:
+    def within_room(self) -> Arrangement:
         asked, limit = self.block.layout.max_bytes, self.limit
         if limit is not None and self.elements > limit:
             most = f"layout.max_bytes is {limit}" if asked else f"a block of {self.block.target} has {limit}"
@@ -125,27 +125,30 @@ class _Tiles:
             return self._without(Status.INFEASIBLE, reason, limit)
         if asked is None:
             # What fits without being told to has the stronger proof.
-            free = self._best(ask if limit is None else _part(ask, _UNBOUNDED_SHARE), None)
+            with spending(current() if limit is None else current().part(_UNBOUNDED_SHARE)):
+                free = self._best(None)
             if limit is None or free.bytes is None or free.bytes <= limit:
                 return msgspec.structs.replace(free, max_bytes=limit)
-            self.units = units_of(self.block, self.gpu)
-        return self._best(ask, limit)
+            with unhurried():
+                self.units = units_of(self.block, self.gpu)
+        return self._best(limit)
 
-    def of_fewest_bytes(self, ask: Ask) -> Arrangement:
+    def of_fewest_bytes(self) -> Arrangement:
         """Of the layouts in the fewest bytes that all tiles fit into, those of least excess.
 
         That is the bytes of the elements, where these are enough; else each tile's fewest.
         """
         block, limit = self.block, self.limit
         if limit is not None and self.elements > limit:
-            return self._in_bytes(block.layout.max_bytes, ask)
-        found = self._in_bytes(self.elements, _part(ask, _ELEMENTS_SHARE))
+            return self._in_bytes(block.layout.max_bytes)
+        with spending(current().part(_ELEMENTS_SHARE)):
+            found = self._in_bytes(self.elements)
         if found.tiles or self.elements == limit:
             return msgspec.structs.replace(found, max_bytes=limit)
         share = 1 / (2 * len(self.units))
-        smallest = [_solved(block, ask, unit, share, unit.asked) for unit in self.units]
+        smallest = [_solved(block, self.ask, unit, share, unit.asked) for unit in self.units]
         if any(result.layout is None for result in smallest):
-            return self._in_bytes(block.layout.max_bytes, ask)
+            return self._in_bytes(block.layout.max_bytes)
         sizes = [
             unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
             for unit, result in zip(self.units, smallest, strict=True)
@@ -153,27 +156,27 @@ class _Tiles:
         ]
         total, _ = pack(self.plan, sizes, [result.alignment_bytes or 1 for result in smallest])
         most = total if limit is None else min(total, limit)
-        found = msgspec.structs.replace(self._in_bytes(most, ask), max_bytes=limit)
+        found = msgspec.structs.replace(self._in_bytes(most), max_bytes=limit)
         proved = least(self.plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
         if proved or found.status is not Status.OPTIMAL:
             return found
         return msgspec.structs.replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
 
-    def _in_bytes(self, most: int | None, ask: Ask) -> Arrangement:
+    def _in_bytes(self, most: int | None) -> Arrangement:
         """Least excess first, within so many bytes."""
         layout = msgspec.structs.replace(self.block.layout, minimise="excess", max_bytes=most)
-        return _Tiles(msgspec.structs.replace(self.block, layout=layout), self.gpu).within_room(ask)
+        return _Tiles(msgspec.structs.replace(self.block, layout=layout), self.gpu, self.ask).within_room()
 
     def _without(self, status: Status, reason: str, limit: int | None) -> Arrangement:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(self.elements, EVERY_LAYOUT))
         return Arrangement(self.block.name, self.gpu.name, status, proof, reason, max_bytes=limit)
 
-    def _best(self, ask: Ask, limit: int | None) -> Arrangement:
+    def _best(self, limit: int | None) -> Arrangement:
         """The best combination that is found within so many bytes."""
         units = self.units
-        choice = explore(units, self.plan, limit, partial(_solved, self.block, ask), ask.budget)
+        choice = explore(units, self.plan, limit, partial(_solved, self.block, self.ask))
         if choice.points is None or choice.found is None:
-            return self._nothing(choice.bound is None, ask.budget.spent, limit)
+            return self._nothing(choice.bound is None, current().spent, limit)
         pairs = list(zip(units, choice.points, strict=True))
         total, bases = pack(
             self.plan,
@@ -184,8 +187,9 @@ class _Tiles:
         tight = not self.plan.times and total == sum(unit.bytes_at(p.sizes, 1) for unit, p in pairs)
         bound, size, complete = self._proved(choice, total, tight, limit)
         placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(pairs))
-        for unit, part in zip(units, placed, strict=True):
-            _verify(unit, part)
+        with unhurried():
+            for unit, part in zip(units, placed, strict=True):
+                _verify(unit, part)
         return Arrangement(
             problem=self.block.name,
             target=self.gpu.name,
@@ -244,18 +248,16 @@ class _Tiles:
 def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Result:
     """The answer to a problem of a unit of the block, in a share of the time left."""
 
+    told = ask.progress
+
     def tell(text: str) -> None:
-        ask.progress(f"{unit.tiles[0].name}: {text}")
+        told(f"{unit.tiles[0].name}: {text}")
 
-    mine = replace(ask, budget=ask.budget.part(share), progress=tell)
-    with fields_of(block, *unit.tiles):
+    ask = replace(ask, progress=tell)
+    with spending(current().part(share)), fields_of(block, *unit.tiles):
         if unit.is_settled:
-            return solve_cases([unit.case.constrained(problem.layout)], mine)
-        return solve_tile(problem, unit.case.device, mine)
-
-
-def _part(ask: Ask, share: float) -> Ask:
-    return replace(ask, budget=ask.budget.part(share))
+            return solve_cases([unit.case.constrained(problem.layout)], ask)
+        return solve_tile(problem, unit.case.device, ask)
 
 
 def _excess(points: Sequence[Point]) -> Fraction:

@@ -36,7 +36,6 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.checks import fields_of
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Digit, Layout
@@ -258,7 +257,7 @@ def _reason(subject: Subject, wanted: int, scope: str) -> tuple[str, dict[Reason
         return COUNTING.evidence, {}
     findings: dict[Reason[Any], Any] = {}
     for reason in BY_HAND:
-        found = reason.find(subject, Search(Budget()))
+        found = reason.find(subject, Search())
         if found is None:
             continue
         findings[reason] = found

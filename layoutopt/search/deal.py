@@ -24,7 +24,7 @@ from layoutopt.accesses.assignments import ROUND, Assignment, Work
 from layoutopt.accesses.trace import LaneTrace
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 from layoutopt.model.cp_sat import Model
@@ -78,7 +78,7 @@ def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignme
     if not tables or choices.wavefronts(best) <= least:
         return best
     by_table = (a for start in dict.fromkeys((base, known)) for a in _by_tables(choices, start))
-    for assignment in given.budget.while_left(by_table):
+    for assignment in current().while_left(by_table):
         best = min(best, assignment, key=choices.wavefronts)
         if choices.wavefronts(best) <= least:
             break
@@ -122,7 +122,7 @@ def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool)
         cycle: entries of the table.
         anyhow: whether more conflicts than must be are better than nothing.
     """
-    rule, budget = given.device.rule(given.lanes.operation), given.budget
+    rule = given.device.rule(given.lanes.operation)
     threads, phases, left = work.threads, _phase_of_lanes(rule), _TABLE_EFFORT
     slot = np.arange(cycle)
     lane, place = (work.first + slot % threads) % len(phases), slot % threads
@@ -135,10 +135,10 @@ def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool)
         phase = phases[lane[begin:end]]
         key = kinds.tobytes(), phase.tobytes()
         if key not in known:  # else it is dealt already where others are alike
-            known[key] = dealt = _dealt(kinds, times, phase, budget, min(_EFFORT, left))
+            known[key] = dealt = _dealt(kinds, times, phase, min(_EFFORT, left))
             left -= _EFFORT if dealt is None else dealt.effort
         dealt = known[key]
-        if dealt is None or budget.spent or (dealt.over and not anyhow):
+        if dealt is None or current().spent or (dealt.over and not anyhow):
             return None
         place[begin:end] = place[begin:end][dealt.order]
     if cycle > threads:
@@ -162,7 +162,7 @@ class _Dealt:
     effort: float
 
 
-def _dealt(rows: IntArray, times: IntArray, phase: IntArray, budget: Budget, effort: float) -> _Dealt | None:
+def _dealt(rows: IntArray, times: IntArray, phase: IntArray, effort: float) -> _Dealt | None:
     """One order of the lanes of a warp for several instructions, by CP-SAT; None where none is found.
 
     Args:
@@ -191,7 +191,7 @@ def _dealt(rows: IntArray, times: IntArray, phase: IntArray, budget: Budget, eff
                 model.linear([*held, (cost, -1)], (-len(phase), 0))
     model.linear(terms, (floor, floor * len(phase)))
     model.minimise(terms)
-    answer = model.solve(budget, effort=effort)
+    answer = model.solve(effort=effort)
     if not answer.values:
         return None
     chosen = np.array([[answer.values[literal] for literal in literals].index(1) for literals in deal])

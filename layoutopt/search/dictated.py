@@ -20,7 +20,7 @@ from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.files.checks import check_dictated
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, current, spending
 from layoutopt.hardware.dictated import Mode, engine, modes
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import MAX_BITS, Layout
@@ -101,7 +101,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
     """
     problem, objective = case.lowered, case.lowered.layout.objective
     direct, limit = _is_direct(problem), problem.layout.max_bytes
-    ranked, refused, complete = _ranked(case, ask.budget)
+    ranked, refused, complete = _ranked(case)
     fitting = [r for r in ranked if limit is None or r.bytes <= limit]
     reason = _reason(case, ranked, fitting, refused)
     scope = f"the layouts of {_said(problem)}" + ("" if direct else side_by_side(problem))
@@ -114,7 +114,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
         scope += f" within {found.bytes} bytes"
     if complete and found is None and not direct:
         reason = f"{reason} ({scope})"
-    elif complete and found is None and may_be_others(problem, case.lanes, ask.budget):
+    elif complete and found is None and may_be_others(problem, case.lanes):
         complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
     elif not complete:
         reason = "; ".join([STOPPED, *([reason] if ranked else [])])
@@ -204,31 +204,29 @@ class _Ranked:
         return self.bytes, c.instructions, not self.published, c.box_rows, self.flips
 
 
-def _ranked(case: Case, budget: Budget) -> tuple[list[_Ranked], list[str], bool]:
+def _ranked(case: Case) -> tuple[list[_Ranked], list[str], bool]:
     """The candidates that serve the accesses, the best first; why the others do not; whether these are all.
 
     Short boxes take no fewer bytes, and more instructions: they are counted where the best has conflicts. All
     is counted as long as there is time, of what the hardware reaches by itself at least until one serves.
     """
-    problem = case.lowered
+    problem, budget = case.lowered, current()
     direct = _is_direct(problem)
-    listed = budget.while_left(_direct(case, budget)) if direct else _listed(problem, short=False)
-    ranked, refused = _counted(case, listed, budget)
+    listed = budget.while_left(_direct(case)) if direct else _listed(problem, short=False)
+    ranked, refused = _counted(case, listed)
     if budget.spent:
         return ranked, refused, False
     most = problem.layout.max_bytes
     best = [r.weighted for r in ranked if most is None or r.bytes <= most][:1]
     if best == [0] or "tma" not in _engines(problem):
         return ranked, refused, True
-    more = _counted(case, budget.while_left(_listed(problem, short=True)), budget)
+    more = _counted(case, budget.while_left(_listed(problem, short=True)))
     if budget.spent:
         return _sorted(case, [*ranked, *more[0]]), refused, False
     return *more, True
 
 
-def _counted(
-    case: Case, listed: Iterable[Candidate | str], budget: Budget
-) -> tuple[list[_Ranked], list[str]]:
+def _counted(case: Case, listed: Iterable[Candidate | str]) -> tuple[list[_Ranked], list[str]]:
     """Those of the listed that serve the accesses, the best first; and why the others do not.
 
     Where the time is over, one that serves is enough.
@@ -237,7 +235,7 @@ def _counted(
     refused, unfit = [], []
     limit, published = case.lowered.layout.alignment_bytes, _published(case)
     for candidate in listed:
-        if ranked and budget.spent:
+        if ranked and current().spent:
             break
         if isinstance(candidate, str):
             unfit.append(candidate)
@@ -254,7 +252,8 @@ def _counted(
             refused.append(f"{candidate.name}: {needs}, alignment_bytes is {limit}")
             continue
         try:
-            counts = case.count(table, budget if ranked else budget.at_least(_NEEDED_S))
+            with spending(current() if ranked else current().at_least(_NEEDED_S)):
+                counts = case.count(table)
         except OutOfTime:
             if ranked:
                 break
@@ -272,12 +271,12 @@ def _sorted(case: Case, ranked: list[_Ranked]) -> list[_Ranked]:
     return sorted(ranked, key=lambda r: (*objective.key(r.weighted, r.bytes, r.flips)[:2], *r.rest))
 
 
-def _direct(case: Case, budget: Budget) -> Iterator[Candidate | str]:
+def _direct(case: Case) -> Iterator[Candidate | str]:
     """Candidates for AMD's direct loads; must_be speaks of another vendor's hardware."""
     check_dictated(case.lowered)
     if names(case.lowered):
         raise ProblemFileError("layout.must_be", "direct loads past the registers know no such layout")
-    for name, layout in direct_layouts(case.lowered, case.lanes, budget):
+    for name, layout in direct_layouts(case.lowered, case.lanes):
         yield Candidate(name, layout, 1, 0)
 
 
@@ -300,13 +299,13 @@ def candidates(problem: Problem) -> Iterator[Candidate]:
     yield from (listed for listed in _listed(problem) if isinstance(listed, Candidate))
 
 
-def ranked_candidates(case: Case, budget: Budget) -> list[Candidate]:
+def ranked_candidates(case: Case) -> list[Candidate]:
     """Those of them that serve the accesses, in the order of `propose`; none of direct loads, which are many.
 
     Raises:
         ProblemFileError: as for `candidates`.
     """
-    return [] if _is_direct(case.lowered) else [r.candidate for r in _ranked(case, budget)[0]]
+    return [] if _is_direct(case.lowered) else [r.candidate for r in _ranked(case)[0]]
 
 
 def reach(problem: Problem, table: IntArray) -> Reach:

@@ -17,7 +17,7 @@ import numpy as np
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, checkpoint
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.types import Problem, Tile
 from layoutopt.search.tables import MAX_LOOKUP
@@ -35,12 +35,11 @@ _PAD_VECTORS = (1, 2, 4, 8)
 _MOST_TURNS: Final = 6  # ways of taking the rows in turn
 
 
-def direct_layouts(problem: Problem, lanes: Trace, budget: Budget) -> Iterator[tuple[str, Layout]]:
+def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout]]:
     """Candidates with their names, the plainest first.
 
     Args:
         problem: over whole bytes.
-        budget: the time there is to find pieces.
 
     Raises:
         OutOfTime: it was over before the end.
@@ -53,7 +52,7 @@ def direct_layouts(problem: Problem, lanes: Trace, budget: Budget) -> Iterator[t
     runs = sorted({times * wave * width // size for width in widths for times in (1, 2, 4, 8)} - {0})
     seen: set[tuple[Digit, ...]] = set()
     for name, layout in itertools.chain(
-        _linear(tile.shape, size, vector), _in_turn(tile, runs), _as_written(tile, lanes, budget)
+        _linear(tile.shape, size, vector), _in_turn(tile, runs), _as_written(tile, lanes)
     ):
         if layout.digits and layout.digits in seen:
             continue
@@ -104,9 +103,9 @@ def _in_turn(tile: Tile, runs: list[int]) -> Iterator[tuple[str, Layout]]:
             yield f"rows in turn by {turns}", Layout(shape, tile.element_bytes, (*lines, *inner))
 
 
-def _as_written(tile: Tile, lanes: Trace, budget: Budget) -> Iterator[tuple[str, Layout]]:
+def _as_written(tile: Tile, lanes: Trace) -> Iterator[tuple[str, Layout]]:
     """The pieces that the accesses keep together: by their first element, and as they are written."""
-    found = pieces(tile, lanes, budget)
+    found = pieces(tile, lanes)
     size = tile.element_bytes
     for places in found.one_after_another(size, lanes) if found is not None else ():
         if (places % size).any():
@@ -146,7 +145,7 @@ class Pieces(NamedTuple):
             yield base[self.head] + self.place
 
 
-def pieces(tile: Tile, lanes: Trace, budget: Budget) -> Pieces | None:
+def pieces(tile: Tile, lanes: Trace) -> Pieces | None:
     """The pieces that the accesses keep together.
 
     None where no layout can: two elements would need two distances, or one place.
@@ -154,8 +153,8 @@ def pieces(tile: Tile, lanes: Trace, budget: Budget) -> Pieces | None:
     Raises:
         OutOfTime: the time was over before all was joined.
     """
-    one, other, distance, written = _fixed_distances(tile, lanes, budget)
-    head, place = _joined(tile.elements, one, other, distance, budget)
+    one, other, distance, written = _fixed_distances(tile, lanes)
+    head, place = _joined(tile.elements, one, other, distance)
     if (place[one] + distance != place[other]).any():
         return None
     lowest = np.zeros(tile.elements, np.int64)
@@ -166,13 +165,11 @@ def pieces(tile: Tile, lanes: Trace, budget: Budget) -> Pieces | None:
     return None if overlap.any() else Pieces(head, place, written)
 
 
-def _fixed_distances(
-    tile: Tile, lanes: Trace, budget: Budget
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+def _fixed_distances(tile: Tile, lanes: Trace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Pairs of elements that an access fixes: one, other, bytes from one to other; and `Pieces.written`."""
     pairs, written = [np.zeros((3, 0), np.int64)], [np.zeros(0, np.int64)]
     for access in lanes.accesses:
-        budget.check()
+        checkpoint()
         starts = access.starts
         for k in range(1, access.width_elements):
             pairs.append(np.array([starts, starts + k, np.full_like(starts, k * tile.element_bytes)]))
@@ -186,9 +183,7 @@ def _fixed_distances(
     return one, other, distance, np.concatenate(written)
 
 
-def _joined(
-    elements: int, one: IntArray, other: IntArray, distance: IntArray, budget: Budget
-) -> tuple[IntArray, IntArray]:
+def _joined(elements: int, one: IntArray, other: IntArray, distance: IntArray) -> tuple[IntArray, IntArray]:
     """Of every element the first of its piece (its head), and the bytes from there to it.
 
     Each step hangs heads below earlier heads, as union-find does: every head that a pair joins to an earlier
@@ -196,7 +191,7 @@ def _joined(
     """
     head, place = np.arange(elements), np.zeros(elements, np.int64)
     while (apart := head[one] != head[other]).any():
-        budget.check()
+        checkpoint()
         head_of_one, head_of_other = head[one[apart]], head[other[apart]]
         gap = place[one[apart]] + distance[apart] - place[other[apart]]  # between the two heads
         gap = np.where(head_of_one < head_of_other, gap, -gap)
@@ -207,13 +202,13 @@ def _joined(
     return head, place
 
 
-def may_be_others(problem: Problem, lanes: Trace, budget: Budget) -> bool:
+def may_be_others(problem: Problem, lanes: Trace) -> bool:
     """Whether there may be a layout that is not listed: the tile fits and nothing contradicts itself."""
     limit = problem.layout.max_bytes
     if limit is not None and limit < problem.tile.bytes:
         return False
     try:
-        return pieces(problem.tile, lanes, budget) is not None
+        return pieces(problem.tile, lanes) is not None
     except OutOfTime:
         return True
 

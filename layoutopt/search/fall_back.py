@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.linearisations import Linearisation, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import PhaseSet
@@ -56,7 +56,7 @@ _Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 def likely(scene: Scene) -> Iterator[Linearisation]:
     """Orders of the tile's own bytes in which no phase seems to cost more than it must; row-major first."""
-    space = replace(scene.space, families=scene.space.families - {"pad"}, budget=scene.budget)
+    space = replace(scene.space, families=scene.space.families - {"pad"})
     orders = by_span(space, scene.tile.elements)
     while some := list(itertools.islice(orders, _TOGETHER)):
         pitches = np.array([pitches_of(candidate, len(scene.tile.shape)) for candidate in some])
@@ -64,7 +64,7 @@ def likely(scene: Scene) -> Iterator[Linearisation]:
         for phase_set in scene.sets:
             start = 0
             while start < len(phase_set.elements) and len(left):
-                scene.budget.check()
+                checkpoint()
                 rows = slice(start, start + max(1, _PHASES_TOGETHER // len(left)))
                 elements, start = phase_set.elements[rows], rows.stop
                 costs, ideal = counted_together(scene.tile, phase_set, elements, pitches[left])
@@ -105,28 +105,27 @@ def fall_back(scene: Scene) -> None:
     Where counting one takes longer than there is, as of millions of lanes, it is the top of the first climb.
     """
     scene.tally.exhausted = False
-    climb = _Climb(scene, scene.budget.at_least(_LEAST_SECONDS))
-    tops, first = climb.tops(), None
-    with suppress(OutOfTime):
+    tops, first = _Climb(scene).tops(), None
+    with suppress(OutOfTime), spending(current().at_least(_LEAST_SECONDS)):
         first = next(tops, None)
     if first is not None:
         _count(scene, first)
-    if first is None or not scene.budget.spent:
+    if first is None or not current().spent:
         with suppress(OutOfTime):
             if (plain := next(unpadded(scene.space, 0), None)) is not None:
                 _count(scene, plain)
                 _count_intervals(scene)
-    climb.budget = scene.budget.portion(_SHARE if scene.field is None else _SHARE_BESIDE_SWIZZLES)
-    with suppress(OutOfTime):
-        for top in climb.budget.while_left(tops):
+    share = _SHARE if scene.field is None else _SHARE_BESIDE_SWIZZLES
+    with suppress(OutOfTime), spending(current().portion(share)) as part:
+        for top in part.while_left(tops):
             _count(scene, top)
 
 
 def _count_intervals(scene: Scene) -> None:
     """Add them up to one that no layout is better than."""
     families = scene.space.families & {"none", "interval"}
-    part = scene.budget.portion(_SHARE_OF_INTERVALS)
-    every = padded(replace(scene.space, families=families, budget=part))
+    part = current().portion(_SHARE_OF_INTERVALS)
+    every = padded(replace(scene.space, families=families))
     for candidate in part.while_left(itertools.islice(every, _MOST_INTERVALS)):
         if not scene.fits(candidate.span):
             return
@@ -142,8 +141,8 @@ def _count(scene: Scene, candidate: Linearisation) -> None:
 
 
 class _Climb:
-    def __init__(self, scene: Scene, budget: Budget) -> None:
-        self.scene, self.space, self.budget = scene, scene.space, budget
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.space = scene, scene.space
         self.fixed = fixed_order(scene.space)
         self.rng = np.random.default_rng(_SEED)
         self.few = [self._some(s) for s in scene.sets if len(s.elements)]
@@ -170,7 +169,7 @@ class _Climb:
         best: tuple[int, int] | None = None
         top: Pitches | None = None
         for _ in range(_STEPS):
-            self.budget.check()
+            checkpoint()
             beside = dict.fromkeys([place] * (top is None) + list(self._beside(*place)))
             known = [(p, pitches) for p in beside if (pitches := self._pitches(*p)) is not None]
             if not known:
@@ -204,6 +203,6 @@ class _Climb:
         total = np.zeros(len(pitches), np.int64)
         for s in self.few:
             costs, ideal = counted_together(self.scene.tile, s, s.elements, pitches)
-            self.budget.charge(_EFFORT_AN_ENTRY * len(pitches) * s.elements.size)
+            current().charge(_EFFORT_AN_ENTRY * len(pitches) * s.elements.size)
             total += (costs - np.maximum(1, ideal)) @ s.weight
         return total

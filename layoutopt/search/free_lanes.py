@@ -38,7 +38,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
@@ -104,7 +104,7 @@ class _Joint:
         if best is None:
             return self._nothing(relaxed)
         with contextlib.suppress(OutOfTime):
-            for problem, gpu in self.ask.budget.while_left(self._others(best)):
+            for problem, gpu in current().while_left(self._others(best)):
                 if self.conflict_free and best.result.proof.objective.lower_bound > 0:
                     break
                 if best.complete and (problem is not self.natural or self._is_natural(best.result)):
@@ -233,14 +233,19 @@ class _Joint:
         """The layout of a result, if any, with the best assignment of each free access, verified."""
         if result.layout is None:
             return None
+        lanes_time = current().at_least(_NEEDED_S)
+        with unhurried():
+            return self._settled(result, result.layout, floor, lanes_time)
+
+    def _settled(self, result: Result, layout: Layout, floor: Result | None, lanes_time: Budget) -> _Found:
         widths = chosen_widths(self.problem, result)
-        table = case_of(self.natural, self.gpu, widths).table(result.layout)
+        table = case_of(self.natural, self.gpu, widths).table(layout)
         table = np.repeat(table, self.problem.tile.packed)
-        budget = self.ask.budget.at_least(_NEEDED_S)
-        settled = under_table(self.problem, self.free, self.gpu, table, budget)
+        with spending(lanes_time):
+            settled = under_table(self.problem, self.free, self.gpu, table)
         check_lanes(self.problem, settled, self.gpu)
         case = case_of(settled, self.gpu, widths)
-        layout = case.as_bytes(result.layout)
+        layout = case.as_bytes(layout)
         counts = case.count(case.table(layout))
         excess = case.weighted_excess(counts)
         case.check(case.table(layout))
@@ -301,7 +306,7 @@ class _Joint:
         )
 
 
-def under_layout(problem: Problem, gpu: Device, table: IntArray, budget: Budget | None = None) -> Problem:
+def under_layout(problem: Problem, gpu: Device, table: IntArray) -> Problem:
     """The problem with the best lanes that are found under a layout that is given; itself where none is free.
 
     Args:
@@ -316,14 +321,12 @@ def under_layout(problem: Problem, gpu: Device, table: IntArray, budget: Budget 
     free = free_accesses(problem, gpu)
     if table.min() < 0:  # no layout, as whoever asks will find
         return naturally(problem, free)
-    chosen = under_table(problem, free, gpu, table, budget or Budget())
+    chosen = under_table(problem, free, gpu, table)
     check_lanes(problem, chosen, gpu)
     return chosen
 
 
-def under_table(
-    problem: Problem, free: Sequence[FreeAccess], gpu: Device, table: IntArray, budget: Budget
-) -> Problem:
+def under_table(problem: Problem, free: Sequence[FreeAccess], gpu: Device, table: IntArray) -> Problem:
     """The problem with the best lanes that are found for each free access under a layout.
 
     Args:
@@ -337,9 +340,7 @@ def under_table(
         direct = is_direct_load(problem.accesses[one.number].op)
         idle = None if direct else with_idle(one, gpu)
         each = [
-            (*_best(problem, other, Given(other.lanes, table, gpu, budget)), other)
-            for other in (one, idle)
-            if other
+            (*_best(problem, other, Given(other.lanes, table, gpu)), other) for other in (one, idle) if other
         ]
         _, found[one.number], taken = min(each, key=lambda best: best[0])
         chosen.append(taken)
@@ -350,8 +351,8 @@ def under_table(
         if access.values is not None:
             own = steps.get(k)
             loops = list(accesses[k].loops)[::-1] if k not in steps else [own] if own else []
-            lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu, budget)
-            given = Given(lanes.accesses[0], table, gpu, budget)
+            lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu)
+            given = Given(lanes.accesses[0], table, gpu)
             accesses[k] = _reordered(settled, accesses[k], loops, given)
     return msgspec.structs.replace(settled, accesses=tuple(accesses))
 

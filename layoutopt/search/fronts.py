@@ -41,7 +41,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result, Status
@@ -96,7 +96,8 @@ class Unit:
         """The accesses with the lanes and widths that a result chose."""
         if self.is_settled:
             return self.case
-        return case_of(assigned(self.asked, result), self.case.device, chosen_widths(self.asked, result))
+        with unhurried():
+            return case_of(assigned(self.asked, result), self.case.device, chosen_widths(self.asked, result))
 
     def value(self, result: Result) -> Fraction:
         """What comes first: weighted excess, wavefronts where widths are to be chosen, index cost or time."""
@@ -274,16 +275,17 @@ class Front:
             layout = msgspec.structs.replace(layout, max_bytes=before[-1].bytes - 1)
         result = solver(msgspec.structs.replace(self.problem, layout=layout))
         proved = result.proof.objective
-        bound = max(unit.bound(result), known)
+        with unhurried():
+            bound = max(unit.bound(result), known)
+            point = _point(unit, result, bound) if result.layout is not None else None
         if proved.everywhere:
             self.floor = max(self.floor, exact(proved.lower_bound))
-        if result.layout is None:
+        if point is None:
             if not again:
                 self.reason = result.reason
                 self.stuck = result.status is not Status.INFEASIBLE
                 self.rest = (bound, 0) if self.stuck else None
             return
-        point = _point(unit, result, bound)
         if again:
             point = min(replace(self.points[-1], bound=bound), point, key=_rank)
         self.points = [*before, point]
@@ -396,9 +398,9 @@ def explore(
     plan: Plan,
     limit: int | None,
     solver: Callable[[Unit, float, Problem], Result],
-    time: Budget,
 ) -> Choice:
     """Explore fronts until the best combination is known."""
+    time = current()
     elements = [unit.elements_bytes for unit in units]
     for i, unit in enumerate(units):
         unit.front = Front(_within(unit, _room(i, unit, plan, elements, limit)))
@@ -408,7 +410,7 @@ def explore(
             break
         options = list(zip(units, chosen[1], strict=True))
         unknown = [(unit, o) for unit, o in options if o.point is None]
-        cut_short = [(unit, o) for unit, o in options if _may_be_better(o, time)]
+        cut_short = [(unit, o) for unit, o in options if _may_be_better(o)]
         if not unknown and not cut_short:
             break
         # The smallest first: what it leaves of its time is for the others.
@@ -431,8 +433,9 @@ def explore(
     return Choice(points, best and best[0], bound and bound[0])
 
 
-def _may_be_better(option: Option, time: Budget) -> bool:
+def _may_be_better(option: Option) -> bool:
     """Whether a point was cut short by the clock and there is now more time for it than there was."""
+    time = current()
     front, point = option.front, option.point
     if front is None or point is None or point is not front.points[-1] or not time.ran_out:
         return False

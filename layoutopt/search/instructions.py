@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -34,7 +33,7 @@ from layoutopt.accesses.view import steps_of, view_of
 from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError
-from layoutopt.ground.budget import OutOfTime
+from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Result, Status
@@ -115,11 +114,12 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
         least, instructions, _ = choice.rank
         if best is not None and (float(least), problem.tile.bytes, instructions) >= best.rank:
             continue
-        if solved > _MOST_SOLVED or (best is not None and ask.budget.spent):
+        if solved > _MOST_SOLVED or (best is not None and current().spent):
             break
         solved += 1
         try:
-            result = solver(choice.problem, replace(ask, budget=ask.budget.part(share)), gpu)
+            with spending(current().part(share)):
+                result = solver(choice.problem, ask, gpu)
         except OutOfTime:
             continue
         except ProblemFileError:  # a constraint contradicts what an access becomes
@@ -129,11 +129,13 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
         if result.layout is None:
             refused = refused or result
             continue
-        found = _found(choice, result, gpu)
+        with unhurried():
+            found = _found(choice, result, gpu)
         given = found if solved == 1 else given
         best = found if best is None or found.rank < best.rank else best
     if best is not None:
-        return _answer(problem, gpu, best, bound, given)
+        with unhurried():
+            return _answer(problem, gpu, best, bound, given)
     if refused is None:
         raise OutOfTime
     return _nothing(problem, refused)

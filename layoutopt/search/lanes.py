@@ -30,7 +30,7 @@ from layoutopt.engine.referee import CountedAccess
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Access, Problem
 
@@ -51,7 +51,6 @@ class Given:
     lanes: LaneTrace
     table: IntArray
     device: Device
-    budget: Budget
 
     def counts(self, lanes: LaneTrace) -> Counts:
         """Of all instructions of the access with other lanes."""
@@ -139,9 +138,9 @@ class Digits:
         given = self.given
         phases = len(given.lanes.element) * len(given.device.rule(given.lanes.operation).phases)
         best, allowed = (given.excess(self.under(Assignment(()))), Assignment(())), 0
-        while best[0] > allowed * phases and not given.budget.spent:
+        while best[0] > allowed * phases and not current().spent:
             whole = itertools.islice(self._grown(allowed), _MOST_COUNTED)
-            for chosen in given.budget.while_left(whole):
+            for chosen in current().while_left(whole):
                 best = min(best, (given.excess(self.under(chosen)), chosen), key=lambda found: found[0])
                 if best[0] <= allowed * phases:
                     break
@@ -256,7 +255,7 @@ def best_turn(given: Given, loops: dict[str, int], loop: str) -> tuple[int, Turn
     """The order of a loop of least excess, over all instructions of the access, and that excess."""
     every = turns(loops[loop], given.device.lanes)
     best = (given.excess(given.lanes), next(every))
-    for turn in given.budget.while_left(every):
+    for turn in current().while_left(every):
         if best[0] == 0:
             break
         best = min(best, (given.excess(_turned(given, loops, loop, turn)), turn), key=lambda found: found[0])

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from layoutopt.expressions.bits import xor_basis
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.model.phases import Masks, Phases
 from layoutopt.model.swizzle_rules import Field, LastBlock, Rules
 
@@ -92,23 +92,23 @@ class Question:
         return self.span if self.last is None else min(self.last.reach.values())
 
 
-def least_excess(question: Question, steps: int, budget: Budget) -> Searched:
+def least_excess(question: Question, steps: int) -> Searched:
     """The best below the bound.
 
     Args:
         steps: classes counted at most; the same number gives the same answer.
     """
-    tree = _Tree(question, steps, budget)
+    tree = _Tree(question, steps)
     complete = True
     try:
         tree.run()
     except _OutOfSteps:
         complete = False
-    budget.charge(_EFFORT_EACH + _EFFORT_A_STEP * (steps - tree.steps))
+    current().charge(_EFFORT_EACH + _EFFORT_A_STEP * (steps - tree.steps))
     return Searched(tree.best, complete)
 
 
-def within_ceilings(question: Question, ceilings: IntArray, steps: int, budget: Budget) -> Searched:
+def within_ceilings(question: Question, ceilings: IntArray, steps: int) -> Searched:
     """Masks under which every phase keeps to its ceiling, if there are any, of the fewest elements.
 
     Args:
@@ -118,7 +118,7 @@ def within_ceilings(question: Question, ceilings: IntArray, steps: int, budget: 
     phases = question.phases
     most = int((phases.weight * (ceilings - phases.ideal)).sum())
     asked = replace(question, phases=replace(phases, target=ceilings), below=(most + 1, 0))
-    return least_excess(asked, steps, budget)
+    return least_excess(asked, steps)
 
 
 class _OutOfSteps(Exception):
@@ -148,8 +148,8 @@ class _Row:
 
 
 class _Tree:
-    def __init__(self, question: Question, steps: int, budget: Budget) -> None:
-        self.question, self.budget = question, budget
+    def __init__(self, question: Question, steps: int) -> None:
+        self.question = question
         self.steps = steps
         self.best: Swizzled | None = None
         phases = question.phases
@@ -244,7 +244,7 @@ class _Tree:
         """
         count = len(row.masks)
         self.steps -= count * nodes.size
-        if self.steps < 0 or self.budget.spent:
+        if self.steps < 0 or current().spent:
             raise _OutOfSteps
         nodes = nodes[:, None]
         sizes = np.bitwise_count(nodes)

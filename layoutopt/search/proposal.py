@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import described
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import METHODS, Bound, Method, ModelGrowth
@@ -62,7 +61,6 @@ class Ask:
         indexed: the accesses' expressions say which lane touches what, so that index code can be compared.
     """
 
-    budget: Budget = field(default_factory=Budget)
     conflict_free: bool = False
     workers: int = 1
     progress: Progress = lambda _: None

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from layoutopt.ground.budget import OutOfTime
+from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Found, LayoutModel
 from layoutopt.model.linearisations import Linearisation, unpadded
@@ -72,7 +72,7 @@ class ReachFloor:
         """Nothing is solved yet; without `presolved`, CP-SAT decides everything."""
         self.scene, self.tally, self.space = scene, scene.tally, scene.space
         self.presolved = presolved
-        self.budget = scene.budget.part(*_PATIENCE[scene.conflict_free])
+        self.patience = current().part(*_PATIENCE[scene.conflict_free])
         every_pitch = most_elements(scene.space)
         if scene.limit is not None:
             limit = scene.limit // scene.tile.element_bytes
@@ -106,7 +106,7 @@ class ReachFloor:
         """
         tally = self.tally
         proved = self._solved()
-        self.budget = self.scene.budget
+        self.patience = current()
         tally.growth = self._grown
         if not self.presolved:
             tally.deciders.add("cp-sat")
@@ -144,7 +144,7 @@ class ReachFloor:
         elements = self.scene.tile.elements
         self._look_at_following(elements, 0)
         for candidate in likely(self.scene) if self.best is None else ():
-            self.budget.check()
+            self.patience.check()
             if candidate not in self._looked_at:
                 self._look_at(candidate)
             if self.best is not None:
@@ -188,7 +188,7 @@ class ReachFloor:
             return
         phases, given = scene.phases(best.candidate), rules(best.candidate, field, scene.tile)
         asked = within_ceilings(phases, field, given, scene.ceilings(phases))
-        masks = cheapest(asked, best.masks, scene.budget, _INDEX_EFFORT)
+        masks = cheapest(asked, best.masks, _INDEX_EFFORT)
         found = scene.swizzled(best.candidate, phases, masks)
         if found.operations < best.operations:
             yield found
@@ -196,7 +196,7 @@ class ReachFloor:
     def _usual(self, best: Found) -> Iterator[Found]:
         """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
         scene, field = self.scene, self.scene.field
-        if not best.masks or field is None or scene.budget.spent:
+        if not best.masks or field is None or current().spent:
             return
         phases, given = scene.phases(best.candidate), rules(best.candidate, field, scene.tile)
         highest = (best.candidate.span * scene.tile.element_bytes - 1) // field.word_bytes
@@ -247,7 +247,7 @@ class ReachFloor:
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
         phases = scene.phases(candidate)
         costs, ceilings = phases.costs({}), scene.ceilings(phases)
-        self.budget.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
+        self.patience.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
         self.tally.unswizzled.append(Found(candidate, {}, phases.excess_at(costs)))
         if (costs <= ceilings).all() and candidate.span <= most:
             return Verdict(known=Found(candidate, {}))
@@ -257,7 +257,8 @@ class ReachFloor:
         return self._by_tree(replace(candidate, span=reach), phases)
 
     def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:
-        searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases), self.budget)
+        with spending(self.patience):
+            searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases))
         if searched.best is None:
             self.tally.deciders.add("tree" if searched.complete else "cp-sat")
             return Verdict(refuted=searched.complete)
@@ -273,7 +274,8 @@ class ReachFloor:
             return
         batch = 1
         while True:
-            choice = self._proposal()
+            with spending(self.patience):
+                choice = self._proposal()
             if choice is None:
                 if not self._look_past(self._bound):
                     return
@@ -315,24 +317,24 @@ class ReachFloor:
 
     def _proposal(self) -> Found | None:
         """What the model takes to be smallest, then cheapest; None where it knows that nothing is left."""
-        self.budget.check()
+        checkpoint()
         self.rounds += 1
         hint = self.best
         if hint is not None and not described(hint.candidate, self.space):
             hint = None
-        outcome, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, hint=hint)
+        outcome, choice = self.model.solve(effort=_INDEX_EFFORT, hint=hint)
         if outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
             return choice
         # To find the cheapest index takes long, so the fewest bytes come first.
         smallest = self.best
         if smallest is None or smallest.candidate.span > self.scene.tile.elements:
-            outcome, smallest = self.model.solve(self.budget, index=False, hint=choice or hint)
+            outcome, smallest = self.model.solve(index=False, hint=choice or hint)
             if outcome is Outcome.INFEASIBLE:
                 return None
             if outcome is not Outcome.OPTIMAL or smallest is None:
                 raise OutOfTime
             span = smallest.candidate.span
-            _, choice = self.model.solve(self.budget, effort=_INDEX_EFFORT, most=span, hint=smallest)
+            _, choice = self.model.solve(effort=_INDEX_EFFORT, most=span, hint=smallest)
         return min((c for c in (smallest, choice) if c is not None), key=lambda c: c.size_and_cost)
 
     @property
@@ -394,7 +396,7 @@ class ReachFloor:
             self._look_at(following)
 
     def _following(self) -> Linearisation | None:
-        self.budget.check()
+        self.patience.check()
         while self._next is not None and self._next in self._looked_at:
             self._next = next(self._ahead, None)
         return self._next
@@ -419,7 +421,7 @@ class ReachFloor:
         if self.best is not None and self._pending:
             self._grow()  # whose masks are cheaper than those of the tree
         while True:
-            self.budget.check()
+            self.patience.check()
             self._next_listed = self._next_listed or next(self._listed, None)
             span = self._bound + self.scene.block - 1 if most is None else most
             if self._next_listed is None or self._next_listed.span > span:
@@ -453,7 +455,7 @@ class ReachFloor:
 
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
-        part = self.scene.budget.part(*GATHERING)
+        part = current().part(*GATHERING)
         try:
             for candidate in self.scene.candidates():
                 self.tally.unswizzled.append(self.scene.plain(candidate))

@@ -21,7 +21,7 @@ from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
@@ -56,12 +56,12 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
         if proposal.layout is None:
             return best or proposal
         excess = _excess(case, lanes, proposal, taken)
-        counted, holds = _of_all(case, proposal, excess, taken, ask.budget)
+        counted, holds = _of_all(case, proposal, excess, taken)
         best = counted if best is None or best.layout is None else min(best, counted, key=_rank(case))
         if ask.conflict_free and best.weighted_excess:
             best = replace(best, layout=None, reason=_LEFT)
         joined = [_worst(over, mine) for over, mine in zip(excess, taken, strict=True)]
-        if holds or ask.budget.spent or not any(rows.any() for rows in joined):
+        if holds or current().spent or not any(rows.any() for rows in joined):
             return best
         taken = [mine | rows for mine, rows in zip(taken, joined, strict=True)]
     assert best is not None
@@ -86,7 +86,7 @@ def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]
 
 
 def _of_all(
-    case: Case, proposal: Proposal, excess: list[IntArray], taken: list[BoolArray], budget: Budget
+    case: Case, proposal: Proposal, excess: list[IntArray], taken: list[BoolArray]
 ) -> tuple[Proposal, bool]:
     """A sample's proposal for all instructions, and whether its bounds hold for all.
 
@@ -95,7 +95,7 @@ def _of_all(
     """
     total, more, plain = sum(int(over.sum()) for over in excess), 0, 0
     if total != proposal.weighted_excess:
-        more, plain = _counting_excess(case, _only(case.certain, [~rows for rows in taken]), budget)
+        more, plain = _counting_excess(case, _only(case.certain, [~rows for rows in taken]))
     bound = proposal.excess_bound.lower_bound + more
     holds = total == proposal.weighted_excess or (proposal.complete and total <= bound)
     counted = replace(
@@ -110,11 +110,11 @@ def _of_all(
     return counted, holds
 
 
-def _counting_excess(case: Case, lanes: Trace, budget: Budget) -> tuple[int, int]:
+def _counting_excess(case: Case, lanes: Trace) -> tuple[int, int]:
     """Excess that counting leaves in every layout, weighted and not, as far as there is time to count it."""
     held_by, found = blocks(case.certain, case.lowered.tile), [(0, 0)]
     for access in lanes.accesses:
-        for first in budget.while_left(range(0, len(access.element), _PIECE)):
+        for first in current().while_left(range(0, len(access.element), _PIECE)):
             piece = _only(Trace((access,), lanes.weight_unit), [slice(first, first + _PIECE)])
             found.append(counting_excess(phase_sets(piece, case.lowered.tile, case.device, held_by)))
     return sum(weighted for weighted, _ in found), sum(plain for _, plain in found)

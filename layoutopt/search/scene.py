@@ -15,7 +15,7 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.engine.referee import excess_under
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, checkpoint, current, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
@@ -106,7 +106,7 @@ class Scene:
         """Arguments are those of `layoutopt.search.search.search`."""
         self.problem, self.device, self.trace, self.ask = problem, device, trace, ask
         self.instead, self.counted = instead, counted or trace
-        self.tile, self.budget, self.conflict_free = problem.tile, ask.budget, ask.conflict_free
+        self.tile, self.conflict_free = problem.tile, ask.conflict_free
         self.limit = problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}
         self.sets = phase_sets(self.counted, self.tile, device, blocks(trace, self.tile))
@@ -123,7 +123,7 @@ class Scene:
             else device.banks * device.bank_bytes
         )
         size = self.tile.element_bytes
-        self.space = space_of(problem, trace, row_bytes, families, self.budget)
+        self.space = space_of(problem, trace, row_bytes, families)
         self.field: Field | None = None
         self._left_out = ""
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
@@ -161,8 +161,10 @@ class Scene:
             return  # there are as many orders
         far = replace(self.space, far=True)
         # So few are listed whatever the time: the scope must not depend on the clock.
-        listed = by_span(replace(far, budget=Budget()), limit // self.tile.element_bytes + self.block - 1)
-        if sum(1 for _ in itertools.islice(listed, _MOST_FAR + 1)) <= _MOST_FAR:
+        listed = by_span(far, limit // self.tile.element_bytes + self.block - 1)
+        with unhurried():
+            few = sum(1 for _ in itertools.islice(listed, _MOST_FAR + 1)) <= _MOST_FAR
+        if few:
             self.space = far
             self.scope += ", pads of any length"
 
@@ -179,7 +181,7 @@ class Scene:
                 if candidate.span - self.block + 1 > least:
                     break
                 least = min([least, candidate.span, *self.reaches(candidate)[:1]])
-                self.budget.check()
+                checkpoint()
         return self.tile.elements if least == math.inf else int(least)
 
     @property
@@ -216,7 +218,7 @@ class Scene:
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
-            turned, part = rotated(self.space) if cuts == 0 else (), self.budget.part(*GATHERING)
+            turned, part = rotated(self.space) if cuts == 0 else (), current().part(*GATHERING)
             try:
                 for candidate in itertools.chain(candidates, turned):
                     (tight if candidate.span == self.tile.elements else rest).append(candidate)
@@ -246,11 +248,9 @@ class Scene:
         inside = (word_elements.bit_length() - 1) if word_elements > 1 else 0
         yield from matrices(self.space, inside, len(field.targets))
 
-    def within_ceilings(
-        self, candidate: Linearisation, phases: Phases, ceilings: IntArray, budget: Budget
-    ) -> Searched:
+    def within_ceilings(self, candidate: Linearisation, phases: Phases, ceilings: IntArray) -> Searched:
         """Masks over `candidate` that keep phases to ceilings and take no more than its span."""
-        return within_ceilings(self.question(candidate, phases, candidate.span), ceilings, _STEPS, budget)
+        return within_ceilings(self.question(candidate, phases, candidate.span), ceilings, _STEPS)
 
     def question(
         self, candidate: Linearisation, phases: Phases, most: int | None, below: tuple[int, int] = (0, 0)

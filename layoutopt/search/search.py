@@ -22,7 +22,7 @@ from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import ChoiceTrace
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, current, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import least_instructions
 from layoutopt.layout.layout import Layout
@@ -85,7 +85,7 @@ def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> I
     cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
     plain = itertools.chain(padded(space, cuts=False), rotated(space), cut)
     found = (Found(candidate, {}, 0) for candidate in plain)
-    for one in ask.budget.while_left(itertools.chain(_swizzled_plainly(scene), found)):
+    for one in current().while_left(itertools.chain(_swizzled_plainly(scene), found)):
         if scene.fits(one.candidate.span):
             yield scene.layout(one), one.family
 
@@ -135,7 +135,7 @@ def _plainest_formula(scene: Scene) -> Proposal | None:
     best: Found | None = None
     try:
         for candidate in scene.candidates():
-            if best is not None and scene.budget.spent:
+            if best is not None and current().spent:
                 break
             most = least_operations(scene.space) if best is None else best.operations
             worse = best is not None and rank(Found(candidate, {}, scene.floor)) >= rank(best)
@@ -161,7 +161,7 @@ def _least_excess(scene: Scene) -> Proposal:
         return _plainest(scene)
     stage1 = reach.run()
     if not tally.unswizzled:
-        over = scene.budget.spent or not tally.exhausted
+        over = current().spent or not tally.exhausted
         return scene.none("out of time" if over else NONE_KEEPS_TO_THEM, scene.scope, not over)
     if stage1 is not None and stage1.excess == scene.floor:
         if not tally.exhausted:
@@ -235,7 +235,7 @@ class LeastExcess:
         """
         if self.scene.field is None:
             return []
-        if self.scene.budget.spent:
+        if current().spent:
             self.tally.exhausted = False
             return []
         promise = {f.candidate: f.excess for f in self.tally.unswizzled if self.scene.reaches(f.candidate)}
@@ -257,7 +257,7 @@ class LeastExcess:
         for candidate in candidates:
             if not self._may_be_better(candidate):
                 continue
-            if scene.budget.spent:
+            if current().spent:
                 left.append(candidate)
                 continue
             self.tally.deciders.add("tree")
@@ -265,7 +265,7 @@ class LeastExcess:
             scene.tell(self.best.excess, self.best.candidate.span, self._known, candidate.family)
             phases = scene.phases(candidate)
             below = self.best.excess, self.best.candidate.span
-            searched = least_excess(scene.question(candidate, phases, most, below), steps, scene.budget)
+            searched = least_excess(scene.question(candidate, phases, most, below), steps)
             if searched.best is not None:
                 exact = replace(candidate, span=searched.best.used)
                 self._consider(scene.swizzled(exact, phases, searched.best.masks))
@@ -282,7 +282,7 @@ class LeastExcess:
 
     def _go_on(self) -> None:
         """Have stage 1 go on where it had had its share of the time."""
-        if self.tally.exhausted or self.scene.budget.spent or self.best.excess == self.scene.floor:
+        if self.tally.exhausted or current().spent or self.best.excess == self.scene.floor:
             return
         if (found := self.stage1.run()) is not None:
             self._consider(found)
@@ -316,16 +316,16 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         return proposal
     bound = proposal.excess_bound.lower_bound
     least_bytes = proposal.bytes_bound.lower_bound
-    needed = ask.budget.at_least(_NEEDED_S)
-    best = _judged(case, proposal, proposal.layout, proposal.family, needed)
+    with spending(current().at_least(_NEEDED_S)):
+        best = _judged(case, proposal, proposal.layout, proposal.family)
     plain = plain_layouts(case.lowered, case.device, case.certain, ask)
     for layout, family in itertools.islice(plain, _most(case)):
-        if ask.budget.spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
+        if current().spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
             break
         if best.weighted_excess <= bound and case.size(case.table(case.as_elements(layout))) >= best.bytes:
             continue
         try:
-            judged = _judged(case, proposal, layout, family, ask.budget)
+            judged = _judged(case, proposal, layout, family)
         except OutOfTime:
             break
         best = min(best, judged, key=_key)
@@ -341,9 +341,9 @@ def _most(case: Case) -> int:
     return max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
 
 
-def _judged(case: Case, proposal: Proposal, layout: Layout, family: str, budget: Budget) -> Proposal:
+def _judged(case: Case, proposal: Proposal, layout: Layout, family: str) -> Proposal:
     table = case.table(case.as_elements(layout))
-    excess = case.weighted_excess(case.count(table, budget))
+    excess = case.weighted_excess(case.count(table))
     return replace(proposal, layout=layout, family=family, bytes=case.size(table), weighted_excess=excess)
 
 

@@ -12,10 +12,11 @@ import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned, chosen_widths, width_choices
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case, case_of, cases
 from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, current, deadline, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Method, Proof, Result, Status
 from layoutopt.problems.target import target_of
@@ -56,7 +57,6 @@ def solve(
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | str | None = None,
-    budget: Budget | None = None,
     progress: Progress = lambda _: None,
     method: Method = "auto",
 ) -> Result:
@@ -64,8 +64,9 @@ def solve(
 
     Without a time limit given, there is none.
     """
-    ask = Ask(budget or Budget.of_limit(time_limit), conflict_free, workers, progress, method)
-    return solve_tile(problem, target_of(problem, target), ask)
+    ask = Ask(conflict_free, workers, progress, method)
+    with deadline(time_limit):
+        return solve_tile(problem, target_of(problem, target), ask)
 
 
 def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
@@ -75,7 +76,7 @@ def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
             found = solve_instructions(problem, gpu, ask, _given)
         else:
             found = _given(problem, ask, gpu)
-        return msgspec.structs.replace(found, reason=_what_ended(found, ask.budget))
+        return msgspec.structs.replace(found, reason=_what_ended(found))
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
         return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
@@ -94,8 +95,9 @@ def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
     return solve_widths(problem, gpu, ask)
 
 
-def _what_ended(result: Result, budget: Budget) -> str:
+def _what_ended(result: Result) -> str:
     """The reason of the result; where a search was cut short, with what ended it."""
+    budget = current()
     if result.status is Status.OPTIMAL and budget.ran_out and not result.reason:
         if not result.proof.objective.everywhere:
             return _OTHERS_LEFT
@@ -112,7 +114,7 @@ def _what_ended(result: Result, budget: Budget) -> str:
 
 def solve_widths(problem: Problem, gpu: Device, ask: Ask) -> Result:
     """The best answer over every choice of widths that the problem leaves open; raises as `solve_cases`."""
-    return solve_cases(cases(problem, gpu, ask.budget), ask, len(width_choices(problem)))
+    return solve_cases(cases(problem, gpu), ask, len(width_choices(problem)))
 
 
 def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
@@ -130,9 +132,9 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
             check_solvable(case)
             # The widest, which come first, have more; what one leaves is for those that follow.
             share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
-            mine = ask if share == 1 else replace(ask, budget=ask.budget.portion(share))
             propose = dictated.propose if case.lowered.is_dictated else formulas
-            proposal = improved(case, propose(case, mine), mine)
+            with spending(current() if share == 1 else current().portion(share)):
+                proposal = improved(case, propose(case, ask), ask)
             answers.append(verified(case, proposal, conflict_free=ask.conflict_free))
     except OutOfTime:
         if not answers:
@@ -149,7 +151,7 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
         )
     if ask.method == "model":
         raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
-    under = Under(problem, gpu, ask.budget)
+    under = Under(problem, gpu)
     each = [(all_of_them, under.estimated(result)) for all_of_them, result in _best_by_families(under, ask)]
     found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
     if not found:
@@ -162,9 +164,9 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
 
 def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
     """The plainest formula, or the best layout of few families where that takes fewer instructions."""
-    first = replace(ask, budget=ask.budget.portion(_ALL_SHARE))
-    under = Under(problem, gpu, first.budget)
-    plainest = under.solve(problem.layout, first)
+    with spending(current().portion(_ALL_SHARE)):
+        under = Under(problem, gpu)
+        plainest = under.solve(problem.layout, ask)
     cost = plainest.proof.index_cost
     if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
         return plainest
@@ -209,10 +211,10 @@ class Under:
         OutOfTime: the time was over before the first was there.
     """
 
-    def __init__(self, problem: Problem, gpu: Device, budget: Budget) -> None:
+    def __init__(self, problem: Problem, gpu: Device) -> None:
         self.problem, self.gpu = problem, gpu
         several = len(width_choices(problem)) > 1
-        self._case = None if several else case_of(problem, gpu, budget=budget)
+        self._case = None if several else case_of(problem, gpu)
 
     def solve(self, layout: Constraints, ask: Ask) -> Result:
         """The answer under these."""
@@ -225,8 +227,9 @@ class Under:
         if result.layout is None or any(access.any for access in self.problem.accesses):
             return result
         widths = chosen_widths(self.problem, result)
-        case = self._case or case_of(assigned(self.problem, result), self.gpu, widths)
-        return estimated(case, result)
+        with unhurried():
+            case = self._case or case_of(assigned(self.problem, result), self.gpu, widths)
+            return estimated(case, result)
 
 
 def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
@@ -244,22 +247,22 @@ def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
         lists = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
     everything = lists.index(layout.families)
     for k, families in enumerate(lists):
-        if k and ask.budget.spent:
+        if k and current().spent:
             return
         if k < everything:
             share = _FIRST_SHARE
         else:
             share = _ALL_SHARE if k == everything else 1 / (1 + len(lists) - k)
-        part = replace(
-            ask, budget=ask.budget.portion(share), every_layout=ask.every_layout and k == everything
-        )
+        mine = replace(ask, every_layout=ask.every_layout and k == everything)
         constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
         try:
-            yield k == everything, under.solve(constraints, part)
+            with spending(current().portion(share)):
+                found = under.solve(constraints, mine)
         except OutOfTime:
             if k == 0:
                 raise
             return
+        yield k == everything, found
 
 
 def estimated(case: Case, result: Result) -> Result:
@@ -302,12 +305,15 @@ def formulas(case: Case, ask: Ask) -> Proposal:
     if tables.are_asked_for(case):  # afterwards
         families = tuple(f for f in problem.layout.families or () if f != "table")
         problem = tables.within(problem, families or ("none",))
-    part = replace(ask, budget=ask.budget.part(_SEARCH_SHARE), indexed=case.indexed)
-    if is_large(case):
-        return by_sample(case, ask, lambda some: search(problem, case.device, case.certain, part, some))
-    tables_too = problem is case.lowered and not case.chooses
-    instead = partial(tables.instead, case, ask=part) if tables_too else lambda _: None
-    return search(problem, case.device, case.certain, part, instead=instead)
+    ask, searching, large = replace(ask, indexed=case.indexed), current().part(_SEARCH_SHARE), is_large(case)
+    tables_too = problem is case.lowered and not case.chooses and not large
+    instead = partial(tables.instead, case, ask=ask) if tables_too else lambda _: None
+
+    def searched(counted: Trace | None = None) -> Proposal:
+        with spending(searching):
+            return search(problem, case.device, case.certain, ask, counted, instead)
+
+    return by_sample(case, ask, searched) if large else searched()
 
 
 def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:

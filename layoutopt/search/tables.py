@@ -12,6 +12,7 @@ from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import current, spending
 from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
@@ -100,7 +101,7 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask, *, bounds: bool = True
             tile,
             case.device,
             case.lanes,
-            Search(ask.budget, ask.workers, briefly, most, _hint(case, start, ask)),
+            Search(ask.workers, briefly, most, _hint(case, start, ask)),
             enough=start.excess if start is not None else 1 if ask.conflict_free else None,
             progress=_telling(case, start, ask),
         )
@@ -161,8 +162,8 @@ def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> 
 
 def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> FreeAssignment | None:
     if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
-        everything, part = within(case.lowered, None), replace(ask, budget=ask.budget.part(_HINT_SHARE))
-        proposal = search(everything, case.device, case.lanes, part)
+        with spending(current().part(_HINT_SHARE)):
+            proposal = search(within(case.lowered, None), case.device, case.lanes, ask)
     return _as_assignment(proposal, case.lowered.tile.bytes)
 
 
@@ -172,8 +173,8 @@ def _hint(case: Case, start: FreeAssignment | None, ask: Ask) -> IntArray | None
     if limits.max_bytes is not None and not why_none_is_searched(case):
         free = msgspec.structs.replace(limits, max_bytes=None, families=None)
         problem = msgspec.structs.replace(case.lowered, layout=free)
-        part = replace(ask, budget=ask.budget.part(_HINT_SHARE))
-        wide = _as_assignment(search(problem, case.device, case.lanes, part), 0)
+        with spending(current().part(_HINT_SHARE)):
+            wide = _as_assignment(search(problem, case.device, case.lanes, ask), 0)
         if wide is not None and (start is None or (wide.excess or 0) < (start.excess or 0)):
             return wide.table
     return start.table if start is not None else None
@@ -201,12 +202,10 @@ def _smallest(
         floor = counting_excess(sets)[0] if least is None else least
         if tile.elements > _MOST_ASKED and (start.excess == floor or not any_excess):
             assert start.table is not None
-            found = in_own_bytes(sets, lanes, tile, budget=ask.budget, hint=start.table, bound=floor)
+            found = in_own_bytes(sets, lanes, tile, hint=start.table, bound=floor)
         else:
             most = tile.bytes if limits.objective.bytes_first and not ask.conflict_free else limits.max_bytes
-            found = free_assignment(
-                sets, lanes, tile, budget=ask.budget, effort=_EFFORT, max_bytes=most, hint=start.table
-            )
+            found = free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start.table)
         return found, found is not None and found.excess == floor
 
     found, at_floor = placed(case.lanes, None if any_excess else start.excess)

@@ -14,6 +14,7 @@ from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.expressions.grammar import to_text
+from layoutopt.ground.budget import unhurried
 from layoutopt.index.index_code import MEASURE
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
@@ -49,6 +50,11 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
     Raises:
         VerificationError: the layout does not hold the tile, or costs other than was promised.
     """
+    with unhurried():
+        return _verified(case, proposal, conflict_free)
+
+
+def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
     layout, complete = proposal.layout, proposal.complete
     if layout is None:
         status = Status.INFEASIBLE if complete else Status.UNKNOWN

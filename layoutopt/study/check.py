@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Final, Literal, TypedDict, Unpack, overload
 
 import msgspec
 import numpy as np
@@ -22,10 +22,10 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, current, spending, unhurried
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
-from layoutopt.problems.answer import AccessReport, Estimate
+from layoutopt.problems.answer import AccessReport, Estimate, Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.free_lanes import under_layout
@@ -35,6 +35,9 @@ from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimate_of, fix
 from layoutopt.study.in_use import AnyLayout, InUse, in_use
+
+# Of the time in force, for idle XORs and the nearest edit.
+_EDIT_SHARE: Final = 0.2
 
 
 class AuditStatus(enum.StrEnum):
@@ -135,7 +138,6 @@ class Options(TypedDict, total=False):
 
     target: Device | str | None
     solver: Solver | None
-    budget: Budget | None
     counting: Budget | None
 
 
@@ -149,10 +151,11 @@ def check(
     *,
     target: Device | str | None = None,
     solver: Solver | None = None,
-    budget: Budget | None = None,
     counting: Budget | None = None,
 ) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
+
+    Looking for idle XORs and the nearest edit has a share of the time in force, the solver all that is left.
 
     Args:
         problem: a tile and its accesses, or several, each with a layout in the file.
@@ -161,19 +164,25 @@ def check(
             file, else its `published.offset`.
         target: the device or its name, where it is not the one the problem names.
         solver: finds the cheapest fix; None leaves that finding and the nearest edit out.
-        budget: the time that looking for idle XORs and the nearest edit has; None for no limit.
         counting: the time there is to count what is known only at run time; None for no limit.
 
     Raises:
         OutOfTime: the time to count was over before the end.
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
-    gpu = target_of(problem, target)
-    if isinstance(problem, Block):
+    gpu, time = target_of(problem, target), current()
+
+    def solved(asked: Problem) -> Result:
+        assert solver is not None
+        with spending(time):
+            return solver(asked)
+
+    with spending(time.part(_EDIT_SHARE)):
+        if not isinstance(problem, Block):
+            return _tile_audit(problem, layout, gpu, solver and solved, counting)[1]
         if layout is not None:
             raise ProblemFileError("layout", "is one tile's; of several, the file says each tile's layout")
-        return _block_audit(problem, gpu, solver, budget or Budget(), counting)
-    return _tile_audit(problem, layout, gpu, solver, budget or Budget(), counting)[1]
+        return _block_audit(problem, gpu, solver and solved, counting)
 
 
 def _tile_audit(
@@ -181,19 +190,20 @@ def _tile_audit(
     layout: AnyLayout | None,
     gpu: Device,
     solver: Solver | None,
-    budget: Budget,
     counting: Budget | None,
 ) -> tuple[InUse, Audit]:
     """The audit under the lanes and widths that cost least, where the file leaves them open."""
     chosen = problem
     if is_free(problem):
-        natural = case_of(naturally(problem, free_accesses(problem, gpu)), gpu)
+        with unhurried():
+            natural = case_of(naturally(problem, free_accesses(problem, gpu)), gpu)
         table = in_use(natural, layout).table.repeat(problem.tile.packed)
-        chosen = under_layout(problem, gpu, table, budget)
+        chosen = under_layout(problem, gpu, table)
     limit = counting if any(access.any for access in problem.accesses) else None
-    options = [in_use(case, layout, counting) for case in cases(chosen, gpu, limit)]
+    with spending(limit or Budget()):
+        options = [in_use(case, layout, counting) for case in cases(chosen, gpu)]
     used = min(options, key=_cost) if len(options) > 1 else options[0]
-    audit = _audit(used, solver, budget)
+    audit = _audit(used, solver)
     return used, msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, problem, chosen))
 
 
@@ -202,14 +212,14 @@ def _cost(used: InUse) -> tuple[bool, float]:
     return any(findings.wrong(used)), sum(report.wavefronts for report in used.reports)
 
 
-def _audit(used: InUse, solver: Solver | None, budget: Budget) -> Audit:
+def _audit(used: InUse, solver: Solver | None) -> Audit:
     """Everything about a layout with one width for each access."""
     problem, wrong = used.case.problem, list(findings.wrong(used))
-    found = [*wrong, *findings.worth_knowing(used, budget)]
-    own = estimate_of(used, used.node, budget) if used.node is not None and not wrong else None
-    edit = edited(used, budget) if solver is not None else None
+    found = [*wrong, *findings.worth_knowing(used)]
+    own = estimate_of(used, used.node) if used.node is not None and not wrong else None
+    edit = edited(used) if solver is not None else None
     if solver is not None:
-        mended = fix(used, bool(wrong), solver, own, budget)
+        mended = fix(used, bool(wrong), solver, own)
         found += [edit_finding(used, edit)] if edit is not None else []
         found += [mended] if mended is not None else []
     return Audit(
@@ -241,14 +251,12 @@ def _with_counters(used: InUse, access: CountedAccess, report: AccessReport) -> 
 # A block -----------------------------------------------------------------------------------------
 
 
-def _block_audit(
-    block: Block, gpu: Device, solver: Solver | None, budget: Budget, counting: Budget | None
-) -> BlockAudit:
+def _block_audit(block: Block, gpu: Device, solver: Solver | None, counting: Budget | None) -> BlockAudit:
     """Every tile's layout in the file, and how the tiles lie."""
     audits: dict[str, tuple[InUse, Audit]] = {}
     for tile in block.tiles:
         with fields_of(block, tile):
-            audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, solver, budget, counting)
+            audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, solver, counting)
     placed = tuple(_placed(block, {name: audit for name, (_, audit) in audits.items()}))
     size = max(part.ranges[-1][0] + part.audit.declared_bytes for part in placed)
     limit = within_room(block, gpu).layout.max_bytes

@@ -16,7 +16,7 @@ import msgspec
 
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.checks import fields_of
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
@@ -327,8 +327,9 @@ class _BlockRows:
         layout = msgspec.structs.replace(self.block.layout, **constraints)
         accesses = tuple(map(settled, self.block.accesses))
         asked = msgspec.structs.replace(self.block, layout=layout, accesses=accesses)
-        budget = self.budget.part(0.5)
-        self.arranged[families] = solve(asked, target=self.gpu, budget=budget, progress=self.progress)
+        with spending(self.budget.part(0.5)):
+            found = solve(asked, target=self.gpu, time_limit=None, progress=self.progress)
+        self.arranged[families] = found
         return self.arranged[families]
 
 

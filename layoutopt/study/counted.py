@@ -18,7 +18,7 @@ from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.simplify import operations
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, current, unhurried
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
 from layoutopt.model.linearisations import unpadded
@@ -55,7 +55,8 @@ class Counter:
     def excess(self, tables: IntArray) -> list[float]:
         """Weighted excess, in the trace's unit, of tables of shape (layouts, elements)."""
         if (case := self._over_values) is not None:
-            return [case.weighted_excess(case.count(table)) for table in tables]
+            with unhurried():
+                return [case.weighted_excess(case.count(table)) for table in tables]
         total = np.zeros(len(tables), np.int64)
         for element, active, weight, operation in self._accesses:
             address = tables[:, np.where(active, element, 0)].reshape(-1, element.shape[1])
@@ -64,13 +65,13 @@ class Counter:
             total += (counts.wavefronts - counts.ideal).reshape(len(tables), -1) @ weight
         return [float(over) for over in total]
 
-    def batches(self, laid: Iterable[Laid[T]], budget: Budget) -> Iterator[list[Counted[T]]]:
+    def batches(self, laid: Iterable[Laid[T]]) -> Iterator[list[Counted[T]]]:
         """All of them, so many at a time, as long as time is left; the first batch in any case."""
         stream = _listed(laid)
         while batch := list(itertools.islice(stream, self._together)):
             excess = self.excess(np.stack([table for _, table in batch]))
             yield [(over, int(table.max()), one) for over, (one, table) in zip(excess, batch, strict=True)]
-            if budget.spent:
+            if current().spent:
                 return
 
 
@@ -80,10 +81,10 @@ def _listed(candidates: Iterable[T]) -> Iterator[T]:
         yield from candidates
 
 
-def best(
-    layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int | None, budget: Budget
-) -> Layout | None:
+def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int | None) -> Layout | None:
     """The layout of least weighted excess, then bytes, then index operations; the first of equals.
+
+    The first batch is counted whatever the time.
 
     Args:
         layouts: the cheapest to compute first; where they differ in bytes, by rising bytes.
@@ -91,11 +92,10 @@ def best(
         floor: weighted excess that no layout undercuts. Once a layout has it, the search ends at the first
             batch without smaller ones.
         max_bytes: larger layouts are left out.
-        budget: the time there is; the first batch is counted in any case.
     """
     least: tuple[float, int] = math.inf, 0  # weighted excess and last offset of the best
     ties: list[Layout] = []
-    for batch in counter.batches(((layout, layout.table().ravel()) for layout in layouts), budget):
+    for batch in counter.batches((layout, layout.table().ravel()) for layout in layouts):
         if least[0] <= floor and min(last for _, last, _ in batch) >= least[1]:
             break
         for excess, last, layout in batch:
@@ -106,7 +106,7 @@ def best(
             if (excess, last) == least:
                 ties.append(layout)
     # Index operations take far longer to count than excess, so only ties for the best are compared.
-    compared = itertools.chain(ties[:1], budget.while_left(ties[1:]))
+    compared = itertools.chain(ties[:1], current().while_left(ties[1:]))
     return min(compared, key=lambda layout: operations(offset_expression(layout)), default=None)
 
 

@@ -25,7 +25,7 @@ from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, names, substituted, to_text
 from layoutopt.expressions.simplify import operations, simplify, sum_terms, weighted_sum
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current, unhurried
 from layoutopt.layout.formula import coordinate_ranges, has_xor
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Tile
@@ -272,7 +272,7 @@ def is_large(case: Case, node: Node | None = None) -> bool:
     return lanes > _QUICK_LANES or effort > _QUICK_OPERATIONS
 
 
-def nearest_edit(node: Node, case: Case, budget: Budget, *, by_time: bool = False) -> Nearest | None:
+def nearest_edit(node: Node, case: Case, *, by_time: bool = False) -> Nearest | None:
     """The nearest edit of `node` that is better than it; None where there is none.
 
     Better is less weighted excess, or as much in fewer bytes; anything is better than a formula that
@@ -281,22 +281,20 @@ def nearest_edit(node: Node, case: Case, budget: Budget, *, by_time: bool = Fals
     Args:
         node: element offset of `case.problem` over x0, x1, ...
         case: the tile and its accesses, with one width for each.
-        budget: the time there is.
         by_time: kinds of edits are compared by their estimated time, where there is one and time is left;
             else by excess.
     """
     large = is_large(case, node)
-    if case.problem.is_dictated or (large and budget.spent):
+    if case.problem.is_dictated or (large and current().spent):
         return None
     before = _measured(case, Edit("constant", node, "", 0.0))
     best = [
         found
-        for kind in (budget.while_left(KINDS) if large else KINDS)
-        if (found := _best_of(kind, node, case, budget)) is not None
-        and (before is None or found.rank < before.rank)
+        for kind in (current().while_left(KINDS) if large else KINDS)
+        if (found := _best_of(kind, node, case)) is not None and (before is None or found.rank < before.rank)
     ]
     # Each estimate may take as long as the counts of all.
-    by_time = by_time and bool(best) and why_no_estimate(case) is None and not budget.spent
+    by_time = by_time and bool(best) and why_no_estimate(case) is None and not current().spent
     prices = [_time(case, found.edit.node) if by_time else found.excess for found in best]
     return next((found for found, price in zip(best, prices, strict=True) if price <= min(prices)), None)
 
@@ -305,7 +303,7 @@ def _time(case: Case, node: Node) -> float:
     return estimate(case, node, case.count(case.table(node))).time
 
 
-def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | None:
+def _best_of(kind: str, node: Node, case: Case) -> Nearest | None:
     """The edit of this kind with the least excess, then bytes, then distance, that is a layout."""
     allowed, tile = case.problem.layout, case.problem.tile
     if _NEEDS[kind] not in (allowed.families or _NEEDS.values()) or (kind == "order" and allowed.order):
@@ -320,13 +318,13 @@ def _best_of(kind: str, node: Node, case: Case, budget: Budget) -> Nearest | Non
         for edit in edits(node, tile, vector, max(2, period))
         if edit.kind == kind and _obeys(edit, allowed, tile) and aligned[has_xor(edit.node)]
     )
-    batches = Counter(case, certain=True).batches(_laid(tried, case), budget)
+    batches = Counter(case, certain=True).batches(_laid(tried, case))
     ranked = sorted(itertools.chain.from_iterable(batches), key=lambda c: (*c[:2], c[2].distance))
     for _, _, edit in ranked:
         found = _measured(case, edit)
         if found is not None and (allowed.max_bytes is None or found.bytes <= allowed.max_bytes):
             return found
-        if budget.spent:
+        if current().spent:
             return None
     return None
 
@@ -352,7 +350,8 @@ def _measured(case: Case, edit: Edit) -> Nearest | None:
         case.check(table)
     except (ExpressionError, LayoutError):
         return None
-    return Nearest(edit, case.weighted_excess(case.count(table)), case.size(table))
+    with unhurried():
+        return Nearest(edit, case.weighted_excess(case.count(table)), case.size(table))
 
 
 def _obeys(edit: Edit, allowed: Constraints, tile: Tile) -> bool:

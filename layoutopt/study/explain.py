@@ -17,7 +17,7 @@ from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current, deadline, spending, unhurried
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
@@ -131,7 +131,6 @@ class Options(TypedDict, total=False):
 
     time_limit: float | None
     target: Device | str | None
-    budget: Budget | None
     progress: Progress
 
 
@@ -144,7 +143,6 @@ def explain(
     *,
     time_limit: float | None = None,
     target: Device | str | None = None,
-    budget: Budget | None = None,
     progress: Progress = lambda _: None,
 ) -> Explanation | BlockExplanation:
     """Solve `problem` and say why the answer is what it is.
@@ -153,26 +151,26 @@ def explain(
         problem: what to explain: a tile and its accesses, or several.
         time_limit: seconds, of which the search may use half; None for no limit.
         target: the device or its name, where it is not the one the problem names.
-        budget: replaces `time_limit`, for callers that stop the search from another thread.
         progress: called with a line of text from time to time.
 
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    gpu, time = target_of(problem, target), budget or Budget.of_limit(time_limit)
-    if isinstance(problem, Block):
-        return _of_block(problem, gpu, time, progress)
-    return _of_tile(problem, gpu, time, progress)
+    gpu = target_of(problem, target)
+    with deadline(time_limit):
+        if isinstance(problem, Block):
+            return _of_block(problem, gpu, progress)
+        return _of_tile(problem, gpu, progress)
 
 
 # A tile ------------------------------------------------------------------------------------------
 
 
-def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) -> Explanation:
+def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
     in_use = _in_use(problem)
     # A share of the time, so that the search goes as it would without questions to follow.
-    best = solved(problem, gpu, budget, share=_SEARCH_SHARE, progress=progress)
+    best = solved(problem, gpu, share=_SEARCH_SHARE, progress=progress)
     case, result = best.case, best.result
     if result.layout is not None:
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
@@ -183,14 +181,15 @@ def _of_tile(problem: Problem, gpu: Device, budget: Budget, progress: Progress) 
     in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
     proved = general if in_every and not verdict and general is not None else bound
     scope = ALLOWED if verdict is False and not proved.lower_bound else proved.scope
-    ask, reasons = Relaxations(case, budget), [*why(case, result, in_use)]
+    with unhurried():
+        ask, reasons = Relaxations(case), [*why(case, result, in_use)]
     clash, minimal, clique = list[Access](), False, None
     # Of lanes that choose at run time, no subset is asked.
     if refuted and in_every and not verdict and not case.chooses:
-        said, clique = _why_none(best, budget)
+        said, clique = _why_none(best)
         reasons += said
         clash, minimal = ask.smallest(ask.accesses)
-    others, relaxations = ask.others(clash), [*_edit(best, in_use, budget)]
+    others, relaxations = ask.others(clash), [*_edit(best, in_use)]
     if not verdict:
         relaxations += [*ask.of_constraints(), *ask.left_out(clash)]
     relaxations += _choices(ask, result, clash)
@@ -238,18 +237,21 @@ def _in_use(problem: Problem) -> Node | None:
         raise ProblemFileError(found[0] if found is not None else "", error.reason) from None
 
 
-def _edit(best: Solved, in_use: Node | None, budget: Budget) -> Iterator[Relaxation]:
+def _edit(best: Solved, in_use: Node | None) -> Iterator[Relaxation]:
     """The nearest edit of the layout in use, where it leaves no conflict, of weight 0 neither."""
     case = best.case
-    found = None if in_use is None else nearest_edit(in_use, case, budget.part(QUESTION_SHARE))
-    if found is not None and not any(a.excess for a in case.measure(found.edit.node)):
+    with spending(current().part(QUESTION_SHARE)):
+        found = None if in_use is None else nearest_edit(in_use, case)
+    with unhurried():
+        left = () if found is None else case.measure(found.edit.node)
+    if found is not None and not any(access.excess for access in left):
         after = f"{to_text(found.edit.node)} has no conflicts, {found.bytes:,} bytes"
         yield Relaxation("edit", f"{found.edit.text}: {after}")
 
 
 def _choices(ask: Relaxations, result: Result, clash: Sequence[Access]) -> Iterator[Relaxation]:
     """What to leave to the solver: where there are no conflicts, other instructions may still save."""
-    if result.layout is None or ask.case.chooses or ask.budget.spent:
+    if result.layout is None or ask.case.chooses or current().spent:
         return
     if not result.excess:
         yield from ask.instructions(result.layout)
@@ -258,13 +260,13 @@ def _choices(ask: Relaxations, result: Result, clash: Sequence[Access]) -> Itera
         yield from ask.choices(result.layout, names(clash) or over)
 
 
-def _why_none(best: Solved, budget: Budget) -> tuple[list[str], dict[str, Any] | None]:
+def _why_none(best: Solved) -> tuple[list[str], dict[str, Any] | None]:
     """Why every layout has conflicts: sentences, and the clique as data, if that is a reason."""
     case, proof = best.case, best.result.proof
     subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
     easier, said = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
     for reason in BY_HAND:
-        found = reason.find(subject, Search(budget))
+        found = reason.find(subject, Search())
         if found is None:
             continue
         said += reason.words(subject, case.problem, found)
@@ -281,11 +283,12 @@ def _why_none(best: Solved, budget: Budget) -> tuple[list[str], dict[str, Any] |
 # A block -----------------------------------------------------------------------------------------
 
 
-def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> BlockExplanation:
+def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation:
     """What decides each tile, and what all of them share."""
 
     def answer(changed: Block) -> Arrangement:
-        return solve(changed, target=gpu, budget=time.part(_ARRANGE_SHARE), progress=progress)
+        with spending(current().part(_ARRANGE_SHARE)):
+            return solve(changed, target=gpu, time_limit=None, progress=progress)
 
     found = answer(block)
     room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
@@ -295,9 +298,9 @@ def _of_block(block: Block, gpu: Device, time: Budget, progress: Progress) -> Bl
         free, relaxations = _shared(block, found, room, answer)
     members, explained = groups(block), []
     for k, (tiles, problem) in enumerate(members):
-        part, told = time.part(1 / (len(members) - k)), partial(_tell, progress, tiles[0].name)
-        with fields_of(block, *tiles):
-            own = _of_tile(problem, gpu, part, told)
+        told = partial(_tell, progress, tiles[0].name)
+        with fields_of(block, *tiles), spending(current().part(1 / (len(members) - k))):
+            own = _of_tile(problem, gpu, told)
         explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
     bound = _bound(found, explained)
     verdict = _verdict(bool(found.tiles) and found.excess == 0, bound.lower_bound > 0, found.status)

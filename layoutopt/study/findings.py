@@ -12,7 +12,7 @@ from msgspec import Struct
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Const
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.study.edits import changed_at, operands
 from layoutopt.study.in_use import InUse
 from layoutopt.study.instruction import Instruction, place_text
@@ -115,13 +115,13 @@ def _outside(used: InUse) -> Iterator[Finding]:
 # What is worth knowing ---------------------------------------------------------------------------
 
 
-def worth_knowing(used: InUse, budget: Budget) -> Iterator[Finding]:
+def worth_knowing(used: InUse) -> Iterator[Finding]:
     """Conflicts, waste, and what may be done otherwise, as far as the time goes."""
     for k, access in enumerate(used.case.accesses):
         if access.any_is is None:
             yield from _worst(used, k)
     yield from _bytes(used)
-    yield from _address_form(used, budget)
+    yield from _address_form(used)
 
 
 def _worst(used: InUse, access: int) -> Iterator[Finding]:
@@ -162,13 +162,13 @@ def _bytes(used: InUse) -> Iterator[Finding]:
         yield Finding("too_large", text, None, {"bytes": size, "limit": room})
 
 
-def _address_form(used: InUse, budget: Budget) -> Iterator[Finding]:
+def _address_form(used: InUse) -> Iterator[Finding]:
     """What the base needs if the kernel XORs addresses, not offsets; of large tiles, where there is time."""
     if used.node is None or used.refused:
         return
     flipped = 0
     for path in (path for path, symbol, _ in operands(used.node) if symbol == "^" and path[-1] == 1):
-        if used.case.problem.tile.elements > _QUICK and budget.spent:
+        if used.case.problem.tile.elements > _QUICK and current().spent:
             return
         with suppress(LayoutError):
             without = used.case.table(changed_at(used.node, path, Const(0)))

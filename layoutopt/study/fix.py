@@ -12,7 +12,7 @@ from msgspec import Struct
 from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current, unhurried
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result
 from layoutopt.problems.objective import EXCESS_FIRST
@@ -45,22 +45,23 @@ class EditedLayout(Struct, frozen=True):
     saved_wavefronts: int | float
 
 
-def estimate_of(used: InUse, layout: Layout | Node, budget: Budget) -> Estimate | None:
+def estimate_of(used: InUse, layout: Layout | Node) -> Estimate | None:
     """The estimate of a layout of the tile; None where there is none, or no time is left."""
     case = used.case
-    if why_no_estimate(case) is not None or (budget.spent and is_large(case, used.node)):
+    if why_no_estimate(case) is not None or (current().spent and is_large(case, used.node)):
         return None
     return estimate(case, layout, case.count(case.table(layout)))
 
 
-def edited(used: InUse, budget: Budget) -> EditedLayout | None:
+def edited(used: InUse) -> EditedLayout | None:
     """The nearest edit of a layout in use that is a formula, where one is better than it."""
     if used.node is None:
         return None
-    found = nearest_edit(used.node, used.case, budget, by_time=True)
+    found = nearest_edit(used.node, used.case, by_time=True)
     if found is None:
         return None
-    left = rounded_count(sum(report.excess for report in used.case.measure(found.edit.node)))
+    with unhurried():
+        left = rounded_count(sum(report.excess for report in used.case.measure(found.edit.node)))
     saved = rounded_count(used.excess - left)
     return EditedLayout(found.edit.text, to_text(found.edit.node), left, found.bytes, saved)
 
@@ -71,7 +72,7 @@ def edit_finding(used: InUse, edit: EditedLayout) -> Finding:
     return Finding("edit", f"{edit.text}: {edit.offset}{saved}", details=msgspec.to_builtins(edit))
 
 
-def fix(used: InUse, broken: bool, solver: Solver, own: Estimate | None, budget: Budget) -> Finding | None:
+def fix(used: InUse, broken: bool, solver: Solver, own: Estimate | None) -> Finding | None:
     """The layout of least estimated time, of equals the cheapest to adopt, if it is clearly faster.
 
     Where there are no estimates, it is the layout of least excess, if it is better in that or in bytes.
@@ -81,7 +82,6 @@ def fix(used: InUse, broken: bool, solver: Solver, own: Estimate | None, budget:
         broken: it cannot hold the tile at all.
         solver: finds layouts.
         own: the estimate of the layout in use.
-        budget: the time that other estimates have.
     """
     problem, weighted = used.case.problem, used.weighted_excess
     allowed = problem.layout.families
@@ -98,7 +98,7 @@ def fix(used: InUse, broken: bool, solver: Solver, own: Estimate | None, budget:
         return None
     few = [f for f in _SIMPLE if (allowed is None or {*f} <= {*allowed}) and not problem.is_dictated]
     found = [(o, o.layout) for o in (best, *map(best_of, few)) if o.layout is not None]
-    timed = [(o, t) for o, layout in found if (t := estimate_of(used, layout, budget)) is not None]
+    timed = [(o, t) for o, layout in found if (t := estimate_of(used, layout)) is not None]
     options = [o for o, _ in found if o.weighted_excess == best.weighted_excess]
     if (own is not None or broken) and len(timed) == len(found):
         faster = [(o, t) for o, t in timed if own is None or surely_faster(t, own)]

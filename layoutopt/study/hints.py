@@ -18,7 +18,7 @@ from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import case_of
 from layoutopt.engine.estimate import why_no_estimate
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Block, Problem
@@ -64,9 +64,10 @@ def with_faster(
     if problem.is_dictated or "pad" not in allowed or found.family in _PADS or budget.spent:
         return found
     try:
-        under = Under(case.asked, gpu, budget)
-        constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
-        padded = under.solve(constraints, Ask(budget, every_layout=False))
+        with spending(budget):
+            under = Under(case.asked, gpu)
+            constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
+            padded = under.solve(constraints, Ask(every_layout=False))
     except OutOfTime:
         return found
     if padded.layout is None or padded.offset == found.offset or budget.spent:
@@ -98,7 +99,6 @@ def with_hints(
     found: Result | Arrangement,
     gpu: Device,
     *,
-    budget: Budget,
     progress: Progress = lambda _: None,
 ) -> Result | Arrangement:
     """The answer; where its layout has conflicts, with a line on what to change in the file to have fewer.
@@ -110,7 +110,6 @@ def with_hints(
         problem: what was solved.
         found: its answer.
         gpu: the device.
-        budget: the time to look for such a change.
         progress: called with a line of text before that starts.
     """
     if isinstance(problem, Block) or isinstance(found, Arrangement):
@@ -121,8 +120,7 @@ def with_hints(
     progress("conflicts remain; what would leave fewer")
     over = [report.name for report in found.accesses if report.excess]
     try:
-        ask = Relaxations(case_of(problem, gpu, budget=budget), budget)
-        hint = next(ask.choices(found.layout, over), None)
+        hint = next(Relaxations(case_of(problem, gpu)).choices(found.layout, over), None)
     except OutOfTime:
         return found
     return found if hint is None else msgspec.structs.replace(found, hints=(*found.hints, hint.message))

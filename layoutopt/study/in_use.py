@@ -18,7 +18,7 @@ from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Descriptor, Result
 from layoutopt.problems.types import Problem
@@ -61,7 +61,8 @@ class InUse:
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
         """What every warp instruction costs, access by access; OutOfTime where the time to count is over."""
-        return self.case.count(self.table, self.counting)
+        with spending(self.counting or Budget()):
+            return self.case.count(self.table)
 
     @cached_property
     def reports(self) -> tuple[AccessReport, ...]:

@@ -10,7 +10,7 @@ from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned, chosen_widths, stored
 from layoutopt.engine.case import Case, case_of, check_claims
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current, spending, unhurried
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
@@ -92,15 +92,12 @@ def check_result(problem: Problem, gpu: Device, result: Result) -> None:
         )
 
 
-def with_known_lanes(
-    problem: Problem, gpu: Device, budget: Budget | None = None, known: Result | None = None
-) -> Problem:
-    """The problem with the lanes that `solve` chooses; itself where none is free.
+def with_known_lanes(problem: Problem, gpu: Device, known: Result | None = None) -> Problem:
+    """The problem with the lanes that `solve` chooses in half of the time; itself where none is free.
 
     Args:
         problem: some of whose accesses may be free.
         gpu: its device.
-        budget: the time there is, of which half is used; None for no limit.
         known: the answer of `solve`, where it is known.
 
     Raises:
@@ -112,8 +109,8 @@ def with_known_lanes(
         return problem
     if known is None:
         layout = msgspec.structs.replace(problem.layout, offset=None)
-        part = budget.part(0.5) if budget is not None else None
-        known = solve(msgspec.structs.replace(problem, layout=layout), target=gpu, budget=part)
+        with spending(current().part(0.5)):
+            known = solve(msgspec.structs.replace(problem, layout=layout), target=gpu)
     return assigned(problem, known)
 
 
@@ -139,7 +136,6 @@ class Solved:
 def solved(
     problem: Problem,
     gpu: Device,
-    budget: Budget,
     *,
     share: float = 1.0,
     progress: Progress = lambda _: None,
@@ -151,7 +147,6 @@ def solved(
     Args:
         problem: what to solve.
         gpu: its device.
-        budget: the time there is.
         share: of the time left, for the search.
         progress: called with a line of text from time to time.
         known: the answer, where it is known.
@@ -161,17 +156,18 @@ def solved(
         OutOfTime: the time was over before the first layout.
         ProblemFileError: the problem contradicts itself.
     """
-    chosen = with_known_lanes(problem, gpu, budget)
+    chosen = with_known_lanes(problem, gpu)
     free = msgspec.structs.replace(chosen, layout=msgspec.structs.replace(chosen.layout, offset=None))
-    case = case_of(free, gpu, budget=budget)
-    part = budget.part(share) if share < 1 else budget
-    if known is not None:
-        result = known
-    elif case.widths:
-        result = solve(free, target=gpu, budget=part, progress=progress)
-    else:  # without time there is a layout, and no more
-        ask = Ask(part, progress=progress, every_layout=not budget.spent)
-        result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
+    case = case_of(free, gpu)
+    ask = Ask(progress=progress, every_layout=not current().spent)  # without time a layout, and no more
+    with spending(current().part(share) if share < 1 else current()):
+        if known is not None:
+            result = known
+        elif case.widths:
+            result = solve(free, target=gpu, progress=progress)
+        else:
+            result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
     widths = chosen_widths(free, result)
-    case = case_of(free, gpu, widths) if widths else case
+    with unhurried():
+        case = case_of(free, gpu, widths) if widths else case
     return Solved(case, chosen.layout, result, lanes_text(problem, chosen), widths)

@@ -17,7 +17,7 @@ import numpy as np
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
 from layoutopt.kernels.machine.evaluate import Evaluation, evaluate
@@ -285,7 +285,8 @@ def _found(now: _Kernel, array: Array, stays: Moved, request: Request) -> Iterat
         asked = list(_problems(Question(now.evaluation, used, request.shape, most), array.size, request))
         found: list[tuple[tuple[float, float], Moved]] = []
         for number, (problem, written) in enumerate(asked):
-            result = solve(problem, budget=part.part(1 / (len(asked) - number)), target=request.gpu)
+            with spending(part.part(1 / (len(asked) - number))):
+                result = solve(problem, target=request.gpu)
             # Loops of a shape that was read off addresses count executions: no variable of the source does.
             in_source = written or not any(access.loops for access in problem.accesses)
             cost = (math.inf, math.inf)

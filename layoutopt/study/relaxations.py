@@ -19,7 +19,7 @@ from layoutopt.accesses.lower import MAX_WIDTH_CHOICES, assigned, chosen_widths
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending, unhurried
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
@@ -63,11 +63,9 @@ class Relaxations:
 
     Attributes:
         case: lanes of which none choose at run time, but for `of_constraints`.
-        budget: the time there is for all questions.
     """
 
     case: Case
-    budget: Budget
     _answers: dict[tuple[str, ...], bool | None] = field(default_factory=dict)
 
     @property
@@ -114,7 +112,7 @@ class Relaxations:
         key = names(accesses)
         if key not in self._answers:
             try:
-                self.budget.check()
+                checkpoint()
                 self._answers[key] = self._asked(accesses)
             except OutOfTime:
                 return None
@@ -123,19 +121,19 @@ class Relaxations:
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
         layout = msgspec.structs.replace(self.case.lowered.layout, families=None, max_bytes=None)
         smaller = self._alone(accesses, layout)
-        lanes = trace(smaller, self.case.device, self.budget) if accesses else None
+        lanes = trace(smaller, self.case.device) if accesses else None
         if lanes is None or not lanes.taking_part:
             return True
         subject = subject_of(smaller.tile, self.case.device, lanes)
         for reason in BY_HAND:
-            if reason.find(subject, Search(self.budget)) is not None:
+            if reason.find(subject, Search()) is not None:
                 return False
-            self.budget.check()
-        part = self.budget.part(QUESTION_SHARE)
-        result = solve(smaller, target=self.case.device, budget=part, conflict_free=True)
-        if result.has_layout or result.proof.excess.lower_bound:
-            return result.has_layout
-        general = every_layout(smaller.tile, self.case.device, lanes, Search(part), enough=1)
+            checkpoint()
+        with spending(current().part(QUESTION_SHARE)):
+            result = solve(smaller, target=self.case.device, conflict_free=True)
+            if result.has_layout or result.proof.excess.lower_bound:
+                return result.has_layout
+            general = every_layout(smaller.tile, self.case.device, lanes, Search(), enough=1)
         if general.bound:
             return False
         return True if general.free is not None and general.free.excess == 0 else None
@@ -197,7 +195,8 @@ class Relaxations:
         if other is None or other.layout is None:
             return
         chosen = chosen_widths(open_, other)
-        after = case_of(open_, self.case.device, chosen)
+        with unhurried():
+            after = case_of(open_, self.case.device, chosen)
         saved = _wavefronts(self.case, layout) - _wavefronts(after, other.layout)
         less = [name for name, width in chosen.items() if width != widths[name][0]]
         if saved > 0 and less:
@@ -228,7 +227,8 @@ class Relaxations:
         if other is None or other.layout is None:
             return
         chosen = assigned(asked, other)
-        before, after = _wavefronts(case, layout), _wavefronts(case_of(chosen, case.device), other.layout)
+        with unhurried():
+            before, after = _wavefronts(case, layout), _wavefronts(case_of(chosen, case.device), other.layout)
         told = [
             f"`{new.name}`{instruction_text(free, new)}"
             for own, free, new in zip(case.problem.accesses, asked.accesses, chosen.accesses, strict=True)
@@ -247,7 +247,7 @@ class Relaxations:
         problem = self.case.problem
         freed = [(k, a) for k, a in enumerate(problem.accesses) if a.name in accesses]
         for number, source in freed[:_MAX_FREED]:
-            for what, free in self.budget.while_left(_freed(source, self._along(number))):
+            for what, free in current().while_left(_freed(source, self._along(number))):
                 changed = tuple(free if a is source else a for a in problem.accesses)
                 result = self._free_of_conflicts(msgspec.structs.replace(problem, accesses=changed))
                 if result is not None:
@@ -274,9 +274,9 @@ class Relaxations:
 
         None where there is none, or where a constraint contradicts what an access becomes.
         """
-        part = self.budget.part(share)
         try:
-            result = solve(problem, target=self.case.device, budget=part, conflict_free=conflict_free)
+            with spending(current().part(share)):
+                result = solve(problem, target=self.case.device, conflict_free=conflict_free)
         except ProblemFileError:
             return None
         return result if result.has_layout else None

@@ -25,7 +25,7 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.expressions.simplify import operations, simplify
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, deadline, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import coordinate_ranges, element_expression, has_xor, offset_expression
@@ -72,7 +72,8 @@ class TileRows:
         progress: Callable[[str], None],
         known: Result | None,
     ) -> None:
-        problem = with_known_lanes(problem, gpu, Budget.of_limit(time_limit), known)
+        with deadline(time_limit):
+            problem = with_known_lanes(problem, gpu, known)
         allowed = problem.layout.families or FAMILIES
         families = (
             problem.layout.families if problem.is_dictated else tuple(f for f in FAMILIES if f in allowed)
@@ -86,13 +87,14 @@ class TileRows:
         self.in_use = problem.layout.offset
         # The search over everything may use half, the other rows the rest.
         search = partial(solved, share=_SEARCH_SHARE, progress=progress, known=known, indexed=False)
-        best, self.seconds = _timed(partial(search, source, gpu, self.budget))
+        with spending(self.budget):
+            best, self.seconds = _timed(partial(search, source, gpu))
         self.case, self.everything, self.widths = best.case, best.result, best.widths
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
         rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
         period = max(rule.banks * rule.bank_bytes for rule in rules)
-        self.space = space_of(self.problem, self.case.lanes, period, ("none",), self.budget)
+        self.space = space_of(self.problem, self.case.lanes, period, ("none",))
         self.counter = Counter(self.case)
         self.formulas: dict[str, Node] = {}
 
@@ -137,9 +139,10 @@ class TileRows:
         """The best layout of these families, as far as the problem allows them."""
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
-        ask = Ask(self.budget.part(_SEARCH_SHARE), progress=self.progress, every_layout=not self.budget.spent)
+        ask = Ask(progress=self.progress, every_layout=not self.budget.spent)
         # No row tells what the index of a proof costs.
-        return solve_cases([replace(self.case.constrained(layout), indexed=False)], ask)
+        with spending(self.budget.part(_SEARCH_SHARE)):
+            return solve_cases([replace(self.case.constrained(layout), indexed=False)], ask)
 
     def _families(self) -> list[Row]:
         """The best of each family, and the guesses."""
@@ -157,7 +160,8 @@ class TileRows:
 
     def _dictated(self) -> list[Row]:
         """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
-        listed = ranked_candidates(self.case, self.budget)
+        with spending(self.budget):
+            listed = ranked_candidates(self.case)
         fewest = {c.name: c for c in sorted(listed, key=lambda c: -c.instructions)}
         first = {c.name: c for c in reversed(listed)}
         rows: list[Row] = []
@@ -197,8 +201,9 @@ class TileRows:
         layouts = (cute_swizzles if flips else plainly)(space, self.problem.tile.element_bytes)
         bound = self.everything.proof.objective
         floor = int(bound.lower_bound * self.case.lanes.weight_unit) if bound.everywhere else 0
-        limits = floor, self.problem.layout.max_bytes, self.budget
-        layout, seconds = _timed(partial(best, layouts, self.counter, *limits))
+        limits = floor, self.problem.layout.max_bytes
+        with spending(self.budget):
+            layout, seconds = _timed(partial(best, layouts, self.counter, *limits))
         late = "out of time" if self.budget.spent else ""
         if layout is None:
             reason = late or "no layout of the family keeps the vectors whole and the constraints"
@@ -225,7 +230,8 @@ class TileRows:
         if text is None:
             return
         node = offset_formula(text, tile)
-        found, seconds = _timed(partial(nearest_edit, node, self.case, self.budget, by_time=True))
+        with spending(self.budget):
+            found, seconds = _timed(partial(nearest_edit, node, self.case, by_time=True))
         if found is not None:
             strides = strides_of(found.edit.node, len(tile.shape)) or ()
             full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)

@@ -19,7 +19,7 @@ from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import layout_from_data
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import deadline
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import row_major
@@ -94,19 +94,20 @@ def views(
     Raises:
         ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
     """
-    budget, asked = Budget.of_limit(time_limit), _Asked(before, access, warp, iteration)
+    asked = _Asked(before, access, warp, iteration)
     if isinstance(problem, Block):
-        drawn = _of_each_tile(problem, gpu, asked, budget)
+        drawn = _of_each_tile(problem, gpu, asked, time_limit)
         return max(drawn, key=lambda views: (first := views.pictures()[0]).wavefronts - first.ideal)
     _check_drawable(problem)
-    best = solved(problem, gpu, budget)
+    with deadline(time_limit):
+        best = solved(problem, gpu)
     answer = best.result if best.result.has_layout else None
     in_use = msgspec.structs.replace(best.case.problem, layout=best.layout)
     notes = _chosen(best.lanes, best.widths)
     return replace(asked.views(best.case, in_use, answer, best.result.reason, notes), widths=best.widths)
 
 
-def _of_each_tile(block: Block, gpu: Device, asked: _Asked, budget: Budget) -> Iterator[Views]:
+def _of_each_tile(block: Block, gpu: Device, asked: _Asked, time_limit: float | None) -> Iterator[Views]:
     """The views of the tile of the access asked for, else of each that a lane touches.
 
     All tiles are solved, as they share the memory of a block.
@@ -125,7 +126,7 @@ def _of_each_tile(block: Block, gpu: Device, asked: _Asked, budget: Budget) -> I
                 problem = block.problem(tile)
                 _check_drawable(problem)
                 cases[tile] = case_of(problem, gpu)
-    found = solve(block, target=gpu, budget=budget)
+    found = solve(block, target=gpu, time_limit=time_limit)
     results = {name: part.result for part in found.tiles for name in part.tiles}
     parts = {p.tile: p for p in placed(block, gpu, found).parts} if found.tiles else {}
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.

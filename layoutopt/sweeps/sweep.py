@@ -16,7 +16,7 @@ from layoutopt.errors import LayoutoptError
 from layoutopt.files.inputs import Input
 from layoutopt.files.python import Source, checked, items
 from layoutopt.files.templates import Value
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import deadline
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Problem
@@ -109,7 +109,7 @@ def sweep(
             problem that is wrong is an answer.
     """
     begun = time.monotonic()
-    Budget.of_limit(time_limit)  # refuses what is no time before anything is stored
+    deadline(time_limit)  # refuses what is no time before anything is stored
     check_workers(1 if workers is None else workers)
     check_method(method)
     done = Sweep(Store(Path(store) if store is not None else None, write=True))

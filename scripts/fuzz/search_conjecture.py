@@ -15,7 +15,6 @@ import argparse
 import itertools
 import random
 
-from layoutopt.ground.budget import Budget
 from layoutopt.model.cp_sat import Model, Outcome
 
 # Generator rows of the octacode, a code over the integers modulo 4 that is its own dual
@@ -125,7 +124,7 @@ def colourable(dimensions, bank_bits, meet, effort=20.0):
                     model.clause([-a - 1, -b - 1])
     model.clause([at[0][0]])
     model.clause([at[meet[0]][1]])
-    outcome = model.solve(Budget(), 1, effort).outcome
+    outcome = model.solve(1, effort).outcome
     return None if outcome is Outcome.UNKNOWN else outcome is not Outcome.INFEASIBLE
 
 

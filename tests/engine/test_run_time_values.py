@@ -14,7 +14,7 @@ from layoutopt import Status, check, solve
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.run_time_values import choices, matching
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import PhaseRule, device
 
 
@@ -132,11 +132,11 @@ def test_a_time_limit_ends_the_counting_of_choices():
     problem = access_problem("(v + i) % 64", "load", 4, 4, columns=64, **{"for": {"i": 64}})
     gpu = device("sm_90")
     looped = trace(with_loops(problem), gpu)
-    with pytest.raises(OutOfTime):
-        choices(problem, looped, gpu, Budget(0))
+    with pytest.raises(OutOfTime), spending(Budget(0)):
+        choices(problem, looped, gpu)
     choice = choices(problem, looped, gpu)["a"]
-    with pytest.raises(OutOfTime):
-        choice.count(4 * np.arange(64), Budget(0))
+    with pytest.raises(OutOfTime), spending(Budget(0)):
+        choice.count(4 * np.arange(64))
 
 
 def test_too_many_different_instructions_are_refused():

@@ -10,7 +10,7 @@ from oracle.banks import weighted_excess
 from written import problem_of
 
 from layoutopt.accesses.trace import trace
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.model import placement
 from layoutopt.model.annealing import Board, annealed, whole
@@ -67,10 +67,10 @@ def test_never_worse_and_always_the_same(seed):
     times = {(p, c): int(rng.integers(1, 3)) for p, phase in enumerate(phases) for c in phase if seed % 2}
     given = board(phases, 8, 40, times=times, weight=rng.integers(1, 5, 12).tolist())
     start = rng.integers(8, size=40)
-    found = annealed(given, start, 0, 2, Budget())
-    assert (found == annealed(given, start, 0, 2, Budget())).all()
+    found = annealed(given, start, 0, 2)
+    assert (found == annealed(given, start, 0, 2)).all()
     assert excess(given, found) <= excess(given, start)
-    assert (annealed(given, start, 0, 0, Budget()) == start).all()
+    assert (annealed(given, start, 0, 0) == start).all()
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,14 @@ def test_never_worse_and_always_the_same(seed):
 )
 def test_conflicts_go_and_columns_are_evened_out(lines, banks, start, height):
     given = board(lines, banks)
-    found = annealed(given, start, 0, 6, Budget())
+    found = annealed(given, start, 0, 6)
     assert excess(given, found) == 0
     assert (np.bincount(found, minlength=banks) == height).all()
 
 
 def test_without_time_the_start_is_the_answer():
-    budget = Budget()
-    budget.stop()
-    assert (annealed(board(lines(4, 0), 4), np.zeros(16, np.int64), 0, 6, budget) == 0).all()
+    with spending(Budget(0)):
+        assert (annealed(board(lines(4, 0), 4), np.zeros(16, np.int64), 0, 6) == 0).all()
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
@@ -102,7 +101,8 @@ def test_nothing_is_compiled_that_the_time_does_not_last_for(monkeypatch, second
     monkeypatch.setattr(
         "layoutopt.model.annealing.annealed", lambda _, start, *rest: asked.append(1) or start
     )
-    seven(Budget(30))
+    with spending(Budget(30)):
+        seven()
     assert bool(asked) == (not seconds)
 
 
@@ -118,7 +118,7 @@ def test_without_a_compiler_nothing_is_annealed(monkeypatch):
     assert not Budget(1e6).affords(placement._seconds_to_compile())
 
 
-def seven(budget):
+def seven():
     """A stencil of seven points in a block of 8x4x8 with a halo of one, filled cyclically: a warp is a plane."""
     at = "(tid + 256*c)"
     problem, gpu = problem_of(f"""10x6x10 f32, 256 threads
@@ -128,12 +128,12 @@ def seven(budget):
         x: load 4 [tid//32 + 1, tid//8%4 + 1, tid%8 + c]; c<3"""), device("sm_90")  # fmt: skip
     lanes = trace(problem, gpu)
     sets = phase_sets(lanes, problem.tile, gpu)
-    return lanes, free_assignment(sets, lanes, problem.tile, budget=budget, effort=0.1)
+    return lanes, free_assignment(sets, lanes, problem.tile, effort=0.1)
 
 
 def test_a_stencil_of_seven_points_has_few_conflicts():
     """From row-major, in which 58 wavefronts are too many."""
-    lanes, found = seven(Budget())
+    lanes, found = seven()
     assert found.excess <= 17
     assert weighted_excess(found.table, lanes, device("sm_90")) == found.excess
 

@@ -11,7 +11,7 @@ from oracle import toy
 
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.layout_model import LayoutModel
@@ -35,7 +35,7 @@ def solved(given, most):
     model = Model()
     pitches = PitchVariables(model, given, most)
     model.minimise(pitches.span_terms)
-    while (answer := model.solve(Budget(None))).outcome is Outcome.OPTIMAL:
+    while (answer := model.solve()).outcome is Outcome.OPTIMAL:
         candidate = pitches.linearisation(answer.values)
         pitches.forbid(candidate)
         yield candidate
@@ -109,9 +109,9 @@ def transposed():
 
 def test_a_model_in_words():
     model = transposed()
-    _, first = model.solve(Budget(None))
+    _, first = model.solve()
     model.write_out(first.candidate)
-    model.solve(Budget(None))
+    model.solve()
     parts = readable(model.asked, model.answers[-1])
     sizes = sum(len(parts[kind]) for kind in ("integers", "0 or 1")), len(parts["constraints"])
     assert sizes == model.asked.size
@@ -128,10 +128,10 @@ def test_a_model_in_words():
 
 def test_what_is_written_out_binds_the_masks():
     model = transposed()
-    _, first = model.solve(Budget(None))
+    _, first = model.solve()
     assert (pitches_of(first.candidate, 2), first.masks, first.written) == ((4, 1), {}, False)
     model.write_out(first.candidate)
-    while not (second := model.solve(Budget(None))[1]).written:
+    while not (second := model.solve()[1]).written:
         model.write_out(second.candidate)
     # Both bits of the bank are flipped, so that the columns differ.
     assert (second.candidate.span, set(second.masks)) == (16, {0, 1})
@@ -139,13 +139,13 @@ def test_what_is_written_out_binds_the_masks():
 
 def test_constraints_are_made_when_there_is_something_to_solve():
     model = transposed()
-    _, first = model.solve(Budget(None))
+    _, first = model.solve()
     made = model.model.size
     model.write_out(first.candidate)
     model.forbid(first.candidate)
     assert (model.model.size, list(model.written)) == (made, [first.candidate])
-    assert model.solve(Budget(None))[1].candidate != first.candidate
+    assert model.solve()[1].candidate != first.candidate
     assert model.model.size > made
-    model.write_out(model.solve(Budget(None))[1].candidate)
-    with pytest.raises(OutOfTime):
-        model.solve(Budget(0))
+    model.write_out(model.solve()[1].candidate)
+    with pytest.raises(OutOfTime), spending(Budget(0)):
+        model.solve()

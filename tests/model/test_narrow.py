@@ -16,7 +16,6 @@ from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
@@ -194,7 +193,7 @@ def test_packed_tiles_are_explained_compared_and_drawn_as_bytes():
         for text, shape in ((bytes_alone.published.offset, (128, 64)), (published.offset, (128, 128)))
     )
     assert (offset == elements[:, ::2] // 2).all()
-    assert explain(problem, budget=Budget(20)).conflict_free
+    assert explain(problem, time_limit=20).conflict_free
     row = rows_of(compare(problem, time_limit=5))["published"]
     assert row.excess == sum(a.excess for a in check(problem, published.offset).accesses)
 
@@ -227,7 +226,7 @@ def test_every_command_shows_formulas_in_elements():
     rows = rows_of(compared)
     got = rows["all"].offset, rows["none"].offset, rows["guess_pad"].title
     assert got == (offset, "x0*128 + x1", "pad 32")
-    assert solve(tile).offset == explain(tile, budget=Budget(20)).offset == offset
+    assert solve(tile).offset == explain(tile, time_limit=20).offset == offset
     for row in compared.rows:
         audit = check(tile, row.offset)
         assert (audit.excess, audit.bytes) == (row.excess, row.bytes), row.family

@@ -23,7 +23,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import lookups
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout
@@ -43,7 +43,8 @@ SM_90 = device("sm_90")
 def free(problem, gpu=SM_90, seconds=None, **options):
     lanes = trace(problem, gpu)
     sets = phase_sets(lanes, problem.tile, gpu)
-    return lanes, free_assignment(sets, lanes, problem.tile, budget=Budget(seconds), **options)
+    with spending(Budget(seconds)):
+        return lanes, free_assignment(sets, lanes, problem.tile, **options)
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from oracle import toy
 
-from layoutopt.ground.budget import Budget
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linearisations import Linearisation
@@ -43,7 +42,7 @@ def allowed(given, ceilings, masks, rules=FREE, field=FIELD):
         if name.startswith("mask_"):
             target, source = map(int, name.split("_")[1:])
             model.clause([bit if masks.get(target, 0) >> source & 1 else -bit - 1])
-    return model.solve(Budget()).outcome is not Outcome.INFEASIBLE
+    return model.solve().outcome is not Outcome.INFEASIBLE
 
 
 COLUMNS = phases((0, 4, 8, 12), (0, 5, 10, 15), (1, 2, 16, 19), (3, 7))

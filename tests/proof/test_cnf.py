@@ -14,7 +14,6 @@ from written import by_lane, problem_of
 from layoutopt import load
 from layoutopt.accesses.trace import trace
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.phases import phase_sets
@@ -74,10 +73,10 @@ def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
         problem = problem_of("6 f32, 4 threads", *lines)
         lanes = trace(problem, gpu)
         verdicts.append(placeable(rows))
-        conflict_free = every_layout(problem.tile, gpu, lanes, Search(Budget()), enough=1)
+        conflict_free = every_layout(problem.tile, gpu, lanes, Search(), enough=1)
         assert (conflict_free.bound == 0) == verdicts[-1], seed
         if seed < 60:
-            general = every_layout(problem.tile, gpu, lanes, Search(Budget()), enough=None)
+            general = every_layout(problem.tile, gpu, lanes, Search(), enough=None)
             cnf = question(phase_sets(lanes, problem.tile, gpu), lanes, problem.tile, None)
             assert general.free.excess == general.bound, seed
             assert satisfiable(dimacs(cnf)) == (general.bound == 0) == verdicts[-1], seed
@@ -101,7 +100,7 @@ def test_at_most_one_of_any_size(count):
         for k in np.random.default_rng(count).permutation(count)[:forced]:
             model.clause([literals[k]])
         assert satisfiable(dimacs(model.to_text())) == (forced < 2)
-        assert (model.solve(Budget()).outcome is not Outcome.INFEASIBLE) == (forced < 2)
+        assert (model.solve().outcome is not Outcome.INFEASIBLE) == (forced < 2)
 
 
 def test_sums_are_refused():

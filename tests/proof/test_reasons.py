@@ -19,7 +19,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device, devices
 from layoutopt.model.phases import phase_sets
 from layoutopt.proof.board import subject_of
@@ -70,7 +70,7 @@ def test_never_more_than_the_best_placement(block):
             continue
         least, _ = every_placement(elements, plain, lanes, banks)
         found = on_board(from_data(data), toy.toy_device(lanes, banks))
-        clique, *others = find_clique(found), find_parity(found, Budget()), find_packing(found, Budget())
+        clique, *others = find_clique(found), find_parity(found), find_packing(found)
         for more in (clique, *others):
             assert found.counting + (more.excess if more else 0) <= least, (seed, data)
         seen += 1
@@ -106,7 +106,7 @@ def test_wrapped_diagonals_of_squares_that_four_divides_leave_two(n):
 def test_wrapped_diagonals_of_even_squares(n):
     """No clique of more than n words exists for n > 2; the parity gives the theorem and two wavefronts."""
     found = on_board(*squares(n))
-    parity = find_parity(found, Budget())
+    parity = find_parity(found)
     assert parity.excess == 2
     for modulus, weight in parity.combinations:
         total = Counter()
@@ -126,7 +126,7 @@ def test_odd_squares_have_a_layout(n):
     For n = 3 the diagonals of one kind are served by row + 2 column, too: 1 - 2 = -1 is a unit.
     """
     found = on_board(*squares(n))
-    assert (find_clique(found), find_parity(found, Budget()), found.counting) == (None, None, 0)
+    assert (find_clique(found), find_parity(found), found.counting) == (None, None, 0)
 
 
 @pytest.mark.parametrize("name", ["leimao_vectorised_swizzled_f32", "gemm4bit_b_128x64_bf16"])
@@ -143,7 +143,7 @@ def test_every_phase_meets_its_own_words_once():
     assert set(found.vector_words.values()) == {4}
     assert set(found.place.values()) == {0, 1, 2, 3}
     assert sum(p.weight for p in found.phases) == 4 * 4 * 4 + 8 * 4 * 4  # 16-byte fills, matrices
-    assert (find_clique(found), find_parity(found, Budget())) == (None, None)
+    assert (find_clique(found), find_parity(found)) == (None, None)
     assert (
         on_board(problem_of("8 12B, 8 threads", "a: load 4 [tid]"), device("sm_90")) is None
     )  # of no odd size
@@ -152,7 +152,7 @@ def test_every_phase_meets_its_own_words_once():
 def test_reasons_check_themselves():
     """What a reason finds passes its check; the same with one word, weight or wavefront changed does not."""
     for reason, given in ((CLIQUE, subject(*plane())), (PARITY, subject(*squares(8)))):
-        found = reason.find(given, Search(Budget()))
+        found = reason.find(given, Search())
         if reason is CLIQUE:
             changed = {"words": found.words[1:]}
         else:
@@ -174,14 +174,14 @@ def overlapping_windows(copies):
 def test_cliques_that_share_no_phase_add_up():
     problem, gpu = overlapping_windows(3)
     found = on_board(problem, gpu)
-    assert (find_clique(found).excess, find_packing(found, Budget()).excess) == (1, 3)
-    general = every_layout(problem.tile, gpu, trace(problem, gpu), Search(Budget()), enough=3)
+    assert (find_clique(found).excess, find_packing(found).excess) == (1, 3)
+    general = every_layout(problem.tile, gpu, trace(problem, gpu), Search(), enough=3)
     assert (general.bound, general.evidence) == (3, PACKING.evidence)
 
 
 def test_no_phase_gives_away_more_than_it_weighs():
     given = subject(*overlapping_windows(2))
-    found = PACKING.find(given, Search(Budget()))
+    found = PACKING.find(given, Search())
     assert PACKING.check(given, found)
     first, second = found.shares
     for forged in (
@@ -200,10 +200,9 @@ def test_no_phase_gives_away_more_than_it_weighs():
 def test_parity_asks_the_clock():
     """Three pairs of three words: no bank has one word of each. Out of time nothing is claimed."""
     triangle = {0: [0, 1], 1: [0, 2], 2: [1, 2]}
-    assert combination(triangle, Budget()) is not None
-    stopped = Budget()
-    stopped.stop()
-    assert combination(triangle, stopped) is None
+    assert combination(triangle) is not None
+    with spending(Budget(0)):
+        assert combination(triangle) is None
 
 
 SIZES = {"i8": 1, "f16": 2, "f32": 4, "f64": 8, "c128": 16, "12B": 12}

@@ -16,7 +16,6 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import EVERY_LAYOUT, Status
 from layoutopt.proof.reasons import Search, every_layout
@@ -92,7 +91,7 @@ def agrees(seed):
     every = [(excess(t, accesses, banks), max(t) + size) for t in placements(*plain, banks)]
     gpu, problem = toy(banks), from_data(data)
     least = min((e for e, _ in every), default=None)
-    general = every_layout(problem.tile, gpu, trace(problem, gpu), Search(Budget()), enough=None)
+    general = every_layout(problem.tile, gpu, trace(problem, gpu), Search(), enough=None)
     assert least is None or general.bound <= least, data
     if general.free is not None and general.free.table is not None:
         assert excess(general.free.table.ravel().tolist(), accesses, banks) == general.free.excess
@@ -226,7 +225,7 @@ def test_an_explanation_counts_words_that_alignment_keeps_in_few_banks():
         ("4 16B", LANES, toy(2), "which can lie in 1 of the 2 banks only: 4 wavefronts"),
         ("32 8B", 32, None, "Counting: elements start at multiples of 8 bytes"),
     ):
-        found = explain(loads_of(tile, 4, threads=threads), budget=Budget(5), target=target)
+        found = explain(loads_of(tile, 4, threads=threads), time_limit=5, target=target)
         assert said in " ".join(found.reasons)
 
 

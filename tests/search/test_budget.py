@@ -18,7 +18,16 @@ from layoutopt.accesses.trace import Trace, trace
 from layoutopt.cli.process import call
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import DEFAULT_SECONDS, Budget, OutOfTime
+from layoutopt.ground.budget import (
+    DEFAULT_SECONDS,
+    Budget,
+    OutOfTime,
+    checkpoint,
+    current,
+    deadline,
+    spending,
+    unhurried,
+)
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.model.cp_sat import Model, Outcome, _response
@@ -66,6 +75,18 @@ def test_any_limit_can_be_waited_for():
 GPU = device("sm_90")
 
 
+def test_the_budget_in_force_is_the_innermost_and_no_longer_than_any():
+    with deadline(5) as outer, deadline(1000) as inner:
+        assert current() is inner
+        assert inner.seconds <= 5
+        with unhurried():
+            assert current().seconds is None
+        outer.stop()
+        with pytest.raises(OutOfTime):
+            checkpoint()
+    checkpoint()
+
+
 def test_a_portion_of_the_limit_is_work_and_no_time():
     whole = Budget(1000.0)
     whole.portion(0.5).charge(600.0)
@@ -84,9 +105,7 @@ def test_a_portion_of_the_limit_is_work_and_no_time():
 def test_solve_has_the_limit_of_the_command(monkeypatch):
     left, problem = [], layoutopt.load("transpose_32x32_f32")
     monkeypatch.setitem(layoutopt.search.block.solve.__kwdefaults__, "time_limit", SOLVE_LIMIT)
-    monkeypatch.setattr(
-        "layoutopt.search.block.solve_tile", lambda _, gpu, ask: left.append(ask.budget.seconds)
-    )
+    monkeypatch.setattr("layoutopt.search.block.solve_tile", lambda *_: left.append(current().seconds))
     layoutopt.solve(problem)
     layoutopt.solve(problem, time_limit=None)
     assert DEFAULT_SECONDS - 5 < left[0] <= DEFAULT_SECONDS
@@ -96,10 +115,11 @@ def test_solve_has_the_limit_of_the_command(monkeypatch):
 def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
     problem = problem_of("8x8 f32, 32 threads", "a: load 4 [tid // 8 + i, tid % 8]; i<4")
     budget = Budget(1e6)
-    left = solve(problem, budget=budget)
-    assert (left.status, left.reason) == ("optimal", "")
-    budget.cut_short()
-    cut = solve(problem, budget=budget)
+    with spending(budget):
+        left = solve(problem)
+        assert (left.status, left.reason) == ("optimal", "")
+        budget.cut_short()
+        cut = solve(problem)
     proved = cut.proof.index_cost.proved
     assert cut.reason == ("" if proved else "the time limit ended the search for a cheaper index")
 
@@ -135,20 +155,22 @@ def test_a_running_solve_is_left_behind_and_its_error_reaches_the_caller():
     def wrong(proto):
         raise ValueError("wrong")
 
-    assert _response(SimpleNamespace(solve=solve, stop_search=stop_search), None, budget) is None
+    with spending(budget):
+        assert _response(SimpleNamespace(solve=solve, stop_search=stop_search), None) is None
     release.set()
     with pytest.raises(ValueError, match="wrong"):
-        _response(SimpleNamespace(solve=wrong), None, Budget())
+        _response(SimpleNamespace(solve=wrong), None)
 
 
 def test_a_stopped_budget_solves_and_traces_nothing():
     budget, model = Budget(), Model()
     budget.stop()
     model.clause([model.boolean()])
-    assert model.solve(budget).outcome is Outcome.UNKNOWN
-    assert model.solve(Budget()).outcome is Outcome.OPTIMAL
-    with pytest.raises(OutOfTime):
-        trace(problem_of("32x32 f32, 32 threads", "a: load 4 [i, tid]; i<32"), GPU, budget)
+    with spending(budget):
+        assert model.solve().outcome is Outcome.UNKNOWN
+        with pytest.raises(OutOfTime):
+            trace(problem_of("32x32 f32, 32 threads", "a: load 4 [i, tid]; i<32"), GPU)
+    assert model.solve().outcome is Outcome.OPTIMAL
 
 
 def test_a_trace_in_pieces_is_the_trace():
@@ -248,29 +270,33 @@ def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
     )
     case = case_of(nothing_is_asked_of("4x8"), GPU)
     space = space_of(case.lowered, case.lanes, 128, ("none", "order", "pad", "split"))
-    best = counted.best(counted.plainly(space, 3), counted.Counter(case), 0, None, Budget())
+    best = counted.best(counted.plainly(space, 3), counted.Counter(case), 0, None)
     assert best.table().max() == 93
     assert {layout.table().max() for layout in made} == {93}
     made.clear()
-    counted.best(counted.plainly(space, 3), counted.Counter(case), 0, None, Budget(0))
+    with spending(Budget(0)):
+        counted.best(counted.plainly(space, 3), counted.Counter(case), 0, None)
     assert len(made) == 1
 
 
 def test_listing_asks_the_clock_and_leaves_the_first():
     """Eight dimensions have 40,320 orders; where the time is over, the first of them is there."""
     found = nothing_is_asked_of("2x2x3x2x2x3x2x2")
-    late = space_of(found, trace(found, GPU), 128, ("none", "order", "pad", "rotate"), Budget(0))
-    for listed in (unpadded(late, 0), by_span(late, 10**6)):
-        assert next(listed).span >= 576
+    late = space_of(found, trace(found, GPU), 128, ("none", "order", "pad", "rotate"))
+    with spending(Budget(0)) as none:
+        for listed in (unpadded(late, 0), by_span(late, 10**6)):
+            assert next(listed).span >= 576
+            with pytest.raises(OutOfTime):
+                list(listed)
         with pytest.raises(OutOfTime):
-            list(listed)
-    with pytest.raises(OutOfTime):
-        list(padded(late))
-    assert not list(Budget(0).while_left(unpadded(late, 0)))
+            list(padded(late))
+        assert not list(none.while_left(unpadded(late, 0)))
 
 
 def found_without_time(asked):
-    return search(asked, GPU, trace(asked, GPU), Ask(Budget(0)))
+    lanes = trace(asked, GPU)
+    with spending(Budget(0)):
+        return search(asked, GPU, lanes, Ask())
 
 
 @pytest.mark.parametrize("element", ["f32", "6B"])
@@ -318,14 +344,9 @@ def test_what_is_no_time_is_refused(asked, seconds):
 def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, asked):
     """Gathering words and cliques takes as long as a search; of few lanes it takes no time."""
     asking, told = from_data({**lines_of(64), "threads": threads}), []
-    every_layout(
-        asking.tile,
-        GPU,
-        trace(asking, GPU),
-        Search(Budget(0)),
-        enough=None,
-        progress=lambda *line: told.append(line),
-    )
+    lanes = trace(asking, GPU)
+    with spending(Budget(0)):
+        every_layout(asking.tile, GPU, lanes, Search(), enough=None, progress=lambda *line: told.append(line))
     assert bool(told) is asked
 
 
@@ -370,7 +391,7 @@ def test_the_best_of_a_few_families_claims_what_holds_of_every_layout(minimise):
 
 def test_no_effort_left_is_no_answer():
     """CP-SAT takes none below 0 for an invalid model."""
-    model, budget = Model(), Budget(9)
+    model = Model()
     model.exactly_one([model.boolean(), model.boolean()])
-    assert model.solve(budget, 1, effort=-0.01).outcome is Outcome.UNKNOWN
-    assert model.solve(budget, 1, effort=1.0).outcome is Outcome.OPTIMAL
+    assert model.solve(effort=-0.01).outcome is Outcome.UNKNOWN
+    assert model.solve(effort=1.0).outcome is Outcome.OPTIMAL

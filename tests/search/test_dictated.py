@@ -12,7 +12,7 @@ from written import access_from, constrained, data_of, problem_of, refused_with,
 from layoutopt import check, compare, solve
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import device
 from layoutopt.search.dictated import candidates, modes, propose
 from layoutopt.search.direct import pieces
@@ -24,6 +24,11 @@ STORES = {
     "rows": {"op": "store", "copy": {"bytes": 16}},
     "own row": access_from("own row: store 16 [tid % 64, 8*i + 32*(tid // 64)]; i<4"),
 }
+
+
+def proposed(case, budget):
+    with spending(budget):
+        return propose(case, Ask())
 
 
 def epilogue(*names, must_be="tma", tile="64x64 bf16", **layout):
@@ -111,7 +116,7 @@ def test_what_must_be_and_a_load_of_tma_have_one_list():
     assert check(named, in_use).alignment_bytes == 128
     # They are counted while there is time, and nothing is proved of what was not counted.
     case = case_of(moved, device("sm_90"))
-    whole, cut = (propose(case, Ask(budget)) for budget in (Budget(), Budget(0)))
+    whole, cut = (proposed(case, budget) for budget in (Budget(), Budget(0)))
     assert (whole.complete, cut.complete, cut.layout is not None) == (True, False, True)
     assert cut.weighted_excess >= whole.weighted_excess == whole.excess_bound.lower_bound > 0
     assert cut.excess_bound.lower_bound == 0
@@ -352,7 +357,7 @@ def test_free_lanes_of_a_direct_load_keep_segments():
 
 def test_layouts_of_direct_loads_are_listed_while_there_is_time():
     case = case_of(from_data(data()), device("gfx950"))
-    cut = propose(case, Ask(Budget(0)))
+    cut = proposed(case, Budget(0))
     assert (cut.complete, cut.layout) == (False, None)
-    with pytest.raises(OutOfTime):
-        pieces(case.lowered.tile, case.lanes, Budget(0))
+    with pytest.raises(OutOfTime), spending(Budget(0)):
+        pieces(case.lowered.tile, case.lanes)

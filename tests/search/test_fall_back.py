@@ -11,6 +11,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.files.file import from_data
+from layoutopt.ground.budget import current
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression
 from layoutopt.model.phases import phases_of
@@ -96,14 +97,14 @@ def test_a_rule_has_the_time_of_the_stage_that_asks_it(monkeypatch):
     """One look at whole lines used all that was left for every stage that follows."""
     asked, given, nothing = [], scene(), Searched(None, complete=False)
     monkeypatch.setattr(
-        "layoutopt.search.scene.within_ceilings", lambda *given: asked.append(given[-1]) or nothing
+        "layoutopt.search.scene.within_ceilings", lambda *_: asked.append(current()) or nothing
     )
     fall_back(given)
     stage = ReachFloor(given, presolved=True)
     fallen = (f.candidate for f in given.tally.unswizzled if given.reaches(f.candidate) and f.excess)
     candidate = next(fallen)
     stage._presolve(candidate, candidate.span, candidate.span)
-    assert asked == [stage.budget]
+    assert asked == [stage.patience]
 
 
 @pytest.mark.parametrize("family", ["pad", "interval", "xor"])

@@ -11,7 +11,6 @@ from written import constrained, problem_of
 
 from layoutopt import Status, Tile, check, load
 from layoutopt.engine.case import case_of
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.layout import Digit
 from layoutopt.model.linearisations import Linearisation
@@ -84,7 +83,7 @@ def asked(candidate, phases, tile, field, most, below):
 
 
 def least(*given):
-    answer = least_excess(asked(*given), 1 << 30, Budget())
+    answer = least_excess(asked(*given), 1 << 30)
     assert answer.complete
     return answer.best
 
@@ -112,7 +111,7 @@ def test_the_tree_finds_the_least_of_all_masks(block):
                 if used <= candidate.span and (phases.costs(masks) <= ceilings).all()
             ]
             question = asked(candidate, phases, tile, field, candidate.span, (0, 0))
-            answer = within_ceilings(question, ceilings, 1 << 30, Budget())
+            answer = within_ceilings(question, ceilings, 1 << 30)
             assert (answer.complete, answer.best is not None) == (True, bool(sizes)), seed
             if answer.best is not None:
                 assert (phases.costs(answer.best.masks) <= ceilings).all()
@@ -146,8 +145,8 @@ def test_accesses_that_see_different_numbers_of_banks():
 def test_a_tree_out_of_steps_says_so():
     tile, field, batch, _ = random_question(1)
     question = asked(*batch[0], tile, field, None, (1000, 0))
-    assert not least_excess(question, 1, Budget()).complete
-    assert least_excess(question, 1 << 20, Budget()).complete
+    assert not least_excess(question, 1).complete
+    assert least_excess(question, 1 << 20).complete
 
 
 def test_phases_that_no_mask_changes_only_add_their_floor():

@@ -23,7 +23,7 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema, load
 from layoutopt.files.result_file import arrangement_from_data
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.search.fronts import explore, plan_of, units_of
 from layoutopt.search.packing import Plan, least, pack
@@ -421,5 +421,6 @@ def test_what_was_cut_short_has_the_time_that_others_leave(columns, clock, confl
             solve(constrained(problem, families=("none",))), status=Status.FEASIBLE
         )
 
-    first, second = explore(units, plan_of(tile_set, units), None, solver, clock).points
+    with spending(clock):
+        first, second = explore(units, plan_of(tile_set, units), None, solver).points
     assert (first.value, second.value > 0, asked) == (0, conflicts, order)

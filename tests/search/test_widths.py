@@ -12,7 +12,7 @@ from written import access_from, problem_of, rows_of
 
 from layoutopt import Status, check, compare, explain, solve
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, current
 from layoutopt.hardware.devices import device
 from layoutopt.report import comparison_text
 from layoutopt.report.explanation_text import explanation_report
@@ -116,7 +116,7 @@ def test_compare_show_and_explain_take_the_solvers_choice():
     everything = rows_of(compared)["all"]
     assert (everything.excess, everything.offset, compared.widths) == (0, result.offset, {"rows": 8})
     assert "every row with `rows` of 8 bytes" in comparison_text.text(tile, compared)
-    explained = explain(tile, budget=Budget(20))
+    explained = explain(tile, time_limit=20)
     got = explained.conflict_free, explained.offset, explained.widths
     assert got == (True, result.offset, {"rows": 8})
     assert "with `rows` of 8 bytes" in explanation_report(tile, explained)
@@ -163,7 +163,7 @@ def test_no_choice_has_all_of_the_work_but_the_last(monkeypatch):
     given = []
     monkeypatch.setattr(
         "layoutopt.search.solve.improved",
-        lambda case, proposal, ask: given.append(ask.budget.effort) or proposal,
+        lambda case, proposal, ask: given.append(current().effort) or proposal,
     )
     solve(problem_of("32x32 f32, 32 threads", "rows: store 16|8|4 [tid, 0]"), time_limit=1000)
     assert given == [pytest.approx(500, abs=60), pytest.approx(500, abs=60), None]

@@ -10,7 +10,6 @@ from written import access_from, constrained, data_of, problem_of, refused_with,
 
 from layoutopt import check, compare, explain, solve
 from layoutopt.files.file import from_data, load
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.study.check import AuditStatus
 from layoutopt.study.show import views
@@ -300,7 +299,7 @@ def test_a_tile_that_always_conflicts_is_named():
     """A store of 16 bytes a lane and a load of 4 down the columns: 4-way at best."""
     vectors = access_from("rows: store 16 [lane, 4*i]; i<2; tile B")
     first, _, columns = EXPLAINED["accesses"]
-    found = explain(block(accesses=[first, vectors, columns]), budget=Budget(20))
+    found = explain(block(accesses=[first, vectors, columns]), time_limit=20)
     assert (found.conflict_free, found.scope) == (False, "every layout")
     assert 0 < found.lower_bound <= found.excess
     assert "tile B has conflicts in every layout, whatever the others take" in found.reasons

@@ -13,7 +13,7 @@ from layoutopt import Tile, check, compare, load, solve
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime, spending, unhurried
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.report.text import audit_report
 from layoutopt.study import edits as edits_module
@@ -22,6 +22,17 @@ from layoutopt.study.edits import edits, nearest_edit
 
 BASICS = ROOT / "problems" / "basics"
 TRANSPOSE = BASICS / "transpose_32x32_f32.json"
+
+
+def checked(problem, layout, solver, seconds):
+    """The audit in so much time, of which the solver needs none."""
+
+    def unhurriedly(asked):
+        with unhurried():
+            return solver(asked)
+
+    with spending(Budget(seconds)):
+        return check(problem, layout, solver=unhurriedly)
 
 
 def quick(problem):
@@ -105,7 +116,7 @@ def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeyp
     monkeypatch.setattr("layoutopt.study.findings._QUICK", 0)
     monkeypatch.setattr("layoutopt.study.edits._QUICK_LANES", 0)
     problem, layout = load("gemm_a_128x64_f16"), "x0*64 + (x1 ^ x0 % 16 * 8)"
-    whole, cut = (check(problem, layout, solver=quick, budget=budget) for budget in (Budget(), Budget(0)))
+    whole, cut = (checked(problem, layout, quick, seconds) for seconds in (None, 0))
     assert cut.accesses == whole.accesses
     assert findings(whole, "alignment")
     assert not findings(cut, "alignment") + findings(cut, "edit")
@@ -149,7 +160,7 @@ def test_a_fix_and_an_edit_save_time_and_not_wavefronts_alone():
     problem = problem_of("""40x36 f32, 64 threads
         rows: store 4 [tid // 32 + 2*i, tid % 32]; i<20
         columns: load 4 [tid % 40, j]; j<36; where tid < 40""")
-    asked, hurried = (check(problem, "x0*36 + x1", solver=quick, budget=b) for b in (Budget(), Budget(0)))
+    asked, hurried = (checked(problem, "x0*36 + x1", quick, seconds) for seconds in (None, 0))
     fix = "x0 % 8 * 180 + x1*5 + x0 // 8"
     assert edit_and_fix(asked) == ["x0*37 + x1", fix]
     assert [f.details["offset"] for f in findings(hurried, "fix")] == [fix]
@@ -260,9 +271,9 @@ def test_lanes_that_choose_are_counted_by_the_clock(layout):
 
 def test_a_long_formula_of_many_elements_is_estimated_and_edited_by_the_clock(monkeypatch):
     problem, text = problem_of("32x32 u32, 32 threads", "read: load 4 [lane, 0]"), "x0*32 + (x1 ^ x0 // 1024)"
-    assert check(problem, text, solver=solve, budget=Budget(0)).edit is not None
+    assert checked(problem, text, solve, 0).edit is not None
     monkeypatch.setattr(edits_module, "_QUICK_OPERATIONS", 1024)
-    found = check(problem, text, solver=solve, budget=Budget(0))
+    found = checked(problem, text, solve, 0)
     assert (found.edit, found.estimate, found.excess) == (None, None, 31)
 
 
@@ -275,15 +286,15 @@ SCAN = data_of("""9x129 f32, 128 threads; published 4644 x0*129 + x1
 def nearest(problem, offset):
     case = case_of(problem, device(problem.target))
     names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
-    return nearest_edit(parse(offset, names), case, Budget())
+    return nearest_edit(parse(offset, names), case)
 
 
 def test_edits_are_not_estimated_once_the_time_is_over(monkeypatch):
     monkeypatch.setattr("layoutopt.study.edits.estimate", lambda *_: 1 / 0)
     case = case_of(from_data(SCAN), device("sm_90"))
     node = parse("x0*129 + x1", frozenset(("x0", "x1")))
-    found = nearest_edit(node, case, Budget(0), by_time=True)
-    assert found == nearest_edit(node, case, Budget(0))
+    with spending(Budget(0)):
+        assert nearest_edit(node, case, by_time=True) == nearest_edit(node, case)
 
 
 def test_it_is_a_row_of_compare_and_the_first_fix_of_check():

@@ -21,7 +21,6 @@ from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.expressions.simplify import operations
 from layoutopt.files.python import problem as from_fields
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.layout import row_major
@@ -410,8 +409,8 @@ def test_a_row_under_max_bytes_shows_what_fits():
 
     counter = SimpleNamespace(batches=batches)
     for most, expected in ((184, plain), (191, plain), (192, padded), (None, padded)):
-        assert best([plain, padded], counter, 0, most, Budget()) == expected
-    assert best([padded], counter, 0, 191, Budget()) is None
+        assert best([plain, padded], counter, 0, most) == expected
+    assert best([padded], counter, 0, 191) is None
 
 
 def test_what_an_alignment_leaves_of_a_row_is_its_best():

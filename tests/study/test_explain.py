@@ -25,7 +25,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.catalogue import find
 from layoutopt.files.file import from_data, load
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, current, spending
 from layoutopt.hardware.devices import Device, PhaseRule, device
 from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
@@ -37,7 +37,7 @@ PROBLEMS = ROOT / "problems"
 
 
 def explained(name, seconds=20, **changes):
-    return explain(constrained(load(PROBLEMS / f"{name}.json"), **changes), budget=Budget(seconds))
+    return explain(constrained(load(PROBLEMS / f"{name}.json"), **changes), time_limit=seconds)
 
 
 def kinds(found):
@@ -94,7 +94,7 @@ def test_what_is_said(case):
 
 def test_row_major_that_tears_vectors_is_no_layout():
     problem = problem_of("8x6 f32, 8 threads; families none pad", "wide: store 16 [tid, 0]")
-    first, *others = explain(problem, budget=Budget(10)).reasons
+    first, *others = explain(problem, time_limit=10).reasons
     assert first == (
         "Row-major, with no pad and no swizzle, cannot hold this tile: access 'wide' is misaligned: lane 1 of "
         "warp instruction 0 starts at byte 24, which is no multiple of 16."
@@ -113,7 +113,7 @@ def test_a_table_has_no_parts():
 def test_vectorised_transpose_is_a_floor_for_every_layout():
     told = []
     problem = load(PROBLEMS / "transposes/leimao_vectorised_swizzled_f32.json")
-    found = explain(problem, budget=Budget(20), progress=told.append)
+    found = explain(problem, time_limit=20, progress=told.append)
     assert told[-1].endswith("; what could be given up")
     got = found.conflict_free, found.scope, found.lower_bound, found.excess
     assert got == (False, "every layout", 384, 384)
@@ -135,7 +135,7 @@ def test_vectorised_transpose_is_a_floor_for_every_layout():
 
 def test_wrapped_diagonals():
     """Of an 8x8 tile on 8 banks; the catalogue has the 32x32 one."""
-    found = explain(from_data(lines_of(8)), budget=Budget(6), target=toy.toy_device(8, 8))
+    found = explain(from_data(lines_of(8)), time_limit=6, target=toy.toy_device(8, 8))
     assert (found.conflict_free, found.scope, found.clique) == (False, "every layout", None)
     assert (found.clashing_accesses, found.clash_is_minimal) == (("rows", "columns", "diagonals"), True)
     assert any("that is 4 modulo 8" in r for r in found.reasons)
@@ -144,7 +144,7 @@ def test_wrapped_diagonals():
 def test_three_lines_of_a_plane_and_an_access_that_does_not_clash():
     data = planes()
     data["accesses"].append(access_from("alone: load 4 [0*tid]"))
-    found = explain(from_data(data), budget=Budget(20), target=toy.toy_device(2, 2))
+    found = explain(from_data(data), time_limit=20, target=toy.toy_device(2, 2))
     assert (found.conflict_free, found.scope) == (False, "every layout")
     assert (len(found.clique["words"]), len(found.clique["meetings"])) == (3, 3)
     assert (found.clashing_accesses, found.clash_is_minimal) == (("line 1", "line 2", "line 3"), True)
@@ -156,7 +156,7 @@ def test_lanes_in_another_order():
     problem = problem_of("""64 f32, 8 threads; families none
         order: store 8 [2*(tid // 4 * 2 + tid % 2 + tid // 2 % 2 * 4)]
         fill: load 4 [tid + 8*i]; i<8""")
-    found = explain(problem, budget=Budget(10), target=toy.toy_device(8, 8))
+    found = explain(problem, time_limit=10, target=toy.toy_device(8, 8))
     assert (found.excess, [r.kind for r in found.relaxations]) == (2, ["families", "free_lanes"])
 
 
@@ -164,7 +164,7 @@ def test_the_search_has_the_time_that_solve_has(monkeypatch):
     given = []
 
     def search(cases, ask):
-        given.append(ask.budget.seconds)
+        given.append(current().seconds)
         raise ProblemFileError("stop", "here")
 
     monkeypatch.setattr("layoutopt.study.known.solve_cases", search)
@@ -181,7 +181,8 @@ def test_a_pair_is_proved_once_the_others_are_gone(monkeypatch):
         return verdicts["".join(access.name[-1] for access in accesses)]
 
     monkeypatch.setattr(Relaxations, "possible", possible)
-    clash, minimal = Relaxations(case, Budget(20)).smallest(case.lowered.accesses)
+    with spending(Budget(20)):
+        clash, minimal = Relaxations(case).smallest(case.lowered.accesses)
     assert ([a.name for a in clash], minimal) == (["line 1", "line 2"], True)
 
 
@@ -197,7 +198,7 @@ def test_a_table_shows_that_a_smaller_set_can_be_served():
         where = f"{mask} >> (tid + 8*i) & 1"
         accesses.append(access_from(f"{name}: load 8 [{flat} // 2, {flat} % 2]; i<3; where {where}"))
     problem = problem_of("4x2 8B, 8 threads", *accesses)
-    found = explain(problem, budget=Budget(20), target=Device("toy", "toy", 8, 4, 4, {("load", 8): merged}))
+    found = explain(problem, time_limit=20, target=Device("toy", "toy", 8, 4, 4, {("load", 8): merged}))
     got = found.conflict_free, found.clashing_accesses, found.clash_is_minimal
     assert got == (False, ("a1", "a2"), True)
     said = "`a1` and `a2` cannot both be free of conflicts; each can without the other."
@@ -210,7 +211,7 @@ def test_other_clashes_are_named():
         v4: store 16 [(tid+128*i)//10, (tid+128*i)%10*4]; i<4; where tid+128*i<480
         v2: load 8 [lane+16*(warp%2), 2*(warp//2)+4*i]; i<10
         col: load 4 [lane, warp+4*i]; i<10""")
-    found = explain(problem, budget=Budget(20))
+    found = explain(problem, time_limit=20)
     assert (found.clashing_accesses, found.clash_is_minimal) == (("v2", "col"), True)
     assert found.other_clashes == (("v4", "col"), ("v4", "v2"))
     assert ("narrower", "v4", "v2") in [(r.kind, r.access, r.with_access) for r in found.relaxations]
@@ -258,7 +259,7 @@ def test_with_lanes_that_are_chosen_a_bound_is_of_these():
     problem = problem_of("""32x32 f32, 64 threads
         d: store 4 [tid//2, 16*(tid%2) + 2*i]; i<8; values free; weight 4
         c: load 16 [tid%32, 4*(tid//32) + 8*i]; i<4""")
-    found = explain(problem, budget=Budget(20))
+    found = explain(problem, time_limit=20)
     assert (found.conflict_free, found.lower_bound) == (False, 64)
     assert found.scope == "every layout, with the lanes chosen"
     assert "The lanes are chosen" in found.reasons[0]
@@ -270,7 +271,7 @@ def test_two_widths_where_one_does_not_help():
         in: store 16 [tid // 8 + 4*i, 4*(tid % 8)]; i<8
         out: load 16 [tid // 8 + 4*i, 4*(tid % 8)]; i<8
         columns: load 4 [tid, i]; i<32""")
-    (pair,) = [r for r in explain(problem, budget=Budget(20)).relaxations if r.with_access is not None]
+    (pair,) = [r for r in explain(problem, time_limit=20).relaxations if r.with_access is not None]
     said = '"bytes": [16, 4] for `in` and "bytes": [16, 4] for `out`: 96 fewer wavefronts, x0*32 + (x1 ^ x0)'
     assert (pair.kind, pair.access, pair.with_access, pair.message) == ("narrower", "in", "out", said)
 
@@ -349,10 +350,11 @@ def test_an_edit_that_is_told_may_be_made_and_leaves_no_conflict(layout, idle):
 def test_questions_stay_open_once_the_time_is_over():
     case = case_of(problem_of("64x32 f64, 64 threads", "columns: load 8 [tid, 0]"), device("sm_90"))
     accesses = case.lowered.accesses
-    assert Relaxations(case, Budget()).possible(accesses) is True
-    late = Relaxations(case, Budget(0))
-    assert late.possible(accesses) is None
-    assert late.smallest(accesses) == (list(accesses), False)
+    assert Relaxations(case).possible(accesses) is True
+    with spending(Budget(0)):
+        late = Relaxations(case)
+        assert late.possible(accesses) is None
+        assert late.smallest(accesses) == (list(accesses), False)
 
 
 def test_what_a_layout_costs_is_explained_over_the_values_at_run_time():

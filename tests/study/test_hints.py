@@ -11,14 +11,15 @@ from layoutopt import compare, load, problem, solve
 from layoutopt.engine.case import case_of
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.catalogue import find
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.study.hints import with_hints
 
 
 def hint_of(asked):
     found = solve(asked)
-    (hint,) = with_hints(asked, found, device(asked.target), budget=Budget(10)).hints
+    with spending(Budget(10)):
+        (hint,) = with_hints(asked, found, device(asked.target)).hints
     return found, hint
 
 
