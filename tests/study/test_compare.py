@@ -404,7 +404,7 @@ def test_a_row_under_max_bytes_shows_what_fits():
     plain = row_major((3, 5), 12)
     padded = msgspec.structs.replace(plain, interval=(12, 1))
 
-    def batches(laid, _):
+    def batches(laid):
         yield [(int(layout == plain), table.max(), layout) for layout, table in laid]
 
     counter = SimpleNamespace(batches=batches)
