@@ -17,12 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
 
-from layoutopt.accesses.thread_values import access_of
+from layoutopt.accesses.ownership import access_of, written
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.bits import combinations
-from layoutopt.expressions.fit import fit_threads, guard
-from layoutopt.expressions.grammar import MAX_ENTRIES, Node, to_text
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import device
@@ -32,8 +30,6 @@ from layoutopt.problems.types import Access, Expression, Name, Problem
 Vector = tuple[int, ...]
 
 MAX_BASES: Final = 22
-# Looking for a formula takes time that grows with the table.
-_MAX_FITTED: Final = 1 << 18
 
 
 class ArrayAccess(Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,21 +105,29 @@ def from_coordinates(data: Mapping[str, Any], place: str, head: Problem) -> Acce
     trips = -(-len(coordinates) // warps)
     if trips * warps * lanes > MAX_LANE_ACCESSES:
         raise ProblemFileError(f"{place}.coordinates", f"more than {MAX_LANE_ACCESSES} lane accesses")
-    threads = _Threads(head.threads, lanes, warps, trips, addressed)
-    matters, taking = threads.table(known_at), threads.table(active)
-    if not matters.any():
-        raise ProblemFileError(f"{place}.active", "no lane with an address takes part")
-    index = tuple(
-        threads.formula(threads.table(coordinates[..., d]), matters, f"{place}.coordinates")
-        for d in range(len(shape))
+
+    def by_thread(rows: npt.NDArray[Any], none: int) -> npt.NDArray[Any]:
+        whole = np.full((trips * warps, lanes), none, rows.dtype)
+        whole[: len(rows)] = rows
+        return whole.reshape(trips, -1).T[: head.threads]
+
+    inside = tuple(np.moveaxis(np.where(known_at[..., None], coordinates, 0), -1, 0))
+    starts = np.where(known_at, np.ravel_multi_index(inside, shape), -1)
+    found = written(
+        by_thread(starts, -1),
+        shape,
+        lanes,
+        taking=by_thread(active, False),
+        addressed=addressed,
+        fields=(f"{place}.coordinates", f"{place}.active"),
     )
     return Access(
         name=known.name,
         op=known.op,
-        index=index,
+        index=tuple(found["index"]),
         bytes=known.bytes,
-        loops={"i": trips} if trips > 1 else {},
-        where=None if taking.all() else threads.condition(taking, f"{place}.active"),
+        loops=found.get("for", {}),
+        where=found.get("where"),
         weight=known.weight,
         notes=known.notes,
     )
@@ -174,42 +178,6 @@ def from_bases(data: Mapping[str, Any], place: str, head: Problem) -> Access:
         bytes_field=f"{place}.bytes",
     )
     return json_data.convert({**found, "weight": known.weight, "notes": known.notes}, Access, place)
-
-
-class _Threads:
-    """Arrays by warp instruction as tables over the threads and iterations of a block."""
-
-    def __init__(self, threads: int, lanes: int, warps: int, trips: int, addressed: int) -> None:
-        self.threads, self.lanes, self.warps, self.trips, self.addressed = (
-            threads, lanes, warps, trips, addressed,
-        )  # fmt: skip
-
-    def table(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Shape (threads, iterations); 0 where there is no instruction."""
-        whole = np.zeros((self.trips * self.warps, self.lanes), rows.dtype)
-        whole[: len(rows)] = rows
-        return whole.reshape(self.trips, -1).T[: self.threads]
-
-    def formula(self, table: IntArray, matters: BoolArray, place: str) -> str:
-        """A text with the values of the table where they matter."""
-        values = np.where(matters, table, 0)
-        node: Node | None = None
-        if values.size <= _MAX_FITTED:
-            node = fit_threads(np.ascontiguousarray(values), self.lanes, matters, self.addressed)
-        return to_text(node) if node is not None else self._table(values, place)
-
-    def condition(self, taking: BoolArray, place: str) -> str:
-        """A text that is not 0 for threads that take part."""
-        node = guard(np.ascontiguousarray(taking), self.lanes) if taking.size <= _MAX_FITTED else None
-        return to_text(node) if node is not None else self._table(taking.astype(np.int64), place)
-
-    def _table(self, values: IntArray, place: str) -> str:
-        if values.size > MAX_ENTRIES:
-            raise ProblemFileError(
-                place, f"no formula gives them, and a table has at most {MAX_ENTRIES:,} entries"
-            )
-        at = f"tid + {self.threads}*i" if self.trips > 1 else "tid"
-        return f"{values.T.ravel().tolist()}[{at}]"
 
 
 def _integers(raw: Any, place: str, dims: int) -> IntArray:

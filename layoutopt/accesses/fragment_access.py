@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from msgspec import Meta, Struct, field
 
+from layoutopt.accesses.ownership import delivered
 from layoutopt.accesses.trace import expression_ranges
 from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.fit import fit, join
@@ -30,7 +31,6 @@ COORDINATES: Final = ("m", "n", "k")
 # Tile elements that may hold several elements of a fragment.
 CONTAINERS: Final = ("i8", "u8", "b8", "u16", "b16", "i32", "u32", "b32", "f16x2", "bf16x2", "b64", "b128")
 MAX_PLACES: Final = 1 << 22
-TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16, b8 and b4 exchange elements
 
 
 class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
@@ -155,35 +155,9 @@ class _Move:
         return " & ".join(f"({part})" for part in parts) if len(parts) > 1 else "".join(parts) or None
 
     def moved_from(self, lane: IntArray, piece: IntArray, element: int = 0) -> tuple[IntArray, IntArray]:
-        """The lane that holds the element so many places after a lane's address, and which value it is.
-
-        A row of an 8x8 matrix is 16 bytes; lane 8 * j + r gives the address of row r of matrix j.
-        Lane l receives bytes 4 * (l % 4) .. of row l // 4, or with .trans elements l // 4 of rows
-        2 * (l % 4) and the next (PTX ISA, ldmatrix and stmatrix). Of AMD's ds_read_b64_tr_b16, b8 and b4,
-        16 lanes address as many rows of 16 elements as 64 bits hold elements, 64 bits each, and lane l
-        receives column l % 16 (AMD CDNA4 ISA, 11.4; HIP documentation, CDNA4 MFMA transpose load intrinsics;
-        b16: Triton, chooseDsReadTrLayout; b8: HipKittens' loads of columns).
-        """
-        if self.operation.kind == "load.tr":
-            holder, row = self._transposed(lane)
-            return holder + element, self.moved * piece + row
-        if not self.operation.matrices:
-            return lane, self.moved * piece + element
-        first, row = self._matrix(lane, piece)
-        if self.operation.transposed:
-            return 4 * element + row // 2, first + row % 2
-        register = self.moved // self.operation.matrices
-        return 4 * row + element // register, first + element % register
-
-    def _transposed(self, lane: IntArray) -> tuple[IntArray, IntArray]:
-        """The lane that receives the first element at each lane's address, and the row that it lies in."""
-        across = TR_LANES // self.moved
-        return lane // TR_LANES * TR_LANES + lane % across * self.moved, lane % TR_LANES // across
-
-    def _matrix(self, lane: IntArray, piece: IntArray) -> tuple[IntArray, IntArray]:
-        matrices = self.operation.matrices
-        register = self.moved // matrices
-        return piece * self.moved + lane // 8 % matrices * register, lane % 8
+        """The lane that holds the element so many places after a lane's address, and which value it is."""
+        holder, value = delivered(self.operation, self.held.bits, self.held.lanes)
+        return holder[lane, element], self.moved * piece + value[lane, element]
 
     def steps(self) -> dict[str, str]:
         """The loop variable of every coordinate that has one."""

@@ -120,7 +120,7 @@ class Imported:
         Args:
             table: coordinates of each thread's elements, of shape (threads, values, dimensions).
         """
-        from layoutopt.accesses.thread_values import access_of
+        from layoutopt.accesses.ownership import access_of
 
         dims = self._order()
         shape = [self.tile[d] for d in dims]

@@ -100,6 +100,13 @@ class Operation:
         return KINDS[self.kind]
 
     @property
+    def text(self) -> str:
+        """What problem files call it, where its bytes are said beside it."""
+        if self.matrices:
+            return f"{self.kind}.x{self.matrices}{'.trans' if self.transposed else ''}"
+        return self.does.short
+
+    @property
     def is_read(self) -> bool:
         """Whether the instruction only reads shared memory."""
         return not self.does.changes

@@ -18,9 +18,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from layoutopt.accesses.ownership import written
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.fit import fit_threads, guard
-from layoutopt.expressions.grammar import to_text
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import parse_operation
@@ -62,7 +61,7 @@ def accesses(
 
     Raises:
         ProblemFileError: a line is no record, an address is no element, or the addresses of a site follow no
-            formula.
+            formula and are too many for a table.
     """
     sites: dict[str, Site] = {}
     json_data.prepare(Record)
@@ -107,7 +106,7 @@ class _Block:
         operation = parse_operation(op, width, f"line {records[0][0]}, op")
         addressed = 8 * operation.matrices or LANES  # lanes that give an address
         warps, trips = -(-self.threads // LANES), 1 + max(record.sequence for _, record in records)
-        flat, active = np.zeros((trips, warps, LANES), np.int64), np.zeros((trips, warps, LANES), bool)
+        starts, active = np.full((trips, warps, LANES), -1), np.zeros((trips, warps, LANES), bool)
         for number, record in records:
             place, at = f"line {number}", (record.sequence, record.warp)
             if (record.op, record.bytes) != (op, width):
@@ -120,16 +119,14 @@ class _Block:
                 wrong = f"warp {record.warp} has sequence {record.sequence} of {name!r} twice"
                 raise ProblemFileError(place, wrong)
             active[at] = int(record.active, 16) >> np.arange(LANES) & 1
-            flat[at] = self._at(record, active[at] & (np.arange(LANES) < addressed), place)
-        by_thread = np.moveaxis(flat, 0, -1).reshape(-1, trips)[: self.threads]
-        taking = np.moveaxis(active, 0, -1).reshape(-1, trips)[: self.threads]
-        index, where = self._formulas(name, by_thread, taking, addressed)
-        found: dict[str, Any] = {"name": name, "op": op, "bytes": width, "index": index}
-        found |= {"for": {"i": trips} if trips > 1 else None, "where": where}
-        return {field: value for field, value in found.items() if value is not None}
+            starts[at] = self._at(record, active[at] & (np.arange(LANES) < addressed), place)
+        by_thread, taking = (a.reshape(trips, -1).T[: self.threads] for a in (starts, active))
+        fields = (f"the addresses of {name!r}", f"the lanes of {name!r}")
+        index = written(by_thread, self.shape, LANES, taking=taking, addressed=addressed, fields=fields)
+        return {"name": name, "op": op} | ({} if width is None else {"bytes": width}) | index
 
     def _at(self, record: Record, used: BoolArray, place: str) -> IntArray:
-        """The row-major index of the element at each address that is used."""
+        """The row-major index of the element at each address that is used; -1 for others."""
         addresses = np.array(record.byte_address, np.int64)
         at = np.minimum(np.searchsorted(self.offsets, addresses), len(self.offsets) - 1)
         wrong = used & (self.offsets[at] != addresses)
@@ -139,27 +136,4 @@ class _Block:
                 f"{place}, byte_address[{lane}]",
                 f"byte {int(addresses[lane])} is where no {size}-byte element of the layout begins",
             )
-        return np.where(used, self.elements[at], 0)
-
-    def _formulas(
-        self, name: str, elements: IntArray, taking: BoolArray, addressed: int
-    ) -> tuple[list[str], str | None]:
-        """Coordinates of what threads touch, and which take part; arrays of shape (threads, iterations)."""
-        known = taking & (np.arange(len(taking)) % LANES < addressed)[:, None]
-        if not known.any():
-            raise ProblemFileError("", f"no lane with an address takes part in {name!r}")
-        where = None if taking.all() else guard(taking, LANES)
-        if where is None and not taking.all():
-            raise ProblemFileError("", f"no formula says which threads take part in {name!r}")
-        index = []
-        for coordinate in np.unravel_index(elements, self.shape):
-            node = fit_threads(np.asarray(coordinate, np.int64), LANES, known, addressed)
-            if node is None:
-                raise ProblemFileError(
-                    "",
-                    f"the addresses of {name!r} are none of the formulas that are tried: sums and XORs of "
-                    "digits of tid, lane, warp, i and tid + T*i, and remainders of sums; `layoutopt count` "
-                    "counts them as they are",
-                )
-            index.append(to_text(node))
-        return index, None if where is None else to_text(where)
+        return np.where(used, self.elements[at], -1)

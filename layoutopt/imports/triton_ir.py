@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from layoutopt.accesses.ownership import each_once
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import linear_bases, thread_values
@@ -409,8 +410,11 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
             lines = "x".join(map(str, buffer.shape))
             raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")
         elements = view.elements[tuple(np.moveaxis(within, -1, 0))]
-        coordinates = np.stack(np.unravel_index(elements, buffer.shape), axis=-1)[..., dims]
-        accesses.append((len(within), access(name, kind, Moved(layout, coordinates, turned, size), own)))
+        place = np.ravel_multi_index(
+            [np.unravel_index(elements, buffer.shape)[d] for d in dims], turned.shape
+        )
+        moved = Moved(turned.shape, each_once(place), layout, turned, size)
+        accesses.append((len(within), access(name, kind, moved, own)))
         threads = max(threads, len(within))
     listed = [one | ({"where": f"tid < {n}"} if n < threads else {}) for n, one in accesses]
     for (op, k), notes in tile.by_itself.items():
