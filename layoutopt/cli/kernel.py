@@ -176,14 +176,14 @@ def evaluated(path: Path, options: LaunchOptions, seconds: float) -> Evaluation:
         LayoutoptError: the file cannot be read, or there can be no such launch.
         OutOfTime: it takes `READING_S` longer than so many seconds; --max-steps bounds it in any case.
     """
-    from layoutopt.ground.budget import Budget
+    from layoutopt.ground.budget import deadline
     from layoutopt.kernels.machine.evaluate import evaluate
     from layoutopt.kernels.read.files import chosen, programs
 
-    budget = Budget(seconds + READING_S)
-    program = chosen(programs(path, options.target, options.compiler, budget), options.entry)
-    launch, gpu = launch_of(program, options)
-    return evaluate(program, launch, gpu, most_steps=options.max_steps, budget=budget)
+    with deadline(seconds + READING_S):
+        program = chosen(programs(path, options.target, options.compiler), options.entry)
+        launch, gpu = launch_of(program, options)
+        return evaluate(program, launch, gpu, most_steps=options.max_steps)
 
 
 def check_kernels(

@@ -59,9 +59,9 @@ def command(
     Example:
       layoutopt patch transpose.cu --block 32,8 --arg 2=64 -o fixed.ptx
     """
-    from layoutopt.ground.budget import Budget
+    from layoutopt.ground.budget import deadline
 
-    budget = Budget(2 * time_limit + READING_S)  # begins before the imports, which take most of a second
+    reading = deadline(2 * time_limit + READING_S)  # begins before the imports, which take most of a second
     from layoutopt.kernels.read.files import ptx_text
     from layoutopt.study.patch import Request, patch
 
@@ -69,20 +69,20 @@ def command(
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
     layout = _layout(result) if result is not None else None
-    text, program = ptx_text(kernel, options.target, options.entry, options.compiler, budget)
-    planned, gpu = launch_of(program, options)
-    request = Request(
-        planned,
-        gpu,
-        target=options.target,
-        array=array,
-        shape=shape,
-        layout=layout,
-        time_limit=time_limit,
-        budget=budget,
-        most_steps=options.max_steps,
-    )
-    found = patch(text, shown(str(kernel)), program, request)
+    with reading:
+        text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
+        planned, gpu = launch_of(program, options)
+        request = Request(
+            planned,
+            gpu,
+            target=options.target,
+            array=array,
+            shape=shape,
+            layout=layout,
+            time_limit=time_limit,
+            most_steps=options.max_steps,
+        )
+        found = patch(text, shown(str(kernel)), program, request)
     write_all({output: found.text.encode()})
     if as_json:
         say_json(_data(found))

@@ -95,10 +95,11 @@ class Budget:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Inside, no time goes by: a compiler works, which takes what it takes."""
+        """Inside, no time goes by and no budget is in force: a compiler works, which takes what it takes."""
         left = self.seconds
         try:
-            yield
+            with unhurried():
+                yield
         finally:
             if left is not None:
                 self._end = time.monotonic() + left

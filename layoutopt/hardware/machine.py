@@ -22,7 +22,7 @@ from typing import Final
 from msgspec import Struct
 
 from layoutopt.errors import MachineError
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import OutOfTime, current
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
@@ -90,7 +90,6 @@ def ended(
     folder: Path | None = None,
     *,
     here: bool = False,
-    budget: Budget | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """A program that has run to its end: its exit code and what it printed.
 
@@ -98,11 +97,10 @@ def ended(
         command: the program and its arguments.
         folder: where it works, and for its temporary files; None where it writes none.
         here: work where this process does.
-        budget: the time there is; None for `TIMEOUT_S` seconds.
 
     Raises:
-        MachineError: it cannot be started, or takes longer than `TIMEOUT_S` seconds.
-        OutOfTime: the budget is spent before it ends.
+        MachineError: it cannot be started, or takes longer than `TIMEOUT_S` seconds where there is no limit.
+        OutOfTime: the time is over before it ends.
     """
     try:
         process = subprocess.Popen(
@@ -116,16 +114,16 @@ def ended(
         )
     except OSError as error:
         raise MachineError(f"{shown(str(command[0]))} cannot be started: {error.strerror}") from None
-    timeout_s = TIMEOUT_S if budget is None or budget.seconds is None else budget.seconds
+    left = current().seconds
     with process:
         try:
-            out, err = process.communicate(timeout=timeout_s)
+            out, err = process.communicate(timeout=TIMEOUT_S if left is None else left)
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
                 name = Path(command[0]).name
-                if budget is not None:
+                if left is not None:
                     raise OutOfTime(f"{name} worked") from None
                 raise MachineError(f"{name} takes longer than {TIMEOUT_S} seconds") from None
             raise

@@ -102,7 +102,6 @@ class Request:
         shape: of its tile.
         layout: to put in; found by the solver if None.
         time_limit: seconds to search for the layouts of all arrays.
-        budget: for reading and evaluating; None for no limit.
         most_steps: of an evaluation.
     """
 
@@ -113,7 +112,6 @@ class Request:
     shape: tuple[int, ...] | None = None
     layout: Layout | None = None
     time_limit: float = 10.0
-    budget: Budget | None = None
     most_steps: int = 1_000_000
 
 
@@ -127,8 +125,7 @@ class _Kernel:
     @classmethod
     def launched(cls, module: Module, program: Program, launch: Launch, request: Request) -> _Kernel:
         """A program of the file, evaluated."""
-        steps, budget = request.most_steps, request.budget
-        return cls(module, evaluate(program, launch, request.gpu, most_steps=steps, budget=budget))
+        return cls(module, evaluate(program, launch, request.gpu, most_steps=request.most_steps))
 
     def arrays(self) -> dict[str, Array]:
         """The shared arrays of the kernel by their names in the PTX, as they lie in the machine code."""
@@ -208,9 +205,9 @@ def patch(text: str, origin: str, program: Program, request: Request) -> Patch:
         ProblemFileError: the array cannot be moved, or nothing is known of it.
         VerificationError: the patched kernel does not do what was meant; nothing is returned.
         MachineError: there is no ptxas.
-        OutOfTime: the budget of the request is spent.
+        OutOfTime: the time to read and evaluate is over.
     """
-    module = read_ptx(text, origin, request.budget)
+    module = read_ptx(text, origin)
     first = now = _Kernel.launched(module, program, request.launch, request)
     chosen = _chosen(first, request)
     moved: list[Moved] = []
@@ -322,12 +319,12 @@ def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_K
     entry, launch = now.evaluation.program.name, now.evaluation.launch
     try:
         text = patched(now.module, symbol, remap, entry)
-        programs = from_ptx(text, request.target, request.budget)
+        programs = from_ptx(text, request.target)
     except ProblemFileError as error:
         if request.layout is not None:
             raise
         return None, str(error)
-    module = read_ptx(text, "the patched PTX", request.budget)
+    module = read_ptx(text, "the patched PTX")
     if now.arrays()[symbol].start >= (now.evaluation.program.static_bytes or 0):
         launch = replace(launch, shared_bytes=max(launch.shared_bytes, remap.size))
     program = next(one for one in programs if one.name == entry)

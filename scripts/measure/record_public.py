@@ -265,13 +265,14 @@ def call(kernel: Launch, data: bool) -> Any:
 def predicted(program: Any, kernel: Launch, data: bool) -> dict[str, Any]:
     """What `check` says of a launch."""
     from layoutopt.errors import LayoutoptError
-    from layoutopt.ground.budget import Budget, OutOfTime
+    from layoutopt.ground.budget import OutOfTime, deadline
     from layoutopt.hardware.devices import device
     from layoutopt.kernels.machine.evaluate import evaluate
     from layoutopt.kernels.question.summary import summary
 
     try:
-        found = summary(evaluate(program, call(kernel, data), device("sm_90"), budget=Budget(SECONDS)))
+        with deadline(SECONDS):
+            found = summary(evaluate(program, call(kernel, data), device("sm_90")))
     except OutOfTime:
         return {"refused": f"no end after {SECONDS:.0f} s"}
     except LayoutoptError as error:

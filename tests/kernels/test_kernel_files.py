@@ -13,7 +13,7 @@ from machine_code import program
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import budget
-from layoutopt.ground.budget import Budget, OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime, current, spending
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import ended, find_tool
 from layoutopt.kernels.machine import relevance
@@ -321,36 +321,32 @@ STORED = ("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", "STS [R2], R1")
 SASS = "code for sm_90\n Function : kernel\n /*0000*/ EXIT ;\n"
 
 
-def spent():
-    return Budget(0)
-
-
 @pytest.mark.parametrize(
     "work",
     [
-        lambda: read_ptx(HEAD + BODY, "k.ptx", spent()),
-        lambda: sass.from_text(SASS, None, spent()),
-        lambda: evaluate(program(*STORED), Launch(block=(32, 1, 1)), device("sm_90"), budget=spent()),
-        lambda: relevance.relevance(program(*STORED), (), spent()),
+        lambda: read_ptx(HEAD + BODY, "k.ptx"),
+        lambda: sass.from_text(SASS, None),
+        lambda: evaluate(program(*STORED), Launch(block=(32, 1, 1)), device("sm_90")),
+        lambda: relevance.relevance(program(*STORED), ()),
     ],
 )
 def test_without_time_nothing_is_read_or_evaluated(work):
-    with pytest.raises(OutOfTime):
+    with pytest.raises(OutOfTime), spending(Budget(0)):
         work()
 
 
 def test_what_is_too_large_is_said(monkeypatch):
     monkeypatch.setattr(relevance, "MOST_LIVE", 1)
     with pytest.raises(ProblemFileError, match="the kernel is too large: more than 1 live values"):
-        relevance.relevance(program(*STORED), (), Budget())
+        relevance.relevance(program(*STORED), ())
     monkeypatch.setattr(ptx_text, "MAX_STATEMENTS", 4)
     with pytest.raises(ProblemFileError, match="expected at most 4 statements"):
         read_ptx(HEAD + BODY, "k.ptx")
 
 
 def test_a_disassembler_that_never_ends_is_out_of_time(tmp_path, monkeypatch):
-    with pytest.raises(OutOfTime, match="sleep worked"):
-        ended(["sleep", "60"], budget=Budget(0.1))
+    with pytest.raises(OutOfTime, match="sleep worked"), spending(Budget(0.1)):
+        ended(["sleep", "60"])
     endless, kernel = tmp_path / "nvdisasm", tmp_path / "k.cubin"
     endless.write_text("#!/bin/sh\nsleep 60\n")
     endless.chmod(0o755)
@@ -358,8 +354,8 @@ def test_a_disassembler_that_never_ends_is_out_of_time(tmp_path, monkeypatch):
     monkeypatch.setattr(files.elf, "sections", lambda _: ())
     monkeypatch.setattr(files.elf, "is_cubin", lambda _: True)
     kernel.write_bytes(b"damaged")
-    with pytest.raises(OutOfTime, match="nvdisasm worked"):
-        files.programs(kernel, budget=Budget(0.1))
+    with pytest.raises(OutOfTime, match="nvdisasm worked"), spending(Budget(0.1)):
+        files.programs(kernel)
 
 
 def test_the_time_that_a_compiler_takes_is_not_counted(tmp_path, monkeypatch):
@@ -374,6 +370,7 @@ def test_the_time_that_a_compiler_takes_is_not_counted(tmp_path, monkeypatch):
     source.write_text("")
     monkeypatch.setattr(files, "compile_source", compiled)
     left = []
-    monkeypatch.setattr(files, "_from_cubin", lambda _, budget: left.append(budget.seconds) or ())
-    files.programs(source, budget=Budget(10))
+    monkeypatch.setattr(files, "_from_cubin", lambda _: left.append(current().seconds) or ())
+    with spending(Budget(10)):
+        files.programs(source)
     assert left == [10]

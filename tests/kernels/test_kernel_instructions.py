@@ -7,7 +7,6 @@ import pytest
 from machine_code import counted, program
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
@@ -405,7 +404,7 @@ def test_what_slow_paths_ask_is_not_computed():
     lines = ("IMAD R9, R0, 0x80, RZ", *SLOW_PATH)
     code = [f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(["S2R R0, SR_TID.X", *lines])]
     (program,) = sass.from_text("code for sm_90\n Function : kernel\n" + "\n".join(code))
-    found = relevance(program, ("shared", "local"), Budget())
+    found = relevance(program, ("shared", "local"))
     pairs = zip(program.steps, found.matters, strict=True)
     needed = {step.text.split()[0] for step, matters in pairs if matters}
     assert needed.isdisjoint({"I2F", "LDG.E", "MUFU.RCP", "FCHK", "CALL.REL.NOINC"})

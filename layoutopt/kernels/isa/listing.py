@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.program import Place
 
@@ -70,7 +70,7 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
 
 
-def functions(text: str, budget: Budget | None = None) -> list[Function]:
+def functions(text: str) -> list[Function]:
     """The functions of a listing.
 
     Raises:
@@ -82,7 +82,7 @@ def functions(text: str, budget: Budget | None = None) -> list[Function]:
     inlined = False
     pending: list[str] = []
     count = 0
-    for number, line in (budget or Budget()).each(enumerate(text.splitlines(), 1)):
+    for number, line in current().each(enumerate(text.splitlines(), 1)):
         if match := _INSTRUCTION.match(line):
             if not found:
                 found.append(Function("kernel", target))

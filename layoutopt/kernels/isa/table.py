@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.kernels.isa.arithmetic import ARITHMETIC
 from layoutopt.kernels.isa.floats import FLOATS
 from layoutopt.kernels.isa.listing import Function, Instruction
@@ -58,10 +58,10 @@ _LOST_BY_CALLS: Final = (
 _CONTROL: Final = re.compile(r"(B|J|CALL|RET|EXIT|KILL|WARPSYNC|LD|ST|ATOM|RED|SYNC|UBLK|UTMA|TMA|USYNC)")
 
 
-def steps(function: Function, budget: Budget | None = None) -> tuple[Step, ...]:
+def steps(function: Function) -> tuple[Step, ...]:
     """The steps of a kernel."""
     table = {**OPERATIONS, **_Jumps(function).table}
-    return tuple(_step(one, table) for one in (budget or Budget()).each(function.instructions))
+    return tuple(_step(one, table) for one in current().each(function.instructions))
 
 
 def _step(one: Instruction, table: Mapping[str, Builder]) -> Step:

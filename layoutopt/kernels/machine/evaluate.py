@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.machine.counts import OPEN, Counter, Execution, Tally
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
@@ -83,7 +82,6 @@ def evaluate(
     gpu: Device,
     *,
     most_steps: int = DEFAULT_MOST_STEPS,
-    budget: Budget | None = None,
 ) -> Evaluation:
     """Execute a launch.
 
@@ -93,9 +91,8 @@ def evaluate(
     """
     given = arguments(program, checked(launch))
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
-    budget = budget or Budget()
-    slice_ = relevance(program, spaces, budget)
-    run = _Run(program, slice_, launch, given, gpu, most_steps, budget)
+    slice_ = relevance(program, spaces)
+    run = _Run(program, slice_, launch, given, gpu, most_steps)
     done = run.cover()
     tallies: dict[int, Tally] = {}
     doubts: dict[str, int] = {}
@@ -161,7 +158,6 @@ class _Run:
     given: Arguments
     gpu: Device
     most_steps: int
-    budget: Budget
     parts: list[tuple[Counter, int]] = field(default_factory=list)
     probed: int = 0
     executed: int = 0
@@ -251,7 +247,7 @@ class _Run:
 
     def _execute(self, counter: Counter, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
-        machine = Machine(cells, self.relevance, self.given, counter, self.most_steps, self.budget)
+        machine = Machine(cells, self.relevance, self.given, counter, self.most_steps)
         machine.back = Loops(self.relevance.live)
         try:
             machine.run()

@@ -17,7 +17,7 @@ from functools import reduce
 from typing import Final, NamedTuple
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import checkpoint, current
 from layoutopt.kernels.program import Compute, Exit, Forget, Jump, Memory, Program, Reconverge, Step, read_by
 
 MOST_LIVE: Final = 1 << 24  # cells that matter before the steps of a program, of all steps together
@@ -42,18 +42,18 @@ class Relevance(NamedTuple):
     shortcuts: Mapping[int, int]
 
 
-def relevance(program: Program, spaces: Iterable[str], budget: Budget) -> Relevance:
+def relevance(program: Program, spaces: Iterable[str]) -> Relevance:
     """What matters of a program; branches that need not be decided are passed over.
 
     Args:
         program: the kernel.
         spaces: memories whose contents can be known: `shared`, `local`, `global` where buffers are given.
     """
-    flow, allowed = Flow(program.steps, budget), frozenset(spaces)
+    flow, allowed = Flow(program.steps), frozenset(spaces)
     branches = (k for k, step in enumerate(program.steps) if _decides(step))
     taken = {k: detour for k in branches if (detour := flow.around(k)) is not None}
     while True:
-        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, budget)
+        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()})
         right = {
             k: detour
             for k, detour in taken.items()
@@ -64,7 +64,7 @@ def relevance(program: Program, spaces: Iterable[str], budget: Budget) -> Releva
         taken = right
 
 
-def _slice(flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int], budget: Budget) -> Relevance:
+def _slice(flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int]) -> Relevance:
     kept: frozenset[str] = frozenset()
     following = flow.following.copy()
     for k, meet in shortcuts.items():
@@ -73,7 +73,7 @@ def _slice(flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int], bu
     # Branches that are passed over read nothing, and what is never reached does not matter.
     steps = tuple(step if k in here and k not in shortcuts else _NOTHING for k, step in enumerate(flow.steps))
     while True:
-        matters, live = _marked(steps, following, kept, budget)
+        matters, live = _marked(steps, following, kept)
         wanted = {
             space
             for step, after in zip(steps, following, strict=True)
@@ -112,7 +112,7 @@ def _decides(step: Step) -> bool:
 
 
 def _marked(
-    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str], budget: Budget
+    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str]
 ) -> tuple[tuple[bool, ...], tuple[frozenset[str], ...]]:
     count = len(steps)
     before: list[frozenset[str]] = [frozenset()] * count
@@ -126,7 +126,7 @@ def _marked(
     owned = [0] * count  # cells of sets that are not also those of the next step
     size = 0
     while todo:
-        budget.check()
+        checkpoint()
         k = todo.pop()
         queued[k] = False
         first, *others = [before[target] for target in following[k]] or [frozenset[str]()]
@@ -205,8 +205,8 @@ class Flow:
         following: steps that may follow each step; a return may go to all of those.
     """
 
-    def __init__(self, steps: tuple[Step, ...], budget: Budget) -> None:
-        self.steps, self._budget = steps, budget
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.steps = steps
         self.returns = _return_places(steps)
         self.following = [self._after(k) for k in range(len(steps))]
         # The same inside functions: a call is passed over, a return ends it.
@@ -245,7 +245,7 @@ class Flow:
                 elif isinstance(action, Jump) and action.call:
                     following = (k + 1,) if k + 1 < len(self.steps) else following
                 self._inside.append(following)
-            self._meets = post_dominators(self._inside, self._budget)
+            self._meets = post_dominators(self._inside)
         return self._meets[index]
 
     def _around(self, index: int, meet: int | None) -> Detour | None:
@@ -253,7 +253,7 @@ class Flow:
             return None
 
         def onward(k: int) -> list[int]:
-            self._budget.check()
+            checkpoint()
             action = self.steps[k].action
             called = (action.target,) if isinstance(action, Jump) and action.call and action.target else ()
             return [other for other in (*self._inside[k], *called) if other != meet]
@@ -304,7 +304,7 @@ def _passable(step: Step) -> bool:
     return False
 
 
-def post_dominators(following: Sequence[tuple[int, ...]], budget: Budget | None = None) -> list[int | None]:
+def post_dominators(following: Sequence[tuple[int, ...]]) -> list[int | None]:
     """For each step, the first one that every way from it to the end must pass; None where there is none.
 
     The iterative algorithm of K. Cooper, T. Harvey and K. Kennedy (A simple, fast dominance algorithm,
@@ -328,7 +328,7 @@ def post_dominators(following: Sequence[tuple[int, ...]], budget: Budget | None 
             a, b = (found[a], b) if rank[a] < rank[b] else (a, found[b])
         return a
 
-    changed, clock = True, budget or Budget()
+    changed, clock = True, current()
     while changed:
         changed = False
         for step in clock.each(reversed(order[:-1])):

@@ -18,7 +18,7 @@ from typing import Final, Self
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import checkpoint
 from layoutopt.kernels.machine import groups as converged
 from layoutopt.kernels.machine.counts import ONE_ROUND, Counter
 from layoutopt.kernels.machine.groups import NOBODY, Barriers, Group, Meetings
@@ -65,13 +65,12 @@ class Machine:
         given: Arguments,
         counter: Counter,
         most_steps: int,
-        budget: Budget,
     ) -> None:
         self.steps_left = self._most_steps = most_steps
         self.trials = _TRIALS * most_steps
         self.at = 0
         self.back: Callable[[Machine, Group, int], None] | None = None
-        self.recorder, self.registers, self._budget = counter, registers, budget
+        self.recorder, self.registers = counter, registers
         self._steps = registers.program.steps
         self._next = _following(relevance.matters)
         self._flow = relevance.flow
@@ -199,7 +198,7 @@ class Machine:
                 raise TooManySteps(self.registers.named(at))
             self.steps_left -= 1
             if self.steps_left % ASK_THE_CLOCK_EVERY == 0:
-                self._budget.check()
+                checkpoint()
             self.at = group.at = at
             following = self._execute(group, self._steps[at])
             if following is None:

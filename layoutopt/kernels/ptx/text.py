@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import checkpoint
 from layoutopt.kernels.isa.listing import split
 from layoutopt.kernels.program import Place
 
@@ -135,7 +135,7 @@ class Module:
     variables: list[Variable] = field(default_factory=list)
 
 
-def read_ptx(text: str, origin: str, budget: Budget | None = None) -> Module:
+def read_ptx(text: str, origin: str) -> Module:
     """Read a file.
 
     Args:
@@ -149,7 +149,7 @@ def read_ptx(text: str, origin: str, budget: Budget | None = None) -> Module:
         raise ProblemFileError(origin, f"expected at most {MAX_CHARACTERS:,} characters, got {len(text):,}")
     if text.count(";") > MAX_STATEMENTS:
         raise ProblemFileError(origin, f"expected at most {MAX_STATEMENTS:,} statements")
-    return _Reader(text, origin).module(budget or Budget())
+    return _Reader(text, origin).module()
 
 
 class _Reader:
@@ -164,10 +164,10 @@ class _Reader:
         self._unique = 0
         self._place: Place | None = None
 
-    def module(self, budget: Budget) -> Module:
+    def module(self) -> Module:
         at, target = 0, ""
         while at < len(self._text):
-            budget.check()
+            checkpoint()
             part = _PART.match(self._text, at)
             if part is None:
                 self._fail("expected a directive or an instruction of PTX that ends with ';'", at)

@@ -6,14 +6,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import json_data
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import current
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import ended, find_tool
@@ -26,9 +25,7 @@ MAX_BYTES: Final = 256 << 20
 DEFAULT_TARGET: Final = "sm_90"
 
 
-def programs(
-    path: Path, target: str | None = None, options: Sequence[str] = (), budget: Budget | None = None
-) -> tuple[Program, ...]:
+def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
     """The kernels of a file.
 
     Args:
@@ -41,18 +38,18 @@ def programs(
         MachineError: a tool is missing or fails.
     """
     if path.suffix.lower() == ".cu":
-        return _from_source(path, target or DEFAULT_TARGET, options, budget)
+        return _from_source(path, target or DEFAULT_TARGET, options)
     data = json_data.read(path, MAX_BYTES)
     if elf.is_cubin(data):
-        return _from_cubin(data, budget)
+        return _from_cubin(data)
     if elf.is_elf(data) or path.suffix.lower() in (".fatbin", ".exe", ".so", ".o"):
-        return _from_container(path, target, budget)
+        return _from_container(path, target)
     text = data.decode("utf-8", "replace")
     if path.suffix.lower() == ".ptx" or re.search(r"^[^\S\n]*\.address_size\s", text, re.M):
-        return from_ptx(text, target, budget)
+        return from_ptx(text, target)
     if "\0" in text:
         raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
-    return sass.from_text(text, target, budget)
+    return sass.from_text(text, target)
 
 
 def ptx_text(
@@ -60,7 +57,6 @@ def ptx_text(
     target: str | None,
     entry: str | None,
     options: Sequence[str] = (),
-    budget: Budget | None = None,
 ) -> tuple[str, Program]:
     """The PTX of a file of PTX or of a CUDA source (`options` are nvcc's), and the kernel meant, assembled.
 
@@ -69,25 +65,25 @@ def ptx_text(
         MachineError: there is no nvcc, or no ptxas.
     """
     if path.suffix.lower() == ".cu":
-        with _uncounted(budget):
+        with current().standing_still():
             text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
         source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-        return text, _named(chosen(from_ptx(text, target, budget), entry), source)
+        return text, _named(chosen(from_ptx(text, target), entry), source)
     if path.suffix.lower() == ".ptx":
         text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     else:
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
-    return text, chosen(from_ptx(text, target, budget), entry)
+    return text, chosen(from_ptx(text, target), entry)
 
 
-def from_ptx(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
+def from_ptx(text: str, target: str | None = None) -> tuple[Program, ...]:
     """The kernels of PTX as ptxas assembles them, for the GPU that the text names where no other is given."""
     named = re.search(r"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.M)
-    with _uncounted(budget):
+    with current().standing_still():
         cubin = assemble(text, target or (named[1] if named else DEFAULT_TARGET))
     return tuple(
         replace(one, parameters=ptx_parameters(text, one.name, one.parameters or ()))
-        for one in _from_cubin(cubin, budget)
+        for one in _from_cubin(cubin)
     )
 
 
@@ -152,20 +148,20 @@ def _some(found: Sequence[Program]) -> str:
     return ", ".join(shown(name, 120) for name in names[:8]) + (", ..." if len(found) > 8 else "")
 
 
-def _from_cubin(data: bytes, budget: Budget | None) -> tuple[Program, ...]:
+def _from_cubin(data: bytes) -> tuple[Program, ...]:
     elf.sections(data)
     with temporary_folder() as folder:
         path = folder / "kernel.cubin"
         path.write_bytes(data)
         # It may never end on a file that is damaged.
-        listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder, budget=budget)
-    return sass.from_cubin(data, listing, budget)
+        listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder)
+    return sass.from_cubin(data, listing)
 
 
-def _from_container(path: Path, target: str | None, budget: Budget | None) -> tuple[Program, ...]:
+def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
     """Executables, libraries, objects and fat binaries: cuobjdump takes the cubins out."""
     with temporary_folder() as folder:
-        run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder, budget=budget)
+        run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder)
         cubins = sorted(folder.glob("*.cubin"))
         if target is not None:
             cubins = [cubin for cubin in cubins if f".{target}." in cubin.name]
@@ -175,22 +171,16 @@ def _from_container(path: Path, target: str | None, budget: Budget | None) -> tu
         targets = sorted({cubin.name.split(".")[-2] for cubin in cubins})
         if len(targets) > 1:
             raise ProblemFileError("--target", f"the file has code of several GPUs: {', '.join(targets)}")
-        found = [program for cubin in cubins for program in _from_cubin(cubin.read_bytes(), budget)]
+        found = [program for cubin in cubins for program in _from_cubin(cubin.read_bytes())]
     by_name = {program.name: program for program in found}
     return tuple(by_name.values())
 
 
-def _from_source(
-    path: Path, target: str, options: Sequence[str], budget: Budget | None
-) -> tuple[Program, ...]:
+def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Program, ...]:
     text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-    with _uncounted(budget):
+    with current().standing_still():
         cubin = compile_source(path, target, options)
-    return tuple(_named(one, text) for one in _from_cubin(cubin, budget))
-
-
-def _uncounted(budget: Budget | None) -> AbstractContextManager[None]:
-    return nullcontext() if budget is None else budget.standing_still()
+    return tuple(_named(one, text) for one in _from_cubin(cubin))
 
 
 def _named(program: Program, source: str) -> Program:
@@ -251,9 +241,7 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
         return output.read_bytes()
 
 
-def run_tool(
-    tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False, budget: Budget | None = None
-) -> str:
+def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False) -> str:
     """What a tool of the CUDA toolkit prints.
 
     Args:
@@ -269,7 +257,7 @@ def run_tool(
     program = find_tool(tool)
     if program is None:
         raise MachineError(f"{tool} is not on this machine (pip install 'layoutopt[cuda]' brings it)")
-    done = ended([program, *arguments], folder, here=here, budget=budget)
+    done = ended([program, *arguments], folder, here=here)
     if done.returncode:
         text = done.stderr or done.stdout
         lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.isa import table
 from layoutopt.kernels.isa.listing import Function, functions
@@ -28,12 +27,12 @@ RESERVED_BYTES: Final = 0x400
 _MOST_FOLLOWED: Final = 1024
 
 
-def from_text(text: str, target: str | None = None, budget: Budget | None = None) -> tuple[Program, ...]:
+def from_text(text: str, target: str | None = None) -> tuple[Program, ...]:
     """The kernels of a listing; parameters are told from the name, or from what the code reads of them."""
-    return tuple(_program(function, target, None, "", budget) for function in functions(text, budget))
+    return tuple(_program(function, target, None, "") for function in functions(text))
 
 
-def from_cubin(data: bytes, listing: str, budget: Budget | None = None) -> tuple[Program, ...]:
+def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
     """The kernels of a cubin.
 
     Args:
@@ -46,17 +45,15 @@ def from_cubin(data: bytes, listing: str, budget: Budget | None = None) -> tuple
     texts = [section.content for section in found if section.name == ".nv_debug_ptx_txt"]
     ptx = b"".join(texts).replace(b"\0", b"\n").decode("utf-8", "replace")
     return tuple(
-        _program(function, None, elf.kernel_info(found, function.name), ptx, budget)
-        for function in functions(listing, budget)
+        _program(function, None, elf.kernel_info(found, function.name), ptx)
+        for function in functions(listing)
         if f".nv.info.{function.name}" in known
     )
 
 
-def _program(
-    function: Function, target: str | None, info: dict[str, Any] | None, ptx: str, budget: Budget | None
-) -> Program:
+def _program(function: Function, target: str | None, info: dict[str, Any] | None, ptx: str) -> Program:
     target = _target(function, target)
-    steps = table.steps(function, budget)
+    steps = table.steps(function)
     title = demangled(function.name)
     base = bank_layout(target)["parameters"]
     plain = Program(name=function.name, title=title, target=target, steps=steps, parameter_base=base)
