@@ -263,7 +263,9 @@ def audit_report(problem: Problem | Block, audit: Audit | BlockAudit) -> str:
         rows = [(p.tile, str(p.audit.offset), p, p.audit.bytes, p.audit.excess) for p in audit.tiles]
         lines += [*_placed_lines(problem, rows), "", _bytes(audit), ""]
         lines += [*access_lines(problem, [a for part in audit.tiles for a in part.audit.accesses]), ""]
-    lines += [f"  {whose}{finding.kind}: {finding.message}" for whose, finding in said]
+    for whose, finding in said:
+        first, *rest = f"{whose}{finding.kind}: {finding.message}".split("\n")
+        lines += [*wrapped(first, 120, "  "), *rest]
     lines += [""] if said else []
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
     if audit.status is AuditStatus.INFEASIBLE:

@@ -36,13 +36,8 @@ from layoutopt.study.rows import ALL, TileRows
 
 Known = Callable[[Problem], Result | None]
 
-# What is taken of a tile that has no such row: its layout in use, or row-major.
-_INSTEAD: Final = {
-    "edit": ("in_use", "published"),
-    "in_use": ("published",),
-    "guess_pad": ("none",),
-    "guess_xor": ("none",),
-}
+# What is taken of a tile that has no such row: its layout in use.
+_INSTEAD: Final = {"edit": ("in_use", "published"), "in_use": ("published",)}
 _ADDED: Final = (
     "wavefronts", "ideal", "excess", "weighted_wavefronts", "index_ops", "instructions", "cycles", "seconds",
 )  # fmt: skip
@@ -58,7 +53,7 @@ def compare(
     progress: Progress = lambda _: None,
     known: Result | Known | None = None,
 ) -> Comparison:
-    """The best layout of each family, the guesses, and the layout in use; of several tiles, rows are of all.
+    """The best layout of each family, and the layout in use; of several tiles, rows are of all.
 
     Args:
         problem: a tile and its accesses, or several.

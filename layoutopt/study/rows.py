@@ -1,15 +1,14 @@
-"""The rows of a comparison of one tile: the best layout of each family, the guesses, what is in use.
+"""The rows of a comparison of one tile: the best layout of each family, and what is in use.
 
 A row is the best of its family: proved by the solver, or, where the family is small, by counting every
-layout of it (`layoutopt.study.counted`). The guesses are what people write without looking. The problem is
-traced once, and a row is not searched where the best layout of all is of its families.
+layout of it (`layoutopt.study.counted`). The problem is traced once, and a row is not searched where the
+best layout of all is of its families.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -17,29 +16,31 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.accesses.lower import offset_formula, over_elements
+from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node, to_text
-from layoutopt.expressions.simplify import operations, simplify
+from layoutopt.expressions.simplify import operations
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, deadline, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import coordinate_ranges, element_expression, has_xor, offset_expression
+from layoutopt.layout.formula import element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
+from layoutopt.model.pads import unswizzled
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked_candidates, reach
 from layoutopt.search.proposal import Ask
-from layoutopt.search.scene import searched_families
+from layoutopt.search.search import plain_layouts
 from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
-from layoutopt.study.counted import Counter, best, cute_swizzles, plainly
-from layoutopt.study.edits import nearest_edit, strides_obey, strides_of
+from layoutopt.study.counted import Counter, best
+from layoutopt.study.edits import nearest_edit, strides_of
 from layoutopt.study.instruction import Instruction
 from layoutopt.study.known import solved, with_known_lanes
 
@@ -92,9 +93,6 @@ class TileRows:
         self.case, self.everything, self.widths = best.case, best.result, best.widths
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
-        rules = [gpu.rule(a.operation) for a in self.case.lanes.accesses]
-        period = max(rule.banks * rule.bank_bytes for rule in rules)
-        self.space = space_of(self.problem, self.case.lanes, period, ("none",))
         self.counter = Counter(self.case)
         self.formulas: dict[str, Node] = {}
 
@@ -145,18 +143,14 @@ class TileRows:
             return solve_cases([replace(self.case.constrained(layout), indexed=False)], ask)
 
     def _families(self) -> list[Row]:
-        """The best of each family, and the guesses."""
+        """The best of each family."""
         found = {name: self._family_row(name, families) for name, families in comparison_rows().items()}
         found["xor"] = _at_least(found["xor"], [found["cute"]])
         if found["pad+xor"].status is not Status.INFEASIBLE:
             found["pad+xor"] = _at_least(found["pad+xor"], [found["xor"], found["pad"]])
-        guesses = list(self._guesses())
-        of_family = {"guess_pad": self._guessed_pad, "guess_xor": "xor"}
-        for row in guesses:
-            found[of_family[row.family]] = _at_least(found[of_family[row.family]], [row])
         everything = self._solved_row(ALL, "everything", self.everything, self.seconds)
         found[ALL] = _at_least(everything, [row for name, row in found.items() if name != ALL])
-        return [found.pop("none"), *guesses, *found.values()]
+        return list(found.values())
 
     def _dictated(self) -> list[Row]:
         """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
@@ -174,6 +168,8 @@ class TileRows:
 
     def _family_row(self, name: str, families: tuple[Family, ...]) -> Row:
         """The best layout of the families that share a row."""
+        if name == "none" and self.case.view is not None:  # the vectors say which dimension runs fastest
+            families = tuple(msgspec.structs.replace(f, title="dense, no pad") for f in families)
         title = families[0].title
         mine = [f for f in families if {*f.allowed_by} <= {*self.allowed, "none"}]
         if not mine or (mine[0].orders and self.problem.layout.order is not None):
@@ -195,10 +191,7 @@ class TileRows:
     def _counted_row(self, name: str, family: Family, together: tuple[str, ...]) -> Row:
         """The best layout of few families by counting each."""
         self.progress(family.title)
-        space = replace(self.space, families=frozenset(f for f in together if f in ("none", *self.allowed)))
-        most = self.problem.layout.alignment_bytes
-        flips = name == "cute" and (most is None or most >= self.case.alignment(True))
-        layouts = (cute_swizzles if flips else plainly)(space, self.problem.tile.element_bytes)
+        layouts = self._plain(together) if name != "cute" else self._plain_swizzles(together)
         bound = self.everything.proof.objective
         floor = int(bound.lower_bound * self.case.lanes.weight_unit) if bound.everywhere else 0
         limits = floor, self.problem.layout.max_bytes
@@ -213,6 +206,23 @@ class TileRows:
         status = Status.FEASIBLE if late else Status.OPTIMAL
         own = self.case.as_bytes(self.case.as_elements(layout))
         return self._row(Row(name, family.title, status, late, label=label, seconds=seconds), own)
+
+    def _plain(self, families: tuple[str, ...]) -> Iterator[Layout]:
+        """Every layout of the families that flips no bits: without pads, then by rising bytes."""
+        rules = [self.gpu.rule(a.operation) for a in self.case.lanes.accesses]
+        period = max(rule.banks * rule.bank_bytes for rule in rules)
+        allowed = tuple(f for f in families if f in ("none", *self.allowed))
+        space = space_of(self.problem, self.case.lanes, period, allowed)
+        tile = self.problem.tile
+        return (candidate.layout(tile.shape, tile.element_bytes) for candidate in unswizzled(space))
+
+    def _plain_swizzles(self, families: tuple[str, ...]) -> Iterator[Layout]:
+        """CuTe's `Swizzle<B, M, S>`, or none, over the tile in row-major and every allowed order."""
+        allowed = tuple(f for f in families if f in ("none", *self.allowed))
+        layout = msgspec.structs.replace(self.problem.layout, families=(*allowed, "xor"))
+        asked = msgspec.structs.replace(self.problem, layout=layout)
+        found = plain_layouts(asked, self.gpu, self.case.certain, Ask())
+        return (layout for layout, _ in found)
 
     def _used(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
@@ -237,40 +247,6 @@ class TileRows:
             full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
             row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
             yield self._row(row, found.edit.node, full * tile.element_bits // 8)
-
-    @property
-    def _guessed_pad(self) -> str:
-        """The family of a pad on every row: where there are no rows, a period of the banks is one."""
-        return "pad" if len(self.problem.tile.shape) > 1 else "interval"
-
-    def _guesses(self) -> Iterator[Row]:
-        """One vector of pad, and column ^ row: what people write without looking."""
-        vector, packed = self.space.vector, self.case.problem.tile.packed
-        *outer, columns = self.case.problem.tile.storage.shape
-        row, column = "x0", f"x{len(outer)}"
-        for d, extent in enumerate(outer[1:], 1):
-            row = f"({row})*{extent} + x{d}"
-        if not outer:
-            columns = self.space.period
-            row, column = f"x0 // {columns}", f"x0 % {columns}"
-        allowed, slots = searched_families(self.problem), columns // vector
-        if self._guessed_pad in allowed:
-            title, text = f"pad {vector * packed}", f"({row})*{columns + vector} + {column}"
-            yield self._guess(Row("guess_pad", title, "given"), text, columns, vector)
-        if "xor" in allowed and slots > 1:
-            flip = f"({row}) % {1 << (slots.bit_length() - 1)} * {vector}"
-            text = f"({row})*{columns} + ({column} ^ {flip})"
-            yield self._guess(Row("guess_xor", "column ^ row", "given"), text, columns, 0)
-
-    def _guess(self, row: Row, offset: str, columns: int, pad: int) -> Row:
-        """The row of offsets of rows of so many columns, each with a pad."""
-        tile, pitch = self.case.problem.tile.storage, columns + pad
-        node = simplify(offset_formula(offset, tile), coordinate_ranges(tile.shape))
-        text = to_text(over_elements(node, self.case.problem.tile))
-        strides = [*(pitch * math.prod(tile.shape[d:-1]) for d in range(1, len(tile.shape))), 1]
-        if not strides_obey(strides, self.problem.layout, tile):
-            return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=_NOT_ALLOWED, offset=text)
-        return self._given(row, row.family, text, -(-tile.elements // columns) * pitch * tile.element_bytes)
 
     def _given(self, row: Row, field: str, text: str, declared: int | None = None) -> Row:
         """The row of a formula out of a field of the file."""
@@ -315,13 +291,8 @@ class TileRows:
         ways = [access.ways for access in accesses if access.ways is not None]
         return msgspec.structs.replace(
             row,
-            alignment_bytes=alignment,
-            wavefronts=rounded_count(sum(a.wavefronts for a in accesses)),
-            ideal=rounded_count(sum(a.ideal for a in accesses)),
-            excess=rounded_count(sum(a.excess for a in accesses)),
+            **costs_of(case, counts, size, alignment),
             ways=max(ways) if len(ways) == len(accesses) else None,
-            weighted_wavefronts=case.weighted_wavefronts(counts) / case.lanes.weight_unit,
-            **room(block_occupancy(case, size, alignment)),
             by_hardware=reached.instructions if self.problem.is_dictated else None,
             accesses=accesses,
         )
@@ -337,23 +308,40 @@ class TileRows:
         return RowAccess(found.name, found.op, *totals, ways)
 
 
+def costs_of(
+    case: Case, counts: Sequence[Counts], size: int, alignment: int, took: Estimate | None = None
+) -> dict[str, Any]:
+    """The fields of a row about a layout of so many bytes: what it costs, and the time that it takes."""
+    reports = [access.report(count) for access, count in zip(case.accesses, counts, strict=True)]
+    return {
+        **{
+            field: rounded_count(sum(getattr(report, field) for report in reports))
+            for field in ("wavefronts", "ideal", "excess")
+        },
+        "bytes": size,
+        "alignment_bytes": alignment,
+        "weighted_wavefronts": case.weighted_wavefronts(counts) / case.lanes.weight_unit,
+        **room(block_occupancy(case, size, alignment)),
+        **(_time_of(took) if took is not None else {}),
+    }
+
+
+def _time_of(took: Estimate) -> dict[str, Any]:
+    both = {"instructions": took.instructions, "index_ops": took.instructions}
+    return both | {"cycles": took.cycles, "time": took.time}
+
+
 def _with_estimate(row: Row, took: Estimate, each: list[int]) -> Row:
     """The row with its time, and the index instructions of each access."""
     accesses = zip(row.accesses, each, strict=True)
-    return msgspec.structs.replace(
-        row,
-        instructions=took.instructions,
-        index_ops=took.instructions,
-        cycles=took.cycles,
-        time=took.time,
-        accesses=tuple(msgspec.structs.replace(access, index_ops=n) for access, n in accesses),
-    )
+    own = tuple(msgspec.structs.replace(access, index_ops=n) for access, n in accesses)
+    return msgspec.structs.replace(row, accesses=own, **_time_of(took))
 
 
 def _at_least(row: Row, members: list[Row]) -> Row:
     """The row, or the best of its family's `members` where the search ended before it found as much.
 
-    That is where time ran out, or where an interval pad cuts no coordinate evenly.
+    That is where time ran out.
     """
     usable = [member for member in members if member.wavefronts is not None]
     better = min(usable, key=lambda member: member.rank, default=row)

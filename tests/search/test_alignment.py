@@ -235,10 +235,15 @@ def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_b
 
 
 def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
-    found = compare(problem_of("""8x8 f32, 64 threads; alignment_bytes 16
+    found = compare(
+        problem_of(
+            """8x8 f32, 64 threads; alignment_bytes 16
         a: store 4 [tid // 8, tid % 8]
-        b: load 4 [tid % 8, tid // 8]"""))  # fmt: skip
-    assert rows_of(found)["guess_xor"].reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
+        b: load 4 [tid % 8, tid // 8]""",
+            published={"offset": "x0*8 + (x1 ^ x0)", "bytes": 256},
+        )
+    )
+    assert rows_of(found)["published"].reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
     assert all(row.alignment_bytes is None or row.alignment_bytes <= 16 for row in found.rows)
 
 

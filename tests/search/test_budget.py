@@ -32,7 +32,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.model.cp_sat import Model, Outcome, _response
 from layoutopt.model.linearisations import unpadded
-from layoutopt.model.pads import padded
+from layoutopt.model.pads import padded, unswizzled
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
@@ -262,6 +262,10 @@ def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
     assert solve(nothing_is_asked_of("6x2x4x6", "; max_bytes 864")).bytes == 864
 
 
+def laid(space):
+    return (candidate.layout(space.shape, 3) for candidate in unswizzled(space))
+
+
 def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
     """Thousands of splits and pads are counted in one batch; few of them are as small as the best."""
     made, counted = [], layoutopt.study.counted
@@ -270,12 +274,12 @@ def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
     )
     case = case_of(nothing_is_asked_of("4x8"), GPU)
     space = space_of(case.lowered, case.lanes, 128, ("none", "order", "pad", "split"))
-    best = counted.best(counted.plainly(space, 3), counted.Counter(case), 0, None)
+    best = counted.best(laid(space), counted.Counter(case), 0, None)
     assert best.table().max() == 93
     assert {layout.table().max() for layout in made} == {93}
     made.clear()
     with spending(Budget(0)):
-        counted.best(counted.plainly(space, 3), counted.Counter(case), 0, None)
+        counted.best(laid(space), counted.Counter(case), 0, None)
     assert len(made) == 1
 
 
