@@ -137,6 +137,7 @@ def test_a_module_and_a_function_are_one_idea(module):
 
 
 def test_names_of_the_last_release_warn():
-    for old, new in {"TileSet": "Block", "arrange": "solve", "load_any": "load"}.items():
+    tiles = {f"{name}_tiles": name for name in ("check", "compare", "explain")}
+    for old, new in {"TileSet": "Block", "arrange": "solve", "load_any": "load", **tiles}.items():
         with pytest.warns(DeprecationWarning, match=f"layoutopt.{old} is now layoutopt.{new}"):
             assert getattr(layoutopt, old) is getattr(layoutopt, new)

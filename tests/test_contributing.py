@@ -9,7 +9,6 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from command import python
 from conftest import ROOT
 from written import access_from, data_of, problem_of, saved
 
@@ -55,12 +54,6 @@ def test_what_it_names_is_there():
     assert rooms <= set(re.findall(r"(\w+)/", picture))
 
 
-def test_a_gpu(tmp_path):
-    gpu = gpu_of(tmp_path, {"ops": ["load", "store"], "bytes": [4], "phase": 8})
-    assert check(from_data(transpose(8)), "x0*8 + x1", target=gpu).excess == 56
-    assert solve(from_data(transpose(8)), target=gpu).excess == 0
-
-
 def test_an_operation(tmp_path, monkeypatch):
     """A transposing load of 8 bytes that a new GPU serves in phases of four lanes, unlike all loads."""
     spelling = (r"xpu_read_b64_turned", lambda _: operations.Written("transposing load", 8, (8,)))
@@ -77,36 +70,6 @@ def test_an_operation(tmp_path, monkeypatch):
     problem = from_data(transpose(8, accesses=[rows, wide]))
     assert check(problem, "x0*8 + x1", target=gpu).accesses[1].wavefronts == 4 * 2 * 4
     assert solve(problem, target=gpu).excess == 0
-
-
-FAMILY = """
-import importlib, json, sys
-from layoutopt.layout import families
-shear = families.Family(
-    name="shear", heading="one more", adds="a pitch of one more than the extent", bytes="one a row", index="none"
-)
-families.FAMILIES = (*families.FAMILIES, shear)
-families.NAMES = (*families.NAMES, "shear")
-from layoutopt.model import linearisations, pads
-
-def streams(space, cuts):
-    rows, columns = space.shape
-    digits = linearisations.Digit(0, 1, rows, columns + 1), linearisations.Digit(1, 1, columns, 1)
-    span = (rows - 1) * (columns + 1) + columns
-    yield (span, 2), lambda: iter([linearisations.Linearisation(digits, span, 2, "shear", False)])
-
-pads.PADDED["shear"] = streams
-from layoutopt import solve
-from layoutopt.files.file import from_data
-result = solve(from_data(json.loads(sys.argv[1])))
-print(result.family, result.offset, result.excess, result.status)
-"""
-
-
-def test_a_family():
-    problem = transpose(32, layout={"families": ["none", "shear"]})
-    done = python("-c", FAMILY, json.dumps(problem))
-    assert done.stdout == "shear x0*33 + x1 0 optimal\n", done.stderr
 
 
 def test_a_language(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Files that are cut, too large, or say of themselves what does not hold: one line, and nothing is loaded."""
 
-import io
 import json
 
 import numpy as np
@@ -8,9 +7,7 @@ import pytest
 from written import access_from, data_of, problem_of
 
 from layoutopt.accesses.trace import trace
-from layoutopt.engine.records import count_lines
-from layoutopt.errors import ExpressionError, ProblemFileError
-from layoutopt.expressions.grammar import parse
+from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import header, read_offsets
 from layoutopt.files.file import from_data
 from layoutopt.files.result_file import layout_from_data, result_from_data
@@ -75,14 +72,6 @@ def test_layouts_of_triton_without_end(text):
         triton.thread_values(text, (16, 16))
 
 
-@pytest.mark.parametrize(
-    "text", ["x0" + ".a" * 1900, "x0 ** 0x" + "f" * 3900, "-" * 3000 + "x0", "f(" * 1000]
-)
-def test_expressions_without_end(text):
-    with pytest.raises(ExpressionError):
-        parse(text, frozenset(["x0"]))
-
-
 PROBLEM = data_of("8x8 f32, 32 threads", "a: load 4 [lane // 8, lane % 8]")
 
 
@@ -100,23 +89,6 @@ def test_unknown_fields_are_shown_short_and_visible():
             from_data({**PROBLEM, field: 1})
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"op": "load", "byte_address"', "line 2: not JSON"),
-        (b"[" * 100_000, "line 2: not JSON that layoutopt reads: nested too deeply"),
-        (b'{"op": "load", "x": %s}' % (b"7" * 5000), "line 2, x: a number has at most 64 bits"),
-        (b'{"op": "load", "bytes": 1e400}', "line 2, bytes: a number has at most 64 bits"),
-        (b'"\\ud800"', "line 2: "),
-    ],
-)
-def test_records_have_the_errors_of_one_parser(line, message):
-    good = json.dumps({"op": "ld.shared.b32", "byte_address": [4 * k for k in range(32)]}).encode()
-    with pytest.raises(ProblemFileError) as caught:
-        list(count_lines(io.BytesIO(good + b"\n" + line + b"\n").read1, SM_90))
-    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(

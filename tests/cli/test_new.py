@@ -23,6 +23,7 @@ TILE_ELEMENT = {"s8": "i8", "s32": "i32"}
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hopper"])
 def test_every_kind_solves_as_it_is(kind, tmp_path):
+    assert kind in OFFERED
     path = tmp_path / "tile.json"
     done = layoutopt("new", kind, "-o", path)
     assert (done.returncode, done.stdout) == (0, "")
@@ -50,21 +51,6 @@ def test_a_hopper_block_solves_as_it_is(options, stages, threads, bytes_, tmp_pa
     assert (tiles.tiles[0].stages, tiles.threads) == (stages, threads)
     found = solve(tiles)
     assert (found.status, found.excess, found.bytes) == ("optimal", 0, bytes_)
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (("--target", "sm_80"), "--target: sm_80 has no wgmma"),
-        (("--element", "f64"), "--element: wgmma multiplies f16"),
-        (("--tile", "100x128"), "--tile: M a multiple of 64"),
-        (("--tile", "256x256"), "--stages: 1 stages fit"),
-        (("--threads", "256"), "--threads: 2 warpgroups of consumers and a producer are 384 threads"),
-    ],
-)
-def test_a_hopper_block_that_there_is_not(options, error):
-    more = ("--stages", "2") if "256x256" in options else ()
-    refused(error, "new", "hopper", *options, *more)
 
 
 def shapes():
@@ -173,10 +159,6 @@ def test_the_products_of_an_h200_were_of_these_problems(product):
         assert solve(from_data(data), time_limit=30).offset == entry["offset"]
 
 
-def test_kinds_offered_are_the_kinds_there_are():
-    assert tuple(KINDS) == OFFERED
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -211,6 +193,14 @@ def test_kinds_offered_are_the_kinds_there_are():
         (["stencil", "--stages", "2"], "--stages: goes with gemm, hopper"),
         (["gemm", "--target", "sm_1"], "sm_1"),
         (["knapsack"], "knapsack"),
+        (["hopper", "--target", "sm_80"], "--target: sm_80 has no wgmma"),
+        (["hopper", "--element", "f64"], "--element: wgmma multiplies f16"),
+        (["hopper", "--tile", "100x128"], "--tile: M a multiple of 64"),
+        (["hopper", "--tile", "256x256", "--stages", "2"], "--stages: 1 stages fit"),
+        (
+            ["hopper", "--threads", "256"],
+            "--threads: 2 warpgroups of consumers and a producer are 384 threads",
+        ),
     ],
 )
 def test_options_that_fit_no_kernel(arguments, message, tmp_path):
@@ -273,7 +263,7 @@ def test_fragments_are_listed():
     )
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_shells_complete_names_of_problems(shell):
     at = "2" if shell != "fish" else "transpose_16"
     words = {**ENVIRONMENT, "COMP_WORDS": "layoutopt solve transpose_16", "COMP_CWORD": at}
@@ -281,7 +271,7 @@ def test_shells_complete_names_of_problems(shell):
     done = python(*program, env={**words, "_LAYOUTOPT_COMPLETE": f"{shell}_complete"}, check=True)
     assert "transpose_16x32_f32" in done.stdout
     script = python(*program, env={**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_source"})
-    assert "_LAYOUTOPT_COMPLETE" in script.stdout or "Bash" in script.stderr
+    assert "_LAYOUTOPT_COMPLETE" in script.stdout
 
 
 def test_a_wheel_holds_the_catalogue(tmp_path):

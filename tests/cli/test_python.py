@@ -16,6 +16,8 @@ from layoutopt.errors import LayoutError, ProblemFileError
 ROWS = access_from("rows: store 4", index=("i", "lane"), **{"for": {"i": np.int64(32)}})
 ROW_OF_8 = access_from("row: store 4 [tid // 8, tid % 8]")
 PLAIN = data_of("8x8 f32, 64 threads", ROW_OF_8)
+
+
 COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
 
 
@@ -141,18 +143,6 @@ def test_the_page_for_compiler_authors_runs(capsys):
     assert "smem_a" in printed
 
 
-def test_what_is_no_problem_is_said():
-    for function in (layoutopt.solve, layoutopt.check, layoutopt.compare, layoutopt.explain, layoutopt.emit):
-        with pytest.raises(ProblemFileError, match=r"expected a problem .*, got str 'tile.json'"):
-            function("tile.json")
-
-
-def test_names_of_the_last_release_warn():
-    for old in ("check_tiles", "compare_tiles", "explain_tiles"):
-        with pytest.warns(DeprecationWarning, match=f"{old} is now"):
-            assert getattr(layoutopt, old) is getattr(layoutopt, old.removesuffix("_tiles"))
-
-
 def test_several_tiles_are_solved_and_emitted_as_one():
     several = layoutopt.load("hopper_gemm_128x128x64_f16")
     found = layoutopt.solve(several, time_limit=5)
@@ -170,54 +160,36 @@ def test_a_target_may_be_a_name():
         layoutopt.solve(transpose(), target="sm_7")
 
 
-def test_arguments_that_are_none_are_said():
-    problem, other = (
-        transpose(),
-        layoutopt.problem(tile={"shape": [8, 8], "element": "f32"}, accesses=[ROW_OF_8], threads=64),
-    )
-    result = layoutopt.solve(other)
-    with pytest.raises(ProblemFileError, match="the result is of 'tile', not of 'p'"):
-        layoutopt.emit(problem, result)
-    with pytest.raises(ProblemFileError, match=r"made for a tile of shape \(8, 8\), not \(32, 32\)"):
-        layoutopt.check(problem, result)
-    with pytest.raises(ProblemFileError, match="expected an expression, a layout or a table, got 3"):
-        layoutopt.check(problem, 3)
-    for workers in (0, -1, "2"):
-        with pytest.raises(ProblemFileError, match="workers: expected 1 to 1024, got"):
-            layoutopt.solve(problem, workers=workers)
-        with pytest.raises(ProblemFileError, match="workers: expected 1 to 1024, got"):
-            layoutopt.sweep(problem, workers=workers)
-    with pytest.raises(ProblemFileError, match="time_limit: expected seconds, 0 or more, got str '5'"):
-        layoutopt.solve(problem, time_limit="5")
+ASKED = transpose()
+NO_NAMES = [None, [], {}, np.zeros(2), "x" * 10_000]
+# A function, what it is given, and what it says of that.
+WRONG = [
+    ("load", (None,), {}, "expected the name of a file, got NoneType 'None'"),
+    ("load_all", (3,), {}, "expected a file, a folder, a stream of bytes, a dict or a problem"),
+    ("load_all", (PLAIN,), {"over": {"M": "64"}}, "--over.M: expected a list of values, got str"),
+    ("load_all", (PLAIN,), {"over": {1: [2]}}, "--over.1: expected the name of a parameter"),
+    ("load_all", (PLAIN,), {"over": [1]}, "over: expected lists of values by name, got list"),
+    ("problem", ([1],), {}, "expected a dict of the fields of a problem, got list"),
+    ("problem", (PLAIN,), {"name": b"x"}, "name: expected `str`, got `bytes`"),
+    ("problem", (PLAIN,), {"name": "\ud800"}, "half of a surrogate pair is no character"),
+    ("solve", (ASKED,), {"target": 3}, "target: expected a device or its name"),
+    ("solve", (ASKED,), {"time_limit": "5"}, "time_limit: expected seconds, 0 or more, got str '5'"),
+    ("check", (ASKED, 3), {}, "expected an expression, a layout or a table, got 3"),
+    *((name, ("t.json",), {}, "got str 't.json'") for name in ("solve", "check", "compare", "explain", "emit")),
+    *((name, (ASKED,), {"workers": n}, "workers: expected 1 to 1024, got")
+      for name in ("solve", "sweep") for n in (0, -1, "2")),
+    *((name, (ASKED,), {"method": no}, "method: expected one of auto, model, got ")
+      for name in ("solve", "sweep") for no in NO_NAMES),
+    *(("emit", (ASKED, "x0*32 + x1"), {"lang": no}, "lang: expected one of cuda,") for no in NO_NAMES),
+]  # fmt: skip
 
 
-def test_a_result_is_checked_as_it_is():
-    problem = transpose()
-    result = layoutopt.solve(problem)
-    assert layoutopt.check(problem, result).excess == result.excess == 0
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: layoutopt.load(None), "expected the name of a file, got NoneType 'None'"),
-        (lambda: layoutopt.load_all(3), "expected a file, a folder, a stream of bytes, a dict or a problem"),
-        (lambda: layoutopt.load_all(PLAIN, over={"M": "64"}), "--over.M: expected a list of values, got str"),
-        (lambda: layoutopt.load_all(PLAIN, over={1: [2]}), "--over.1: expected the name of a parameter"),
-        (lambda: layoutopt.load_all(PLAIN, over=[1]), "over: expected lists of values by name, got list"),
-        (lambda: layoutopt.problem([1]), "expected a dict of the fields of a problem, got list"),
-        (lambda: layoutopt.problem(PLAIN, name=b"x"), "name: expected `str`, got `bytes`"),
-        (lambda: layoutopt.problem(PLAIN, name="\ud800"), "half of a surrogate pair is no character"),
-        (
-            lambda: layoutopt.solve(layoutopt.problem(PLAIN), target=3),
-            "target: expected a device or its name",
-        ),
-    ],
-)
-def test_what_is_something_else_is_said(call, message):
+@pytest.mark.parametrize(("name", "given", "named", "message"), WRONG)
+def test_what_is_something_else_is_said(name, given, named, message):
     with pytest.raises(ProblemFileError) as error:
-        call()
+        getattr(layoutopt, name)(*given, **named)
     assert message in str(error.value)
+    assert len(str(error.value)) < 200
 
 
 @pytest.mark.parametrize("coordinate", [0.5, "x", None, [0, [1]], 1 << 70])
@@ -233,20 +205,12 @@ def test_a_result_of_another_question_is_refused():
     result = layoutopt.solve(small)
     both = transpose()
     one = layoutopt.solve(msgspec.structs.replace(both, accesses=both.accesses[:1]))
-    for problem, found in ((large, result), (both, one), (small, 1), (small, small)):
+    other = layoutopt.solve(layoutopt.problem(PLAIN))
+    with pytest.raises(ProblemFileError, match=r"made for a tile of shape \(8, 8\), not \(32, 32\)"):
+        layoutopt.check(both, other)
+    for problem, found in ((large, result), (both, one), (both, other), (small, 1), (small, small)):
         with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
             layoutopt.emit(problem, found)
         with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
             layoutopt.compare(problem, known=found, time_limit=0)
     assert layoutopt.emit(small, result) == layoutopt.emit(small)
-
-
-@pytest.mark.parametrize("given", [None, [], {}, np.zeros(2), "x" * 10_000])
-def test_names_that_are_none(given):
-    problem = layoutopt.load("transpose_16x32_f32")
-    with pytest.raises(ProblemFileError, match=r"^lang: expected one of cuda, .{,150}$"):
-        layoutopt.emit(problem, "x0*32 + x1", lang=given)
-    with pytest.raises(ProblemFileError, match=r"^method: expected one of auto, model, got .{,100}$"):
-        layoutopt.solve(problem, method=given)
-    with pytest.raises(ProblemFileError, match=r"^method: expected one of auto, model, got .{,100}$"):
-        layoutopt.sweep(problem, method=given)

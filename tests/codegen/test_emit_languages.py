@@ -34,7 +34,6 @@ from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.search.solve import solve
 
 pytestmark = pytest.mark.tools
@@ -117,17 +116,6 @@ def test_cute_compiled(tmp_path):
     subprocess.run(command, check=True)
     out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
     assert (np.frombuffer(out, "<i4") == np.concatenate(wanted)).all()
-
-
-def test_a_swizzle_is_claimed_only_where_it_is_one():
-    rows = (Digit(0, 1, 32, 32), Digit(1, 1, 32, 1))
-    assert Layout((32, 32), 4, rows, tuple(Target(b, 32 << b) for b in range(5))).swizzle_triple() == (
-        5,
-        0,
-        5,
-    )
-    assert Layout((32, 32), 4, rows, (Target(0, 32), Target(2, 256))).swizzle_triple() is None
-    assert Layout((32, 32), 4, rows, (Target(0, 32 | 64),)).swizzle_triple() is None
 
 
 @every_problem

@@ -187,18 +187,6 @@ def test_what_is_printed(arguments, said):
     assert said in done.stdout
 
 
-def test_output_goes_to_the_file(tmp_path):
-    done = layoutopt("emit", SMALL, "--lang", "c", "-o", str(tmp_path / "t.h"))
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "static inline uint32_t transpose_16x32_f32_offset_bytes(" in (tmp_path / "t.h").read_text()
-
-
-def test_json_holds_the_code():
-    data = json.loads(layoutopt("emit", SMALL, "--lang", "c", "--json").stdout)
-    assert (data["schema"], data["lang"]) == ("layoutopt.code/1", "c")
-    assert "_offset_bytes(" in data["code"]
-
-
 def test_a_result_with_and_without_its_problem(tmp_path):
     result = tmp_path / "r.json"
     result.write_text(layoutopt("solve", SMALL, "--json").stdout)
@@ -236,29 +224,6 @@ def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
     refused(said, "emit", result, "--problem", problem)
 
 
-def test_a_result_of_tiles_with_its_problem(tmp_path):
-    problem, result = str(ROOT / "problems/tile_sets/hopper_gemm_128x128x64_f16.json"), tmp_path / "r.json"
-    result.write_text(layoutopt("solve", problem, "--json").stdout)
-    whole = layoutopt("emit", result, "--lang", "c", "--problem", problem)
-    assert whole.returncode == 0, whole.stderr
-    assert "static inline" in whole.stdout
-
-
-def test_results_that_are_wrong_are_refused(tmp_path):
-    data = json.loads(layoutopt("solve", SMALL, "--json").stdout)
-    for change, message in [
-        ({"layout": 5}, "layout"),
-        ({"layout": {**data["layout"], "digits": [{"dim": 0, "divide": 1, "size": 16, "stride": 32}]}}, "x1"),
-        ({"status": "good"}, "status"),
-        ({"layout": None, "status": "infeasible"}, "no layout"),
-    ]:
-        (tmp_path / "r.json").write_text(json.dumps({**data, **change}))
-        done = layoutopt("emit", str(tmp_path / "r.json"))
-        assert done.returncode in (1, 2)
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -290,13 +255,6 @@ def test_gluon_looks_at_a_few_orders_of_eight_dimensions_only(tmp_path):
 def test_a_formula_that_tears_vectors_is_refused():
     said = "x0*65 + x1 cannot hold the tile: access 'fill' is misaligned: lane"
     refused(said, "emit", "gemm_a_128x64_f16", "--offset", "x0*65 + x1")
-
-
-def test_a_name_of_the_catalogue_is_a_problem():
-    named = layoutopt("emit", "basics/transpose_16x32_f32", "--lang", "c")
-    assert named.returncode == 0, named.stderr
-    assert named.stdout == layoutopt("emit", SMALL, "--lang", "c").stdout
-    refused("did you mean transpose_16x32_f32", "emit", "transpose_16x33_f32")
 
 
 def test_a_result_of_packed_elements(tmp_path):

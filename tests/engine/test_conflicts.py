@@ -1,4 +1,4 @@
-"""Counts of conflicts against the profiler and plain loops; a case says what its parts say."""
+"""Counts of conflicts against the profiler and plain loops."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from oracle.banks import instruction
-from written import problem_of, refused_with
+from written import refused_with
 
-from layoutopt.engine.case import case_of, cases
 from layoutopt.engine.conflicts import CHUNK_INSTRUCTIONS, count_wavefronts
-from layoutopt.errors import LayoutError
-from layoutopt.expressions.grammar import parse
 from layoutopt.hardware.devices import (
     BANK_CONFLICTS,
     WAVEFRONTS,
@@ -26,15 +23,13 @@ from layoutopt.hardware.devices import (
     devices,
 )
 from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.layout.layout import Digit, Layout
-from layoutopt.problems.types import Constraints
 
 pytestmark = pytest.mark.filterwarnings("ignore::layoutopt.errors.DisputedRuleWarning")
 
 DATA = Path(__file__).parents[1] / "data"
 LANES = np.arange(32)
 SM_90 = device("sm_90")
-LOAD_4, LOAD_8, LOAD_16 = Operation("load", 4), Operation("load", 8), Operation("load", 16)
+LOAD_4, LOAD_16 = Operation("load", 4), Operation("load", 16)
 
 
 def count(address, operation, gpu=SM_90, active=None):
@@ -72,25 +67,6 @@ def test_equals_the_profiler(records):
 def test_profiled_records_are_all_there(name, records):
     with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
         assert sum(1 for _ in file) == records
-
-
-@pytest.mark.parametrize(
-    ("op", "width", "kind"),
-    [
-        # Of reductions only those that count merge equal addresses.
-        ("red.shared.add.u32", None, "reduce"),
-        ("red.relaxed.cta.shared::cta.add.u32", None, "reduce"),
-        ("red.shared.add.s32", None, "atomic"),
-        ("red.shared.max.u32", None, "atomic"),
-        ("atom.shared.add.u32", None, "atomic"),
-        ("atom.shared.exch.b32", None, "atomic"),
-        ("cp.async", 4, "cp.async.ca"),
-        ("cp.async", 8, "cp.async.ca"),
-        ("cp.async", 16, "cp.async.cg"),
-    ],
-)
-def test_how_an_operation_is_served(op, width, kind):
-    assert parse_operation(op, width) == Operation(kind, width or 4)
 
 
 def test_words_four_gigabytes_apart_are_two():
@@ -219,68 +195,3 @@ def test_nothing_to_count():
 def test_wrong_number_of_lanes():
     with pytest.raises(ValueError, match=r"expected shape \(instructions, 32\), got \(1, 31\)"):
         count_wavefronts(np.zeros((1, 31), np.int64), np.ones((1, 31), bool), LOAD_4, SM_90)
-
-
-ROWS, COLUMNS = "rows: store 4 [i, tid]; i<32", "columns: load 4 [tid, i]; i<32"
-NAMES = frozenset(("x0", "x1"))
-
-
-def case(*accesses, element="f32"):
-    return case_of(problem_of(f"32x32 {element}, 32 threads", *accesses), SM_90)
-
-
-def pitched(pitch, columns=32, size=4):
-    return Layout((32, columns), size, (Digit(0, 1, 32, pitch), Digit(1, 1, columns, 1)))
-
-
-def test_a_formula_and_a_layout_are_one_table():
-    given, layout = case(ROWS, COLUMNS), pitched(33)
-    table = given.table(layout)
-    assert (table == given.table(parse("x0*33 + x1", NAMES))).all()
-    given.check(table)
-    assert given.size(table) == 4 * (31 * 33 + 32)
-    assert [r.excess for r in given.measure(layout)] == [0, 0]
-    assert [r.excess for r in given.measure(parse("x0*32 + x1", NAMES))] == [0, 32 * 31]
-
-
-def test_lanes_that_choose_are_counted_like_lanes_that_do_not():
-    given = case(ROWS, "columns: load 4 [tid, v]; any v<32")
-    plain, padded = (given.table(parse(f"x0*{pitch} + x1", NAMES)) for pitch in (32, 33))
-    known, choosing = given.count(padded)
-    assert known.wavefronts.sum() == 32
-    assert choosing.wavefronts.tolist() == [32]  # some choice puts all lanes into one bank
-    assert given.chooses
-    assert [a.weight.any() for a in given.certain.accesses] == [True, False]
-    assert given.weighted_excess(given.count(plain)) == sum(r.excess for r in given.measure(pitched(32)))
-
-
-def test_one_case_for_each_choice_of_widths():
-    rows = "rows: store 8|16 [4*i + tid//8, 4*(tid % 8)]; i<8"
-    asked = problem_of("32x32 f32, 32 threads", rows, COLUMNS)
-    wide, narrow = cases(asked, SM_90)
-    assert (wide.widths, narrow.widths) == ({"rows": 16}, {"rows": 8})
-    again = case_of(asked, SM_90, {"rows": 8})
-    assert again.problem == narrow.problem
-    assert [(r.name, r.bytes) for r in again.measure(pitched(32))] == [("rows", 8), ("columns", None)]
-    assert again.place(0, 5) == (0, {"i": 2, "part": 1})
-
-
-def test_packed_elements_are_counted_as_bytes():
-    given, padded = case("rows: load 4 [tid, 8*i]; i<4", element="i4"), pitched(20, 16, 1)
-    assert given.lowered.tile.shape == (32, 16)
-    shown = given.as_elements(padded)
-    assert (shown.shape, given.as_bytes(shown)) == ((32, 32), padded)
-    tables = given.table(padded), given.table(shown), given.table(parse("x0*40 + x1", NAMES))
-    assert all((table == tables[0]).all() for table in tables)
-    assert [r.excess for r in given.measure(shown)] == [0]
-
-
-def test_what_does_not_serve_is_refused_and_constraints_are_put_in_place_of_the_file_s():
-    given = case(ROWS, COLUMNS)
-    with pytest.raises(LayoutError, match="overlap"):
-        given.check(np.zeros(1024, np.int64))
-    with pytest.raises(LayoutError, match="made for a tile of shape"):
-        given.table(Layout((16, 32), 4, (Digit(0, 1, 16, 32), Digit(1, 1, 32, 1))))
-    other = given.constrained(Constraints(max_bytes=4096))
-    assert other.lowered.layout.max_bytes == other.asked.layout.max_bytes == 4096
-    assert other.lanes is given.lanes

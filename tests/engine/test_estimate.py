@@ -155,15 +155,6 @@ def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
     assert "no proof" in least.reason
 
 
-@pytest.mark.parametrize("families", ["split interval", "none pad"])
-def test_row_major_is_among_what_may_take_the_least_time(families):
-    """Rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two."""
-    problem = problem_of(f"""33x16 f64, 128 threads; families {families}; minimise time
-        row: stmatrix.x2.trans [tid // 8, 2*(tid % 8)]; weight 1000
-        column: load 2 [tid % 33, tid // 33]""")
-    assert solve(problem).offset == "x0*16 + x1"
-
-
 def test_where_time_cannot_come_first_or_is_not_estimated():
     problem = load("any_bin_8x256_u32")
     with refused_with("layout.minimise"):

@@ -87,6 +87,10 @@ WRONG_LINES = [
     (record(byte_address=None), "line 3: object missing required field `byte_address`"),
     (b"[]\n", "line 3: expected `object`, got `array`"),
     (b"{\n", "line 3: not JSON: "),
+    (b"[" * 100_000 + b"\n", "line 3: not JSON that layoutopt reads: nested too deeply"),
+    (b'{"op": "load", "x": %s}\n' % (b"7" * 5000), "line 3, x: a number has at most 64 bits"),
+    (b'{"op": "load", "bytes": 1e400}\n', "line 3, bytes: a number has at most 64 bits"),
+    (b'"\\ud800"\n', "line 3: "),
     (b"\xff\n", "line 3: not UTF-8 text"),
     (b'{"op": ' + b"1" * (2 << 20), "line 3: a record has at most 1048576 bytes"),
 ]  # fmt: skip

@@ -131,6 +131,7 @@ def test_faults_name_the_first_position():
         ("min(a)", "not allowed"), ("max(*a)", "not allowed"), ("[a for a in b]", "not allowed"),
         ("a := 3", "not an expression"), ("1" * 30, "beyond"),
         ("-" * 200 + "a", "nested"), ("a+" * 2500 + "a", "characters"), ("+".join("a" * 1500), "nested"),
+        ("a" + ".a" * 1900, "."), ("a ** 0x" + "f" * 3900, "."), ("-" * 3000 + "a", "."), ("f(" * 1000, "."),
         ("a\x00", "not an expression|invalid"), ("a in b", "not allowed"), ("a if b", "not an expression"),
     ],
 )  # fmt: skip

@@ -177,16 +177,42 @@ def test_a_disputed_rule_warns_when_used():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "width"),
+    ("text", "width", "operation"),
     [
-        ("ds_read_b128", "load", 16), ("ds_load_b96", "load", 12), ("ds_write_b8", "store", 1),
-        ("ds_read_u16", "load", 2), ("ds_store_b64", "store", 8),
-        ("ds_read_b64_tr_b16", "load.tr", 8), ("ds_read_b64_tr_b8", "load.tr", 8),
-        ("ds_read_b96_tr_b6", "load.tr", 12),
+        ("load", 16, ("load", 16)),
+        ("ld.shared.b32", None, ("load", 4)),
+        ("ld.shared.v4.b32", None, ("load", 16)),
+        ("ld.shared.v2.f64", None, ("load", 16)),
+        ("ld.shared::cta.u8", None, ("load", 1)),
+        ("st.shared.v2.b32", 8, ("store", 8)),
+        ("ldmatrix.x4.trans", None, ("ldmatrix", 16, 4, True)),
+        ("ldmatrix.sync.aligned.m8n8.x2.shared.b16", None, ("ldmatrix", 16, 2)),
+        ("stmatrix.x1", None, ("stmatrix", 16, 1)),
+        ("cp.async", 4, ("cp.async.ca", 4)),
+        ("cp.async", 8, ("cp.async.ca", 8)),
+        ("cp.async", 16, ("cp.async.cg", 16)),
+        ("cp.async.ca.16", None, ("cp.async.ca", 16)),
+        ("cp.async.cg.shared.global", 16, ("cp.async.cg", 16)),
+        # Of reductions only those that count merge equal addresses.
+        ("red.shared.add.u32", None, ("reduce", 4)),
+        ("red.relaxed.cta.shared::cta.add.u32", None, ("reduce", 4)),
+        ("red.shared.add.s32", None, ("atomic", 4)),
+        ("red.shared.max.u32", None, ("atomic", 4)),
+        ("atom.shared.add.u32", None, ("atomic", 4)),
+        ("atom.shared.exch.b32", None, ("atomic", 4)),
+        ("atomic", 4, ("atomic", 4)),
+        ("ds_read_b128", None, ("load", 16)),
+        ("ds_load_b96", None, ("load", 12)),
+        ("ds_write_b8", None, ("store", 1)),
+        ("ds_read_u16", None, ("load", 2)),
+        ("ds_store_b64", None, ("store", 8)),
+        ("ds_read_b64_tr_b16", None, ("load.tr", 8)),
+        ("ds_read_b64_tr_b8", None, ("load.tr", 8)),
+        ("ds_read_b96_tr_b6", None, ("load.tr", 12)),
     ],
-)  # fmt: skip
-def test_amd_spellings(text, kind, width):
-    assert parse_operation(text, None) == Operation(kind, width)
+)
+def test_spellings(text, width, operation):
+    assert parse_operation(text, width) == Operation(*operation)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,12 @@ import math
 import numpy as np
 import pytest
 from oracle import toy
-from written import problem_of
 
 import layoutopt.model.pads
 from layoutopt.model.linearisations import candidate_of, matrices, rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.pitches import most_pad
 from layoutopt.model.space import Space
-from layoutopt.search.solve import solve
 
 BANKS = 4
 SPACES = {
@@ -273,9 +271,3 @@ def test_few_rows_say_which_strides_keep_every_access_aligned():
         assert whole.steps == tuple(math.gcd(modulus, *column) for column in zip(*aligned, strict=True))
         seen.add(whole.one_by_one)
     assert seen == {False, True}
-
-
-def test_lines_are_of_the_last_dimension_that_has_more_than_one_value():
-    problem = problem_of("7x3x1 14B@2, 1 threads; families none pad rotate", "a: store 8 [i, 0, 0]; i<2")
-    found = solve(problem)
-    assert (found.offset, found.family, found.bytes) == ("x0*3 + (x1 + x0) % 3", "rotate", 294)

@@ -24,7 +24,7 @@ from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import lookups
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, spending
-from layoutopt.hardware.devices import Device, PhaseRule, device
+from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model.phases import phase_sets
@@ -259,19 +259,6 @@ def test_infeasible_means_that_tables_were_refuted_too():
     assert result.status is Status.UNKNOWN
     assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
     assert solve(constrained(problem, order=(0, 1))).status is Status.INFEASIBLE  # tables have none
-
-
-def test_narrow_elements_leave_no_bound_below_zero():
-    """Sixteen bytes that may share words or not: the bound of every layout was -10, and nothing was optimal."""
-    rule = PhaseRule((tuple(range(16)),), 4, 4)
-    toy0 = Device("toy0", "toy", 16, 4, 4, {(op, w): rule for op in ("load", "store") for w in (1, 4)})
-    problem = problem_of("""4x6 i8, 64 threads
-        a0: store 4 [tid % 4, 0]
-        a1: store 1 [(2*tid + 16*kk) % 4, (tid + 16*kk) // 4 % 6]; kk<4
-        a2: load 4 [(lane + i) % 4, 0]; i<4; weight 2.5""")
-    result = solve(problem, target=toy0, time_limit=20)
-    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 24)
-    assert result.proof.objective.lower_bound == 0
 
 
 def test_the_lowest_places_come_first():

@@ -97,8 +97,8 @@ def constrained(seed):
         layout["minimise"] = "bytes"
         best = toy.best_by_bytes(*given)
     elif rng.random() < 0.5 and best is not None:
-        most = best[1] - rng.choice([0, 1, 2])
-        layout["max_bytes"] = max(1, 4 * most)
-        best = toy.best(*given, most)
+        most = 4 * (best[1] - rng.choice([0, 1, 2])) - seed % 2
+        layout["max_bytes"] = max(1, most)
+        best = toy.best(*given, most // 4)
     data["layout"] = layout
     return data, toy.toy_device(lanes, banks), best

@@ -26,16 +26,15 @@ def rules(lanes, banks, widths=(4, 8)):
     return found | {("atomic", 4): Rule((tuple(range(lanes)),), banks, 4, serialises_equal=True)}
 
 
-def device_file(lanes, banks):
+def device_file(lanes, banks, widths=(4, 8)):
     """The same device as the data of a device file."""
-    half = [[*range(lanes // 2)], [*range(lanes // 2, lanes)]]
-    rules = [
-        {"ops": ["load", "store"], "bytes": [4], "phase": [[*range(lanes)]]},
-        {"ops": ["load", "store"], "bytes": [8], "phase": half},
-        {"ops": ["atomic"], "bytes": [4], "phase": [[*range(lanes)]], "count": "lanes"},
+    entries = [
+        {"ops": [kind], "bytes": [width], "phase": list(map(list, rule.phases))}
+        | ({"count": "lanes"} if rule.serialises_equal else {})
+        for (kind, width), rule in rules(lanes, banks, widths).items()
     ]
     device = {"name": f"toy_{lanes}_{banks}", "lanes": lanes, "banks": banks, "bank_bytes": 4}
-    return {"devices": [{**device, "instructions": rules}]}
+    return {"devices": [{**device, "instructions": entries}]}
 
 
 def toy_device(lanes, banks, widths=(4, 8)):

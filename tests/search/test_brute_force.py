@@ -7,7 +7,7 @@ from command import layoutopt
 from oracle import toy
 from oracle.random_tiles import constrained as constrained_case
 from oracle.random_tiles import random_case
-from written import constrained, data_of, problem_of, saved
+from written import constrained, data_of, saved
 
 from layoutopt import load
 from layoutopt.files.file import from_data
@@ -89,59 +89,11 @@ def test_instructions_first():
             assert (free.weighted_excess, cost.value <= least.value <= other.value) == (0, True), (seed, data)
 
 
-def test_a_limit_on_bytes():
-    """The least excess within every number of bytes that some layout takes, and one byte less."""
-    for seed in range(3000, 3010):
-        data, plain, lanes, banks, families = random_case(seed)
-        shape = tuple(data["tile"]["shape"])
-        sizes = sorted({4 * (max(o) + 1) for o in toy.layouts(shape, plain, banks, families)})
-        for most in {size - k for size in sizes[:3] for k in (0, 1)}:
-            layouts = toy.layouts(shape, plain, banks, families, within=most // 4)
-            fitting = [o for o in layouts if 4 * (max(o) + 1) <= most]
-            best = min(
-                ((toy.excess(plain, lanes, o, banks), 4 * (max(o) + 1)) for o in fitting), default=None
-            )
-            data["layout"]["max_bytes"] = most
-            result = solve(from_data(data), target=toy.toy_device(lanes, banks))
-            status = Status.OPTIMAL if fitting else Status.INFEASIBLE
-            found = (result.weighted_excess, result.bytes) if fitting else None
-            assert (result.status, found) == (status, best), (seed, most)
-
-
-def test_row_operations_of_an_xor_shorten_the_last_block():
-    """A source bit inside the bank field moves no word into another conflict, but the last rows together."""
-    result = solve(problem_of("""33x16 f16, 32 threads; families none order pad split rotate xor
-        diagonals: store 2 [tid, (144 - tid + i) % 16]; i<16
-        rows: load 16 [(tid + 32*i) % 66 // 2, 8*((tid + 32*i) % 66 % 2)]; i<3"""))  # fmt: skip
-    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 1120)
-
-
 @pytest.mark.parametrize("k", [32, 64])
 def test_gemm_tiles_get_the_shape_of_cutes_swizzle(k):
     problem = load(f"gemm_a_128x{k}_f16")
     result = solve(problem)
     assert (result.offset, result.excess, result.bytes) == (problem.published.offset, 0, problem.tile.bytes)
-
-
-def test_pads_alone():
-    problem, pads = load("transpose_32x32_f32"), {"families": ("none", "pad")}
-    padded = solve(constrained(problem, **pads))
-    assert (padded.offset, padded.bytes, padded.declared_bytes) == ("x0*33 + x1", 4220, 4224)
-    assert padded.proof.bytes.scope == "families none, pad"
-    plain = solve(constrained(problem, families=("none",)))
-    assert (plain.status, plain.excess) == (Status.OPTIMAL, 32 * 31)
-    assert solve(constrained(load("transpose_16x32_f32"), **pads)).offset == "x0*34 + x1"
-
-
-def test_wrapped_diagonals_on_32_banks():
-    """Impossible in every layout; without a swizzle the true minimum is a 2-way conflict a diagonal."""
-    problem = load("diagonals_32x32_f32")
-    result = solve(constrained(problem, families=("none", "order", "pad", "split")))
-    assert (result.status, result.excess) == (Status.OPTIMAL, 32)
-    assert result.proof.excess.scope == "families none, order, pad, split"
-    limited = solve(problem, time_limit=2)
-    assert 0 < limited.excess <= 32
-    assert limited.proof.excess.lower_bound <= 16  # a swizzle with 16 exists
 
 
 def rows_of_lanes(rows, columns, element, vector):

@@ -70,12 +70,6 @@ def test_weights_decide_between_modes():
     assert result.proof.excess.lower_bound == 192, "tma.32B has fewer, weights aside"
 
 
-def test_hardware_products_and_matrices_were_right():
-    """What scripts/measure/validate_h200.py found for the fragments, on the machine."""
-    for kind, least in (("products", 25), ("matrices", 20)):
-        assert (len(MEASURED[kind]) >= least, all(MEASURED[kind].values())) == (True, True)
-
-
 @pytest.mark.parametrize("element", ["i8", "bf16", "f32", "f64"])
 @pytest.mark.parametrize("rule", modes(), ids=lambda mode: mode.name)
 def test_every_candidate_is_the_modes_address_pattern(rule, element):
@@ -162,13 +156,6 @@ def test_run_time_values_are_counted_at_their_worst():
     assert solve(constrained(problem, must_be="tma")).excess == 0
 
 
-def test_tiles_may_be_dictated():
-    access = {**STORES["own row"], "tile": "t"}
-    found = solve(problem_of("128 threads\ntile t: 64x64 bf16; must_be tma.128B", access))
-    assert (found.status, found.excess, found.bytes, found.alignment_bytes) == ("optimal", 0, 8192, 1024)
-    assert found.proof.index_cost is None, "nothing was minimised"
-
-
 def test_modes_keep_to_the_alignment_of_the_base():
     result = solve(epilogue("own row", must_be="tma", alignment_bytes=256))
     assert result.alignment_bytes <= 256
@@ -180,24 +167,6 @@ def test_an_audit_is_not_bound_by_what_the_hardware_dictates():
     audit = check(epilogue("own row"), "x0*64 + x1", solver=solve)
     (fix,) = [finding for finding in audit.findings if finding.kind == "fix"]
     assert fix.details["family"] == "tma.128B, x1 contiguous"
-
-
-def test_where_instructions_come_first_the_bound_is_of_the_cheapest():
-    """Without a swizzle either rows or columns meet; the swizzle that parts both is no rival."""
-    found = solve(problem_of("""64x64 f16, 8 threads; must_be wgmma.128B tma; minimise instructions
-        a: load 16 [lane, 0]
-        b: load 16 [0, 8*lane]"""))  # fmt: skip
-    assert (str(found.status), found.excess, found.layout.swizzle) == ("optimal", 4, ())
-    scope = "the layouts of wgmma.128B or tma, boxes and pages side by side that flip the fewest bits"
-    assert (found.proof.excess.lower_bound, found.proof.excess.scope) == (4, scope)
-
-
-@pytest.mark.parametrize(("alignment", "status"), [(16, "infeasible"), (256, "optimal")])
-def test_a_base_is_aligned_to_what_counts_need_too(alignment, status):
-    """Kepler serves 4-byte words by aligned groups of 256 bytes, whatever wgmma without a swizzle needs."""
-    asked = f"24x32 f32, 1 threads; target sm_30; must_be wgmma; alignment_bytes {alignment}"
-    result = solve(problem_of(asked, "a: store 2 [0, 0]"))
-    assert (result.status, result.alignment_bytes) == (status, 256 if status == "optimal" else None)
 
 
 # Row-major flips no bit and has conflicts; of those without any, the 128-byte mode flips the fewest. Fewest bytes
@@ -285,15 +254,6 @@ def test_widths_are_those_of_the_chip():
         solve(from_data(data(target="gfx942")))
     with refused_with("layout.families: an access of the hardware by itself leaves no choice"):
         solve(from_data(data(layout={"families": ["pad"]})))
-
-
-def test_rows_that_waves_write_apart_from_each_other():
-    """As Triton 3.9 pads an operand on gfx950: a wave writes every fourth row, and rows are read as they lie."""
-    asked = problem_of("""64x64 e4m3, 256 threads; target gfx950
-        fill: buffer_load_dwordx4.lds [lane // 4 * 4 + warp, tid % 4 * 16]
-        y: load 16 [lane % 32 + warp % 2 * 32, lane // 32 * 16 + i*32]; i<2""")
-    result = solve(asked)
-    assert (result.offset, result.bytes, result.excess) == ("x0 % 4 * 1040 + x0 // 4 * 64 + x1", 4144, 0)
 
 
 def test_runs_in_turn_take_pads_of_several():

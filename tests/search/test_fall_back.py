@@ -170,11 +170,3 @@ def test_what_serves_only_the_sample_is_not_called_the_best(monkeypatch):
     few = solve(problem)
     assert few.excess == sum(report.excess for report in few.accesses) >= few.proof.excess.lower_bound
     assert few.status is Status.OPTIMAL or few.reason
-
-
-def test_a_large_transpose_has_its_short_answer():
-    found = solve(problem_of("""512x512 f32, 1024 threads
-        rows: load 4 [warp + 32*i, lane + 32*j]; i<16, j<16
-        columns: load 4 [lane + 32*i, warp + 32*j]; i<16, j<16"""))  # fmt: skip
-    assert found.offset == "x0*512 + (x1 ^ x0 % 32)"
-    assert (found.status, found.excess, found.bytes) == (Status.OPTIMAL, 0, 1 << 20)

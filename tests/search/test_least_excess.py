@@ -179,41 +179,6 @@ def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size
     assert (found.complete, found.decided_by) == (True, "tree")
 
 
-@pytest.mark.parametrize("limit", ["", "; max_bytes 108"])
-def test_no_size_is_ruled_out_where_accesses_see_different_numbers_of_banks(limit):
-    """An XOR of bits inside the last block serves a pitch of 4 in 108 bytes; 112 were called the fewest."""
-    whole = (tuple(range(4)),)
-    rules = {("load", 4): PhaseRule(whole, 4, 4), ("store", 4): PhaseRule(whole, 2, 4)}
-    loaded, stored = "[11, 1, 12, 14, 17, 14, 6, 1][tid + 4*i]", "[18, 3, 13, 0, 16, 4, 7, 20][tid + 4*i]"
-    problem = problem_of(f"""7x3 f32, 4 threads; families pad xor{limit}
-        load: load 4 [{loaded} // 3, {loaded} % 3]; i<2
-        store: store 4 [{stored} // 3, {stored} % 3]; i<2""")
-    gpu = Device("uneven", "uneven", 4, 4, 4, rules)
-    result = solve(problem, target=gpu, conflict_free=bool(limit))
-    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
-    assert result.proof.bytes.lower_bound <= 108
-
-
-@pytest.mark.parametrize(
-    ("constraint", "scope"),
-    [
-        ("families none order pad split matrix; order 0 1", "families none, pad"),
-        (
-            "families none order pad split interval matrix; pitch_multiple_bytes 32",
-            "families none, order, pad, split",
-        ),
-    ],
-)
-def test_a_scope_names_what_the_constraints_leave(constraint, scope):
-    """A fixed order leaves no cuts and a pitch no pads within rows: `x0*10 + x1 // 4 * 5 + x1 % 4` keeps the order."""
-    problem = problem_of(f"""4x8 f32, 8 threads; {constraint}
-        squares: load 4 [tid % 4, tid // 4 * 4 + i]; i<4
-        rows: load 4 [i, tid]; i<4
-        pairs: load 4 [tid // 4 * 2, tid % 4 * 2]""")
-    result = solve(problem, target=toy.toy_device(8, 8))
-    assert (result.proof.excess.lower_bound > 0, result.proof.excess.scope) == (True, scope)
-
-
 def test_a_scope_names_the_sources_that_are_left_out():
     """Every second row of 16 words starts at one bank, unless a swizzle reads a bit inside a group."""
     given, lanes = toy.toy_device(16, 16), (tuple(range(16)),)

@@ -4,10 +4,9 @@ import re
 
 import pytest
 from command import layoutopt
-from written import access_from, constrained, problem_of, refused_with
+from written import constrained, problem_of, refused_with
 
 from layoutopt import Status, load, solve
-from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.search.reach_floor import ReachFloor, Verdict
 
 QUICK = [
@@ -78,35 +77,9 @@ def test_what_the_tree_refutes_is_never_written_out(monkeypatch):
     assert few < solve(load(TILE_K)).model.written_out
 
 
-@pytest.mark.parametrize("method", ["auto", "model"])
-def test_words_that_merge_cost_no_bytes_to_keep_apart(method):
-    """Where 8 words of a group are served by 4 banks, dense rows take more passes, all of them needed."""
-    rules = {
-        ("load", 4): PhaseRule((tuple(range(8)),), 4, 4, row_words=8),
-        ("load", 16): PhaseRule(((0, 1), (2, 3), (4, 5), (6, 7)), 4, 4),
-    }
-    problem = problem_of("""8x8 f32, 16 threads
-        rows: load 4 [(tid + i) // 8 % 8, (tid + i) % 8]; i<3
-        vectors: load 16 [tid % 8, 4*(tid // 8 % 2)]""")
-    result = solve(problem, target=Device("toy", "toy", 8, 4, 4, rules), method=method)
-    assert answer(result) == ("optimal", 0, 256)
-
-
 def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
     """Nothing that was looked at fits into the fewest bytes; what does was not."""
     monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
     problem = problem_of("""32x32 f16, 32 threads; pitch_multiple_bytes 6; minimise bytes
         a: store 4 [tid // 16, 2*(tid % 16)]""")
     assert solve(problem).status != "infeasible"
-
-
-def test_the_one_order_of_thousands_that_does_is_found():
-    """Eight dimensions, so 40,320 orders; the first that do come behind more than there is time to look at."""
-    fill = access_from(
-        "fill: store 4 [lane % 2, i, lane // 2 % 2, j, lane // 4 % 2, k, lane // 8 % 2, lane // 16]; i<3, j<3, k<3"
-    )
-    read = access_from(
-        "read: load 4 [i, lane % 3, j, lane // 3 % 3, k, lane // 9, l, m]; i<2, j<2, k<2, l<2, m<5; where lane < 27"
-    )
-    found = solve(problem_of("2x3x2x3x2x3x2x5 f32, 32 threads", fill, read))
-    assert (*answer(found), found.family, found.model.rounds) == ("optimal", 0, 8640, "order", 0)

@@ -368,20 +368,6 @@ def test_stages_of_bytes_begin_where_their_counts_hold():
     assert (result.alignment_bytes, [p.stage_bytes for p in result.tiles]) == (4, [637, 316])
 
 
-def test_a_scope_names_no_tables():
-    """The bounds of tiles too large for a table are of formulas: a table of one of them might be smaller."""
-    problem = problem_of("""32 threads
-        tile A: 576x9 f32
-        tile B: 576x9 f32
-        A: load 8 [tid + 32*r, 2*i]; i<4, r<18; tile A
-        B: load 8 [tid + 32*r, 2*i]; i<4, r<18; tile B""")
-    result = solve(problem)
-    scope = result.proof.bytes.scope
-    assert result.bytes > 2 * 576 * 36
-    assert scope.startswith("families none, order")
-    assert "table" not in scope
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [({"tiles": []}, "status"), ({"status": "infeasible"}, "status"), ({"tiles": [], "status": "unknown"}, "tiles")],

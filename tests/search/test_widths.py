@@ -64,13 +64,6 @@ def test_two_narrow_stores_may_beat_a_wide_one():
         assert (audit.accesses[0].bytes, audit.accesses[0].wavefronts) == (width, 32), offset
 
 
-def test_packed_elements_and_a_variable_called_part():
-    access = "rows: store 16|8 [4*part + tid // 8, 32*(tid % 8)]; part<8"
-    result = solve(problem(access, tile="32x256 s4"))
-    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4096)
-    assert result.accesses[0].bytes in (16, 8)
-
-
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
 def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
     tile = problem({**ROWS, "bytes": [16, 8]}, COLUMNS)

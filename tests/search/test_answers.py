@@ -1,0 +1,223 @@
+"""Problems that were answered wrongly once, or that one thing decides, and what `solve` says of each."""
+
+from operator import attrgetter
+
+import pytest
+from oracle import toy
+from written import lines_of, problem_of
+
+from layoutopt import solve
+from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.problems.answer import METHODS
+
+FOUR, EIGHT, SIXTEEN = (tuple(range(lanes)) for lanes in (4, 8, 16))
+WIDE = (1, 2, 4, 8, 16)
+
+
+def gpu(lanes, banks, rules):
+    return Device("toy", "toy", lanes, banks, 4, rules)
+
+
+# Words of a group of eight are served by 4 banks; every width by all lanes; stores see half of the banks; bytes in
+# groups of 32 words.
+GROUPS = gpu(8, 4, {
+    ("load", 4): PhaseRule((EIGHT,), 4, 4, row_words=8),
+    ("load", 16): PhaseRule(((0, 1), (2, 3), (4, 5), (6, 7)), 4, 4),
+})  # fmt: skip
+NARROW = gpu(16, 4, {(op, n): PhaseRule((SIXTEEN,), 4, 4) for op in ("load", "store") for n in (1, 4)})
+UNEVEN = gpu(4, 4, {("load", 4): PhaseRule((FOUR,), 4, 4), ("store", 4): PhaseRule((FOUR,), 2, 4)})
+BYTE_GROUPS = gpu(16, 16, {
+    **toy.toy_device(16, 16).rules, ("load", 1): PhaseRule((SIXTEEN,), 16, 4, row_words=32),
+})  # fmt: skip
+
+BOUND, SCOPE, WHY = "proof.excess.lower_bound", "proof.excess.scope", "reason"
+
+UNEVEN_ROWS = """
+    load: load 4 [[11, 1, 12, 14, 17, 14, 6, 1][tid + 4*i] // 3, [11, 1, 12, 14, 17, 14, 6, 1][tid + 4*i] % 3]; i<2
+    store: store 4 [[18, 3, 13, 0, 16, 4, 7, 20][tid + 4*i] // 3, [18, 3, 13, 0, 16, 4, 7, 20][tid + 4*i] % 3]; i<2"""
+SQUARES = """
+    squares: load 4 [tid % 4, tid // 4 * 4 + i]; i<4
+    rows: load 4 [i, tid]; i<4
+    pairs: load 4 [tid // 4 * 2, tid % 4 * 2]"""
+GROUPED = """8x8 f64, 16 threads; families none xor
+    rows: store 8 [lane % 8, 0]
+    single: load 1 [0, lane % 8]"""
+ROWS_AND_COLUMNS = """
+    columns: load 4 [tid % 16, tid // 16 + 2*i]; i<16
+    rows: store 4 [i, tid]; i<16"""
+STORED = """33x16 f64, 128 threads; minimise time; families {}
+    row: stmatrix.x2.trans [tid // 8, 2*(tid % 8)]; weight 1000
+    column: load 2 [tid % 33, tid // 33]"""
+OUTSIDE = "families none, xor, XOR sources outside groups of 32 words"
+
+# A problem; how it is asked; what is said. Of a set or a range, one; of a text that begins with dots, that it is there.
+ANSWERS = {
+    "the stride of one value binds no vector": (
+        "1x32 f32, 8 threads; order 1 0\na: load 8 [0, 2*tid]", {},
+        {"status": "optimal", "bytes": 128, "excess": 0},
+    ),
+    "the stride of one value is no multiple": (
+        "1x32 f32, 8 threads; pitch_multiple_bytes 48; families none\na: load 4 [0, tid]", {},
+        {"status": "optimal", "bytes": 128, "excess": 0},
+    ),
+    "column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words": (
+        """4x4x6 f32, 8 threads
+        wide: load 16 [0, 0, 0]
+        column: store 16|4 [0, tid // 4 % 4, 0]""", {"target": toy.toy_device(8, 2, WIDE)},
+        {"status": "optimal"},
+    ),
+    "eight halves in four words of every other bank: two wavefronts, where eight words would need as many": (
+        """6x4x8 f16, 8 threads; families split rotate
+        rows: load 8 [0, tid // 2 % 4, 0]
+        halves: store 1 [0, lane % 4, lane // 4 % 8]""",
+        {"target": toy.toy_device(8, 4, WIDE), "time_limit": 20, "methods": METHODS},
+        {"excess": 1, "bytes": 384, BOUND: 1},
+    ),
+    "80 elements of 11 bytes and one pad of 11: its place keeps every access aligned, no stride does": (
+        "16x1x5 11B@1, 1 threads\na: load 4 [15 - tid, 0, 0]", {},
+        {"proof.bytes.lower_bound": 891, "proof.bytes.scope": "...matrix, no XOR over elements of 11 bytes"},
+    ),
+    "matrices are listed with the swizzles that may follow, which this base rules out": (
+        f"16x32 f32, 32 threads; families none order matrix; alignment_bytes 4{ROWS_AND_COLUMNS}", {},
+        {SCOPE: "families none, order", BOUND: 240},
+    ),
+    "matrices are listed with the swizzles that may follow, which these elements rule out": (
+        f"16x32 12B, 32 threads; families none order matrix{ROWS_AND_COLUMNS}", {},
+        {SCOPE: "families none, order, no XOR over elements of 12 bytes", BOUND: 240},
+    ),
+    "what is not listed is not refuted: a base": (
+        f"16x32 f32, 32 threads; families none order matrix; alignment_bytes 4{ROWS_AND_COLUMNS}",
+        {"conflict_free": True}, {"status": "unknown"},
+    ),
+    "what is not listed is not refuted: elements": (
+        f"16x32 12B, 32 threads; families none order matrix{ROWS_AND_COLUMNS}",
+        {"conflict_free": True}, {"status": "unknown"},
+    ),
+    "a source bit inside the bank field moves no word into another conflict, but the last rows together": (
+        """33x16 f16, 32 threads; families none order pad split rotate xor
+        diagonals: store 2 [tid, (144 - tid + i) % 16]; i<16
+        rows: load 16 [(tid + 32*i) % 66 // 2, 8*((tid + 32*i) % 66 % 2)]; i<3""", {},
+        {"status": "optimal", "excess": 0, "bytes": 1120},
+    ),
+    "dense rows of groups take more passes, all of them needed": (
+        """8x8 f32, 16 threads
+        rows: load 4 [(tid + i) // 8 % 8, (tid + i) % 8]; i<3
+        vectors: load 16 [tid % 8, 4*(tid // 8 % 2)]""", {"target": GROUPS, "methods": METHODS},
+        {"status": "optimal", "weighted_excess": 0, "bytes": 256},
+    ),
+    "an XOR of bits inside the last block serves a pitch of 4 in 108 bytes; 112 were called the fewest": (
+        f"7x3 f32, 4 threads; families pad xor{UNEVEN_ROWS}", {"target": UNEVEN},
+        {"status": {"feasible"}, "proof.bytes.lower_bound": range(109)},
+    ),
+    "nor are 108 bytes called too few": (
+        f"7x3 f32, 4 threads; families pad xor; max_bytes 108{UNEVEN_ROWS}",
+        {"target": UNEVEN, "conflict_free": True}, {"status": {"feasible", "unknown"}},
+    ),
+    "a fixed order leaves no cuts, though `x0*10 + x1 // 4 * 5 + x1 % 4` keeps it": (
+        f"4x8 f32, 8 threads; families none order pad split matrix; order 0 1{SQUARES}",
+        {"target": toy.toy_device(8, 8)}, {SCOPE: "families none, pad", BOUND: range(1, 99)},
+    ),
+    "a pitch leaves no pads within rows": (
+        f"4x8 f32, 8 threads; families none order pad split interval matrix; pitch_multiple_bytes 32{SQUARES}",
+        {"target": toy.toy_device(8, 8)}, {SCOPE: "families none, order, pad, split", BOUND: range(1, 99)},
+    ),
+    "every second row of 16 words starts at one bank, unless a swizzle reads a bit inside a group": (
+        GROUPED, {"target": BYTE_GROUPS}, {"excess": range(1, 99), SCOPE: OUTSIDE},
+    ),
+    "such a swizzle is not searched, and not said not to be": (
+        GROUPED, {"target": BYTE_GROUPS, "conflict_free": True}, {"status": "unknown", WHY: f"...{OUTSIDE[20:]}"},
+    ),
+    "sixteen bytes that may share words or not: the bound of every layout was -10, and nothing was optimal": (
+        """4x6 i8, 64 threads
+        a0: store 4 [tid % 4, 0]
+        a1: store 1 [(2*tid + 16*kk) % 4, (tid + 16*kk) // 4 % 6]; kk<4
+        a2: load 4 [(lane + i) % 4, 0]; i<4; weight 2.5""", {"target": NARROW, "time_limit": 20},
+        {"status": "optimal", "excess": 0, "bytes": 24, "proof.objective.lower_bound": 0},
+    ),
+    "lines are of the last dimension that has more than one value": (
+        "7x3x1 14B@2, 1 threads; families none pad rotate\na: store 8 [i, 0, 0]; i<2", {},
+        {"offset": "x0*3 + (x1 + x0) % 3", "family": "rotate", "bytes": 294},
+    ),
+    "eight dimensions, so 40,320 orders; the first that do come behind more than there is time to look at": (
+        """2x3x2x3x2x3x2x5 f32, 32 threads
+        fill: store 4 [lane % 2, i, lane // 2 % 2, j, lane // 4 % 2, k, lane // 8 % 2, lane // 16]; i<3, j<3, k<3
+        read: load 4 [i, lane % 3, j, lane // 3 % 3, k, lane // 9, l, m]; i<2, j<2, k<2, l<2, m<5; where lane < 27""", {},
+        {"status": "optimal", "weighted_excess": 0, "bytes": 8640, "family": "order", "model.rounds": 0},
+    ),
+    "a large transpose has its short answer": (
+        """512x512 f32, 1024 threads
+        rows: load 4 [warp + 32*i, lane + 32*j]; i<16, j<16
+        columns: load 4 [lane + 32*i, warp + 32*j]; i<16, j<16""", {},
+        {"offset": "x0*512 + (x1 ^ x0 % 32)", "status": "optimal", "excess": 0, "bytes": 1 << 20},
+    ),
+    "packed elements, widths that are chosen and a variable called part": (
+        "32x256 s4, 32 threads\nrows: store 16|8 [4*part + tid // 8, 32*(tid % 8)]; part<8", {},
+        {"status": "optimal", "excess": 0, "bytes": 4096},
+    ),
+    "rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two": (
+        STORED.format("split interval"), {}, {"offset": "x0*16 + x1"},
+    ),
+    "row-major is among what may take the least time": (
+        STORED.format("none pad"), {}, {"offset": "x0*16 + x1"},
+    ),
+    "without a swizzle either rows or columns meet; the swizzle that parts both is no rival": (
+        """64x64 f16, 8 threads; must_be wgmma.128B tma; minimise instructions
+        a: load 16 [lane, 0]
+        b: load 16 [0, 8*lane]""", {},
+        {"status": "optimal", "excess": 4, "layout.swizzle": (), BOUND: 4,
+         SCOPE: "the layouts of wgmma.128B or tma, boxes and pages side by side that flip the fewest bits"},
+    ),
+    "Kepler serves 4-byte words by aligned groups of 256 bytes, whatever wgmma without a swizzle needs": (
+        "24x32 f32, 1 threads; target sm_30; must_be wgmma; alignment_bytes 16\na: store 2 [0, 0]", {},
+        {"status": "infeasible", "alignment_bytes": None},
+    ),
+    "a base is aligned to what counts need, too": (
+        "24x32 f32, 1 threads; target sm_30; must_be wgmma; alignment_bytes 256\na: store 2 [0, 0]", {},
+        {"status": "optimal", "alignment_bytes": 256},
+    ),
+    "as Triton 3.9 pads an operand on gfx950: a wave writes every fourth row, and rows are read as they lie": (
+        """64x64 e4m3, 256 threads; target gfx950
+        fill: buffer_load_dwordx4.lds [lane // 4 * 4 + warp, tid % 4 * 16]
+        y: load 16 [lane % 32 + warp % 2 * 32, lane // 32 * 16 + i*32]; i<2""", {},
+        {"offset": "x0 % 4 * 1040 + x0 // 4 * 64 + x1", "bytes": 4144, "excess": 0},
+    ),
+    "a tile of a block may be dictated, and nothing is minimised": (
+        """128 threads
+        tile t: 64x64 bf16; must_be tma.128B
+        own row: store 16 [tid % 64, 8*i + 32*(tid // 64)]; i<4; tile t""", {},
+        {"status": "optimal", "excess": 0, "bytes": 8192, "alignment_bytes": 1024, "proof.index_cost": None},
+    ),
+    "the bounds of tiles too large for a table are of formulas: a table of one of them might be smaller": (
+        """32 threads
+        tile A: 576x9 f32
+        tile B: 576x9 f32
+        A: load 8 [tid + 32*r, 2*i]; i<4, r<18; tile A
+        B: load 8 [tid + 32*r, 2*i]; i<4, r<18; tile B""", {},
+        {"bytes": range(2 * 576 * 36 + 1, 1 << 17), "proof.bytes.scope": "families none, order, pad, split, interval, rotate, xor, matrix"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_what_is_said_of_a_problem(case):
+    text, asked, said = ANSWERS[case]
+    options = dict(asked)
+    for method in options.pop("methods", ("auto",)):
+        found = solve(problem_of(text), method=method, **options)
+        told = {name: attrgetter(name)(found) for name in said}
+        assert {name: value for name, value in told.items() if not is_as(value, said[name])} == {}, said
+
+
+def is_as(value, wanted):
+    if isinstance(wanted, set | range):
+        return value in wanted
+    dotted = isinstance(wanted, str) and wanted.startswith("...")
+    return wanted[3:] in value if dotted else value == wanted
+
+
+def test_rows_columns_and_diagonals_without_a_swizzle():
+    """Of 16x16 words on 16 banks; no layout has less than two, and a swizzle eight."""
+    for families, least in ((["none", "order", "pad", "split"], 16), (["none", "xor"], 8)):
+        found = solve(from_data(lines_of(16, families=families)), target=toy.toy_device(16, 16))
+        assert (found.status, found.excess) == ("optimal", least)
