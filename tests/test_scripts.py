@@ -25,7 +25,9 @@ def test_scripts_lie_in_rooms():
     assert not list((ROOT / "scripts").glob("*.*"))
 
 
-@pytest.mark.parametrize(("script", "count"), [("problems.py", 40), ("files.py", 120)])
+@pytest.mark.parametrize(
+    ("script", "count"), [("problems.py", 40), ("files.py", 120), ("forge_certificates.py", 12)]
+)
 def test_no_finding(script, count, tmp_path):
     asked = "--seed", 20261121, "--count", count, "--slack", 30, "--no-shrink", "--save", tmp_path / "found"
     done = python(ROOT / "scripts" / "fuzz" / script, *asked, env=None)

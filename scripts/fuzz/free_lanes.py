@@ -10,16 +10,22 @@ is checked in plain loops.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
+import sys
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
+
+from campaign import Case, run_campaign
+from oracle.answers import require
 
 from layoutopt import problem, solve
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Problem
 
+PERMUTATIONS_S = 60.0  # to look at those of one problem
 SIZES = {1: "u8", 2: "f16", 4: "f32", 8: "f64", 16: "b128"}
 
 
@@ -54,18 +60,10 @@ def _readers(rng: random.Random, rows: int, columns: int, size: int) -> list[dic
     for name in ("first", "second")[: rng.choice([1, 1, 2])]:
         tall = min(rows, rng.choice([4, 8, 16, 32]))
         wide = max(1, min(32 // tall, columns))
-        lanes = tall * wide
         index = [f"lane % {tall} + {tall}*r", f"lane // {tall} % {wide} + {wide}*c"]
-        found.append(
-            {
-                "name": name,
-                "op": "load",
-                "bytes": size,
-                "index": index,
-                "for": {"r": rows // tall, "c": columns // wide},
-                "where": f"tid < {lanes}",
-            }
-        )
+        loops = {"r": rows // tall, "c": columns // wide}
+        found.append({"name": name, "op": "load", "bytes": size, "index": index, "for": loops})
+        found[-1]["where"] = f"tid < {tall * wide}"
     return found
 
 
@@ -148,38 +146,22 @@ def _fixed(data: dict[str, Any], order: list[tuple[int, int]], piece: int) -> di
     return {**data, "accesses": [free, *data["accesses"][1:]]}
 
 
-def main() -> int:
-    """Compare random problems; the number of those that are wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=60.0, help="for the permutations of one problem")
-    options = parser.parse_args()
-    wrong = left = 0
-    slowest = 0.0
-    for seed in range(options.seed, options.seed + options.count):
-        data = random_problem(seed)
-        start = time.monotonic()
-        result = solve(problem(data), time_limit=10)
-        took = time.monotonic() - start
-        slowest = max(slowest, took)
-        fault = uncovered(data, problem(data), result) if result.layout is not None else "no layout"
-        known: int | None = None
-        if fault is None and result.excess:
-            left += 1
-            known = best_permutation(data, options.seconds)
-            if known is not None and known < result.excess:
-                fault = f"a permutation has {known}"
-        if fault is not None:
-            wrong += 1
-        print(
-            f"{seed}: {result.status}, excess {result.excess}, bound {result.proof.excess.lower_bound}, "
-            f"permutations {known}, {took:.2f} s" + (f"  WRONG: {fault}" if fault else ""),
-            flush=True,
-        )
-    print(f"{options.count} problems, {left} with conflicts left, {wrong} wrong, slowest {slowest:.1f} s")
-    return wrong
+def make(rng: random.Random) -> Case:
+    return {"problem": random_problem(rng.randrange(10**6))}
+
+
+def check(case: Case, folder: Path, told: Counter) -> None:
+    """An answer covers the tile, and no permutation of bits has less excess."""
+    data = case["problem"]
+    asked = problem(data)
+    result = solve(asked, time_limit=10)
+    told[f"{result.status}, {'with' if result.excess else 'without'} conflicts"] += 1
+    require(result.layout is not None, "no layout", result.reason)
+    fault = uncovered(data, asked, result)
+    require(fault is None, "an index does not cover the tile", fault)
+    known = best_permutation(data, PERMUTATIONS_S) if result.excess else None
+    require(known is None or known >= result.excess, "a permutation is better", (known, result.excess))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run_campaign(__doc__, make, check, lambda case: iter(())))
