@@ -194,19 +194,21 @@ def layouts(name: str, problem: Problem, record: dict[tuple[str, str], str]) -> 
     return once
 
 
-def kernel(name: str, access: AccessPlan) -> str:
-    """A kernel whose only shared-memory instructions are those of the access, by its emitted pieces."""
+def kernel(name: str, access: AccessPlan, base: str, address: str, given: bool = True) -> str:
+    """A kernel whose only shared-memory instructions are those of the access, at addresses from a base.
+
+    `given`: where the tile starts is an argument, so that finding it is in no count.
+    """
     operation = access.lanes.operation
-    base, address = base_of(access, "smem"), address_from(access, "smem", "base")
     start = f"const uint32_t base = {base};" if base else ""
     # What is loaded must be used, or the assembler leaves the load out.
     use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
     body = f"{{ const uint32_t address = {address}; {access_instruction(access, 'address')}{use} }}"
     return "\n".join(
         [
-            f'extern "C" __global__ void {name}(uint32_t* cell) {{',
-            "    extern __shared__ __align__(1024) unsigned char tile[];",
-            "    const uint32_t smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));",
+            f'extern "C" __global__ void {name}(uint32_t* cell, uint32_t smem) {{',
+            "    extern __shared__ __align__(1024) unsigned char tile[];" * (not given),
+            "    smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));" * (not given),
             f"    const int tid = threadIdx.x; uint32_t v[4] = {{1, 2, 3, 4}}, sum = 0; {start}",
             *guarded_loops(access, body),
             "    *cell = sum;",
@@ -215,33 +217,37 @@ def kernel(name: str, access: AccessPlan) -> str:
     )
 
 
-def predicted(record: dict[tuple[str, str], str], name: str, path: Path) -> tuple[Rows, str]:
+def emitted(planned: Plan) -> str:
+    return cuda.emit(planned).replace("#pragma once", "")
+
+
+def counted(planned: Plan, most: float = math.inf) -> Iterator[tuple[int, AccessPlan]]:
+    """The accesses whose instructions are counted, by number."""
+    for k, access in enumerate(planned.accesses):
+        if access.lanes.operation.width_bytes != 12 and math.prod(access.access.loops.values()) <= most:
+            yield k, access
+
+
+def predicted(record: dict[tuple[str, str], str], name: str, problem: Problem) -> tuple[Rows, str]:
     """What is predicted for each access and layout of a problem, and a source of all their kernels."""
-    problem, gpu = load(path), device("sm_90")
-    rows, text = [], ""
+    gpu, rows, text = device("sm_90"), [], ""
     for number, (kind, offset) in enumerate(layouts(name, problem, record).items()):
-        named = msgspec.structs.replace(problem, name=f"layout {number}")
         try:
-            planned = run_plan(named, gpu, offset)
+            planned = run_plan(msgspec.structs.replace(problem, name=f"layout {number}"), gpu, offset)
         except LayoutoptError:
             continue
-        text += cuda.emit(planned).replace("#pragma once", "")
-        for k, access in enumerate(planned.accesses):
-            if access.lanes.operation.width_bytes == 12:
-                continue
-            symbol = f"k_{number}_{k}"
-            text += kernel(symbol, access)
-            cost = access.instructions
+        text += emitted(planned)
+        for k, access in counted(planned):
+            symbol, cost = f"k_{number}_{k}", access.instructions
+            # Whether threads part anew in each iteration.
+            parts = access.active is not None and bool(names(access.active) & set(access.access.loops))
+            base, address = base_of(access, "smem"), address_from(access, "smem", "base")
+            text += kernel(symbol, access, base, address, given=False)
             rows.append({"problem": name, "access": access.access.name, "number": k, "layout": kind,
-                         "offset": offset, "kernel": symbol, "iterations": cost.iterations, "once": cost.once,
-                         "predicted": cost.total, "predicated": _predicated(access),
-                         "address": to_text(access.form.address)})  # fmt: skip
+                         "offset": offset, "iterations": cost.iterations, "once": cost.once,
+                         "predicted": cost.total, "predicated": parts, "address": to_text(access.form.address),
+                         "kernels": {"machine": symbol}})  # fmt: skip
     return rows, text
-
-
-def _predicated(access: AccessPlan) -> bool:
-    """Whether threads part anew in each iteration."""
-    return access.active is not None and bool(names(access.active) & set(access.access.loops))
 
 
 def summary(rows: Rows) -> Iterator[str]:
@@ -278,93 +284,55 @@ def _share(flags: list[bool]) -> str:
 # Ways to write it ---------------------------------------------------------------------------------
 
 
-def coordinates(plan_: Plan, access: AccessPlan) -> list[str]:
+def coordinates(planned: Plan, access: AccessPlan) -> str:
     ranges = {parameter(v): r for v, r in access.ranges.items()}
-    texts = []
-    for text in access.access.index:
-        node = over_tid(str(text), access.access, plan_.device.lanes)
-        texts.append(to_c(substituted(node, {v: Var(parameter(v)) for v in access.ranges}), ranges))
-    return texts
+    over = (over_tid(str(text), access.access, planned.device.lanes) for text in access.access.index)
+    spelled = {v: Var(parameter(v)) for v in access.ranges}
+    return ", ".join(to_c(substituted(node, spelled), ranges) for node in over)
 
 
-def emitted(name: str, plan_: Plan, access: AccessPlan) -> str:
-    """A kernel that takes the addresses of the emitted pieces."""
-    start = f"const uint32_t base = smem + {access.name}_base(tid);" if access.form.has_step else ""
-    loops = ", ".join(map(parameter, access.access.loops))
-    stepped = f"{access.name}_step(base, {loops})"
-    whole = f"smem + {access.name}_bytes({arguments(access)})"
-    return unrolled(name, plan_, access, start, stepped if access.form.has_step else whole)
+def pieces(access: AccessPlan) -> tuple[str, str]:
+    """The emitted base and step, from where the tile starts."""
+    if not access.form.has_step:
+        return "", f"smem + {access.name}_bytes({arguments(access)})"
+    step = f"{access.name}_step(base, {arguments(access, access.access.loops)})"
+    return f"smem + {access.name}_base(tid)", step
 
 
-def unrolled(name: str, plan_: Plan, access: AccessPlan, start: str, address: str) -> str:
-    """A kernel whose only shared-memory accesses are those of the access."""
-    nest = "".join(
-        f'_Pragma("unroll") for (int {parameter(v)} = 0; {parameter(v)} < {n}; ++{parameter(v)}) '
-        for v, n in access.access.loops.items()
-    )
-    guard = f"if ({access.name}_active({arguments(access)})) " if access.active is not None else ""
-    width = access.lanes.operation.width_bytes
-    kind = {1: "u8", 2: "u16", 4: "b32", 8: "v2.b32", 16: "v4.b32"}[width]
-    words = max(1, width // 4)
-    held = ", ".join(f"%{k}" for k in range(words))
-    held = held if words == 1 else f"{{{held}}}"
-    outputs = ", ".join(f'"=r"(v[{k}])' for k in range(words))
-    load = f'asm volatile("ld.volatile.shared.{kind} {held}, [%{words}];" : {outputs} : "r"(address));'
-    if width == 2:
-        load = 'asm volatile("{ .reg .u16 h; ld.volatile.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }" : "=r"(v[0]) : "r"(address));'
-    return (
-        # The tile's start is an argument, so that finding it is in no count.
-        f'extern "C" __global__ void {name}(float* out, uint32_t smem) {{\n'
-        f"    const int tid = threadIdx.x; uint32_t v[4] = {{}}; float sum = 0;\n    {start}\n"
-        f"    {nest}{guard}{{ const uint32_t address = {address}; {load}\n"
-        # A float sum: its instructions are no integer ones.
-        "        sum += __uint_as_float(v[0]) + __uint_as_float(v[1]) + __uint_as_float(v[2]) + __uint_as_float(v[3]); }\n"
-        "    *out = sum;\n}\n"
-    )
-
-
-def ways(name: str, path: Path) -> tuple[Rows, str]:
+def ways(name: str, problem: Problem) -> tuple[Rows, str]:
     """Each access of a problem, and a source of all ways to write its addresses."""
-    problem = load(path)
-    gpu = device("sm_90")
-    try:
-        result = solve(problem, time_limit=10)
-        ours = run_plan(problem, gpu, result)
-    except Exception as error:
-        print(path.stem, error, file=sys.stderr)
+    gpu, rows = device("sm_90"), []
+    if problem.known_optimum is None:
         return [], ""
-    theirs = (
-        run_plan(msgspec.structs.replace(problem, name=problem.name + " pub"), gpu, problem.published.offset)
-        if problem.published
-        else None
-    )
-    swizzled = ours.layout is not None and ours.layout.swizzle_triple() is not None
-    text = "#define Y __device__\n" + cuda.emit(ours).replace("#pragma once", "")
-    if theirs is not None:
+    try:
+        ours = run_plan(problem, gpu, solve(problem, time_limit=10))
+    except LayoutoptError as error:
+        print(name, error, file=sys.stderr)
+        return [], ""
+    text, theirs = emitted(ours), None
+    if problem.published:
+        named = msgspec.structs.replace(problem, name=problem.name + " pub")
+        theirs = run_plan(named, gpu, problem.published.offset)
         body = to_c(Op("*", (theirs.offset, Const(theirs.element_bytes))), theirs.coordinate_ranges)
         declared = ", ".join(f"int {x}" for x in theirs.coordinate_ranges)
         text += f"__device__ __forceinline__ uint32_t published({declared}) {{ return {body}; }}\n"
-        text += cuda.emit(theirs).replace("#pragma once", "")
+        text += emitted(theirs)
+    swizzled = ours.layout is not None and ours.layout.swizzle_triple() is not None
     if swizzled:
         text += cute.emit(ours).replace("#pragma once", "").replace("constexpr int", "// constexpr int")
-    rows = []
-    for k, access in enumerate(ours.accesses):
-        count = 1
-        for n in access.access.loops.values():
-            count *= n
-        if count > MAX_ITERATIONS or access.lanes.operation.width_bytes == 12:
-            continue
-        where = ", ".join(coordinates(ours, access))
-        text += emitted(f"ours_{k}", ours, access)
-        if theirs is not None:
-            text += unrolled(f"published_{k}", ours, access, "", f"smem + published({where})")
-            text += emitted(f"reduced_{k}", theirs, theirs.accesses[k])
+    waves = [sum(a.report.wavefronts for a in plan.accesses) for plan in (ours, theirs) if plan is not None]
+    for k, access in counted(ours, MAX_ITERATIONS):
+        where, made = coordinates(ours, access), {"ours": kernel(f"ours_{k}", access, *pieces(access))}
         if swizzled:
             call = f"smem + {ours.element_bytes} * {ours.name}_layout{{}}({where})"
-            text += unrolled(f"cute_{k}", ours, access, "", call)
-        waves = [sum(a.report.wavefronts for a in p.accesses) for p in (ours, theirs) if p is not None]
+            made["cute"] = kernel(f"cute_{k}", access, "", call)
+        if theirs is not None:
+            made["reduced"] = kernel(f"reduced_{k}", theirs.accesses[k], *pieces(theirs.accesses[k]))
+            made["published"] = kernel(f"published_{k}", access, "", f"smem + published({where})")
+        text += "".join(made.values())
         rows.append({"conflicts": len(waves) > 1 and waves[1] > waves[0], "problem": name,
-                     "access": access.access.name, "number": k, "iterations": count})  # fmt: skip
+                     "access": access.access.name, "iterations": access.instructions.iterations,
+                     "kernels": {kind: f"{kind}_{k}" for kind in made}})  # fmt: skip
     return rows, text
 
 
@@ -373,7 +341,7 @@ def comparison(rows: Rows) -> Iterator[str]:
     yield "| problem and access | iterations | ours | CuTe | published, emitted | published, as written |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for row in rows:
-        cells = ["-" if row[kind] is None else str(row[kind]) for kind in WAYS]
+        cells = [f"{row[kind]:g}" if kind in row else "-" for kind in WAYS]
         if row["conflicts"]:
             cells[-1] += " (conflicts)"
         yield f"| {row['problem']} {row['access']} | {row['iterations']} | {' | '.join(cells)} |"
@@ -384,41 +352,29 @@ def comparison(rows: Rows) -> Iterator[str]:
         ("ours has no more than the published formula, where that costs no more wavefronts", free, "ours", "published"),
         ("ours has no more than the published formula, all", rows, "ours", "published"),
     ):  # fmt: skip
-        both = [(row[a], row[b]) for row in among if row[a] is not None and row[b] is not None]
+        both = [(row[a], row[b]) for row in among if a in row and b in row]
         yield f"{what}: {sum(x <= y for x, y in both)} of {len(both)}"
 
 
 # Both ---------------------------------------------------------------------------------------------
 
 
-def count_predicted(row: dict[str, Any], found: dict[str, Program]) -> None:
-    row["machine"] = index_instructions(found[row["kernel"]], row["iterations"])
-
-
-def count_ways(row: dict[str, Any], found: dict[str, Program]) -> None:
-    for kind in WAYS:
-        program = found.get(f"{kind}_{row['number']}")
-        row[kind] = int(index_instructions(program, row["iterations"])) if program else None
-
-
-def compiled(
-    chosen: dict[str, Path], make: Callable[[str, Path], tuple[Rows, str]],
-    fill: Callable[[dict[str, Any], dict[str, Program]], None], folder: Path, *flags: str,
-) -> Rows:  # fmt: skip
+def compiled(make: Callable[[str, Problem], tuple[Rows, str]], only: list[str], *flags: str) -> Rows:
     """The rows of all problems, with what is counted of their kernels."""
+    chosen = [(n, path) for n, path in of_one_tile().items() if not only or any(part in n for part in only)]
 
-    def work(job: tuple[int, tuple[str, Path]]) -> Rows:
-        number, (name, path) = job
-        mine, text = make(name, path)
-        cubin = folder / f"{number}.cubin"
+    def work(folder: Path, name: str, path: Path) -> Rows:
+        mine, text = make(name, load(path))
+        cubin = folder / f"{name.replace('/', '_')}.cubin"
         found = functions(name, "#include <cstdint>\n" + text, cubin, *flags) if mine else {}
         for row in mine if found else ():
-            fill(row, found)
+            for kind, symbol in row.pop("kernels").items():
+                row[kind] = index_instructions(found[symbol], row["iterations"])
         return mine if found else []
 
     rows: Rows = []
-    with ThreadPoolExecutor(2) as pool:
-        for mine in pool.map(work, enumerate(chosen.items())):
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        for mine in pool.map(lambda one: work(Path(folder), *one), chosen):
             rows += mine
             print(f"\r{len(rows)} accesses", end="", file=sys.stderr)
     print(file=sys.stderr)
@@ -435,24 +391,20 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--show", type=int, default=0, help="The so many largest errors.")
     args = parser.parse_args()
-    chosen = {n: p for n, p in of_one_tile().items() if not args.only or any(o in n for o in args.only)}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if args.against_published:
-            import cutlass_library
+    if args.against_published:
+        import cutlass_library
 
-            include = Path(cutlass_library.__file__).parent / "source" / "include"
-            chosen = {name: path for name, path in chosen.items() if load(path).known_optimum is not None}
-            rows = compiled(chosen, ways, count_ways, folder, args.arch, f"-I{include}")
-            print("\n".join(comparison(rows)))
-        else:
-            runs = json.loads(RECORD.read_text())["runs"]
-            record = {(run["problem"], run["layout"]): run["offset"] for run in runs}
-            rows = compiled(chosen, partial(predicted, record), count_predicted, folder, args.arch)
-            print("\n".join(summary(rows)))
-            for row in sorted(rows, key=lambda r: -abs(r["predicted"] - r["machine"]))[: args.show]:
-                print(f"{row['predicted']:>5} {row['machine']:>7.1f} {row['iterations']:>4}  "
-                      f"{row['problem']} {row['access']} [{row['layout']}] {row['address'][:150]}")  # fmt: skip
+        include = Path(cutlass_library.__file__).parent / "source" / "include"
+        rows = compiled(ways, args.only, args.arch, f"-I{include}")
+        print("\n".join(comparison(rows)))
+    else:
+        runs = json.loads(RECORD.read_text())["runs"]
+        record = {(run["problem"], run["layout"]): run["offset"] for run in runs}
+        rows = compiled(partial(predicted, record), args.only, args.arch)
+        print("\n".join(summary(rows)))
+        for row in sorted(rows, key=lambda r: -abs(r["predicted"] - r["machine"]))[: args.show]:
+            print(f"{row['predicted']:>5} {row['machine']:>7.1f} {row['iterations']:>4}  "
+                  f"{row['problem']} {row['access']} [{row['layout']}] {row['address'][:150]}")  # fmt: skip
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
