@@ -12,8 +12,8 @@ Each with no layout or what is published, a pad, what `layoutopt solve` answers 
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,45 +71,37 @@ class Bench(NamedTuple):
         return "\n".join([*text, filled_text(parts["main"], RUNS=runs)])
 
 
-GEMM = {
-    "name": "gemm", "tile": {"shape": [128, 32], "element": "f16"}, "threads": 256,
-    "accesses": [
-        {"name": "fill", "op": "cp.async", "bytes": 16, "index": ["tid // 4 + 64*i", "8*(tid % 4)"], "for": {"i": 2}},
-        {"name": "a", "op": "ldmatrix.x4", "index": ["32*(warp % 4) + lane % 16 + 16*m", "8*(lane // 16) + 16*k"], "for": {"m": 2, "k": 2}},
-        {"name": "b", "op": "ldmatrix.x4", "index": ["64*(warp // 4) + 16*n + lane % 8 + 8*(lane // 16)", "8*(lane // 8 % 2) + 16*k"], "for": {"n": 4, "k": 2}},
-    ],
-}  # fmt: skip
-TRANSPOSE_F32 = {
-    "name": "f32", "tile": {"shape": [32, 32], "element": "f32"}, "threads": 256,
-    "accesses": [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["warp + 8*i", "lane"], "for": {"i": 4}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["lane", "warp + 8*i"], "for": {"i": 4}},
-    ],
-}  # fmt: skip
-TRANSPOSE_F16 = {
-    "name": "f16", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 256,
-    "accesses": [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["warp + 8*i", "2*lane"], "for": {"i": 8}},
-        {"name": "columns", "op": "load", "bytes": 2, "index": ["2*lane + h", "warp + 8*i"], "for": {"i": 8, "h": 2}},
-    ],
-}  # fmt: skip
+# Tiles, as tests/written.py reads them.
+GEMM = """128x32 f16, 256 threads; name gemm
+    fill: cp.async 16 [tid // 4 + 64*i, 8*(tid % 4)]; i<2
+    a: ldmatrix.x4 [32*(warp % 4) + lane % 16 + 16*m, 8*(lane // 16) + 16*k]; m<2, k<2
+    b: ldmatrix.x4 [64*(warp // 4) + 16*n + lane % 8 + 8*(lane // 16), 8*(lane // 8 % 2) + 16*k]; n<4, k<2"""
+TRANSPOSE_F32 = """32x32 f32, 256 threads; name f32
+    rows: store 4 [warp + 8*i, lane]; i<4
+    columns: load 4 [lane, warp + 8*i]; i<4"""
+TRANSPOSE_F16 = """64x64 f16, 256 threads; name f16
+    rows: store 4 [warp + 8*i, 2*lane]; i<8
+    columns: load 2 [2*lane + h, warp + 8*i]; i<8, h<2"""
 
 
 def benches() -> Iterator[Bench]:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    from written import problem_of
+
     from layoutopt.files.catalogue import of_one_tile
-    from layoutopt.files.file import from_data, load
+    from layoutopt.files.file import load
 
     # CuTe's swizzle is its composed layout, called at each coordinate; all others have the emitted pieces.
     written = {"none": "x0*32 + x1", "pad": "x0*40 + x1"}
     run = "NAME_kernel, shared(NAME_bytes)"
-    yield Bench("GEMM f16", from_data(GEMM), written, "bench_gemm", "kernel", {}, run)
-    for kind, data, element, bits, side, written in (
+    yield Bench("GEMM f16", problem_of(GEMM), written, "bench_gemm", "kernel", {}, run)
+    for kind, text, element, bits, side, written in (
         ("f32", TRANSPOSE_F32, "float", "unsigned", 32, {"none": "x0*32 + x1", "pad": "x0*33 + x1"}),
         ("f16", TRANSPOSE_F16, "__half", "unsigned short", 64, {"none": "x0*64 + x1", "pad": "x0*66 + x1"}),
     ):
         values: dict[str, object] = {"ELEMENT": element, "BITS": bits, "SIDE": side}
         name, kernel = f"transpose {kind}", f"kernel_{kind}"
-        yield Bench(name, from_data(data), written, "bench_transpose", kernel, values, "NAME_transpose")
+        yield Bench(name, problem_of(text), written, "bench_transpose", kernel, values, "NAME_transpose")
     for kind, file, element, vector, count in (
         ("f32", "raft/contractions_64x32_f32", "float", "float4", 4),
         ("f64", "raft/contractions_64x16_f64", "double", "double2", 2),
@@ -125,33 +117,32 @@ def benches() -> Iterator[Bench]:
 
 
 def write(folder: Path) -> None:
+    shutil.copy(Path(__file__).with_name("bench.cuh"), folder)
+    on_gpu.write_programs(folder, programs())
+    for source in folder.glob("*.cu"):
+        _copy_headers(source, folder / "include")
+
+
+def programs() -> Iterator[tuple[dict[str, Any], str]]:
+    """Each kernel with its layouts: what is published, ours, and what is recommended where that is another."""
     from layoutopt.codegen.languages import plan
     from layoutopt.hardware.devices import device
     from layoutopt.search.solve import solve
     from layoutopt.study.compare import compare
 
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(__file__).with_name("bench.cuh"), folder)
-    gpu, entries = device("sm_90"), []
-    for number, bench in enumerate(benches()):
+    gpu = device("sm_90")
+    for bench in benches():
         advice = compare(bench.problem, target=gpu, time_limit=10).recommendation
         assert advice is not None
         ours = solve(bench.problem, target=gpu)
         layouts = {**bench.written, "ours": str(ours.offset)}
         if advice.offset not in layouts.values():
             layouts["recommended"] = advice.offset
-        plans = {
-            name: plan(
-                msgspec.structs.replace(bench.problem, name=name), gpu, ours if name == "ours" else offset
-            )
-            for name, offset in layouts.items()
-        }
-        source = folder / f"{number}.cu"
-        source.write_text(bench.program(plans))
-        _copy_headers(source, folder / "include")
-        entries.append({"kernel": bench.name, "recommended": advice.offset, "layouts": layouts})
-        print(entries[-1], flush=True)
-    (folder / "entries.json").write_text(json.dumps(entries))
+        plans = {}
+        for name, offset in layouts.items():
+            named = msgspec.structs.replace(bench.problem, name=name)
+            plans[name] = plan(named, gpu, ours if name == "ours" else offset)
+        yield {"kernel": bench.name, "recommended": advice.offset, "layouts": layouts}, bench.program(plans)
 
 
 def _copy_headers(source: Path, folder: Path) -> None:
@@ -172,7 +163,7 @@ def measure(folder: Path) -> None:
     entries = on_gpu.entries(folder)
     for number, entry in enumerate(entries):
         include = ("-I", folder / "include")
-        program = on_gpu.built(folder / f"{number}.cu", *on_gpu.compile_flags(), *include)
+        program = on_gpu.built(folder / f"{number:03}.cu", *on_gpu.compile_flags(), *include)
         rows: dict[str, dict[str, Any]] = {}
         for line in (line for _ in range(_RUNS) for line in on_gpu.printed(program).splitlines()):
             _, name, time, registers, blocks, same, error = line.split("\t")

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,22 @@ def text_of(found: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
+def write_programs(folder: Path, programs: Iterable[tuple[dict[str, Any], str]]) -> None:
+    """What each program is, for the second step, and its source: 000.cu and so on."""
+    found = []
+    for entry, text in programs:
+        (folder / f"{len(found):03}.cu").write_text(text)
+        found.append(entry)
+        print(*(value for value in entry.values() if isinstance(value, str)), flush=True)
+    write_entries(folder, found)
+
+
+def write_entries(folder: Path, found: list[dict[str, Any]]) -> None:
+    """What the second step of a script is to know, by program."""
+    (folder / "entries.json").write_text(json.dumps(found))
+    print(f"wrote {folder}: {len(found)} entries")
+
+
 def entries(folder: Path) -> list[dict[str, Any]]:
     """What the first step of a script wrote for the second."""
     found: list[dict[str, Any]] = json.loads((folder / "entries.json").read_text())
@@ -108,10 +124,17 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_or_measure(doc: str, write: Callable[[Path], None], measure: Callable[[Path], None]) -> None:
-    """The command line of a script in two steps: `--write FOLDER` anywhere, `--measure FOLDER` on the GPU."""
+    """The command line of a script in two steps: `--write FOLDER` anywhere, `--measure FOLDER` on the GPU.
+
+    The first gets a folder that is there.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps = parser.add_mutually_exclusive_group(required=True)
     steps.add_argument("--write", type=Path, metavar="FOLDER")
     steps.add_argument("--measure", type=Path, metavar="FOLDER")
     args = parser.parse_args()
-    write(args.write) if args.write else measure(args.measure)
+    if args.measure:
+        measure(args.measure)
+    else:
+        args.write.mkdir(parents=True, exist_ok=True)
+        write(args.write)

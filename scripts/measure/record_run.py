@@ -10,11 +10,12 @@ the engine predicts today.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import on_gpu
@@ -22,6 +23,11 @@ import on_gpu
 from layoutopt.errors import LayoutError
 from layoutopt.hardware import machine
 
+if TYPE_CHECKING:
+    from layoutopt.problems.answer import Result
+    from layoutopt.problems.types import Problem
+
+TARGET = "sm_90"
 _PROFILES = 3
 ABOUT = (
     "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each access, and the "
@@ -30,45 +36,49 @@ ABOUT = (
 
 
 def write(folder: Path) -> None:
-    from layoutopt.codegen.languages import run_plan
-    from layoutopt.codegen.selftest import program
-    from layoutopt.expressions.grammar import to_text
+    on_gpu.write_programs(folder, programs())
+
+
+def programs() -> Iterator[tuple[dict[str, Any], str]]:
+    """Ours and the published layout of every problem: what is predicted, and a program."""
     from layoutopt.files.catalogue import of_one_tile
     from layoutopt.files.file import load
-    from layoutopt.hardware.devices import counters, device
-    from layoutopt.layout.layout import Layout
     from layoutopt.search.solve import solve
 
-    folder.mkdir(parents=True, exist_ok=True)
-    entries = []
     for name, path in of_one_tile().items():
         problem = load(path)
-        gpu = device("sm_90")
         ours = solve(problem, time_limit=10)
         # A layout solved for another GPU is predicted for this one too.
-        answers = {"ours": ours if ours.target == gpu.name else str(ours.offset)}
+        answers = {"ours": ours if ours.target == TARGET else str(ours.offset)}
         if problem.published is not None:
             answers["published"] = problem.published.offset
         for kind, answer in answers.items():
-            named = msgspec.structs.replace(problem, name=f"{problem.name} {kind}")
             try:
-                planned = run_plan(named, gpu, answer)
-                text = program(planned)
+                yield predicted(problem, answer, kind, {"problem": f"{name}.json", "layout": kind})
             except LayoutError as error:
                 print(f"{path.stem} {kind}: {error}", file=sys.stderr)
-                continue
-            (folder / f"{len(entries):03}.cu").write_text(text)
-            layout = msgspec.to_builtins(planned.layout) if isinstance(planned.layout, Layout) else None
-            entry = {"problem": f"{name}.json", "layout": kind, "offset": to_text(planned.offset)}
-            entry |= {"digits": layout, "bytes": planned.bytes, "accesses": []}
-            for a in planned.accesses:
-                report = (a.report.wavefronts, a.report.bank_conflicts)
-                told = {"name": a.access.name, "op": a.access.op}
-                told["predicted"] = counters(gpu, a.lanes.operation, *report)
-                entry["accesses"].append(told)
-            entries.append(entry)
-    (folder / "entries.json").write_text(json.dumps(entries))
-    print(f"{len(entries)} programs, {sum(len(e['accesses']) for e in entries)} accesses")
+
+
+def predicted(
+    problem: Problem, answer: Result | str, kind: str, told: dict[str, str]
+) -> tuple[dict[str, Any], str]:
+    """What is predicted of a layout, beside what is told of it, and the program that tests it."""
+    from layoutopt.codegen.languages import run_plan
+    from layoutopt.codegen.selftest import program
+    from layoutopt.expressions.grammar import to_text
+    from layoutopt.hardware.devices import counters, device
+    from layoutopt.layout.layout import Layout
+
+    gpu = device(TARGET)
+    planned = run_plan(msgspec.structs.replace(problem, name=f"{problem.name} {kind}"), gpu, answer)
+    layout = msgspec.to_builtins(planned.layout) if isinstance(planned.layout, Layout) else None
+    entry = {"offset": to_text(planned.offset), **told, "digits": layout, "bytes": planned.bytes}
+    accesses = []
+    for a in planned.accesses:
+        report = (a.report.wavefronts, a.report.bank_conflicts)
+        what = {"name": a.access.name, "op": a.access.op, "bytes": a.access.bytes}
+        accesses.append({**what, "predicted": counters(gpu, a.lanes.operation, *report)})
+    return {**entry, "accesses": accesses}, program(planned)
 
 
 def measure(folder: Path, about: str = ABOUT) -> None:

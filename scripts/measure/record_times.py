@@ -11,11 +11,12 @@ solver.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import on_gpu
@@ -27,7 +28,8 @@ _TIMES = ("once", "once_together", "kept", "kept_together")
 _FAMILIES = ("published", "all", "pad", "xor", "none", "edit")
 
 
-def write(folder: Path) -> None:
+def programs() -> Iterator[tuple[dict[str, Any], str]]:
+    """The layouts that one chooses from, of every problem."""
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.passes import program
     from layoutopt.files.catalogue import of_one_tile
@@ -35,8 +37,7 @@ def write(folder: Path) -> None:
     from layoutopt.hardware.devices import device
     from layoutopt.study.compare import compare
 
-    folder.mkdir(parents=True, exist_ok=True)
-    gpu, entries = device("sm_90"), []
+    gpu = device("sm_90")
     for name, path in of_one_tile().items():
         problem = load(path)
         try:
@@ -57,11 +58,7 @@ def write(folder: Path) -> None:
                 print(f"{name} {offset}: {error}", file=sys.stderr)
                 continue
             rows.append({"layouts": families, "offset": offset})
-        (folder / f"{len(entries):03}.cu").write_text(program(plans))
-        entries.append({"problem": f"{name}.json", "rows": rows})
-        print(name, len(rows), flush=True)
-    (folder / "entries.json").write_text(json.dumps(entries))
-    print(f"{len(entries)} programs, {sum(len(e['rows']) for e in entries)} layouts")
+        yield {"problem": f"{name}.json", "rows": rows}, program(plans)
 
 
 def measure(folder: Path) -> None:
@@ -101,4 +98,4 @@ def measure(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.write_or_measure(__doc__, lambda folder: on_gpu.write_programs(folder, programs()), measure)
