@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,7 +84,6 @@ TRANSPOSE_F16 = """64x64 f16, 256 threads; name f16
 
 
 def benches() -> Iterator[Bench]:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
     from written import problem_of
 
     from layoutopt.files.catalogue import of_one_tile

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[2] / "tests"))  # where problems are written in few lines
+
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 

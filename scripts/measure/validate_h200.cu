@@ -1,5 +1,4 @@
 // Template of scripts/measure/validate_h200.py, which fills in the kernels and the tests.
-#include <cuda.h>
 #include <sys/stat.h>
 #include <cstdint>
 #include <cstdlib>
@@ -11,36 +10,7 @@
 #define CHECK(call) do { cudaError_t e = (call); if (e != cudaSuccess) { \
     std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e)); std::exit(1); } } while (0)
 
-// Stores of 16 bytes, and stmatrix.x4, at addresses from a table: in[0] instructions of 4 warps.
-__device__ void st16(const uint32_t* in) {
-    __shared__ alignas(1024) unsigned char tile[8192];
-    uint32_t base = __cvta_generic_to_shared(tile), v = threadIdx.x;
-    for (uint32_t i = 0; i < in[0]; ++i)
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" :: "r"(base + in[1 + 128 * i + threadIdx.x]), "r"(v) : "memory");
-}
-__device__ void stm(const uint32_t* in) {
-    __shared__ alignas(1024) unsigned char tile[8192];
-    uint32_t base = __cvta_generic_to_shared(tile), v = threadIdx.x;
-    for (uint32_t i = 0; i < in[0]; ++i)
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %1, %1, %1};"
-                     :: "r"(base + in[1 + 128 * i + threadIdx.x]), "r"(v) : "memory");
-}
 //KERNELS
-
-// A tile of 64x64 bf16 in shared memory as `image` says, written to global memory by the copy engine.
-__global__ void tma(const uint32_t* image, const __grid_constant__ CUtensorMap map, int span) {
-    __shared__ alignas(1024) uint32_t tile[2048];
-    for (int i = threadIdx.x; i < 2048; i += blockDim.x) tile[i] = image[i];
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int page = 0; page < 64 / span; ++page)
-            asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
-                         :: "l"(&map), "r"(page * span), "r"(0),
-                            "r"((uint32_t)__cvta_generic_to_shared(tile) + page * span * 128) : "memory");
-        asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
-    }
-}
 
 // The transpose of the CUDA samples: rows in, columns out; PITCH 0 takes the layout that was solved.
 template <int PITCH>
@@ -88,12 +58,10 @@ __global__ void gemm(const uint4* in, uint32_t* out) {
     out[tid] = sum;
 }
 
-struct Test { void (*kernel)(const uint32_t*, uint32_t*); size_t start; int outputs, threads; };
+struct Test { void (*kernel)(const uint32_t*, uint32_t*); size_t start; int outputs; };
 const Test tests[] = {
 //TESTS
 };
-struct Box { const char* mode; int span, number; };
-const Box boxes[] = {/*BOXES*/};
 
 int main(int argc, char** argv) {
     if (argc < 2) return 2;
@@ -116,26 +84,8 @@ int main(int argc, char** argv) {
     };
     CHECK(cudaMemset(out, 0, 1 << 20));
     for (const Test& test : tests) {
-        test.kernel<<<1, test.threads>>>(in + test.start, out);
+        test.kernel<<<1, 32>>>(in + test.start, out);
         keep(test.outputs);
-    }
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found));
-    auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
-    for (const Box& box : boxes) {
-        CUtensorMap map;
-        cuuint64_t size[] = {64, 64}, stride[] = {128};
-        cuuint32_t extent[] = {(cuuint32_t)box.span, 64}, step[] = {1, 1};
-        CUtensorMapSwizzle mode = box.mode[0] == 'n' ? CU_TENSOR_MAP_SWIZZLE_NONE : box.mode[0] == '3' ? CU_TENSOR_MAP_SWIZZLE_32B
-            : box.mode[0] == '6' ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
-        if (encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, out, size, stride, extent, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   mode, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS) {
-            std::fprintf(stderr, "no tensor map for %s\n", box.mode);
-            return 1;
-        }
-        tma<<<1, 128>>>(in + TMA_START + 2048 * box.number, map, box.span);
-        keep(2048);
     }
     const float* floats = reinterpret_cast<const float*>(in);
     float* sink = reinterpret_cast<float*>(out);

@@ -1,4 +1,4 @@
-"""Validate fragments, traces and TMA layouts on an H200.
+"""Validate fragments and traces on an H200.
 
     python scripts/measure/validate_h200.py --write FOLDER     anywhere: solve, emit
     python scripts/measure/validate_h200.py --measure FOLDER   on the GPU, with nvcc and ncu
@@ -8,8 +8,7 @@ The second step writes h200_fragments.json, and the traces of two kernels, into 
 Products: random small integers go into the registers that the fragments say, through the instruction,
 and out of the accumulators that the fragments say; the product must be exact. Matrices: every lane's
 address of the expanded access goes to ldmatrix or stmatrix, and the registers must hold the fragment.
-TMA: a tile laid out by a candidate of must_be is stored to global memory by the tensor copy engine.
-Counters: the epilogue's stores under every mode, and two kernels before and after, by Nsight Compute.
+Counters: two kernels, recorded, with no layout, a pad and what is solved, by Nsight Compute.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from pathlib import Path
 import numpy as np
 import on_gpu
 from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
+from written import problem_of
 
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import emit
-from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments
-from layoutopt.search import dictated
 from layoutopt.search.solve import solve
 
 HERE = Path(__file__).parent
@@ -189,66 +187,24 @@ __global__ void matrix_{number}(const uint32_t* in, uint32_t* out) {{
 }}"""
 
 
-EPILOGUE = {
-    "schema": "layoutopt.problem/1", "name": "epilogue_64x64_bf16", "target": "sm_90",
-    "tile": {"shape": [64, 64], "element": "bf16"}, "threads": 128, "layout": {"must_be": "tma"},
-    "accesses": [
-        {"name": "stmatrix", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "repeat": {"n": 8}},
-        {"name": "rows", "op": "store", "copy": {"bytes": 16}},
-        {"name": "own row", "op": "store", "bytes": 16, "index": ["tid % 64", "8*i + 32*(tid // 64)"], "for": {"i": 4}},  # noqa: E501
-    ],
-}  # fmt: skip
-TRANSPOSE = {
-    "schema": "layoutopt.problem/1", "name": "transposed", "tile": {"shape": [32, 32], "element": "f32"},
-    "threads": 256,
-    "accesses": [
-        {"name": "rows", "op": "st.shared.b32", "index": ["tid // 32 + 8*i", "tid % 32"], "for": {"i": 4}},
-        {"name": "columns", "op": "ld.shared.b32", "index": ["tid % 32", "tid // 32 + 8*i"], "for": {"i": 4}},
-    ],
-}  # fmt: skip
-GEMM = {
-    "schema": "layoutopt.problem/1", "name": "gemm_a", "tile": {"shape": [64, 64], "element": "f16"},
-    "threads": 128,
-    "accesses": [
-        {"name": "fill", "op": "st.shared.v4.b32", "index": ["tid // 8 + 16*i", "tid % 8 * 8"], "for": {"i": 4}},  # noqa: E501
-        {"name": "fragments", "op": "ldmatrix.x4", "index": ["16*warp + lane % 16", "lane // 16 * 8 + 16*i"],
-         "for": {"i": 4}},
-    ],
-}  # fmt: skip
-
-
-def epilogue_cases():
-    """One candidate of must_be a mode, of whole pages of all rows, with the addresses of each access."""
-    problem = from_data(EPILOGUE)
-    rows, columns = problem.tile.shape
-    lanes = trace(problem, device("sm_90"))
-    found = {}
-    for candidate in dictated.candidates(problem):
-        table, span = candidate.layout.table(), span_of(candidate.name)
-        pages = np.arange(0, columns, span) * 2 * rows  # in bytes; the swizzle repeats after 8 rows
-        whole = (table[0, ::span] == pages).all() and table[8, 0] == 16 * span
-        if candidate.name.endswith("x1 contiguous") and whole:
-            found.setdefault(candidate.name, (candidate, problem, lanes, table))
-    return list(found.values())
-
-
-def mode_of(name: str) -> str:
-    """`128B` of `tma.128B, x1 contiguous`."""
-    return name.partition(",")[0].partition(".")[2]
-
-
-def span_of(name: str) -> int:
-    """Elements of a row of a page."""
-    return int({"none": "128"}.get(mode_of(name), mode_of(name).rstrip("B"))) // 2
+# Tiles that are recorded, then run with the layout that was solved; as tests/written.py reads them.
+RECORDED = (
+    """32x32 f32, 256 threads; name transposed
+        rows: st.shared.b32 [tid // 32 + 8*i, tid % 32]; i<4
+        columns: ld.shared.b32 [tid % 32, tid // 32 + 8*i]; i<4""",
+    """64x64 f16, 128 threads; name gemm_a
+        fill: st.shared.v4.b32 [tid // 8 + 16*i, tid % 8 * 8]; i<4
+        fragments: ldmatrix.x4 [16*warp + lane % 16, lane // 16 * 8 + 16*i]; i<4""",
+)
 
 
 def tests():
-    """Every test: its group, name, kernel, input, the output expected and threads; the last of TMA."""
+    """Every test: its group, name, kernel and its text, input, and the output expected."""
     for number, test in enumerate(PRODUCTS):
         a, b, c = product_registers(number, test)
         name = f"mma.{test[0]}.{test[1]}.{test[2]}"
         given = np.concatenate([a.ravel(), b.ravel()])
-        yield "products", name, f"product_{number}", product_kernel(number, test), given, c, 32
+        yield "products", name, f"product_{number}", product_kernel(number, test), given, c
     for number, test in enumerate(MATRICES):
         addresses, held, tags = matrix_case(test)
         content = tags.view(np.uint32)
@@ -256,81 +212,46 @@ def tests():
         left = held if test[0][0] == "l" else content
         name = f"{test[0]} {test[1]} {','.join(test[3] or [])}".strip()
         kernel = matrix_kernel(number, test)
-        yield "matrices", name, f"matrix_{number}", kernel, np.concatenate(given), left, 32
-    for candidate, _, lanes, table in epilogue_cases():
-        mode = mode_of(candidate.name)
-        for access in lanes.accesses:
-            name = f"epilogue_{access.operation.kind}_{mode}_{access.name.replace(' ', '_')}"
-            kind = "stm" if access.operation.kind == "stmatrix" else "st16"
-            kernel = f"__global__ void {name}(const uint32_t* in, uint32_t*) {{ {kind}(in); }}"
-            at = table.ravel()[access.element].reshape(-1, 4, 32)
-            given = np.concatenate([[len(at)], at.ravel()])
-            yield "epilogue", f"tma.{mode} {access.name}", name, kernel, given, np.zeros(1), 128
-    for candidate, problem, _, table in epilogue_cases():
-        image = np.zeros(problem.tile.elements, np.uint16)
-        image[table.ravel() // 2] = order = np.arange(problem.tile.elements, dtype=np.uint16)
-        yield "tma", candidate.name, "", "", image.view(np.uint32), order.view(np.uint32), 0
+        yield "matrices", name, f"matrix_{number}", kernel, np.concatenate(given), left
 
 
 def write(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    entries, inputs, outputs, kernels, rows, boxes, place = [], [], [], [], [], [], 0
-    for group, name, kernel, text, given, left, threads in tests():
-        entries.append({"group": group, "name": name, "kernel": kernel, "words": left.size})
+    entries, inputs, outputs, kernels, rows, place = [], [], [], [], [], 0
+    for group, name, kernel, text, given, left in tests():
+        entries.append({"group": group, "name": name, "words": left.size})
         inputs.append(given.astype(np.uint32))
         outputs.append(left.ravel().astype(np.uint32))
-        if group == "tma":
-            boxes.append(f'{{"{mode_of(name)}", {span_of(name)}, {len(boxes)}}}')
-        else:
-            kernels.append(text)
-            rows.append(f"    {{{kernel}, {place}, {left.size}, {threads}}},")
-            place += given.size
-    predicted = {
-        f"tma.{mode_of(candidate.name)} {report.name}": {
-            "layoutopt_wavefronts": report.wavefronts,
-            "layoutopt_bank_conflicts": report.bank_conflicts,
-        }
-        for candidate, problem, _, _ in epilogue_cases()
-        for report in case_of(problem, device("sm_90")).measure(candidate.layout)
-    }
-    (folder / "entries.json").write_text(json.dumps([entries, predicted]))
+        kernels.append(text)
+        rows.append(f"    {{{kernel}, {place}, {left.size}}},")
+        place += given.size
+    on_gpu.write_entries(folder, entries)
     np.concatenate(inputs).tofile(folder / "in.bin")
     np.concatenate(outputs).tofile(folder / "expected.bin")
-    for data in (TRANSPOSE, GEMM):
-        problem = from_data(data)
+    for text in RECORDED:
+        problem = problem_of(text)
         (folder / f"{problem.name}.cuh").write_text(emit(problem, solve(problem, time_limit=30)))
     shutil.copy(HERE.parents[1] / "layoutopt/imports/layoutopt_record.cuh", folder)
     source = (HERE / "validate_h200.cu").read_text()
-    for mark, text in (
-        ("//KERNELS", "\n".join(kernels)), ("//TESTS", "\n".join(rows)), ("TMA_START", str(place)),
-        ("/*BOXES*/", ", ".join(boxes)),
-    ):  # fmt: skip
-        source = source.replace(mark, text)
+    source = source.replace("//KERNELS", "\n".join(kernels)).replace("//TESTS", "\n".join(rows))
     (folder / "main.cu").write_text(source)
-    print(f"wrote {folder}: {len(rows)} tests")
 
 
 def measure(folder: Path) -> None:
     """Run the program, profile it, and compare what it wrote with what the fragments say."""
     program = on_gpu.built(folder / "main.cu", *HOPPER_FLAGS)
     on_gpu.printed(program, ".", cwd=folder, check=True)
-    launched = on_gpu.profiled(METRICS, "^(epilogue_|transpose|gemm)", program, "profiled", cwd=folder)
     counts = {}
-    for row in launched:
+    for row in on_gpu.profiled(METRICS, "^(transpose|gemm)", program, "profiled", cwd=folder):
         name = row["Kernel Name"].partition("(")[0].removeprefix("void ")
         wavefronts = counted(row, WAVEFRONTS_SUM) - counted(row, ELSEWHERE_SUM)
         counts[name] = {"wavefronts": wavefronts, "bank_conflicts": counted(row, CONFLICTS_SUM)}
     seen, expected = (np.fromfile(folder / name, np.uint32) for name in ("out.bin", "expected.bin"))
-    entries, predicted = on_gpu.entries(folder)
-    report: dict[str, dict] = {group: {} for group in ("products", "matrices", "epilogue", "tma")}
+    report: dict[str, dict] = {"products": {}, "matrices": {}}
     place = 0
-    for entry in entries:
+    for entry in on_gpu.entries(folder):
         part = slice(place, place := place + entry["words"])
-        found = bool((seen[part] == expected[part]).all())
-        if entry["group"] == "epilogue":
-            found = counts.pop(entry["kernel"]) | predicted[entry["name"]]
-        report[entry["group"]][entry["name"]] = found
-    about = "What fragments say, TMA's modes and recorded kernels, on the machine."
+        report[entry["group"]][entry["name"]] = bool((seen[part] == expected[part]).all())
+    about = "What fragments say, and recorded kernels, on the machine."
     on_gpu.write_record(folder / "h200_fragments.json", about, {**report, "kernels": counts})
     print(json.dumps(report, indent=1))
 

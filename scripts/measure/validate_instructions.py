@@ -10,10 +10,8 @@ record_run.py, which it is. `tests/data/h200_instructions.json` is what it wrote
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -62,7 +60,6 @@ TILES = {
 
 def programs() -> Iterator[tuple[dict[str, Any], str]]:
     """Each tile with the instructions of its file, and with those that are chosen."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
     from written import data_of
 
     from layoutopt import problem, solve
