@@ -7,8 +7,6 @@ decide what is best, and are not in it); bytes run to the last element used. The
 by the conflict engine. `pad` and `xor` are the best of these families alone (and of no change at all); `-`
 where the file does not allow them.
 
-check: what is wrong with each published layout, and the cheapest fix.
-
 compare: excess and bytes of some families, what is recommended, and the warm time of the whole table. A row
 that the time limit cut short carries a question mark. Then how many published layouts are kept, edited or
 replaced; `--write-docs` puts that sentence into docs/compare_and_show.md.
@@ -42,7 +40,6 @@ from layoutopt.search.instructions import with_free_instructions
 from layoutopt.study.compare import compare
 
 SOLVED = "{:<50} {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:<9} {:>6}  {:<14} {:<12} {}"
-CHECKED = "{:<48} {:>7} {:>7}  {:<62} {}"
 FAMILIES = ("none", "order/split", "pad", "interval", "cute", "xor", "all", "published")
 COMPARED = "{:<46} " + "{:>14} " * len(FAMILIES) + "{:<12} {:>8}"
 BY_METHOD = "{:<50} " + "{:>7} {:>8} {:<10} {:<14} {:>8} {:>6}  " * len(METHODS) + "{}"
@@ -102,32 +99,6 @@ def solve_all(problems, limit, _):
             kernels += 1
             beaten += result.excess < old[0] or result.bytes < old[1]
     print(f"{beaten} of {kernels} published layouts beaten in wavefronts or bytes")
-
-
-def brief(audit):
-    """The findings in a few words each."""
-    for finding in audit.findings:
-        details = finding.details
-        match finding.kind:
-            case "conflict":
-                yield f"{finding.access} {details['wavefronts']}-way"
-            case "unused_bytes":
-                yield f"{100 * details['bytes'] / audit.bytes:.0f} % unused"
-            case "alignment" | "fix":
-                pass
-            case other:
-                yield other
-
-
-def check_all(problems, limit, _):
-    print(CHECKED.format("published layout", "excess", "bytes", "findings", "cheapest fix"))
-    for name, problem in problems.items():
-        if problem.published is None:
-            continue
-        audit = check(problem, solver=lambda p: solve(p, time_limit=limit))
-        fixes = [f.message for f in audit.findings if f.kind == "fix"]
-        columns = (audit.excess, audit.bytes, ", ".join(brief(audit)), "".join(fixes))
-        print(CHECKED.format(name, *columns), flush=True)
 
 
 def figures(row):
@@ -231,8 +202,8 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tools = {
-        "solve": (solve_all, 60.0), "check": (check_all, 5.0), "compare": (compare_all, 10.0),
-        "methods": (methods_all, 10.0), "instructions": (instructions_all, 5.0),
+        "solve": (solve_all, 60.0), "compare": (compare_all, 10.0), "methods": (methods_all, 10.0),
+        "instructions": (instructions_all, 5.0),
     }  # fmt: skip
     parser.add_argument("what", choices=tools)
     parser.add_argument("--time-limit", type=float, metavar="S", help="of each problem")

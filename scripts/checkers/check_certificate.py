@@ -12,8 +12,7 @@ to a search (certificate/subject.py); that the search went through all of them i
 only a solver answered is not checked here: give the certificate's `questions` to another solver.
 
 Of what the hardware moves by itself (TMA, tensor cores, bulk copies) every element is where the tensor map,
-the matrix descriptor or the copy has it, and no other layout of boxes or pages that follow one another has
-less excess, or as little with fewer instructions (certificate/by_hardware.py).
+the matrix descriptor or the copy has it (certificate/by_hardware.py).
 
 Of several tiles: the certificate of each, at each place where it lies, that tiles which live together
 share no byte, and the bytes and excess of all.

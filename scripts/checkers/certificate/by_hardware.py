@@ -308,136 +308,32 @@ ENGINES = {
     "cp.async.bulk": ("bulk copy", ("bytes",), copied, copies),
 }
 
-# The layouts to choose from ----------------------------------------------------------------------
+# must_be ---------------------------------------------------------------------------------------
 
 
-class Placed(list):
-    """Byte offsets of every element, and the span of the swizzle that they have."""
-
-    def __init__(self, table, span=None):
-        super().__init__(table)
-        self.span = span
-
-    def flips(self):
-        """Bits of the offset that the swizzle flips."""
-        return (self.span // 32).bit_length() if self.span else 0
-
-    def alignment(self, accesses):
-        """What the base must be a multiple of for all of the accesses."""
-        mode = next(name for name, span in SPANS.items() if span == self.span)
-        return max(alignment(engine_of(access)[0], mode) for access in accesses)
-
-
-def must_be(names, tile, order):
-    """The layouts that `must_be` names: what a load of TMA by itself may have, and pages of matrices."""
-    major = order[-1] if order else len(tile.shape) - 1
-    others = [d for d in range(len(tile.shape)) if d != major]
+def must_be(names, tile, table, order):
+    """Whether a layout is one that `must_be` names: of boxes of TMA, or of pages of matrices."""
     for engine, mode in itertools.product(CODES, SPANS):
-        if not {engine, f"{engine}.{mode}"} & set(names):
-            continue
-        if engine != "tma":
-            yield from pages(engine, mode, tile, others, major)
-            continue
-        load = {"op": "tma.load", "mode": mode, "order": order}
-        for table in itertools.chain(pages(engine, mode, tile, others, major), boxed(load, tile)):
-            if instructions([load], tile, table) is not None:
-                yield table
+        if {engine, f"{engine}.{mode}"} & set(names):
+            load = {"op": "tma.load", "mode": mode, "order": order}
+            lies = instructions([load], tile, table) if engine == "tma" else table == pages(tile, mode, order)
+            if lies:
+                return True
+    return False
 
 
-def layouts(accesses, tile):
-    """Every layout of whole boxes (of TMA, if it takes part), pages or padded copies that follow one another.
-
-    Of layouts that agree in every bank and in their bytes the one of the fewest boxes stands for all.
-    """
-    first = min(accesses, key=lambda a: engine_of(a)[0] != "tma")
-    engine, use = engine_of(first)
-    if engine == "cp.async.bulk":
-        for each in {engine_of(a)[1].get("bytes") for a in accesses}:
-            yield from padded(each, tile)
-    elif engine == "tma":
-        yield from boxed(first, tile)
-    else:
-        k, (mn, *more) = matrix_dims(use, len(tile.shape))
-        rest = [d for d in range(len(tile.shape)) if d not in (k, mn)]
-        for major in (
-            () if more else majors(engine, use, tile.size)
-        ):  # of several dimensions not all are known
-            others, last = ([*rest, mn], k) if major == "K" else ([*rest, k], mn)
-            for mode in SPANS:
-                if use.get("mode") in (None, mode):
-                    yield from pages(engine, mode, tile, others, last)
-
-
-def pages(engine, mode, tile, others, major):
-    """Pages of a mode's span, each with all rows of a matrix, if rows are whole spans."""
-    shape, size, tma = tile.shape, tile.size, engine == "tma"
-    span = SPANS[mode] or (shape[major] * size if tma else 16)
-    if size & (size - 1) or shape[major] * size % span or span % 16 or (not tma and not others):
-        return
-    if tma or shape[others[-1]] % 8 == 0:
-        box = [span // size if d == major else shape[d] if d in others[-1:] else 1 for d in range(len(shape))]
-        yield placed(tile, span, SPANS[mode], [*others, major], box, [*others[:-1], major])
-
-
-def boxed(access, tile):
-    """The layouts of boxes of TMA."""
-    order, seen = dims_of(engine_of(access)[1], tile), set()
-    for mode, whole in boxes_of(access, tile):
-        span, box = SPANS[mode], [*whole[:-1], whole[-1] // tile.packed]
-        row, number = box[order[-1]] * tile.size, math.prod(tile.shape) // math.prod(box)
-        pitch, period = span or row, 8 * span if span else 128
-        volume = math.prod(box) // box[order[-1]] * pitch
-        if (span and tile.size & (tile.size - 1)) or (number > 1 and volume % 128):
-            continue
-        cut = [d for d in order if box[d] < tile.shape[d]]
-        # Where a box fills whole patterns, their order changes no bank.
-        for grid in itertools.permutations(cut) if volume % period else [cut]:
-            steps = added(tile, pitch, order, box, grid)
-            pattern = (mode, row, *(tuple(at % period for at in each) for each in steps))
-            if pattern not in seen:
-                seen.add(pattern)
-                yield placed(tile, pitch, span, order, box, grid)
-
-
-def placed(tile, pitch, span, order, box, grid):
-    """Boxes one after the other, slowest dimension of `grid` first; rows `pitch` bytes apart."""
-    found = [0]
-    for steps in added(tile, pitch, order, box, grid):
-        found = [at + more for at in found for more in steps]
-    return Placed((swizzled(at, span) for at in found), span)
-
-
-def added(tile, pitch, order, box, grid):
-    """What each coordinate adds to the byte offset of such boxes, by dimension."""
-    volume = math.prod(box) // box[order[-1]] * pitch
-    steps = []
-    for d, extent in enumerate(tile.shape):
-        number = math.prod(tile.shape[e] // box[e] for e in later(grid, d)) * volume if d in grid else 0
-        inner = math.prod(box[e] for e in later(order, d)[:-1]) * pitch if d != order[-1] else tile.size
-        steps.append([x // box[d] * number + x % box[d] * inner for x in range(extent)])
-    return steps
-
-
-def later(order, dim):
-    """The dimensions that follow one in an order."""
-    return list(order)[list(order).index(dim) + 1 :]
-
-
-def padded(each, tile):
-    """Row-major copies of `each` bytes, pads of less than 128 bytes in their three fastest steps."""
-    count, inside, sizes = each // tile.size, 1, []
-    for extent in reversed(tile.shape):
-        piece = min(extent, max(1, count // inside))
-        if inside * piece > count or extent % piece or count * tile.size != each:
-            return
-        if piece < extent or inside == count:
-            sizes.append(extent // piece)
-        inside *= piece
-    steps = [pad for pad in range(0, 128, 16) if pad % tile.size == 0]
-    for pads in itertools.product(*(steps if i < 3 else [0] for i in range(len(sizes)))):
-        stride, starts = each, [0]
-        for pad, number in zip(pads, sizes, strict=True):
-            stride += pad
-            starts = [n * stride + start for n in range(number) for start in starts]
-            stride *= number
-        yield Placed(start + k * tile.size for start in starts for k in range(count))
+def pages(tile, mode, order):
+    """Pages of a mode's span, each with all rows of a matrix; nothing where rows are no whole spans."""
+    dims, span = len(tile.shape), SPANS[mode] or 16
+    major = order[-1] if order else dims - 1
+    *outer, rows = [d for d in range(dims) if d != major] or [None]
+    row_bytes = tile.shape[major] * tile.size
+    if rows is None or tile.shape[rows] % 8 or tile.size & (tile.size - 1) or row_bytes % span:
+        return None
+    found = []
+    for x in itertools.product(*map(range, tile.shape)):
+        page, byte = divmod(x[major] * tile.size, span)
+        for d in outer:
+            page += x[d] * math.prod(tile.shape[e] for e in outer if e > d) * (row_bytes // span)
+        found.append(swizzled((page * tile.shape[rows] + x[rows]) * span + byte, SPANS[mode]))
+    return found

@@ -1,20 +1,17 @@
 """The certificate of one tile: what it says of the file, its layout, its bounds."""
 
 import itertools
-import math
 from fractions import Fraction
 
 from certificate import by_hardware
 from certificate.bounds import check_bound
-from certificate.execution import Case, check_layout, count, torn
+from certificate.execution import Case, check_layout, count
 from certificate.form import CERTIFICATE, check_form
 from certificate.hardware import check_served
 from certificate.problem import DEFAULTS, by_itself, constraints, dictated, not_handled, require, say
 from certificate.subject import check_scope
 
-MAX_WORK = 1 << 24  # lanes and elements that are looked at to compare a layout with the others
 STRIDED = {"none", "order", "pad"}  # families whose layouts are strides
-EVERY_LAYOUT = "every layout"
 # What an infeasible certificate may refute, beside a layout of so many bytes.
 ANY_IN_SCOPE, CONFLICT_FREE = "a layout in scope that keeps to the constraints", "a layout without conflicts"
 WIDEST_BYTES = 16  # of any access, a row of a matrix among them
@@ -41,7 +38,7 @@ def check(problem, given, devices, implied=()):
     claimed, least = Fraction(str(stated["excess"])), given["bytes"]["at_least"]
     widths = [f"{a['name']}: {given['served'][a['name']]['bytes']} bytes" for a in problem["accesses"]
               if isinstance(a.get("bytes"), list)]  # fmt: skip
-    choice, unseen = None, []
+    unseen = []
     closed = [check_scope(problem, part, case.size) for part in (stated, given["bytes"])]
     if given["target"].lower() not in devices:
         closed.append(False)
@@ -50,7 +47,6 @@ def check(problem, given, devices, implied=()):
         excess = check_layout(case, found)
         check_reached(problem, case, given)
         unseen = [name for name in check_constraints(problem, case, found) if name not in implied]
-        choice = check_choice(problem, case, given) if dictated(problem) else None
         say(f"layout: {excess} weighted excess in {found['bytes']} bytes: checked")
         require(claimed <= excess + Fraction(1, 10**6), f"the layout has less excess than {claimed}")
         require(least <= found["bytes"], f"the layout has fewer bytes than {least}")
@@ -62,8 +58,6 @@ def check(problem, given, devices, implied=()):
             ):
                 closed.append(False)
                 say("status: NOT CHECKED, what comes first in the file has no bound in a certificate")
-    elif given["status"] == "infeasible" and dictated(problem):
-        choice = least_of_all(problem, case)
     bound = check_bound(case, given) if claimed else Fraction(0)
     if widths and (found is None or claimed or least > elements):
         closed.append(False)
@@ -71,12 +65,8 @@ def check(problem, given, devices, implied=()):
     if unseen:
         closed.append(False)
         say(f"constraints: {', '.join(unseen)}: NOT CHECKED, the layout has other strides or none")
-    everywhere = stated["scope"] == EVERY_LAYOUT
     if claimed <= bound:
         say(f"bound: no layout of any kind has a weighted excess below {claimed}: checked")
-    elif choice and claimed <= choice[1]:
-        require(not everywhere, f"{choice[0]} layouts are listed, they are not {stated['scope']!r}")
-        say(f"bound: {claimed}: checked, in all {choice[0]} layouts of whole boxes, pages or copies")
     else:
         closed.append(False)
         by_hand = stated["rests_on"].startswith("arithmetic")
@@ -85,10 +75,6 @@ def check(problem, given, devices, implied=()):
     if least <= elements:
         if found is not None:
             say(f"bytes: no layout of any kind takes fewer than {least}: checked")
-    elif choice and least <= choice[2]:
-        everywhere = given["bytes"]["scope"] == EVERY_LAYOUT
-        require(not everywhere, f"{choice[0]} layouts are listed, they are not {given['bytes']['scope']!r}")
-        say(f"bytes: {least}: checked, in all {choice[0]} layouts of whole boxes, pages or copies")
     else:
         closed.append(False)
         say(f"bytes: {least} in {given['bytes']['scope']}: NOT CHECKED, it rests on layoutopt's search")
@@ -98,14 +84,7 @@ def check(problem, given, devices, implied=()):
     if given["status"] == "infeasible":
         asked = problem.get("layout", {}).get("max_bytes")
         require(given["infeasible"]["max_bytes"] == asked, f"max_bytes is {asked}")
-        refuted = given["infeasible"]["refuted"]
-        if choice and refuted in (ANY_IN_SCOPE, CONFLICT_FREE):
-            least_of = math.inf if refuted == ANY_IN_SCOPE else 0
-            require(choice[1] > 0 and choice[1] >= least_of, f"{refuted}: one has an excess of {choice[1]}")
-            what = "serves" if choice[1] == math.inf else "is without conflicts"
-            say(f"infeasible: of {choice[0]} layouts of whole boxes, pages or copies none {what}: checked")
-        else:
-            closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths), case.by_rows))
+        closed.append(check_infeasible(given["infeasible"], elements, bound, bool(widths), case.by_rows))
     return all(closed)
 
 
@@ -217,7 +196,9 @@ def check_reached(problem, case, given):
     table, named = given["layout"]["byte_offsets"], given["hardware"]
     layout = constraints(problem)
     if layout["must_be"] is not None:
-        require(table in must_be(case, layout), f"no layout of {layout['must_be']}")
+        names = [layout["must_be"]] if isinstance(layout["must_be"], str) else layout["must_be"]
+        kept = by_hardware.must_be(names, case, table, layout["order"])
+        require(kept, f"no layout of {layout['must_be']}")
         say(f"layout.must_be: one of {layout['must_be']}: checked")
     own = {access["name"]: access for access in by_itself(problem)}
     require(set(named) == set(own), f"descriptors of {sorted(named)}, the hardware makes {sorted(own)}")
@@ -230,83 +211,3 @@ def check_reached(problem, case, given):
         times = by_hardware.repetitions(claim)
         mode = f"mode {claim['mode']}, " if "mode" in claim else ""
         say(f"{name}: {access['op']}, {mode}{times} instructions reach every element: checked")
-
-
-def must_be(case, layout):
-    """The layouts that `must_be` names."""
-    names = [layout["must_be"]] if isinstance(layout["must_be"], str) else layout["must_be"]
-    return by_hardware.must_be(names, case, layout["order"])
-
-
-def listed(problem, case):
-    """The layouts that the hardware knows, of whole boxes, pages or copies.
-
-    None where they are too many, or where a file asks for something that they do not say.
-    """
-    layout, own, found = constraints(problem), by_itself(problem), []
-    named, bulk = layout["must_be"] is not None, {a["op"] == "cp.async.bulk" for a in own}
-    if layout["offset"] or (named and (layout["alignment_bytes"] or True in bulk)) or len(bulk) > 1:
-        return []
-    most = MAX_WORK // (sum(len(run[4]) for run in case.runs) + case.elements)
-    every = must_be(case, layout) if named else by_hardware.layouts(own, case)
-    found = list(itertools.islice(every, most + 1))
-    return found if len(found) <= most else []
-
-
-def serving(problem, case, table):
-    """Whether a layout keeps to the constraints and serves every access that lanes execute."""
-    layout = constraints(problem)
-    most, aligned = layout["max_bytes"], layout["alignment_bytes"]
-    return (
-        (most is None or max(table) + case.size <= most)
-        and (aligned is None or table.alignment(by_itself(problem)) <= aligned)
-        and not torn(case, table)
-        and by_hardware.contiguous(case, table, (layout["order"] or [None])[-1])
-    )
-
-
-def check_choice(problem, case, given):
-    """That no other layout the hardware knows has less excess, or as little and fewer instructions.
-
-    With `minimise` instructions, fewer bits that the swizzle flips come first. Returns how many layouts there
-    are, and the least excess and bytes; nothing where they are too many, or where the file asks for more.
-    """
-    layout, own, stated = constraints(problem), by_itself(problem), given["layout"]
-    named, flips_count = layout["must_be"] is not None, layout["minimise"] == "instructions"
-    tables = listed(problem, case) if layout["minimise"] in ("excess", "instructions") else []
-    same = [table.flips() for table in tables if table == stated["byte_offsets"]]
-    if not same:
-        return None
-    flips = min(same) if flips_count else 0
-    chosen = sum(map(by_hardware.repetitions, given["hardware"].values()))
-    own_cost = flips, Fraction(str(stated["excess"])), stated["bytes"], 0 if named else chosen
-    seen, found, every = {}, [], given["banks"] * given["bank_bytes"]
-    for table in tables:
-        if (flips_count and table.flips() > flips) or not serving(problem, case, table):
-            continue
-        banks = tuple(at % every for at in table)
-        if banks not in seen:
-            seen[banks] = count(case, table)[1]
-        cost = table.flips() if flips_count else 0, seen[banks], max(table) + case.size
-        if cost <= own_cost[:3]:
-            needed = by_hardware.instructions(own, case, table)
-            found += [(*cost, 0 if named else needed)] if needed is not None else []
-    least = min(found, default=own_cost)
-    if given["status"] == "optimal":
-        better = f"{said(least[1:])} instead of {said(own_cost[1:])}"
-        require(own_cost <= least, f"another layout that the hardware knows has {better}")
-        say(f"choice: of {len(tables)} layouts of whole boxes, pages or copies none is better: checked")
-    return len(tables), *least[1:3]
-
-
-def least_of_all(problem, case):
-    """How many layouts the hardware knows, the least excess of those that serve, the least bytes of all."""
-    own, tables = by_itself(problem), listed(problem, case)
-    reached = [table for table in tables if by_hardware.instructions(own, case, table) is not None]
-    costs = (count(case, table)[1] for table in reached if serving(problem, case, table))
-    sizes = (max(table) + case.size for table in reached)
-    return (len(tables), min(costs, default=math.inf), min(sizes, default=math.inf)) if tables else None
-
-
-def said(cost):
-    return "weighted excess {}, {} bytes, {} instructions".format(*cost)
