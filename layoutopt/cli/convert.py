@@ -33,7 +33,8 @@ def command(problem: Path, as_json: bool, code: Path | None, minimise: str, devi
 
     PROBLEM is a file with tile, threads, target and convert: {"from": BASES, "to": BASES}, where BASES has a
     coordinate vector for each bit of a register, lane and warp, as Triton prints linear layouts. Or it is a
-    kernel in Triton's GPU IR (.ttgir), of which every convert_layout is answered; with --json a line each.
+    kernel in Triton's GPU IR (.ttgir), of which every convert_layout, reduction and scan is answered; with
+    --json a line each.
 
     Exit code 1: not within max_bytes.
 
@@ -73,5 +74,5 @@ def _of_triton(text: bytes) -> list[Any]:
 
     found = list(conversions(text.decode("utf-8", "replace")))
     if not found:
-        raise ProblemFileError("", "no convert_layout in it")
+        raise ProblemFileError("", "no convert_layout in it, nor a reduction or scan of several warps")
     return found

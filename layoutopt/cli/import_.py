@@ -444,11 +444,12 @@ def _write(output: Path | None, problem: dict[str, Any], notes: str) -> int:
 
 def _checked(data: dict[str, Any]) -> str:
     """The text of a problem file, once its accesses can be evaluated."""
+    from layoutopt.accesses.lower import with_loops
     from layoutopt.accesses.trace import trace as lanes_of
     from layoutopt.files.file import tile_from_data
     from layoutopt.hardware.devices import device
     from layoutopt.problems.text import problem_text
 
     problem = tile_from_data(data)
-    lanes_of(problem, device(problem.target))
+    lanes_of(with_loops(problem), device(problem.target))
     return problem_text(data)

@@ -14,16 +14,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from layoutopt.accesses.ownership import each_once
+from layoutopt.accesses.ownership import each_once, written
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import linear_bases, thread_values
 from layoutopt.imports.triton_moves import Launch, Moved, access
 from layoutopt.imports.triton_shared import offsets
+from layoutopt.imports.triton_stages import Stage, of_reduction, of_scan
 from layoutopt.imports.triton_text import parse
 from layoutopt.imports.triton_views import Values, View, along, part, reshaped, transposed, whole
 from layoutopt.problems.types import ELEMENT_BYTES
@@ -44,6 +47,7 @@ _TMA: Final = {
     "async_tma_gather": ("tma.load", "gather4: rows by their indices, which lie as those of a box."),
     "async_tma_scatter": ("tma.store", "scatter4: rows by their indices, which lie as those of a box."),
 }
+_GATHERS: Final = {"local_gather": "load", "local_scatter": "store"}
 _MATRIX: Final = {"warp_group_dot": "wgmma", "tc_gen5_mma": "tcgen05", "tc_gen5_mma_scaled": "tcgen05"}
 _MOVES: Final = {
     "local_store": "store",
@@ -79,7 +83,8 @@ class Tile:
     Attributes:
         name: the value that it is allocated as.
         buffer: its type.
-        accesses: kind, type of the registers and part of the buffer, by what makes them the same.
+        accesses: kind, type of the registers, part of the buffer, and the dimension of that part along which
+            lanes choose at run time, by what makes them the same.
         by_itself: notes on what the hardware does to it, by the operation and, of a matrix, the dimension
             that is K.
         unread: what reaches it and is not read.
@@ -87,7 +92,7 @@ class Tile:
 
     name: str
     buffer: Buffer
-    accesses: dict[tuple[Any, ...], tuple[str, str, View]] = field(default_factory=dict)
+    accesses: dict[tuple[Any, ...], tuple[str, str, View, int | None]] = field(default_factory=dict)
     by_itself: dict[tuple[str, int | None], str] = field(default_factory=dict)
     unread: str = ""
 
@@ -126,11 +131,11 @@ class Kernel:
             raise ProblemFileError("", f"cannot tell which buffer {name} is")
         return found
 
-    def moves(self, kind: str, value: str, views: list[View]) -> None:
+    def moves(self, kind: str, value: str, views: list[View], chosen: int | None = None) -> None:
         """Note that registers of this type are moved to or from each."""
         for view in views:
             accesses = self.tiles[view.buffer].accesses
-            accesses[kind, value, view.key] = (kind, value, view)
+            accesses[kind, value, view.key, chosen] = (kind, value, view, chosen)
             if len(accesses) > MAX_ACCESSES:
                 raise ProblemFileError("", f"more than {MAX_ACCESSES} accesses of one tile")
 
@@ -159,7 +164,7 @@ def problems(text: str, leave_out: Callable[[str], None] | None = None) -> Itera
 
 
 def conversions(text: str) -> Iterator[dict[str, Any]]:
-    """Data of a conversion for each `convert_layout`, in the order of the file; `name` has its line.
+    """Data of each conversion, of `convert_layout`, reductions and scans, in order; `name` has its line.
 
     Args:
         text: of the file.
@@ -169,25 +174,60 @@ def conversions(text: str) -> Iterator[dict[str, Any]]:
     """
     launch = _header(text)
     aliases = _aliases(text)
+    opened: list[tuple[int, str]] = []  # operations with regions, whose types stand behind them
     for number, line in enumerate(text.splitlines(), 1):
-        if not re.search(r"\bttg\.convert_layout\b", line):
+        start, operation = number, line
+        if re.search(r"\(\{\s*$", line):
+            opened.append((number, line))
+            continue
+        if opened and re.match(r"\s*\}\)", line):
+            start, operation = opened.pop()
+        named = re.search(r"\b(ttg\.convert_layout|tt\.reduce|tt\.scan)\b(?!\.)", operation)
+        if named is None:
             continue
         try:
-            source, destination = (_laid_out(inner) for kind, inner in _types(line) if kind == "tensor")
-            shape, element = _shaped(source[0])
-            sides = [
-                linear_bases(f"{aliases}\n{layout}", shape, launch.lanes)
-                for layout in (source[1], destination[1])
-            ]
+            stages = list(_stages(named[1].partition(".")[2], operation, line, aliases, launch))
         except (ProblemFileError, ValueError) as error:
-            raise ProblemFileError(f"line {number}", str(error)) from None
-        yield {
-            "name": f"line {number}",
-            "target": launch.target,
-            "tile": {"shape": list(shape), "element": element},
-            "threads": launch.warps * launch.lanes,
-            "convert": dict(zip(("from", "to"), sides, strict=True)),
-        }
+            raise ProblemFileError(f"line {start}", str(error)) from None
+        for k, (element, shape, source, destination) in enumerate(stages, 1):
+            yield {
+                "name": f"line {start}" + (f", {named[1]} {k}" if named[1] != "ttg.convert_layout" else ""),
+                "target": launch.target,
+                "tile": {"shape": list(shape), "element": element},
+                "threads": launch.warps * launch.lanes,
+                "convert": {"from": source, "to": destination},
+            }
+
+
+def _stages(
+    operation: str, line: str, typed: str, aliases: str, launch: Launch
+) -> Iterator[tuple[str, *Stage]]:
+    """What an operation exchanges through scratch, by the element: in order, of each of its tensors."""
+    laid_out = [_laid_out(inner) for kind, inner in _types(typed) if kind == "tensor"]
+    shaped = [_shaped(parts[0]) for parts in laid_out]
+    bases = [
+        linear_bases(f"{aliases}\n{parts[1]}", shape, launch.lanes)
+        for parts, (shape, _) in zip(laid_out, shaped, strict=True)
+    ]
+    if operation == "convert_layout":
+        (shape, element), (source, destination) = shaped[0], bases
+        yield element, shape, source, destination
+        return
+    axis, inputs = _axis(line, laid_out[0][0]), len(re.findall(r"tensor<", typed.partition("->")[0]))
+    for k in range(inputs):
+        shape, element = shaped[k]
+        result = bases[inputs + k] if len(bases) > inputs + k else None
+        stages = of_scan if operation == "scan" else partial(of_reduction, result=result)
+        for stage in stages(bases[k], shape, axis):
+            yield element, *stage
+
+
+def _axis(line: str, tensor: str) -> int:
+    """The axis that a statement names of a tensor of this type."""
+    found = re.search(r"\baxis\s*=\s*(\d{1,2})\b", line)
+    if found is None or int(found[1]) >= tensor.partition(",")[0].count("x"):
+        raise ProblemFileError("", "a statement without the axis of its tensors")
+    return int(found[1])
 
 
 def _aliases(text: str) -> str:
@@ -275,6 +315,8 @@ def _statement(kernel: Kernel, result: str, operation: str, line: str, aliases: 
         into = re.search(r"\binto (%[\w.$#-]+)", line)
         source = into[1] if into else used[0 if "local_load" in operation else min(1, len(used) - 1)]
         kernel.moves(_MOVES[operation], values[0], kernel.views(source))
+    elif operation in _GATHERS and memory and values and used:
+        kernel.moves(_GATHERS[operation], values[0], kernel.views(used[0]), _axis(line, values[0]))
     elif operation.startswith(("memdesc_", "warp_group_dot_wait")):
         _derived(kernel, result, operation, line, (used, memory))
     elif operation in _TMA and memory:
@@ -397,25 +439,8 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
     dims = [d for d in range(table.ndim) if d != fast] + [fast]
     turned = np.ascontiguousarray(table.transpose(dims))
     size = ELEMENT_BYTES[buffer.element]
-    accesses = []
-    threads = launch.warps * launch.lanes
-    for number, (kind, value, view) in enumerate(tile.accesses.values()):
-        name = f"{kind} {number}" if len(tile.accesses) > 1 else kind
-        shape, text = _laid_out(value)[:2]
-        within = thread_values(f"{aliases}\n{text}", _shaped(shape)[0], launch.lanes)
-        layout = parse(f"{aliases}\n{text}")
-        # The warps of a partition of a specialised kernel are not those of the module.
-        own = replace(launch, warps=len(within) // launch.lanes)
-        if within.shape[-1] != view.elements.ndim or (within >= view.elements.shape).any():
-            lines = "x".join(map(str, buffer.shape))
-            raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")
-        elements = view.elements[tuple(np.moveaxis(within, -1, 0))]
-        place = np.ravel_multi_index(
-            [np.unravel_index(elements, buffer.shape)[d] for d in dims], turned.shape
-        )
-        moved = Moved(turned.shape, each_once(place), layout, turned, size)
-        accesses.append((len(within), access(name, kind, moved, own)))
-        threads = max(threads, len(within))
+    accesses = [_access(tile, number, turned, dims, launch, aliases) for number in range(len(tile.accesses))]
+    threads = max([launch.warps * launch.lanes, *(n for n, _ in accesses)])
     listed = [one | ({"where": f"tid < {n}"} if n < threads else {}) for n, one in accesses]
     for (op, k), notes in tile.by_itself.items():
         major = {"major": "MN"} if k is not None and k != dims[-1] else {}
@@ -442,3 +467,35 @@ def _problem(kernel: Kernel, tile: Tile, launch: Launch, aliases: str) -> dict[s
         "accesses": listed,
         **({"published": published} if formula is not None else {}),
     }
+
+
+def _access(
+    tile: Tile, number: int, turned: IntArray, dims: list[int], launch: Launch, aliases: str
+) -> tuple[int, dict[str, Any]]:
+    """An access of a tile whose dimensions stand in another order, and the threads that it is of.
+
+    Raises:
+        ProblemFileError: a layout is not read, or leaves the buffer.
+    """
+    kind, value, view, chosen = list(tile.accesses.values())[number]
+    shape, name = tile.buffer.shape, f"{kind} {number}" if len(tile.accesses) > 1 else kind
+    extents, text = _laid_out(value)[:2]
+    within = thread_values(f"{aliases}\n{text}", _shaped(extents)[0], launch.lanes)
+    # The warps of a partition of a specialised kernel are not those of the module.
+    own = replace(launch, warps=len(within) // launch.lanes)
+    if chosen is not None:
+        within[..., chosen] = 0
+    if within.shape[-1] != view.elements.ndim or (within >= view.elements.shape).any():
+        lines = "x".join(map(str, shape))
+        raise ProblemFileError("", f"{name} of {tile.name} leaves its buffer of {lines} elements")
+    elements = np.unravel_index(view.elements[tuple(np.moveaxis(within, -1, 0))], shape)
+    place = np.ravel_multi_index([elements[d] for d in dims], turned.shape)
+    size = ELEMENT_BYTES[tile.buffer.element]
+    if chosen is None:
+        moved = Moved(turned.shape, each_once(place), parse(f"{aliases}\n{text}"), turned, size)
+        return len(within), access(name, kind, moved, own)
+    found = {"name": name, "op": kind, "bytes": size, **written(place, turned.shape, own.lanes)}
+    d = dims.index(along(view, chosen, shape))
+    first = found["index"][d]
+    found["index"][d] = "at" if first == "0" else f"{first} + at"
+    return len(within), found | {"any": {"at": view.elements.shape[chosen]}}

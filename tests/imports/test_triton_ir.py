@@ -1,6 +1,8 @@
 """Triton's GPU IR as problems: buffers, what moves to and from them, and the layouts that Triton chose."""
 
 import json
+import math
+import random
 
 import pytest
 from command import layoutopt
@@ -9,7 +11,9 @@ from written import access_from, refused_with
 from layoutopt import check
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.imports.triton_ir import problems
+from layoutopt.imports.triton import linear_bases
+from layoutopt.imports.triton_ir import conversions, problems
+from layoutopt.imports.triton_stages import of_reduction, of_scan
 
 HEAD = """
 #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]}>
@@ -387,3 +391,128 @@ def test_a_file_has_so_many_layouts_and_buffers():
     buffers = "\n".join(line.replace("=", f"_{k} =", 1).replace(f" _{k}", f"_{k}", 1) for k in range(257))
     with pytest.raises(ProblemFileError, match="more than 256 buffers"):
         list(problems(CDNA4.replace(line, buffers)))
+
+
+def test_lanes_that_choose_a_row_or_a_column_at_run_time():
+    memory, tensor = "!ttg.memdesc<32x64xf32, #plain, #smem, mutable>", "tensor<32x64xf32, #blocked>"
+    text = (
+        HEAD
+        + f"""
+    %s = ttg.local_alloc %x : ({tensor}) -> {memory}
+    %y = ttg.local_gather %s[%i] {{axis = 1 : i32}} : {memory}, tensor<32x64xi32, #blocked> -> {tensor}
+    ttg.local_scatter %s[%i], %y {{axis = 0 : i32}} : {memory}, tensor<32x64xi32, #blocked>, {tensor}
+"""
+    )
+    (data,) = problems(text)
+    _, gather, scatter = data["accesses"]
+    assert (gather["op"], gather["index"][1], gather["any"]) == ("load", "at", {"at": 64})
+    assert (scatter["op"], scatter["index"][0], scatter["any"]) == ("store", "at", {"at": 32})
+    assert gather["for"] == scatter["for"] == {"i": 16}  # a scalar access for each register
+    audit = check(from_data(data), data["published"]["offset"])
+    # 8 lanes a column, which all choose other rows, and 4 columns, 8 and 16 words apart.
+    assert audit.accesses[2].wavefronts == 8 * 16 * 4
+    with refused_with("without the axis"):
+        list(problems(text.replace("axis = 1", "ax = 1")))
+
+
+def blocked(threads, warps, rank=2):
+    counts = f"sizePerThread = {[1] * rank}, threadsPerWarp = {threads}, warpsPerCTA = {warps}"
+    return f"#ttg.blocked<{{{counts}, order = {list(range(rank))[::-1]}}}>"
+
+
+# What Triton 3.9 compiles for sm_90 takes so much scratch.
+@pytest.mark.parametrize(
+    ("kind", "axis", "layout", "shape", "elements", "scratch"),
+    [
+        ("reduce", 0, blocked([1, 32], [2, 2]), [128, 64], ["f32"], 512),
+        ("reduce", 0, blocked([2, 16], [4, 1]), [256, 16], ["f32", "i32"], 512),
+        ("reduce", 0, blocked([32], [8], 1), [4096], ["f32"], 32),
+        ("scan", 1, blocked([1, 32], [1, 4]), [4, 1024], ["f32"], 512),
+        ("scan", 0, blocked([1, 32], [2, 2]), [128, 64], ["f32"], 32768),
+        ("scan", 1, blocked([1, 32], [1, 4]), [16, 256], ["f16"], 256),
+        ("scan", 1, blocked([1, 32], [4, 1]), [16, 256], ["f16"], 0),
+    ],
+)
+def test_scratch_of_reductions_and_scans(kind, axis, layout, shape, elements, scratch):
+    extents = "x".join(map(str, shape))
+    tensors = ", ".join(f"tensor<{extents}x{e}, #b>" for e in elements)
+    numbers = ", ".join(elements)
+    lines = (
+        f"#b = {layout}",
+        f'module attributes {{"ttg.num-warps" = {8 if len(shape) < 2 else 4} : i32, '
+        'ttg.target = "cuda:90", "ttg.threads-per-warp" = 32 : i32} {',
+        f'    %s:2 = "tt.{kind}"(%x, %i) <{{axis = {axis} : i32}}> ({{',
+        "    ^bb0(%a: f32, %b: f32):",
+        f"      tt.{kind}.return %a : f32",
+        f"    }}) : ({tensors}) -> {tensors if kind == 'scan' else f'({numbers})'}",
+    )
+    found = list(conversions("\n".join(lines)))
+    size = {"f16": 2, "f32": 4, "i32": 4}
+    taken = dict.fromkeys(elements, 0)
+    for one in found:
+        element = one["tile"]["element"]
+        taken[element] = max(taken[element], math.prod(one["tile"]["shape"]) * size[element])
+    assert sum(taken.values()) == scratch
+    assert [one["name"] for one in found] == [f"line 3, tt.{kind} {k + 1}" for k in range(len(found))]
+
+
+def held(bases, shape):
+    """The coordinates of each warp, lane and register."""
+
+    def at(vectors, number):
+        found = [0] * len(shape)
+        for k, vector in enumerate(vectors):
+            if number >> k & 1:
+                found = [a ^ b for a, b in zip(found, vector, strict=True)]
+        return found
+
+    count = {part: range(1 << len(vectors)) for part, vectors in bases.items()}
+    return {
+        (w, lane): [
+            tuple(a ^ b ^ c for a, b, c in zip(*at_parts, strict=True))
+            for r in count["register"]
+            for at_parts in [(at(bases["warp"], w), at(bases["lane"], lane), at(bases["register"], r))]
+        ]
+        for w in count["warp"]
+        for lane in count["lane"]
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_the_stages_of_a_reduction_every_thread_has_whole_results(seed):
+    """Partial results as sets of the elements that went into them, by where they are."""
+    rng = random.Random(seed)
+    shape, axis = [rng.choice([8, 32, 128]), rng.choice([16, 64])], rng.randrange(2)
+    lanes, warps = 1 << rng.randrange(6), 1 << rng.randrange(4)
+    text = blocked([lanes, 32 // lanes], [warps, 8 // warps])
+    result = f"#ttg.slice<{{dim = {axis}, parent = {text}}}>"
+    bases, left = linear_bases(text, shape), shape[1 - axis]
+    parts = {}  # by warp and place beside the axis, as the first stage begins
+    for (w, _), coordinates in held(bases, shape).items():
+        for c in coordinates:
+            parts.setdefault((w, c[1 - axis]), set()).add(c)
+    sets = None
+    for extents, source, wanted in of_reduction(bases, shape, axis, linear_bases(result, [left])):
+        if len(extents) == 1:
+            assert wanted == linear_bases(result, [left])
+            break
+        if sets is None:
+            sets = {}
+            for (w, _), coordinates in held(source, extents).items():
+                for c in coordinates:
+                    assert sets.setdefault(c, parts[w, c[1 - axis]]) == parts[w, c[1 - axis]]
+        parts = {}
+        for (w, _), coordinates in held(wanted, extents).items():
+            for c in coordinates:
+                parts.setdefault((w, c[1 - axis]), set()).update(sets[c])
+        sets = None
+    assert all(len(found) == shape[axis] for found in parts.values())
+
+
+def test_every_thread_of_a_scan_reads_the_totals_of_all_of_it():
+    bases = linear_bases(blocked([2, 16], [2, 2]), [16, 128])
+    ((shape, source, wanted),) = of_scan(bases, [16, 128], 1)
+    assert shape == (16, 8)  # 16 lanes side by side have a chunk
+    for thread, coordinates in held(wanted, shape).items():
+        rows = {c[0] for c in held(source, shape)[thread]}
+        assert sorted(coordinates) == sorted((row, chunk) for row in rows for chunk in range(8))
