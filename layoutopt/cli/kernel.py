@@ -154,8 +154,7 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
         LayoutoptError: there can be no such launch.
     """
     from layoutopt.hardware.devices import device
-    from layoutopt.kernels.machine.launch import Launch
-    from layoutopt.kernels.read.buffers import buffer
+    from layoutopt.kernels.machine.launch import Launch, buffer
 
     if options.block is None:
         raise ProblemFileError("--block", "a kernel needs its block: --block X,Y,Z")

@@ -23,8 +23,7 @@ from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
 from layoutopt.kernels.machine.evaluate import Evaluation, evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Array, Memory, Program
-from layoutopt.kernels.ptx.edit import patched, widest
-from layoutopt.kernels.ptx.remap import Remap, remap_of
+from layoutopt.kernels.ptx.edit import Remap, patched, remap_of, widest
 from layoutopt.kernels.ptx.text import Module, read_ptx
 from layoutopt.kernels.question.arrays import UsedArray
 from layoutopt.kernels.question.problem_data import Question

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.kernels.machine.launch import Launch, arguments
-from layoutopt.kernels.number_types import element_type, packed
+from layoutopt.kernels.machine.launch import Launch, arguments, buffer, element_type, packed
 from layoutopt.kernels.program import Exit, Parameter, Program, Step
 from layoutopt.kernels.read import sass
-from layoutopt.kernels.read.buffers import buffer
 from layoutopt.kernels.read.declarations import ptx_types
 
 # A kernel with parameters of many types: float*, int const*, double, float, int, bool, short, a pointer.
@@ -44,13 +42,6 @@ def test_a_number_is_converted_to_its_type(value, kind, form):
 def test_integers_keep_their_bits():
     assert packed(-1, "unsigned int", 4) == packed(0xFFFFFFFF, "int", 4) == b"\xff" * 4
     assert packed((1 << 64) - 1, "long", 8) == b"\xff" * 8
-
-
-def test_the_upper_half_of_a_float_is_rounded_to_even():
-    assert [packed(v, "__nv_bfloat16", 2) for v in (1, 1.00390625, 1.01171875)] == [
-        b"\x80\x3f", b"\x80\x3f", b"\x82\x3f",
-    ]  # fmt: skip
-    assert packed(257, "__nv_bfloat16", 2) is None
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from conftest import ROOT
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.launch import Launch
-from layoutopt.kernels.ptx.edit import patched
-from layoutopt.kernels.ptx.flow import alignments, uses_of
-from layoutopt.kernels.ptx.remap import Remap, remap_of
+from layoutopt.kernels.ptx.edit import Moves, Remap, patched, remap_of
+from layoutopt.kernels.ptx.flow import held_in, uses_of
 from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read.files import from_ptx
 from layoutopt.layout.layout import Digit, Layout, Target, row_major
@@ -123,7 +122,7 @@ def test_a_layout_given_that_costs_more_is_not_put_in():
 
 @pytest.mark.nvcc
 def test_bytes_that_another_thread_reaches_are_found(monkeypatch):
-    other = Remap(((128, 4),), None, (), 4224)
+    other = Remap((Moves(False, ((128, 4),)),), 4224)
     monkeypatch.setattr(
         "layoutopt.study.patch.patched", lambda module, name, _, entry: patched(module, name, other, entry)
     )
@@ -174,7 +173,7 @@ def test_an_address_that_goes_elsewhere_is_refused(body, named):
 def test_constant_and_wide_addresses():
     body = "cvt.u64.u32 %rd1, %r4; st.shared.b32 [%rd1+4], %r1; ld.shared.b32 %r5, [tile+132]; ret; }"
     module = read_ptx(HEAD + body, "k.ptx")
-    text = patched(module, "tile", Remap((), None, ((5, 0x7C),), 4096), "k")
+    text = patched(module, "tile", Remap((Moves(True, ((5, 0x7C),)),), 4096), "k")
     assert "[tile+128]" in text  # 132 ^ (132 >> 5 & 0x7c)
     assert "cvt.u32.u64" in text
     read_ptx(text, "k.ptx")
@@ -187,8 +186,8 @@ def test_low_bits_of_registers_that_are_surely_0():
         "LOOP: add.s32 %r3, %r3, 16; bra LOOP; }"
     )
     module = read_ptx(HEAD + body, "k.ptx")
-    found = alignments(module.functions["k"], "tile")
-    bits = {name: found[f"%r{name}"] for name in (1, 2, 3, 4, 5, 6, 7, 8)}
+    found = held_in(module.functions["k"], "tile", frozenset())
+    bits = {name: found[f"%r{name}"].zeros for name in (1, 2, 3, 4, 5, 6, 7, 8)}
     assert bits == {1: 0, 2: 7, 3: 4, 4: 4, 5: 2, 6: 1, 7: 3, 8: 0}
 
 
@@ -208,12 +207,12 @@ def test_low_bits_of_registers_that_are_surely_0():
 )
 def test_low_bits_that_may_be_anything(line):
     module = read_ptx(HEAD + f"shl.b64 %rd2, %rd1, 4; {line} ret; }}", "k.ptx")
-    assert alignments(module.functions["k"], "tile")["%r5"] == 0
+    assert held_in(module.functions["k"], "tile", frozenset())["%r5"].zeros == 0
 
 
 def test_a_file_patched_twice_keeps_its_names_apart():
     module = read_ptx(text_of("gemm_ldmatrix"), "k.ptx")
-    remap = Remap((), None, ((3, 0x70),), 8192)
+    remap = Remap((Moves(True, ((3, 0x70),)),), 8192)
     once = read_ptx(patched(module, "_ZZ4gemmE2As", remap, "gemm"), "k.ptx")
     twice = patched(once, "_ZZ4gemmE2Bs", remap, "gemm")
     assert "%moved_0" in twice
@@ -367,7 +366,7 @@ TWO = ".version 9.0\n.target sm_90\n.address_size 64\n.extern .shared .align 16 
 def test_other_kernels_of_the_file_keep_their_layout():
     store = "st.shared.b32 [%r4], %r1;"
     text = TWO + KERNEL.format("one", store) + KERNEL.format("two", store)
-    new = patched(read_ptx(text, "k.ptx"), "all", Remap((), None, ((5, 0x7C),), 4096), "two")
+    new = patched(read_ptx(text, "k.ptx"), "all", Remap((Moves(True, ((5, 0x7C),)),), 4096), "two")
     assert new.count("%moved0]") == 1
     assert new.index("%moved") > new.index(".entry two")
 

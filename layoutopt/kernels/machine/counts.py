@@ -125,14 +125,19 @@ class Counter:
         excused = self.excused | self.doubts.keys()
         return Counter(self.program, self.gpu, self.warps, self.traced, True, excused, rounds)
 
-    def take(self, other: Counter) -> None:
-        """What a trial counted happened, one round after another."""
+    def add(self, other: Counter, times: int = 1) -> None:
+        """What another one counted happened so many times, too."""
         self.finish()
         other.finish()
         for index, tally in other.tallies.items():
-            self.tallies.setdefault(index, Tally()).add(tally, 1)
+            self.tallies.setdefault(index, Tally()).add(tally, times)
         for why, index in other.doubts.items():
             self.doubts.setdefault(why, index)
+        self.ended |= other.ended
+
+    def take(self, other: Counter) -> None:
+        """What a trial counted happened, one round after another."""
+        self.add(other)
         executions = [(index, one) for index, ones in other.traces.items() for one in ones]
         once = other.rounds >= _MANY and all(one.times > 1 for _, one in executions)
         rounds = range(1 if once else other.rounds)

@@ -27,10 +27,9 @@ from layoutopt.kernels.program import STACK_BYTES, Forget, Program
 DEFAULT_MOST_STEPS: Final = 250_000
 # Warps that are evaluated at once.
 MOST_ROWS: Final = 512
-# What their memories may take; a byte of shared memory takes 12 with who wrote it when, one of local memory
-# 2.
+# What their memories may take; a byte of shared memory takes 6 with who may rely on it, of local memory 2.
 MOST_BYTES: Final = 256 << 20
-_SHARED_COST: Final = 12
+_SHARED_COST: Final = 6
 _LOCAL_COST: Final = 2
 # Where the first block is not certain, the others may take so many times its steps, or so many steps.
 _MOST_TIMES: Final = 32
@@ -49,7 +48,6 @@ class Evaluation:
         tallies: by index of the step, over the whole grid.
         doubts: why the totals may differ from what runs; empty if they are certain.
         traces: executions of the first block, by index of the step.
-        missing: positions of parameters without a value.
         evaluated_blocks: how many blocks were executed; the others do the same.
         barriers: of the first block: the order of the last execution before each.
         ended: the evaluation ended before the kernel does: what comes after is not counted.
@@ -60,7 +58,6 @@ class Evaluation:
     tallies: dict[int, Tally]
     doubts: dict[str, int]
     traces: dict[int, list[Execution]]
-    missing: tuple[int, ...]
     evaluated_blocks: int
     barriers: tuple[int, ...] = ()
     ended: bool = False
@@ -94,19 +91,21 @@ def evaluate(
     slice_ = relevance(program, spaces)
     run = _Run(program, slice_, launch, given, gpu, most_steps)
     done = run.cover()
-    tallies: dict[int, Tally] = {}
-    doubts: dict[str, int] = {}
+    total = Counter(program, gpu, launch.warps)
     for counter, times in run.parts:
-        for index, tally in counter.tallies.items():
-            tallies.setdefault(index, Tally()).add(tally, times)
-        for why, index in counter.doubts.items():
-            doubts.setdefault(why, index)
-    if doubts:
-        doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | doubts
-    ended = any(counter.ended for counter, _ in run.parts)
+        total.add(counter, times)
+    doubts = dict.fromkeys(_not_known(program, slice_, given), -1) if total.doubts else {}
     first = run.parts[0][0]
-    barriers = tuple(sorted(first.barriers))
-    return Evaluation(program, launch, tallies, doubts, first.traces, given.missing, done, barriers, ended)
+    return Evaluation(
+        program,
+        launch,
+        total.tallies,
+        doubts | total.doubts,
+        first.traces,
+        done,
+        tuple(sorted(first.barriers)),
+        total.ended,
+    )
 
 
 class Box(NamedTuple):
@@ -170,19 +169,19 @@ class _Run:
         than to execute every block. What is unknown in the first block may be unknown in all of them, and is
         no reason to split.
         """
-        first = np.zeros((1, 3), np.int64)
-        if self.launch.blocks == 1:
-            self.parts.append((self.blocks(first, traced=True), 1))
-            return 1
-        left = [box for box in boxes(self.launch.grid) if not self.box(box)]
-        if not left:
+        single = self.launch.blocks == 1
+        left = [] if single else [box for box in boxes(self.launch.grid) if not self.box(box)]
+        if self.parts and not left:
             return len(self.parts)
-        traced = self.blocks(first, traced=True)
+        traced = self.blocks(np.zeros((1, 3), np.int64), traced=True)
+        if single:
+            self.parts.append((traced, 1))
+            return 1
         self.excused = frozenset(traced.doubts)
         size = self.most_blocks()
-        allowance = self.executed * sum(box.blocks for box in left) // (2 * size)
+        most = self.executed * sum(box.blocks for box in left) // (2 * size)
         times = max(_MOST_TIMES, _FEW_STEPS // max(self.executed, 1))
-        end = self.probed + (min(allowance, times * self.executed) if self.excused else allowance)
+        end = self.probed + (min(most, times * self.executed) if self.excused else most)
         if self.excused:
             left = [box for box in left if self.probed >= end or box.blocks <= size or not self.box(box)]
         left = self._split(left, end)

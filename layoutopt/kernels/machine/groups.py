@@ -66,64 +66,51 @@ def lanes_of(bits: Bits) -> Bools:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Lanes that wait at a step for lanes of their own warp.
+class Meetings:
+    """Lanes that wait for lanes of their own warp.
 
     Attributes:
-        cell: that told whom they meet; empty for none.
-        lanes: bool, shape (warps, 32).
-        needed: for each of them the mask of those who meet, same shape.
+        warps: how many.
+        waiting: by step and the cell that told whom they meet (empty for none): of each lane that waits the
+            mask of those who meet, itself among them, else 0; shape (warps, 32).
     """
 
-    cell: str
-    lanes: Bools
-    needed: Bits
-
-
-@dataclass(slots=True)
-class Meetings:
-    """Lanes that wait for lanes of their own warp, by step."""
-
     warps: int
-    waiting: dict[int, _Waiting]
+    waiting: dict[tuple[int, str], Bits]
 
     def leave(self, cell: str, group: Group) -> None:
         """The lanes of the group are no longer waited for by those whom this cell told."""
-        for one in self.waiting.values():
-            if one.cell == cell:
-                one.needed[group.rows] &= ~mask_of(group.lanes)
+        for (_, told), needed in self.waiting.items():
+            if told == cell:
+                needed[group.rows] &= ~mask_of(group.lanes)
 
     def arrive(self, group: Group, cell: str, whom: Bits, live: Bools) -> bool:
         """The group comes to its step to meet `whom`; whether all are there already, so that it goes on."""
-        here, rows = mask_of(group.lanes), group.rows
-        one = self.waiting.get(group.at)
-        if one is None or not one.lanes[rows].any():
+        here, rows, key = mask_of(group.lanes), group.rows, (group.at, cell)
+        if key not in self.waiting or not self.waiting[key][rows].any():
             absent = whom & mask_of(live[rows]) & ~here
             if not (absent * group.lanes).any():
                 return True
-        if one is None:
-            table = np.zeros((self.warps, 32), np.uint64)
-            one = self.waiting[group.at] = _Waiting(cell, table != 0, table)
-        one.lanes[rows] |= group.lanes
-        one.needed[rows] = np.where(group.lanes, whom | here, one.needed[rows])
+        needed = self.waiting.setdefault(key, np.zeros((self.warps, 32), np.uint64))
+        needed[rows] = np.where(group.lanes, whom | here, needed[rows])
         return False
 
     def complete(self, live: Bools) -> list[Group]:
         """Groups that wait for nobody any more, one step on."""
         found = []
-        for at, one in list(self.waiting.items()):
-            while (rows := np.flatnonzero(one.lanes.any(axis=1))).size:
-                absent = mask_of(live[rows] & ~one.lanes[rows])
-                ready = one.lanes[rows] & ((one.needed[rows] & absent) == 0)
+        for key, needed in list(self.waiting.items()):
+            while (rows := np.flatnonzero(needed.any(axis=1))).size:
+                absent = mask_of(live[rows] & (needed[rows] == 0))
+                ready = (needed[rows] != 0) & ((needed[rows] & absent) == 0)
                 some = ready.any(axis=1)
                 if not some.any():
                     break
                 rows, first = rows[some], ready[some].argmax(axis=1)
-                lanes = lanes_of(one.needed[rows, first][:, None]) & live[rows]
-                found.append(Group(at + 1, rows, lanes))
-                one.lanes[rows] &= ~lanes
-            if not one.lanes.any():
-                del self.waiting[at]
+                lanes = lanes_of(needed[rows, first][:, None]) & live[rows]
+                found.append(Group(key[0] + 1, rows, lanes))
+                needed[rows] = np.where(lanes, np.uint64(0), needed[rows])
+            if not needed.any():
+                del self.waiting[key]
         return found
 
 

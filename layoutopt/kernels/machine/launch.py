@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.array_file import header
 from layoutopt.ground.escape import shown
-from layoutopt.kernels.number_types import as_numbers, element_type, packed, type_size
 from layoutopt.kernels.program import (
     GLOBAL_BASE,
     GLOBAL_STEP,
@@ -25,6 +27,29 @@ from layoutopt.kernels.program import (
 
 MAX_THREADS: Final = 1024
 MAX_SHARED_BYTES: Final = 1 << 18
+MAX_BUFFER_BYTES: Final = 1 << 28
+# A fill has as many: what lies behind is unknown.
+FILL_BYTES: Final = 1 << 24
+# By their names in demangled C++ and in declarations of PTX; of other types nothing is known.
+_NUMBERS: Final = {
+    name: np.dtype(kind)
+    for kind, names in {
+        "bool": ("bool",),
+        "int8": ("char", "signed char", ".s8"),
+        "uint8": ("unsigned char", ".u8"),
+        "int16": ("short", ".s16"),
+        "uint16": ("unsigned short", ".u16"),
+        "int32": ("int", ".s32"),
+        "uint32": ("unsigned int", ".u32"),
+        "int64": ("long", "long long", ".s64"),
+        "uint64": ("unsigned long", "unsigned long long", ".u64"),
+        "float16": ("__half", ".f16"),
+        "float32": ("float", ".f32"),
+        "float64": ("double", ".f64"),
+    }.items()
+    for name in names
+}
+_LARGEST_WHOLE: Final = 2.0**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,3 +267,125 @@ def constant_bank(program: Program, launch: Launch, given: Arguments) -> tuple[b
     content[base : base + len(given.content)] = given.content
     known[base : base + len(given.content)] |= given.given
     return bytes(content), known
+
+
+def is_pointer(kind: str) -> bool:
+    """Whether a type of a demangled name is a pointer."""
+    return kind.removesuffix(" __restrict").removesuffix(" const").endswith("*")
+
+
+def type_size(kind: str) -> int | None:
+    """Bytes of a parameter of this type; None where its name does not say."""
+    if is_pointer(kind):
+        return 8
+    number = _NUMBERS.get(kind)
+    return None if number is None else number.itemsize
+
+
+def element_type(kind: str) -> np.dtype[Any] | None:
+    """The numbers that a pointer of this type points to; None where its name does not say."""
+    if not is_pointer(kind):
+        return None
+    pointed = re.sub(r"\b(const|volatile|__restrict)\b", "", kind).replace("*", "", 1)
+    return _NUMBERS.get(" ".join(pointed.split()))
+
+
+def packed(value: int | float, kind: str, size: int) -> bytes | None:
+    """The bytes of a number as a value of a type, little end first; None where it is none.
+
+    A fraction is rounded to the nearest float of the type, as a compiler does.
+
+    Args:
+        value: the number.
+        kind: the type; where it is not known, floats are floats of so many bytes, and integers integers.
+        size: of the type, in bytes.
+    """
+    known = np.dtype(np.uint64) if is_pointer(kind) else _NUMBERS.get(kind)
+    if known is None:
+        letter = "f" if isinstance(value, float) else "u"
+        if size not in ((4, 8) if letter == "f" else (1, 2, 4, 8)):
+            return None
+        known = np.dtype(f"{letter}{size}")
+    if isinstance(value, float) and known.kind == "f":
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = np.array(value).astype(known)
+        lost = np.isfinite(rounded) != np.isfinite(value) or (rounded == 0) != (value == 0)
+        return None if lost else rounded.tobytes()
+    converted, exact = as_numbers(np.array(value), known)
+    return converted.tobytes() if exact.all() else None
+
+
+def as_numbers(
+    values: npt.NDArray[Any], kind: np.dtype[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """The values as numbers of a type, and which of them are exactly that.
+
+    Integers keep their bits: -1 may be of an unsigned type, and 0xffffffff of a signed one.
+    """
+    if values.dtype.kind not in "biuf":
+        return values, np.zeros(values.shape, bool)
+    if values.dtype.kind == "f" and kind.kind != "f":
+        small = np.abs(values.astype(np.float64)) < _LARGEST_WHOLE
+        numbers = np.where(small, values, 0)
+        found, exact = as_numbers(numbers.astype(np.int64), kind)
+        return found, exact & small & (np.trunc(numbers) == numbers)
+    if values.dtype.kind == "b":
+        values = values.astype(np.uint8)
+    if kind.kind == "f":
+        with np.errstate(over="ignore", under="ignore"):
+            found = values.astype(kind)
+        if values.dtype.kind == "f":
+            return found, (found == values) | np.isnan(values)
+        near = np.abs(found.astype(np.float64)) < _LARGEST_WHOLE
+        return found, near & (np.where(near, found, 0).astype(values.dtype) == values)
+    bits = 1 if kind.kind == "b" else 8 * kind.itemsize
+    lowest, highest = (0 if bits == 1 else -(1 << (bits - 1))), (1 << bits) - 1
+    held = np.iinfo(values.dtype)
+    exact = (values >= max(lowest, held.min)) & (values <= min(highest, held.max))
+    return values.astype(kind), exact
+
+
+def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
+    """What a pointer parameter points to.
+
+    Args:
+        program: the kernel; the type of a fill's elements is that of the parameter where its name says it,
+            else a 32-bit integer.
+        name: position or name of the parameter.
+        text: a file, or `zeros`, `iota` (0, 1, 2, ...) or `random:SEED` (integers of all sizes, floats from
+            0 to 1).
+
+    Raises:
+        ProblemFileError: the file cannot be read or is too large.
+    """
+    match = re.fullmatch(r"(zeros|iota|random)(?::(\d{1,9}))?", text)
+    if match is None:
+        return _file(Path(text))
+    kind = _element(program, name)
+    count = FILL_BYTES // kind.itemsize
+    if match[1] == "zeros":
+        return np.zeros(count, kind)
+    if match[1] == "iota":
+        return np.arange(count).astype(kind)
+    random = np.random.default_rng(int(match[2] or 0))
+    if kind.kind == "f":
+        return random.random(count).astype(kind)
+    if kind.kind == "b":
+        return random.integers(0, 2, count).astype(kind)
+    return random.integers(0, 256, FILL_BYTES, np.uint8).view(kind)
+
+
+def _element(program: Program, name: str) -> np.dtype[Any]:
+    listed = [(str(k), p.name, f"+{p.offset}", p.type) for k, p in enumerate(program.parameters or ())]
+    kind = next((element_type(kind) for *names, kind in listed if name in names), None)
+    return np.dtype(np.int32) if kind is None else kind
+
+
+def _file(path: Path) -> npt.NDArray[Any]:
+    found = header(path, "--data")
+    if found.dtype.hasobject:
+        raise ProblemFileError("--data", f"{shown(str(path))} holds objects, no numbers")
+    if int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize > MAX_BUFFER_BYTES:
+        raise ProblemFileError("--data", f"{shown(str(path))} has more than {MAX_BUFFER_BYTES:,} bytes")
+    array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    return array

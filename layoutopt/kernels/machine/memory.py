@@ -1,4 +1,4 @@
-"""Memories by byte: what they hold, what of it is unknown, and who wrote it when."""
+"""Memories by byte: what they hold, what of it is unknown, and which warps may rely on it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.values import Bits, Bools, Value, hidden_where, made
+from layoutopt.kernels.machine.groups import NOBODY
+from layoutopt.kernels.machine.values import Bits, Bools, Value, hidden_where, made, mask_of
 
 # Shared memory of the blocks of a cluster lies so far apart, of so many at most.
 _CLUSTER_STEP: Final = 1 << 24
 _MOST_CLUSTER: Final = 16
-# Who wrote a byte, where it is no single warp.
-_NOBODY: Final = -1
-_SEVERAL: Final = -2
 
 
 def check_reach(named: str, last: int, width_bytes: int, end: int) -> None:
@@ -53,11 +51,21 @@ class Bytes:
         """Of all rows."""
         return self._data.size
 
-    def merge(self, one: Bytes, other: Bytes) -> None:
+    def merge(self, one: Any, other: Any) -> None:
         """Hold what both hold; what differs is unknown."""
         differs = (one._data != other._data) | (one._hidden != other._hidden)
         self._data = np.where(differs, np.uint8(0), one._data)
         self._hidden = np.where(differs, np.uint8(0xFF), one._hidden)
+
+    def late(self, row: IntArray, warp: IntArray, address: IntArray, width: int) -> Bools:
+        """Where another warp wrote a byte and the reader has not waited for it since."""
+        return NOBODY
+
+    def wrote(self, row: IntArray, warp: IntArray, address: IntArray, width: int, where: Bools) -> None:
+        """The warps write there."""
+
+    def met(self, warps: Bools) -> None:
+        """These warps of each block waited for each other."""
 
     def hide(self, row: Any, start: int, size: int) -> None:
         """Bytes become unknown."""
@@ -106,53 +114,44 @@ def _bytes(bits: Bits, shape: tuple[int, ...], where: Bools, width: int) -> npt.
     return chosen[:, None].view(np.uint8).reshape(len(chosen), 8)[:, :width]
 
 
-class Writers:
-    """Which warp last wrote each byte of shared memory, and whether another warp may rely on it.
+class SharedBytes(Bytes):
+    """Shared memory: a row a block.
 
-    Every warp has a clock that tells, for each other warp of its block, up to when it has waited for it: at
-    a barrier the warps that meet learn all that each of them knows.
+    For each byte there is a mask of the warps that may not rely on it, because another one wrote it and they
+    have not waited for that since. Warps that wait for each other learn all that each of them knows.
     """
 
     def __init__(self, blocks: int, warps: int, size: int) -> None:
-        self._warps = warps
-        self._when = np.zeros((blocks, size), np.int64)
-        self._who = np.full((blocks, size), _NOBODY, np.int16)
-        self._seen = np.zeros((blocks, warps, warps), np.int64)
-        self._now = 1
+        super().__init__(blocks, size)
+        self._everyone = np.uint32((1 << warps) - 1)
+        self._late = np.zeros((blocks, size), np.uint32)
 
-    def wrote(self, block: IntArray, warp: IntArray, address: IntArray, width: int, where: Bools) -> None:
-        """The warps (one a row of `address`) write."""
-        late = self.unsure(block, warp, np.where(where, address, 0), width)[where]
-        self._now += 1
+    def merge(self, one: SharedBytes, other: SharedBytes) -> None:
+        """Hold what both hold; what differs is unknown, and relied on by those who may in both."""
+        super().merge(one, other)
+        self._late = one._late | other._late
+
+    def late(self, row: IntArray, warp: IntArray, address: IntArray, width: int) -> Bools:
+        """Where another warp wrote a byte and the reader has not waited for it since."""
+        at = np.clip(address, 0, self.size - width)[..., None] + np.arange(width)
+        found: Bools = ((self._late[row[..., None], at] >> warp[..., None].astype(np.uint32)) & 1).any(
+            axis=-1
+        )
+        return found
+
+    def wrote(self, row: IntArray, warp: IntArray, address: IntArray, width: int, where: Bools) -> None:
+        """The warps write there; of one that writes late it is not known whose bytes stay."""
+        where = where & self.inside(address, width)
         at = address[where][:, None] + np.arange(width)
-        rows = np.broadcast_to(block[:, None], address.shape)[where][:, None]
-        who = np.broadcast_to(warp[:, None], address.shape)[where]
-        self._when[rows, at] = self._now
-        self._who[rows, at] = np.where(late, _SEVERAL, who)[:, None]
+        rows, mine = (np.broadcast_to(part, address.shape)[where][:, None] for part in (row, warp))
+        own = np.uint32(1) << mine.astype(np.uint32)
+        late = (self._late[rows, at] & own).any(axis=1, keepdims=True)
+        self._late[rows, at] = np.where(late, self._everyone, self._everyone & ~own)
 
-    def merge(self, one: Writers, other: Writers) -> None:
-        """What is sure after either of two ways: the latest writer counts, and the least that was seen."""
-        self._when = np.maximum(one._when, other._when)
-        self._who = np.where(one._who == other._who, one._who, np.int16(_SEVERAL))
-        self._seen = np.minimum(one._seen, other._seen)
-        self._now = max(one._now, other._now)
-
-    def unsure(self, block: IntArray, warp: IntArray, address: IntArray, width: int) -> Bools:
-        """Where a byte was written by another warp that the reader has not waited for since."""
-        at = address[..., None] + np.arange(width)
-        rows = block[:, None, None]
-        who = self._who[rows, at]
-        seen = self._seen[rows, warp[:, None, None], np.maximum(who, 0)]
-        if (who == _SEVERAL).any():
-            seen = np.where(who == _SEVERAL, self._seen[block, warp].min(axis=1)[:, None, None], seen)
-        other = (who != _NOBODY) & (who != warp[:, None, None])
-        late: Bools = (other & (self._when[rows, at] > seen)).any(axis=-1)
-        return late
-
-    def met(self, block: int, warps: IntArray) -> None:
-        """These warps of a block wait for each other."""
-        self._now += 1
-        seen = self._seen[block]
-        known = seen[warps].max(axis=0)
-        known[warps] = self._now
-        seen[warps] = known
+    def met(self, warps: Bools) -> None:
+        """These warps of each block waited for each other."""
+        for block in np.flatnonzero(warps.any(axis=1)).tolist():
+            those = mask_of(np.pad(warps[block], (0, 32 - warps.shape[1])))[0].astype(np.uint32)
+            late = self._late[block]
+            known = (late & those != those) | (those == self._everyone)
+            self._late[block] = np.where(known, late & ~those, late)

@@ -13,7 +13,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import Counter
 from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments
-from layoutopt.kernels.machine.memory import Bytes, Writers, check_reach
+from layoutopt.kernels.machine.memory import Bytes, SharedBytes, check_reach
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.values import Bools, Value, extend, hidden_where, made, mask, select, unknown
 from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
@@ -33,7 +33,7 @@ class _Access:
         address: int64, shape (rows, 32), or broadcastable to it in constant memory.
         lanes, unsure: whose guard is true, and whose is not known.
         hidden: lanes whose address is not known.
-        row: of the memory, that each lane uses.
+        row, warp: of the memory, and of its block, that each lane uses.
         memories: with their first addresses, those that may be meant.
     """
 
@@ -46,6 +46,7 @@ class _Access:
     unsure: Bools
     hidden: Bools
     row: IntArray
+    warp: IntArray
     memories: Sequence[tuple[int, Bytes]]
 
     @property
@@ -74,10 +75,8 @@ class MemorySteps:
         self._end = cells.program.shared_end(cells.launch.shared_bytes)
         self._size = max(self._end, LEAST_BYTES)
         self._memories: dict[str, list[tuple[int, Bytes]]] = {}
-        self._writers: Writers | None = None
         if "shared" in kept:
-            self._memories["shared"] = [(0, Bytes(cells.blocks, self._size))]
-            self._writers = Writers(cells.blocks, cells.warps, self._size)
+            self._memories["shared"] = [(0, SharedBytes(cells.blocks, cells.warps, self._size))]
         if "local" in kept:
             self._memories["local"] = [(0, Bytes(cells.rows * 32, STACK_BYTES))]
         if "global" in kept and given.buffers:
@@ -97,7 +96,7 @@ class MemorySteps:
         """The same memories, of which a change changes nothing here."""
         other = copy.copy(self)
         other._cells = cells
-        other._memories, other._writers = copy.deepcopy((self._memories, self._writers))
+        other._memories = copy.deepcopy(self._memories)
         return other
 
     def read_only(self, cells: Registers, recorder: Counter) -> MemorySteps:
@@ -110,14 +109,11 @@ class MemorySteps:
         """What is held after either of two ways that began here: what differs between them is unknown."""
         for mine, first, second in zip(self._held(), one._held(), other._held(), strict=True):
             mine.merge(first, second)
-        if self._writers is not None and one._writers is not None and other._writers is not None:
-            self._writers.merge(one._writers, other._writers)
 
     def met(self, warps: Bools) -> None:
         """These warps of each block waited for each other."""
-        if self._writers is not None and not self._frozen:
-            for block in np.flatnonzero(warps.any(axis=1)).tolist():
-                self._writers.met(block, np.flatnonzero(warps[block]))
+        for memory in [] if self._frozen else self._held():
+            memory.met(warps)
 
     def forget(self, group: Group, spaces: frozenset[str]) -> None:
         """What these memories hold becomes unknown: of the group's blocks, or local memory of its lanes."""
@@ -165,8 +161,8 @@ class MemorySteps:
         memories: Sequence[tuple[int, Bytes]] = self._memories.get(space, ())
         if space == "constant" and action.bank in self._cells.banks:
             memories = [(0, self._cells.banks[action.bank])]
-        row = self._row(group, space)
-        one = _Access(group, step, action, space, address, lanes, unsure, nowhere, row, memories)
+        row, warp = self._row(group, space), (group.rows % self._cells.warps)[:, None]
+        one = _Access(group, step, action, space, address, lanes, unsure, nowhere, row, warp, memories)
         if space == "shared":
             self._tell(one, maybe)
         if memories and action.kind not in ("load", "ldmatrix"):
@@ -245,19 +241,11 @@ class MemorySteps:
             for base, memory in one.memories:
                 here = Value(memory.inside(at - base, width).astype(np.uint64))
                 value = select(here, memory.load(one.row, at - base, width), value)
-            value = hidden_where(self._late(one, at, width), value, 8 * width)
+                value = hidden_where(memory.late(one.row, one.warp, at - base, width), value, 8 * width)
             if action.signed and width < action.unit_bytes:
                 value = extend(value, 8 * width, 8 * action.unit_bytes)
             value = hidden_where(one.hidden, value, 8 * action.unit_bytes)
             self._cells.write(one.group, cell, value, one.lanes, one.unsure, alike)
-
-    def _late(self, one: _Access, address: IntArray, width: int) -> Bools:
-        """Where another warp wrote shared memory and nobody waited for it since."""
-        if one.space != "shared" or self._writers is None:
-            return NOBODY
-        warps, rows = self._cells.warps, one.group.rows % self._rows_held
-        inside = np.clip(address, 0, self._size - width)
-        return self._writers.unsure(rows // warps, rows % warps, inside, width)
 
     def _change(self, one: _Access) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""
@@ -273,8 +261,7 @@ class MemorySteps:
             for k in range(0, one.action.width_bytes if lost.any() else 0, 8):
                 width = min(8, one.action.width_bytes)
                 memory.store(one.row, one.address - base + k, width, unknown(64), lost)
-        if lost.any():
-            self._wrote(one, lost)
+            memory.wrote(one.row, one.warp, one.address, one.action.width_bytes, lost)
         if followed:
             (self._atomic if one.action.kind == "atomic" else self._store)(one, one.memories[0][1])
         elif one.step.dests:
@@ -287,20 +274,14 @@ class MemorySteps:
         for k in range(max(1, action.width_bytes // action.unit_bytes)):
             value = self._cells.read(one.group, sources[k]) if k < len(sources) else unknown(8 * width)
             at = one.address + k * action.unit_bytes
-            late = sure & self._late(one, at, width)
+            late = sure & memory.late(one.row, one.warp, at, width)
             if late.any():
                 # Another warp wrote and nobody waited: of values that differ, which one stays is not known.
                 old = memory.load(one.row, at, width)
                 apart = (old.bits != (value.bits & mask(8 * width))) | (old.unknown | value.unknown != 0)
                 value = hidden_where(late & apart, value, 8 * width)
             memory.store(one.row, at, width, value, sure)
-        self._wrote(one, sure)
-
-    def _wrote(self, one: _Access, where: Bools) -> None:
-        if one.space == "shared" and self._writers is not None:
-            warps, rows, width = self._cells.warps, one.group.rows, one.action.width_bytes
-            where = where & (one.address >= 0) & (one.address <= self._size - width)
-            self._writers.wrote(rows // warps, rows % warps, one.address, width, where)
+        memory.wrote(one.row, one.warp, one.address, action.width_bytes, sure)
 
     def _atomic(self, one: _Access, memory: Bytes) -> None:
         """Lanes one after another; what is returned is unknown where the order decides it."""
@@ -310,7 +291,7 @@ class MemorySteps:
         old = memory.load(row, address, width)
         places = np.broadcast_to(row, address.shape) * (self._size + int(address.max())) + address
         firsts, crowded = _firsts(places, sure)
-        open_ = self._late(one, address, width) | crowded
+        open_ = memory.late(row, one.warp, address, width) | crowded
         if action.combine is None or (not action.commutes and open_.any()):
             memory.store(row, address, width, unknown(64), sure)
         else:
@@ -320,7 +301,7 @@ class MemorySteps:
                 memory.store(row, address, width, action.combine(before, *sources), firsts)
                 left = left & ~firsts
                 firsts, _ = _firsts(places, left)
-        self._wrote(one, sure)
+        memory.wrote(row, one.warp, address, width, sure)
         if len(one.step.dests) == 1:
             result = hidden_where(open_ | one.hidden, old, 8 * width)
             self._cells.write(one.group, one.step.dests[0], result, one.lanes, one.unsure)

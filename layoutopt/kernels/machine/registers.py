@@ -63,8 +63,7 @@ class Registers:
         thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
         self._cells = _special(launch, blocks, hidden, thread)
-        # Of cells with unknown bits: in which warps all lanes have the same number, bool, shape (rows, 1).
-        self._same: dict[str, Bools] = {}
+        # Of a cell R1 with unknown bits, =R1 says in which warps all lanes have the same number.
         content, certain = constant_bank(program, launch, given)
         self.banks = {0: Bytes(1, len(content), content)}
         for start in np.flatnonzero(~certain).tolist():
@@ -111,13 +110,14 @@ class Registers:
                 first = of_lane(value, group.lanes.argmax(axis=1)[:, None], group.lanes.shape)
                 found &= ((value.bits == first.bits) | ~group.lanes).all(axis=1, keepdims=True)
             elif not value.sure and not cell.startswith(("U", "$")):
-                told = self._same.get(cell)
-                found &= False if told is None else told[group.rows]
+                told = self._cells.get(f"={cell}")
+                found &= False if told is None else told.bits[group.rows] != 0
         return found
 
     def held(self, cells: frozenset[str]) -> dict[str, Value]:
         """What all rows have in these cells, of those that steps have written."""
-        return {cell: self._cells[cell] for cell in cells if cell in self._cells and cell[0] != "$"}
+        own = [cell for cell in cells if cell[0] != "$"]
+        return {cell: self._cells[cell] for cell in (*own, *(f"={c}" for c in own)) if cell in self._cells}
 
     def put(self, cell: str, value: Value) -> None:
         """Give a cell a value in all rows."""
@@ -130,37 +130,22 @@ class Registers:
         for cell in {**one._cells, **other._cells}:
             a, b = one._whole(cell), other._whole(cell)
             self._cells[cell] = a if a is b else select(warps if cell.startswith("U") else lanes, a, b)
-        self._same = {}
+        self._cells = {cell: value for cell, value in self._cells.items() if cell[0] != "="}
 
     def fork(self) -> Registers:
         """The same registers, of which a change changes nothing here."""
         other = copy.copy(self)
-        other._cells, other._same, other.live = (
-            self._cells.copy(),
-            self._same.copy(),
-            self.live.copy(),
-        )
+        other._cells, other.live = self._cells.copy(), self.live.copy()
         return other
 
     def rounds(self, begin: dict[str, Value], count: int) -> Registers:
         """So many copies of the rows, one after another, with these values and no others."""
         other = copy.copy(self)
-        other.blocks, other.rows, other.live = (
-            self.blocks * count,
-            self.rows * count,
-            np.tile(self.live, (count, 1)),
-        )
+        other.blocks, other.rows = self.blocks * count, self.rows * count
+        other.live = np.tile(self.live, (count, 1))
         special = {cell: value for cell, value in self._cells.items() if cell.startswith("$")}
         other._cells = {cell: repeated(value, self.rows, count) for cell, value in special.items()} | begin
-        other._same = {cell: np.tile(told, (count, 1)) for cell, told in self._same.items()}
         return other
-
-    def end_alike(self, before: Registers, count: int) -> Bools:
-        """Which rows have lanes with the same number in a cell where so many copies had that before."""
-        found = np.ones(self.rows, bool)
-        for cell, told in before._same.items():
-            found &= ~np.tile(told, (count, 1))[:, 0] | self._same[cell][:, 0]
-        return found
 
     def write(
         self,
@@ -176,10 +161,10 @@ class Registers:
         In rows that are `alike`, shape (rows, 1), it is the same number in all of these lanes.
         """
         uniform, everybody = cell.startswith("U"), lanes is group.lanes
-        if alike.any() or cell in self._same:
-            told = self._same.get(cell, np.zeros((self.rows, 1), bool)).copy()
+        if alike.any() or f"={cell}" in self._cells:
+            told = np.zeros((self.rows, 1), np.uint64) | self._cells.get(f"={cell}", ZERO).bits
             told[group.rows] = alike & (lanes | ~self.live[group.rows]).all(axis=1, keepdims=True)
-            self._same[cell] = told
+            self._cells[f"={cell}"] = Value(told)
         if uniform:
             if value.bits.shape[1] > 1 or value.unknown.shape[1] > 1:
                 value = of_lane(value, lanes.argmax(axis=1)[:, None], lanes.shape)

@@ -159,11 +159,11 @@ class Machine:
                 came[group.rows] |= group.lanes
         self.trials -= other.used
         right = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
-        return other.registers, right & other.registers.end_alike(self.registers, count)
+        return other.registers, right
 
     def _waiting(self) -> list[int]:
         """Steps where lanes wait."""
-        return [*self._meetings.waiting, *(group.at for group in self._barriers.waiting)]
+        return [*(at for at, _ in self._meetings.waiting), *(group.at for group in self._barriers.waiting)]
 
     def _put(self, group: Group | None) -> None:
         if group is None:

@@ -8,18 +8,106 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.ptx.flow import Use, access_bytes, uses_of
-from layoutopt.kernels.ptx.remap import Remap
 from layoutopt.kernels.ptx.text import Module, Variable
+from layoutopt.layout.layout import Layout
 
 # Bytes of the widest access.
 WIDEST: Final = 16
 _PLACE: Final = re.compile(r"\[\s*([^\]+]*?)\s*(?:\+\s*(-?\s*\w+)\s*)?\]")
+
+
+class Moves(NamedTuple):
+    """One thing done to offsets `v`: all terms see the same v.
+
+    Attributes:
+        flips: `v ^ (v >> shift & mask) ^ ...`; else `v + v // every * extra + ...`.
+        terms: (shift, mask) or (every, extra), in bits and bytes.
+    """
+
+    flips: bool
+    terms: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remap:
+    """Byte offsets to byte offsets.
+
+    Attributes:
+        moves: done one after another.
+        size: bytes of the array then.
+    """
+
+    moves: tuple[Moves, ...]
+    size: int
+
+    def unit(self, size: int) -> int:
+        """Most bytes, up to 16, that stay together at every multiple of themselves in so large an array."""
+        for unit in (16, 8, 4, 2):
+            first = np.arange(0, size - unit + 1, unit, dtype=np.int64)
+            moved = self.apply(first)
+            together = (self.apply(first + k) - moved == k for k in range(1, unit))
+            if not (moved % unit).any() and all(bool(part.all()) for part in together):
+                return unit
+        return 1
+
+    def apply(self, offsets: IntArray) -> IntArray:
+        """Where bytes at these offsets go."""
+        for flips, terms in self.moves:
+            moved = offsets.copy()
+            for a, b in terms:
+                if flips:
+                    moved ^= offsets >> a & b
+                else:
+                    moved += offsets // a * b
+            offsets = moved
+        return offsets
+
+
+def remap_of(layout: Layout) -> Remap:
+    """What a layout does to the offsets of the same tile, row-major in its own bytes.
+
+    Raises:
+        LayoutError: it is not made of pads and XOR alone.
+    """
+    plain = len(layout.digits) == len(layout.shape) and all(
+        digit.dim == d and digit.divide == 1 for d, digit in enumerate(layout.digits)
+    )
+    unit = layout.element_bytes
+    if layout.lookup or layout.turn or layout.packed != 1 or not plain or layout.digits[-1].stride != 1:
+        raise LayoutError("only pads and an XOR of shifted bits can be put into compiled code")
+    if unit & (unit - 1) and layout.swizzle:
+        raise LayoutError(f"an XOR over elements of {unit} bytes cannot be put into compiled code")
+    pads = []
+    every = 1
+    for d in range(len(layout.shape) - 1, 0, -1):
+        every *= layout.shape[d]
+        extra = layout.digits[d - 1].stride - layout.shape[d] * layout.digits[d].stride
+        if extra:
+            pads.append((every * unit, extra * unit))
+    interval = [(layout.interval[0] * unit, layout.interval[1] * unit)] if layout.interval[0] else []
+    masks: dict[int, int] = {}
+    for target in layout.swizzle:
+        for source in range(target.mask.bit_length()):
+            if target.mask >> source & 1:
+                masks[source - target.bit] = masks.get(source - target.bit, 0) | unit << target.bit
+    table = layout.table().ravel()
+    moves = (
+        Moves(False, tuple(pads)),
+        Moves(False, tuple(interval)),
+        Moves(True, tuple(sorted(masks.items()))),
+    )
+    remap = Remap(tuple(one for one in moves if one.terms), int(table.max()) + unit)
+    if not np.array_equal(remap.apply(np.arange(table.size) * unit), table):
+        raise LayoutError("the layout is not its own pads and flips")
+    return remap
 
 
 def patched(module: Module, name: str, remap: Remap, entry: str) -> str:
@@ -70,8 +158,7 @@ def widest(module: Module, name: str, entry: str) -> int:
 
 
 def _declaration(module: Module, name: str) -> Variable:
-    variables = [*module.variables, *(v for f in module.functions.values() for v in f.variables)]
-    found = [v for v in variables if v.space == "shared" and v.name == name]
+    found = [v for v in module.variables if v.space == "shared" and v.name == name]
     if len(found) != 1:
         raise ProblemFileError(name, f"expected an array of shared memory declared once, got {len(found)}")
     return found[0]
@@ -107,7 +194,9 @@ def _place(use: Use, unit: int) -> _Place:
     match = _PLACE.fullmatch(resolved)
     assert match is not None
     offset = int((match[2] or "0").replace(" ", ""), 0)
-    unit = min(unit, 1 << min(use.aligned.get(match[1], 0), WIDEST.bit_length() - 1))
+    unit = min(
+        unit, 1 << min(use.held[match[1]].zeros if match[1] in use.held else 0, WIDEST.bit_length() - 1)
+    )
     return _Place(f"{use.function.name} {match[1]}", offset // unit * unit, offset % unit, unit)
 
 
@@ -143,23 +232,14 @@ def _code(base: str, offset: int, name: str, remap: Remap, prefix: str, wide: bo
     if offset:
         lines.append(f"add.s32 {v}, {v}, {offset}")
     lines += [f"mov.u32 {start}, {name}", f"sub.s32 {v}, {v}, {start}"]
-    if remap.pads:
-        lines.append(f"mov.b32 {w}, {v}")
-        for every, extra in remap.pads:
-            lines += [_quotient(t, w, every), f"mad.lo.s32 {v}, {t}, {extra}, {v}"]
-    if remap.interval is not None:
-        every, extra = remap.interval
-        lines += [_quotient(t, v, every), f"mad.lo.s32 {v}, {t}, {extra}, {v}"]
-    if remap.flips:
-        if len(remap.flips) > 1:
-            lines.append(f"mov.b32 {w}, {v}")
-        source = w if len(remap.flips) > 1 else v
-        for shift, mask in remap.flips:
-            lines += [
-                f"shr.u32 {t}, {source}, {shift}",
-                f"and.b32 {t}, {t}, {mask}",
-                f"xor.b32 {v}, {v}, {t}",
-            ]
+    for flips, terms in remap.moves:
+        source = w if len(terms) > 1 else v
+        lines += [f"mov.b32 {w}, {v}"] if len(terms) > 1 else []
+        for a, b in terms:
+            if flips:
+                lines += [f"shr.u32 {t}, {source}, {a}", f"and.b32 {t}, {t}, {b}", f"xor.b32 {v}, {v}, {t}"]
+            else:
+                lines += [_quotient(t, source, a), f"mad.lo.s32 {v}, {t}, {b}, {v}"]
     if unit > 1:
         # These bits are 0 already; the assembler does not see it.
         lines.append(f"and.b32 {v}, {v}, {-unit}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.ptx.text import TYPE_BYTES, Function, Instruction, Module
@@ -26,25 +25,30 @@ _PLAIN: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """An instruction that reaches an array by a lane's address.
 
     Attributes:
         function: where it stands.
         instruction: what it is.
-        aligned: low bits that are surely 0 in registers of the function, counted from the start of the array.
+        held: what registers of the function hold.
     """
 
     function: Function
     instruction: Instruction
-    aligned: Mapping[str, int]
+    held: dict[str, Held]
 
 
-def shared_names(module: Module) -> set[str]:
-    """All arrays of shared memory that the file declares."""
-    variables = [*module.variables, *(v for f in module.functions.values() for v in f.variables)]
-    return {v.name for v in variables if v.space == "shared"}
+class Held(NamedTuple):
+    """What a register may hold.
+
+    Attributes:
+        arrays: of shared memory, whose addresses may have gone into it.
+        zeros: low bits that are surely 0, counted from the start of one array.
+    """
+
+    arrays: frozenset[str]
+    zeros: int
 
 
 def uses_of(module: Module, name: str, entry: str) -> list[Use]:
@@ -56,15 +60,15 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
         ProblemFileError: an address of the array goes where it cannot be followed; the message names the
             instruction. Or a function that reaches it serves other kernels, too.
     """
-    names = shared_names(module)
-    extern = {v.name for v in module.variables if v.space == "shared" and v.extern}
+    shared = [variable for variable in module.variables if variable.space == "shared"]
+    extern = {variable.name for variable in shared if variable.extern}
     if name in extern and len(extern) > 1:
         others = ", ".join(sorted(extern - {name}))
         raise ProblemFileError(name, f"expected one name for dynamic shared memory, got {others} beside it")
     found = []
     for function in module.functions.values():
         if function.body is not None and (function.name == entry or not function.entry):
-            found += list(_uses(function, name, names))
+            found += list(_uses(function, name, frozenset(variable.name for variable in shared)))
     helpers = {use.function.name for use in found} - {entry}
     for other in module.functions.values():
         words = set(_WORD.findall(module.text[slice(*other.span)])) if other.entry else set()
@@ -73,11 +77,11 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
     return found
 
 
-def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
-    reaches, aligned = _reaches(function, names), alignments(function, name)
+def _uses(function: Function, name: str, names: frozenset[str]) -> Iterator[Use]:
+    held = held_in(function, name, names)
 
-    def arrays(text: str) -> set[str]:
-        return set().union(*(({w} & names) | reaches.get(w, set()) for w in _WORD.findall(text)), set())
+    def arrays(text: str) -> frozenset[str]:
+        return _reached(text, names, held)
 
     for item in function.body or ():
         words = item.opcode.split(".")
@@ -95,7 +99,7 @@ def _uses(function: Function, name: str, names: set[str]) -> Iterator[Use]:
         if name in reached and len(reached) > 1:
             raise _refusal(item, name, f"it may reach {' or '.join(sorted(reached))}")
         if name in reached:
-            yield Use(function, item, aligned)
+            yield Use(function, item, held)
 
 
 def _operands(item: Instruction, words: list[str]) -> tuple[str | None, list[str]]:
@@ -130,27 +134,6 @@ def _refusal(item: Instruction, name: str, why: str) -> ProblemFileError:
     )
 
 
-def _reaches(function: Function, names: set[str]) -> dict[str, set[str]]:
-    """For each register, the arrays whose addresses may have gone into it."""
-    found: dict[str, set[str]] = {}
-    changed = True
-    while changed:
-        changed = False
-        for item in function.body or ():
-            word = item.opcode.split(".")[0]
-            if word in _NO_RESULT or word in ("ld", "atom", "ldmatrix") or len(item.operands) < 2:
-                continue
-            sources = [w for text in item.operands[1:] for w in _WORD.findall(text)]
-            arrays = set().union(*(({w} & names) | found.get(w, set()) for w in sources), set())
-            if not arrays:
-                continue
-            for cell in _WORD.findall(item.operands[0]):
-                if not arrays <= found.get(cell, set()):
-                    found[cell] = found.get(cell, set()) | arrays
-                    changed = True
-    return found
-
-
 def access_bytes(item: Instruction) -> int:
     """Bytes that an instruction accesses at each lane's address."""
     words = item.opcode.split(".")
@@ -169,33 +152,44 @@ _NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0|[1-9]\d*)")
 _ZERO_BITS: Final = 64
 
 
-def alignments(function: Function, name: str) -> dict[str, int]:
-    """Low bits that are surely 0 in each register, counted from the start of an array.
+def held_in(function: Function, name: str, names: frozenset[str]) -> dict[str, Held]:
+    """What registers hold, whatever way the kernel takes; low bits are counted from the start of an array.
 
-    Whatever way the kernel takes: the least over all instructions that write the register.
+    Of several instructions that write one: the arrays of all, and the fewest zeros.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Held] = {}
     changed = True
     while changed:
         changed = False
         for item in function.body or ():
-            if len(item.operands) < 2 or item.opcode.split(".")[0] in _NO_RESULT:
+            word = item.opcode.split(".")[0]
+            if len(item.operands) < 2 or word in _NO_RESULT:
                 continue
-            bits = _aligned(item, [_bits(text, name, function, found) for text in item.operands[1:]])
+            zeros = _aligned(item, [_bits(text, name, function, found) for text in item.operands[1:]])
+            loads = word in ("ld", "atom", "ldmatrix")
+            arrays = frozenset() if loads else _reached(" ".join(item.operands[1:]), names, found)
             for cell in _WORD.findall(item.operands[0]):
-                if bits < found.get(cell, _ZERO_BITS + 1):
-                    found[cell] = bits
-                    changed = True
+                before = found.get(cell, Held(frozenset(), _ZERO_BITS + 1))
+                found[cell] = Held(before.arrays | arrays, min(before.zeros, zeros))
+                changed |= found[cell] != before
     return found
 
 
-def _bits(text: str, name: str, function: Function, found: dict[str, int]) -> int:
+def _reached(text: str, names: frozenset[str], held: dict[str, Held]) -> frozenset[str]:
+    """The arrays whose addresses an operand may have."""
+    words = _WORD.findall(text)
+    return frozenset(words) & names | frozenset(a for w in words if w in held for a in held[w].arrays)
+
+
+def _bits(text: str, name: str, function: Function, held: dict[str, Held]) -> int:
     if text == name:
         return _ZERO_BITS
     if _NUMBER.fullmatch(text):
         number = int(text, 0)
         return (number & -number).bit_length() - 1 if number else _ZERO_BITS
-    return found.get(text, _ZERO_BITS) if text in function.registers else 0
+    if text not in function.registers:
+        return 0
+    return held[text].zeros if text in held else _ZERO_BITS
 
 
 def _aligned(item: Instruction, given: list[int]) -> int:

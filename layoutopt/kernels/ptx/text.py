@@ -108,7 +108,6 @@ class Function:
         entry: it can be launched.
         span: of its body in the text, braces included.
         body: instructions; None for a declaration.
-        variables: declared inside.
         registers: names and types of registers, `%r<24>` as 24 names.
     """
 
@@ -116,7 +115,6 @@ class Function:
     entry: bool
     span: tuple[int, int]
     body: list[Instruction] | None = None
-    variables: list[Variable] = field(default_factory=list)
     registers: dict[str, str] = field(default_factory=dict)
 
 
@@ -127,7 +125,7 @@ class Module:
     Attributes:
         text: all of it.
         functions: by name.
-        variables: declared outside functions.
+        variables: declared in it, wherever.
     """
 
     text: str
@@ -194,11 +192,7 @@ class _Reader:
         elif part["space"] == "reg":
             self._registers(part)
         elif part["space"]:
-            variables = list(self._variables(part))
-            if self._scopes and self._function is not None:
-                self._function.variables += variables
-            else:
-                self._module.variables += variables
+            self._module.variables += self._variables(part)
         elif part["brace"]:
             self._brace(part)
         elif part["instruction"]:

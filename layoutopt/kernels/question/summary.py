@@ -12,7 +12,7 @@ from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Tally
 from layoutopt.kernels.machine.evaluate import Evaluation
 from layoutopt.kernels.question.arrays import array_of, memory, used_arrays
-from layoutopt.kernels.read.names import base_name
+from layoutopt.kernels.read.declarations import base_name
 
 SCHEMA: Final = "layoutopt.kernel/1"
 

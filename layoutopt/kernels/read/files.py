@@ -18,8 +18,13 @@ from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import ended, find_tool
 from layoutopt.kernels.program import Parameter, Program
 from layoutopt.kernels.read import elf, sass
-from layoutopt.kernels.read.declarations import parameter_names, pointer_types, ptx_parameters
-from layoutopt.kernels.read.names import base_name, without_types
+from layoutopt.kernels.read.declarations import (
+    base_name,
+    parameter_names,
+    pointer_types,
+    ptx_parameters,
+    without_types,
+)
 
 MAX_BYTES: Final = 256 << 20
 DEFAULT_TARGET: Final = "sm_90"

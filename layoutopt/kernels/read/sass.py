@@ -11,13 +11,11 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.isa import table
 from layoutopt.kernels.isa.listing import Function, functions
-from layoutopt.kernels.machine.launch import bank_layout
+from layoutopt.kernels.machine.launch import bank_layout, is_pointer, type_size
 from layoutopt.kernels.machine.relevance import constant_place
-from layoutopt.kernels.number_types import is_pointer, type_size
 from layoutopt.kernels.program import Exit, Jump, Memory, Parameter, Program, Reconverge, Step
 from layoutopt.kernels.read import elf
-from layoutopt.kernels.read.declarations import declared, ptx_types
-from layoutopt.kernels.read.names import demangled, parameter_types
+from layoutopt.kernels.read.declarations import declared, demangled, parameter_types, ptx_types
 
 # Architectures whose code is read; older ones have other instructions.
 OLDEST: Final = 70
