@@ -29,10 +29,15 @@ import on_gpu
 from layoutopt.hardware import machine
 
 FLAGS = ("-std=c++17", "-O3", "-lineinfo")
-# Some kernels are also kept for other architectures: of these, nothing is measured.
+# Some kernels are also kept for other architectures: of these, nothing is measured. Those of sm_70 are of
+# CUDA 12, whose successors do not know it.
 ALSO = {
+    "sm_75": ("integer_division", "reduce_sequential", "scan_tree"),
     "sm_80": ("transpose_plain", "gemm_cp_async", "integer_division", "scan_tree", "gemm_registers"),
+    "sm_86": ("reduce_sequential",),
+    "sm_87": ("scan_tree", "transpose_plain"),
     "sm_100": ("transpose_plain", "gemm_cp_async", "integer_division", "scan_tree", "stmatrix_epilogue"),
+    "sm_120": ("scan_tree", "transpose_plain"),
 }
 INSTRUCTIONS = (
     *(f"smsp__inst_executed_op_shared_{part}.sum" for part in collection.PARTS),

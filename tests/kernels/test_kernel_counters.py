@@ -85,23 +85,19 @@ def test_most_kernels_are_certain():
     assert sum(report(name).certain for name in RECORDS) >= 40
 
 
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [
-        ("transpose_plain", "sm_80"),
-        ("gemm_registers", "sm_80"),
-        ("integer_division", "sm_80"),
-        ("scan_tree", "sm_80"),
-        ("transpose_plain", "sm_100"),
-        ("integer_division", "sm_100"),
-        ("stmatrix_epilogue", "sm_100"),
-    ],
-)
+# Code for sm_100 and later loads less often in this one.
+FEWER_LOADS = {("scan_tree", "sm_100"), ("scan_tree", "sm_120")}
+OTHERS = {tuple(path.name.split(".")[:2]) for path in KERNELS.glob("*.sass")} - {
+    (name, "sm_90") for name in LAUNCHES
+}
+
+
+@pytest.mark.parametrize(("name", "target"), sorted(OTHERS))
 def test_other_architectures_cost_the_same(name, target):
     """The code differs, the addresses do not."""
     found, expected = report(name, target), report(name)
     assert found.certain
-    for part in ("ld", "st"):
+    for part in ("st",) if (name, target) in FEWER_LOADS else ("ld", "st"):
         assert found.totals[f"wavefronts_{part}"] == expected.totals[f"wavefronts_{part}"]
 
 

@@ -365,12 +365,19 @@ def test_an_entry_is_named_as_it_is_written():
     assert chosen(found, "k<256, true>") is found[1]
     assert chosen(found, "k<256u,true>") is found[1]
     assert chosen(found, "other") is found[2]
-    with pytest.raises(ProblemFileError, match=r"'k' is several kernels: k<128u, true>, k<256u, true>"):
+    with pytest.raises(ProblemFileError, match=r"'k' is several kernels: 1 k<128u, true>, 2 k<256u, true>"):
         chosen(found, "k")
-    with pytest.raises(ProblemFileError, match=r"none of the kernels .*near it are k<128u"):
+    with pytest.raises(ProblemFileError, match=r"none of the kernels .*near it are 1 k<128u"):
         chosen(found, "k<64u, true>")
-    with pytest.raises(ProblemFileError, match=r"several kernels: k<128u, true>, .*other"):
+    with pytest.raises(ProblemFileError, match=r"several kernels .*: 1 k<128u, true>, .*, 3 other"):
         chosen(found, None)
+    assert chosen(found, "3") is found[2]
+    assert chosen(found, "k<25*") is found[1]
+    with pytest.raises(ProblemFileError, match=r"'k<\*' is several kernels: 1 k<128u, true>, 2 k"):
+        chosen(found, "k<*")
+    (hidden,) = programs("_ZN1m12_GLOBAL__N_11kEPf")
+    assert hidden.title == "m::k(float*)"
+    assert chosen([hidden, *found], "m::(anonymous namespace)::k") is hidden
 
 
 @pytest.mark.parametrize(

@@ -392,14 +392,15 @@ def _meeting(one: Instruction) -> Built:
 
 
 def _meeting_moved(one: Instruction) -> Built:
-    """BMOV: who will meet, to or from a register; CLEAR takes it away."""
-    first, second = one.operands[:2]
-    if re.fullmatch(r"B\d+", second) and first.startswith("R") and set(one.modifiers) <= {"32", "CLEAR"}:
-        results = [("r", first), ("b", second)][: 1 + one.has("CLEAR")]
-        return computed(one, results, [Source.cell(second)], lambda _, lanes: (lanes, ZERO))
-    if re.fullmatch(r"B\d+", first) and second.startswith("R"):
-        return computed(one, [("b", first)], [word(second)], lambda _, lanes: lanes)
-    raise UnreadableOperand("BMOV of another form")
+    """BMOV: who will meet, to or from where BSYNC looks; CLEAR takes it away there."""
+    first, second = one.operands
+    into, source = ("b" if re.fullmatch(r"B\d+", first) else "r", first), Source.cell(second)
+    if not set(one.modifiers) <= {"32", "CLEAR"}:
+        raise UnreadableOperand("BMOV of another form")
+    if not re.fullmatch(r"B\d+", second):
+        return computed(one, [into], [word(second)], lambda _, lanes: lanes)
+    results = [into, ("b", second)] if one.has("CLEAR") else [into]
+    return computed(one, results, [source], lambda _, lanes: (lanes, ZERO))
 
 
 ARITHMETIC: Final[Mapping[str, Builder]] = {

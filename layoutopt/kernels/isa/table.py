@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from layoutopt.ground.budget import current
@@ -59,9 +60,21 @@ _CONTROL: Final = re.compile(r"(B|J|CALL|RET|EXIT|KILL|WARPSYNC|LD|ST|ATOM|RED|S
 
 
 def steps(function: Function) -> tuple[Step, ...]:
-    """The steps of a kernel."""
+    """The steps of a kernel.
+
+    Kernels for sm_87 begin by clearing what BSYNC looks at, unless a uniform register that nothing has
+    written says that this was done. Either way it is clear, so what is read there counts as 0.
+    """
     table = {**OPERATIONS, **_Jumps(function).table}
-    return tuple(_step(one, table) for one in current().each(function.instructions))
+    found = [_step(one, table) for one in current().each(function.instructions)]
+    for k, step in enumerate(found[:1]):
+        sources = (Source.always(values.ZERO) if _uniform(one) else one for one in step.sources)
+        found[k] = replace(step, sources=tuple(sources))
+    return tuple(found)
+
+
+def _uniform(source: Source) -> bool:
+    return bool(source.cells) and all(re.fullmatch(r"UR\d+", cell) for cell in source.cells)
 
 
 def _step(one: Instruction, table: Mapping[str, Builder]) -> Step:
@@ -121,9 +134,7 @@ class _Jumps:
     def _branch(self, one: Instruction) -> Built:
         target = self._target(one.operands[-1])
         if one.has("DIV", "CONV"):
-            if not one.operands[0].startswith("UR"):
-                raise UnreadableOperand(one.operands[0])
-            mask = word(one.operands[0])
+            mask = word(one.operands[0] if len(one.operands) > 1 else "0xffffffff")
             return Built(Jump(target, mask="DIV" if one.has("DIV") else "CONV"), (mask,))
         if one.has("ALL"):
             raise UnreadableOperand("ALL")

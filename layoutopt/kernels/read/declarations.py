@@ -170,6 +170,9 @@ def _source_name(symbol: str) -> str:
     return demangled(symbol).split("::")[-1]
 
 
+UNNAMED: Final = "(anonymous namespace)::"
+
+
 @cache
 def _demangler() -> Any:
     """The C++ runtime's own function; None where there is no such library."""
@@ -186,7 +189,7 @@ def _demangler() -> Any:
 
 @cache
 def demangled(name: str) -> str:
-    """The name in C++; as it is where it is none of C++ or nothing here can read it."""
+    """The name in C++, without namespaces that have no name; as it is where nothing here can read it."""
     function = _demangler()
     if function is None or not name.startswith("_Z") or len(name) > 1 << 14 or "\0" in name:
         return name
@@ -196,7 +199,7 @@ def demangled(name: str) -> str:
         return name
     text = ctypes.string_at(found).decode("utf-8", "replace")
     ctypes.CDLL(None).free(ctypes.c_void_p(found))
-    return text
+    return text.replace(UNNAMED, "")
 
 
 def base_name(title: str) -> str:

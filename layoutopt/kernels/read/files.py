@@ -19,6 +19,7 @@ from layoutopt.hardware.machine import ended, find_tool
 from layoutopt.kernels.program import Parameter, Program
 from layoutopt.kernels.read import elf, sass
 from layoutopt.kernels.read.declarations import (
+    UNNAMED,
     base_name,
     parameter_names,
     pointer_types,
@@ -107,9 +108,10 @@ def _check_target(target: str) -> None:
 
 
 def chosen(found: Sequence[Program], entry: str | None) -> Program:
-    """The kernel that `--entry` names: its name in the binary, in C++, or without types.
+    """The kernel that `--entry` names, as it is in the binary, in C++, or without types; or by its number.
 
-    Spaces in a C++ name, and letters behind its numbers (`reduce<256u>`), need not be given.
+    Spaces in a C++ name, and letters behind its numbers (`reduce<256u>`), need not be given; `*` stands for
+    any letters. Numbers count from 1, as messages list the kernels.
 
     Raises:
         ProblemFileError: none or several are meant.
@@ -119,16 +121,22 @@ def chosen(found: Sequence[Program], entry: str | None) -> Program:
     if entry is None:
         if len(found) == 1:
             return found[0]
-        raise ProblemFileError("--entry", f"several kernels: {_some(found)}")
+        raise ProblemFileError(
+            "--entry", f"several kernels (by name, number or a pattern with *): {_some(found, found)}"
+        )
+    if entry.isascii() and entry.isdigit() and 1 <= int(entry) <= len(found):
+        return found[int(entry) - 1]
     for form in _FORMS:
         matching = [program for program in found if form(program) == entry]
-        matching = matching or [p for p in found if _plain(form(p)) == _plain(entry)]
+        matching = matching or [p for p in found if _pattern(entry).fullmatch(_plain(form(p)))]
         if len(matching) == 1:
             return matching[0]
         if matching:
-            raise ProblemFileError("--entry", f"{shown(entry)!r} is several kernels: {_some(matching)}")
+            raise ProblemFileError(
+                "--entry", f"{shown(entry)!r} is several kernels: {_some(found, matching)}"
+            )
     close = [p for p in found if base_name(entry) and base_name(entry) in p.title]
-    there = f"{'near it' if close else 'there'} are {_some(close or found)}"
+    there = f"{'near it' if close else 'there'} are {_some(found, close or found)}"
     raise ProblemFileError("--entry", f"{shown(entry)!r} is none of the kernels{_TEMPLATES}; {there}")
 
 
@@ -144,13 +152,23 @@ _FORMS: Final[tuple[Callable[[Program], str], ...]] = (
 
 def _plain(name: str) -> str:
     """A C++ name without spaces, and its numbers without what says their type."""
-    return re.sub(r"(?<![\w.])(\d+)[uUlL]{1,3}\b", r"\1", name).replace(" ", "")
+    return re.sub(r"(?<![\w.])(\d+)[uUlL]{1,3}\b", r"\1", name.replace(UNNAMED, "")).replace(" ", "")
 
 
-def _some(found: Sequence[Program]) -> str:
+def _pattern(entry: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in _plain(entry).split("*")))
+
+
+def _some(found: Sequence[Program], some: Sequence[Program]) -> str:
+    """Their numbers and names: without types where that tells them apart, and at most so many."""
     several = Counter(without_types(p.title) for p in found)
-    names = [p.title if several[without_types(p.title)] > 1 else without_types(p.title) for p in found]
-    return ", ".join(shown(name, 120) for name in names[:8]) + (", ..." if len(found) > 8 else "")
+    numbered = [(k, p.title, without_types(p.title)) for k, p in enumerate(found, 1) if p in some]
+    names = [f"{k} {shown(full if several[short] > 1 else short, 400)}" for k, full, short in numbered]
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+_SHOWN: Final = 40
 
 
 def _from_cubin(data: bytes) -> tuple[Program, ...]:
