@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from layoutopt.codegen.block import emit
     from layoutopt.files.file import load
-    from layoutopt.files.python import load_all, problem
+    from layoutopt.files.inputs import load_all, problem
     from layoutopt.layout.layout import Layout
     from layoutopt.ownership.conversion import Conversion, convert
     from layoutopt.problems.answer import Arrangement, Result, Status
@@ -58,7 +58,7 @@ _HOMES = {
     "Conversion": "layoutopt.ownership.conversion",
     "Explanation": "layoutopt.study.explain",
     "Layout": "layoutopt.layout.layout",
-    "Problem": "layoutopt.files.python",
+    "Problem": "layoutopt.problems.types",
     "Result": "layoutopt.problems.answer",
     "Status": "layoutopt.problems.answer",
     "Sweep": "layoutopt.sweeps.sweep",
@@ -69,8 +69,8 @@ _HOMES = {
     "emit": "layoutopt.codegen.block",
     "explain": "layoutopt.study.explain",
     "load": "layoutopt.files.file",
-    "load_all": "layoutopt.files.python",
-    "problem": "layoutopt.files.python",
+    "load_all": "layoutopt.files.inputs",
+    "problem": "layoutopt.files.inputs",
     "solve": "layoutopt.search.block",
     "sweep": "layoutopt.sweeps.sweep",
 }

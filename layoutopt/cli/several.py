@@ -10,9 +10,9 @@ import functools
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -81,6 +81,11 @@ def _parameters(
     return {name: tuple(value_of(value.strip()) for value in values.split(",")) for name, values in named}
 
 
+def sources(paths: Iterable[Path]) -> Iterator[Path | BinaryIO]:
+    """What `layoutopt.files.inputs` takes: standard input where a path is -."""
+    return (sys.stdin.buffer if str(path) == "-" else path for path in paths)
+
+
 def answer_each(
     paths: Sequence[Path],
     over: Mapping[str, Sequence[Value]],
@@ -92,7 +97,7 @@ def answer_each(
     """Answer every problem; the exit code.
 
     Args:
-        paths: what `layoutopt.files.inputs.inputs` takes.
+        paths: files, folders, names of the catalogue, or - for standard input.
         over: values of parameters.
         answer: prints the answer to a problem for its device; its exit code.
         as_json: answers are JSON lines, so that the summary goes to stderr.
@@ -105,7 +110,7 @@ def answer_each(
     """
     from layoutopt.files.inputs import inputs
 
-    found = inputs(paths, over, sys.stdin.buffer)
+    found = inputs(sources(paths), over)
     if one_only is not None:
         begun = list(itertools.islice(found, 2))
         if len(begun) > 1:
@@ -135,7 +140,7 @@ _MEANINGS = {0: "without conflicts", 1: "with conflicts or infeasible", 2: "wron
 
 def _code(item: Input, answer: Answer, device_file: Path | None, alone: bool) -> int:
     """The exit code of one problem, whose failure ends the command only where it is alone."""
-    from layoutopt.files.python import checked
+    from layoutopt.files.inputs import checked
 
     try:
         problem = checked(item)

@@ -20,7 +20,7 @@ from layoutopt.cli.options import (
     time_limit_option,
 )
 from layoutopt.cli.output import USAGE_ERROR, end_progress, note, one_line, progress, say, say_json
-from layoutopt.cli.several import over_option
+from layoutopt.cli.several import over_option, sources
 from layoutopt.problems.answer import METHODS, Method
 
 if TYPE_CHECKING:
@@ -99,15 +99,13 @@ def command(
         return 0
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers are of this machine, --scheduler of a cluster; use one of them")
-    from layoutopt.files.inputs import STANDARD_INPUT
     from layoutopt.sweeps.sweep import sweep
 
     if scheduler is not None:  # what Dask logs of a scheduler that is gone is a line of ours
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
     asked: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "time_limit": time_limit}
     asked |= {"method": method, "conflict_free": conflict_free, "devices": more_devices(device_file)}
-    sources = (sys.stdin.buffer if str(each) == STANDARD_INPUT else each for each in problems)
-    with sweep(*sources, store=path, over=over, progress=_Shown(), **asked) as done:
+    with sweep(*sources(problems), store=path, over=over, progress=_Shown(), **asked) as done:
         end_progress()
         _tell(done)
         _report(done.store, export, as_json, _numbers(done))

@@ -228,16 +228,13 @@ def _wrong(address: IntArray, active: BoolArray, operation: Operation) -> tuple[
 
 
 def _mapped(path: Path, device: Device) -> IntArray:
-    shape, dtype = array_file.header(path)
-    if dtype != np.int64:
-        raise ProblemFileError("", f"{str(path)!r} must hold int64 byte addresses, not {dtype.str}")
-    if len(shape) != 2 or shape[1] != device.lanes:
+    table = array_file.opened(path)
+    if table.dtype != np.int64:
+        raise ProblemFileError("", f"{str(path)!r} must hold int64 byte addresses, not {table.dtype.str}")
+    if table.ndim != 2 or table.shape[1] != device.lanes:
         raise ProblemFileError(
             "",
             f"{str(path)!r} must have shape (instructions, {device.lanes}), one column a lane of "
-            f"{device.name}, not {array_file.shape_text(shape)}",
+            f"{device.name}, not {array_file.shape_text(table.shape)}",
         )
-    if not shape[0]:
-        return np.zeros(shape, np.int64)
-    table: IntArray = np.load(path, mmap_mode="r", allow_pickle=False)
     return table

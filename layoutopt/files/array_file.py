@@ -1,33 +1,23 @@
-"""Arrays of integers in .npy files: the header is checked against the file before anything is loaded."""
+"""Arrays of integers in .npy files, which are mapped, not loaded."""
 
 from __future__ import annotations
 
 import io
-import math
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from numpy.lib import format as npy
+import numpy.typing as npt
+from numpy.lib.format import open_memmap
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.escape import shown
 
 MAGIC: Final = b"\x93NUMPY"
 # Larger than every shared memory, and far from where arithmetic on bits of 64-bit integers wraps.
 MAX_OFFSET_BYTES: Final = 1 << 40
-MAX_DIMENSIONS: Final = 32  # of arrays, in every version of NumPy
-_HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-
-
-class Header(NamedTuple):
-    """What a file says that it holds; it has the bytes for it."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 def is_array(path: Path) -> bool:
@@ -41,8 +31,8 @@ def is_array(path: Path) -> bool:
         return False
 
 
-def header(path: Path, field: str = "") -> Header:
-    """The header of an .npy file.
+def opened(path: Path, field: str = "") -> npt.NDArray[Any]:
+    """The array in an .npy file, mapped for reading.
 
     Args:
         path: the file.
@@ -51,20 +41,19 @@ def header(path: Path, field: str = "") -> Header:
     Raises:
         ProblemFileError: it is no such file, or longer or shorter than its header says.
     """
+    why, wrong = "it is no regular file", f"{str(path)!r} is no whole .npy file"
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise _wrong(path, field, "no regular file")
-            shape, dtype = _read_header(path, field, file)
-            left = status.st_size - file.tell()
+        size = path.stat().st_size
+        array = open_memmap(path, mode="r") if path.is_file() else None
     except OSError as error:
         raise ProblemFileError(field, f"cannot read {str(path)!r}: {error.strerror or error}") from None
-    needed = math.prod(shape) * dtype.itemsize
-    if needed != left:
-        what = f"shape {shape_text(shape)} of {dtype.str}"
-        raise _wrong(path, field, f"its header announces {what}, and not so many bytes follow")
-    return Header(shape, dtype)
+    except Exception as error:  # whatever a literal in the header does to the parsers behind it
+        array, why = None, shown(" ".join(str(error).split()), 200)
+    if array is None:
+        raise ProblemFileError(field, f"{wrong}: {why}")
+    if behind := size - array.offset - array.nbytes:
+        raise ProblemFileError(field, f"{wrong}: {behind:,} bytes follow the array")
+    return array
 
 
 def read_offsets(path: Path, shape: Sequence[int], field: str) -> IntArray:
@@ -78,37 +67,19 @@ def read_offsets(path: Path, shape: Sequence[int], field: str) -> IntArray:
     Raises:
         ProblemFileError: the file holds no such array.
     """
-    found = header(path, field)
-    if found.shape != tuple(shape) or found.dtype.kind not in "iu":
-        given = f"{found.dtype} of shape {shape_text(found.shape)}"
+    array = opened(path, field)
+    if array.shape != tuple(shape) or array.dtype.kind not in "iu":
+        given = f"{array.dtype} of shape {shape_text(array.shape)}"
         raise ProblemFileError(field, f"expected integers of shape {shape_text(shape)}, got {given}")
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise _wrong(path, field, str(error)) from None
     if array.min() < -MAX_OFFSET_BYTES or array.max() > MAX_OFFSET_BYTES:
         raise ProblemFileError(field, f"an offset has at most {MAX_OFFSET_BYTES} bytes")
-    return np.ascontiguousarray(array, np.int64)
-
-
-def _read_header(path: Path, field: str, file: BinaryIO) -> Header:
-    try:
-        shape, _, dtype = _HEADERS[npy.read_magic(file)](file)
-    except Exception:  # whatever a literal does to the parsers behind it
-        raise _wrong(path, field, "its header cannot be read") from None
-    if min(shape, default=0) < 0 or len(shape) > MAX_DIMENSIONS:
-        raise _wrong(path, field, "its header cannot be read")
-    return Header(shape, dtype)
+    return np.array(array, np.int64, order="C")
 
 
 def shape_text(shape: Sequence[int]) -> str:
     """A shape as in Python, shortened."""
     extents = [str(n) if n < 1 << 64 else "more" for n in shape[:8]]
     return f"({', '.join([*extents, '...'] if len(shape) > 8 else extents)}{',' * (len(shape) == 1)})"
-
-
-def _wrong(path: Path, field: str, reason: str) -> ProblemFileError:
-    return ProblemFileError(field, f"{str(path)!r} is no whole .npy file: {reason}")
 
 
 def offsets_file(table: IntArray) -> bytes:

@@ -1,4 +1,4 @@
-"""Many problems: files, folders, JSON lines and templates as one row of problem data, in the order given."""
+"""Problems from wherever: files, folders, JSON lines, templates and Python's dicts as one row of data."""
 
 from __future__ import annotations
 
@@ -10,18 +10,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import msgspec
+import numpy as np
+
 from layoutopt.errors import ProblemFileError
 from layoutopt.files import catalogue, templates
-from layoutopt.files.file import MAX_FILE_BYTES, parsed, read
+from layoutopt.files.file import MAX_FILE_BYTES, from_data, parsed, read
 from layoutopt.files.templates import Value
 from layoutopt.ground import json_data
-from layoutopt.ground.escape import writable
+from layoutopt.ground.escape import described, shown, writable
+from layoutopt.problems.types import Block, Problem
 
 STANDARD_INPUT: Final = "-"
 _LINES: Final = (".jsonl", ".ndjson")
 _MOST: Final = MAX_FILE_BYTES + 1
 
 Over = Mapping[str, Sequence[Value]] | None
+Source = str | Path | BinaryIO | Mapping[str, Any] | Problem | Block
+
+# Fields of accesses that are read as arrays.
+_ARRAYS: Final = frozenset(("coordinates", "active"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +51,79 @@ class Input:
     values: dict[str, Value] = field(default_factory=dict)
 
 
-def inputs(
-    paths: Iterable[str | Path],
-    over: Over = None,
-    standard_input: BinaryIO | None = None,
-) -> Iterator[Input]:
-    """Every problem that files, folders and names of the catalogue hold; what is wrong stops nothing else.
+def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> Problem | Block:
+    """A problem of one tile or of several from the fields of a problem file.
 
     Args:
-        paths: files of one problem or template; files in .jsonl of one a line; folders, whose .json and
-            .jsonl files are taken by name, those inside folders too; names of the catalogue; `-` for
-            `standard_input`.
-        over: values of parameters, in the place of those in the files.
-        standard_input: one JSON value, or one a line.
+        data: the fields as a dict of the file's form. Numbers and arrays may be NumPy's, tuples are lists,
+            and parts may be typed ones (`Tile`, `Access`). An access may have `coordinates`, integers of
+            shape (instructions, lanes, dimensions), and `active`, of shape (instructions, lanes), in the
+            place of `index`, `for` and `where`; or `bases`, the vectors of a linear layout.
+        fields: the same by keyword; they come before those of `data`. `name` may be left out.
+
+    Raises:
+        ProblemFileError: the fields are no problem; `field` says which.
     """
-    for path in paths:
-        if str(path) == STANDARD_INPUT and standard_input is not None:
-            yield from _of_stream(standard_input, STANDARD_INPUT, over)
-        elif os.path.isdir(path):
-            found = files(Path(path))
+    if data is not None and not isinstance(data, Mapping):
+        raise ProblemFileError("", f"expected a dict of the fields of a problem, got {described(data)}")
+    return from_data({"name": "tile", **plain({**(data or {}), **fields})})
+
+
+def load_all(*sources: Source, over: Over = None) -> list[Problem | Block]:
+    """Every problem that files, folders, names of the catalogue and dicts hold.
+
+    Args:
+        sources: as for `inputs`.
+        over: values of parameters, in the place of those of the templates.
+
+    Raises:
+        ProblemFileError: a source cannot be read, or holds something that is no problem.
+    """
+    return [checked(item) for item in inputs(sources, over)]
+
+
+def checked(item: Input) -> Problem | Block:
+    """The problem of an input.
+
+    Raises:
+        ProblemFileError: there is none.
+    """
+    if item.error is not None:
+        raise item.error
+    return from_data(item.data)
+
+
+def inputs(sources: Iterable[Source], over: Over = None) -> Iterator[Input]:
+    """The data of every problem that sources hold; what is wrong stops nothing else.
+
+    Args:
+        sources: files of one problem or template; files in .jsonl of one a line; folders, whose .json and
+            .jsonl files are taken by name, those inside folders too; names of the catalogue; streams of bytes
+            that hold one JSON value, or one a line, such as `sys.stdin.buffer`; dicts of the file's form,
+            templates included; problems.
+        over: values of parameters, in the place of those in the templates.
+
+    Raises:
+        ProblemFileError: a source is nothing of that.
+    """
+    for source in sources:
+        if isinstance(source, Mapping | Problem | Block):
+            data = {"name": "tile", **plain(source)}
+            yield from _expanded(partial(dict, data), str(data["name"]), over)
+        elif not isinstance(source, str | Path):
+            if not hasattr(source, "readline"):
+                wanted = "a file, a folder, a stream of bytes, a dict or a problem"
+                raise ProblemFileError("", f"expected {wanted}, got {described(source)}")
+            yield from _of_stream(source, STANDARD_INPUT, over)
+        elif os.path.isdir(source):
+            found = files(Path(source))
             if not found:
                 wrong = ProblemFileError("", "no problem file in this folder")
-                yield Input(writable(str(path)), error=wrong)
+                yield Input(writable(str(source)), error=wrong)
             for inside in found:
                 yield from _of_file(inside, over)
         else:
-            yield from _of_file(path, over)
+            yield from _of_file(source, over)
 
 
 def files(folder: Path) -> list[Path]:
@@ -83,7 +138,7 @@ def files(folder: Path) -> list[Path]:
 def _of_file(path: str | Path, over: Over) -> Iterator[Input]:
     label = writable(str(path))
     if Path(path).suffix not in _LINES:
-        yield from expanded(lambda: parsed(read(path)), label, over)
+        yield from _expanded(lambda: parsed(read(path)), label, over)
         return
     try:
         with open(path, "rb") as file:
@@ -106,12 +161,12 @@ def _of_stream(stream: BinaryIO, label: str, over: Over, *, lines: bool = False)
         ahead = text.splitlines(keepends=True)
         # Lines that are problems by themselves behind a first one that is wrong.
         if _is_whole(text) or not any(b'"accesses"' in line and _is_whole(line) for line in ahead[1:]):
-            yield from expanded(lambda: parsed(text), label, over)
+            yield from _expanded(lambda: parsed(text), label, over)
             return
         ahead[-1] += stream.readline(_MOST)
     for number, line in enumerate(itertools.chain(ahead, iter(lambda: stream.readline(_MOST), b"")), 1):
         if line.strip():
-            yield from expanded(partial(parsed, line), f"{label}, line {number}", over)
+            yield from _expanded(partial(parsed, line), f"{label}, line {number}", over)
         if len(line) >= _MOST:
             return  # the rest of the line is no problem, and it may have no end
 
@@ -125,7 +180,7 @@ def _is_whole(text: bytes) -> bool:
     return True
 
 
-def expanded(data: Callable[[], Any], source: str, over: Over) -> Iterator[Input]:
+def _expanded(data: Callable[[], Any], source: str, over: Over) -> Iterator[Input]:
     """The problems that decoded data stands for, or what is wrong with it."""
     label = source
     try:
@@ -134,3 +189,21 @@ def expanded(data: Callable[[], Any], source: str, over: Over) -> Iterator[Input
             yield Input(label, instance.data, source=source, values=instance.values)
     except ProblemFileError as error:
         yield Input(label, error=error)
+
+
+def plain(data: Any) -> Any:
+    """Data as it stands in a file: no tuples, typed parts and NumPy numbers; arrays of accesses stay."""
+    if isinstance(data, Mapping):
+        return {
+            str(key): np.asarray(value) if key in _ARRAYS and value is not None else plain(value)
+            for key, value in data.items()
+        }
+    if isinstance(data, np.ndarray | np.generic):
+        return data.tolist()
+    if isinstance(data, list | tuple | range):
+        return [plain(item) for item in data]
+    if isinstance(data, str) and writable(data) != data:
+        raise ProblemFileError("", f"half of a surrogate pair is no character; given {shown(data)}")
+    if isinstance(data, msgspec.Struct):
+        return msgspec.to_builtins(data)
+    return data

@@ -7,9 +7,8 @@ reaches comments of code, and must be what the layout gives.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import msgspec
 import numpy as np
 
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
@@ -28,6 +27,8 @@ from layoutopt.problems.answer import (
     Status,
 )
 
+T = TypeVar("T")
+
 # Of a tile, pads included; far more than any GPU has, far less than integers of 64 bits hold.
 MAX_BYTES: Final = 1 << 32
 _ROUNDING: Final = 1e-6  # of sums of weights and expectations
@@ -39,16 +40,8 @@ def layout_from_data(raw: Any) -> Layout:
     Raises:
         ProblemFileError: the data is no layout, a number is out of range, or elements overlap.
     """
-    if not isinstance(raw, dict):
-        raise ProblemFileError("layout", "expected the layout that `solve --json` prints, an object")
-    try:
-        layout = json_data.convert(raw, Layout, "layout")
-        _check_sizes(layout)
-    except LayoutError as error:
-        raise ProblemFileError("layout", str(error)) from None
-    starts = np.sort(layout.table()[..., :: layout.packed], axis=None)
-    if (np.diff(starts) < layout.element_bytes).any():
-        raise ProblemFileError("layout", "elements overlap")
+    layout = _converted(raw, Layout, "layout")
+    _check_layout(layout)
     return layout
 
 
@@ -69,17 +62,72 @@ def result_from_data(raw: Any) -> Result:
     Raises:
         ProblemFileError: the data is no result, or says of its layout what does not hold.
     """
-    if not isinstance(raw, dict) or raw.get("schema") != RESULT_SCHEMA:
-        raise ProblemFileError("schema", f"expected {RESULT_SCHEMA!r}, as `solve --json` prints")
-    layout = None if raw.get("layout") is None else layout_from_data(raw["layout"])
-    result = json_data.convert({**raw, "layout": None}, Result)
-    has = result.status in (Status.OPTIMAL, Status.FEASIBLE)
-    if has != (layout is not None):
-        beside = f"{result.status}, and {'no' if layout is None else 'a'} layout beside it"
-        raise ProblemFileError("status", beside)
+    result = _converted(raw, Result)
+    _check_result(result)
+    return result
+
+
+def arrangement_from_data(raw: Any) -> Arrangement:
+    """An arrangement from decoded JSON data, as `solve --json` prints it.
+
+    Raises:
+        ProblemFileError: the data is no arrangement, or says of a layout what does not hold.
+    """
+    arrangement = _converted(raw, Arrangement)
+    tiles = arrangement.tiles
+    _check_status(arrangement.status, tiles or None, "tiles")
+    if not tiles and (arrangement.bytes, arrangement.excess) != (None, None):
+        raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
+    for k, part in enumerate(tiles):
+        try:
+            _check_result(part.result)
+        except ProblemFileError as error:
+            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
+        _check_place(part, f"tiles[{k}]")
+    if tiles:
+        end = max(place.end for part in tiles for place in part.places)
+        alignment = arrangement.alignment_bytes or 0
+        if arrangement.bytes != end:
+            raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
+        if any(alignment % (part.result.alignment_bytes or 1) for part in tiles) or alignment < 1:
+            expected = f"expected a multiple of those of the tiles, got {alignment}"
+            raise ProblemFileError("alignment_bytes", expected)
+    return arrangement
+
+
+def _converted(raw: Any, kind: type[T], place: str = "") -> T:
+    try:
+        return json_data.convert(raw, kind, place)
+    except LayoutError as error:
+        raise ProblemFileError("layout", str(error)) from None
+
+
+def _check_layout(layout: Layout) -> None:
+    """Check that the table is one, and every value on the way to it far from where integers wrap."""
+    every, extra = layout.interval
+    reach = sum((digit.size - 1) * digit.stride for digit in layout.digits)
+    if math.prod(layout.shape) > MAX_ELEMENTS:
+        raise ProblemFileError("layout", f"at most {MAX_ELEMENTS} elements, not {math.prod(layout.shape)}")
+    if reach + (reach // every * extra if every else 0) > MAX_BYTES:
+        raise ProblemFileError("layout", "elements lie outside what a tile can have")
+    starts = np.sort(layout.table()[..., :: layout.packed], axis=None)
+    if (np.diff(starts) < layout.element_bytes).any():
+        raise ProblemFileError("layout", "elements overlap")
+
+
+def _check_status(status: Status, found: object, what: str) -> None:
+    if (status in (Status.OPTIMAL, Status.FEASIBLE)) != (found is not None):
+        raise ProblemFileError("status", f"{status}, and {'no ' if found is None else ''}{what} beside it")
+
+
+def _check_result(result: Result) -> None:
+    """Check what a result says beside its layout."""
+    layout = result.layout
+    _check_status(result.status, layout, "layout")
     if layout is None:
-        _check_bounds(result, found=False)
-        return result
+        _check_bounds(result)
+        return
+    _check_layout(layout)
     size = int(layout.table().max()) + layout.element_bytes
     total = _total([access.excess for access in result.accesses])
     required = {"bytes": size, "declared_bytes": max(size, layout.declared_bytes), "excess": total}
@@ -89,7 +137,7 @@ def result_from_data(raw: Any) -> Result:
     alignment = result.alignment_bytes or 0
     if alignment < 1 or alignment & (alignment - 1) or alignment > MAX_BYTES:
         raise ProblemFileError("alignment_bytes", f"expected a power of two, given {result.alignment_bytes}")
-    _check_bounds(result, found=True)
+    _check_bounds(result)
     _check_offset(layout, result.offset)
     for k, access in enumerate(result.accesses):
         if access.bank_conflicts < 0:
@@ -97,10 +145,9 @@ def result_from_data(raw: Any) -> Result:
         if _total([access.ideal, access.excess]) != _total([access.wavefronts]) or access.excess < 0:
             apart = f"{access.ideal} of them ideal, are not {access.excess} more"
             raise ProblemFileError(f"accesses[{k}].excess", f"{access.wavefronts} wavefronts, {apart}")
-    return msgspec.structs.replace(result, layout=layout)
 
 
-def _check_bounds(result: Result, *, found: bool) -> None:
+def _check_bounds(result: Result) -> None:
     """Check that no bound is above what the layout has, and none of an optimal one below it."""
     proof = result.proof
     for field, bound, value, decides in (
@@ -108,7 +155,7 @@ def _check_bounds(result: Result, *, found: bool) -> None:
         ("weighted_excess", proof.objective, result.weighted_excess, True),
         ("bytes", proof.bytes, result.bytes, True),
     ):
-        if value is not None and not found:
+        if value is not None and result.layout is None:
             raise ProblemFileError(field, f"{value}, and no layout beside it")
         least = bound.lower_bound
         if least < 0 or (value is not None and least > value + _ROUNDING):
@@ -116,20 +163,6 @@ def _check_bounds(result: Result, *, found: bool) -> None:
             raise ProblemFileError(f"proof.{field}.lower_bound", f"expected {least_of}, given {least}")
         if result.status is Status.OPTIMAL and decides and value is not None and least < value - _ROUNDING:
             raise ProblemFileError("status", f"optimal, and proof.{field} is {least}, less than {value}")
-
-
-def _check_sizes(layout: Layout) -> None:
-    """Bounds that keep every intermediate value of the table far from where integers wrap.
-
-    Raises:
-        LayoutError: the layout is beyond them.
-    """
-    if math.prod(layout.shape) > MAX_ELEMENTS:
-        raise LayoutError(f"at most {MAX_ELEMENTS} elements, not {math.prod(layout.shape)}")
-    every, extra = layout.interval
-    reach = sum((digit.size - 1) * digit.stride for digit in layout.digits)
-    if reach + (reach // every * extra if every else 0) > MAX_BYTES:
-        raise LayoutError("elements lie outside what a tile can have")
 
 
 def _check_offset(layout: Layout, text: str | None) -> None:
@@ -148,39 +181,6 @@ def _check_offset(layout: Layout, text: str | None) -> None:
 def _total(numbers: list[int | float]) -> int | float:
     """A sum as results print it: rounded where expectations are added."""
     return round(sum(numbers), 6)
-
-
-def arrangement_from_data(raw: Any) -> Arrangement:
-    """An arrangement from decoded JSON data, as `solve --json` prints it.
-
-    Raises:
-        ProblemFileError: the data is no arrangement, or says of a layout what does not hold.
-    """
-    if not isinstance(raw, dict) or raw.get("schema") != ARRANGEMENT_SCHEMA:
-        raise ProblemFileError("schema", f"expected {ARRANGEMENT_SCHEMA!r}, as `solve --json` prints")
-    arrangement = json_data.convert(raw, Arrangement)
-    if bool(arrangement.tiles) != (arrangement.status in (Status.OPTIMAL, Status.FEASIBLE)):
-        beside = "tiles" if arrangement.tiles else "no tiles"
-        raise ProblemFileError("status", f"{arrangement.status}, and {beside} beside it")
-    if not arrangement.tiles and (arrangement.bytes, arrangement.excess) != (None, None):
-        raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
-    placed = []
-    for k, (part, own) in enumerate(zip(arrangement.tiles, raw.get("tiles", ()), strict=True)):
-        try:
-            part = msgspec.structs.replace(part, result=result_from_data(own["result"]))
-        except ProblemFileError as error:
-            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
-        _check_place(part, f"tiles[{k}]")
-        placed.append(part)
-    if placed:
-        end = max(place.end for part in placed for place in part.places)
-        alignment = arrangement.alignment_bytes or 0
-        if arrangement.bytes != end:
-            raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
-        if any(alignment % (part.result.alignment_bytes or 1) for part in placed) or alignment < 1:
-            expected = f"expected a multiple of those of the tiles, got {alignment}"
-            raise ProblemFileError("alignment_bytes", expected)
-    return msgspec.structs.replace(arrangement, tiles=tuple(placed))
 
 
 def _check_place(part: PlacedTile, field: str) -> None:

@@ -12,12 +12,11 @@ What a text of the file is decides what a parameter is in it:
     words (op, element, target and the others)     the whole word, or {M} within it
 
 `where` at the top leaves combinations out: an expression over the parameters, in which those that are words
-are compared with words. Everything after `expand` sees ordinary problem data.
+are compared with words (`op == 'load'`). Everything after `expand` sees ordinary problem data.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
 import keyword
 import math
@@ -30,7 +29,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from layoutopt.errors import ExpressionError, ProblemFileError
-from layoutopt.expressions.grammar import MAX_CHARACTERS, Node, evaluate, parse
+from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import described, shown
 
@@ -52,6 +51,7 @@ _NUMBERS: Final = _TABLES | {
 _ORDERS: Final = ("row", "column")  # in words, where numbers may stand
 _RESERVED: Final = frozenset(("tid", "lane", "warp", "min", "max"))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COMPARED: Final = re.compile(r"\b([A-Za-z_][A-Za-z0-9_]*)\s*(==|!=)\s*([\"'])(.*?)\3")
 _BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _Integer = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
@@ -123,14 +123,7 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
 
 
 def is_template(raw: Any) -> bool:
-    """Whether decoded data has parameters.
-
-    Raises:
-        ProblemFileError: it lists `sizes`, which sweeps have taken the place of.
-    """
-    if isinstance(raw, dict) and "sizes" in raw:
-        instead = "give the values in `params`; `layoutopt sweep --export FILE.cuh` makes one header for all"
-        raise ProblemFileError("sizes", f"there is no such field: {instead}")
+    """Whether decoded data has parameters."""
     return isinstance(raw, dict) and "params" in raw
 
 
@@ -147,8 +140,7 @@ def single(raw: Any) -> Any:
         raise ProblemFileError(
             "params",
             "one problem is expected here, and the values combine to several; "
-            "`solve`, `check`, `compare` and `sweep` take several, and `sweep --export FILE.cuh` makes one "
-            "header for all",
+            "`solve`, `check`, `compare` and `sweep` take several",
         )
     return found[0].data
 
@@ -258,74 +250,28 @@ def substituted(data: Any, values: Values) -> Any:
 
 
 def _held(condition: str, params: Mapping[str, Sequence[Value]], every: Iterable[Values]) -> Iterator[Values]:
-    """The combinations for which `condition` holds, in their order."""
-    words = _Words({name for name, values in params.items() if any(isinstance(v, str) for v in values)})
-    rest = iter(every)
+    """The combinations for which `condition` holds, in their order.
+
+    The grammar knows integers only: what is compared with a word in it are numbers of words, which stand in
+    such comparisons alone.
+    """
+    numbers: dict[Value, int] = {}
+
+    def number(value: Value) -> int:
+        return numbers.setdefault(value, len(numbers))
+
+    def compared(match: re.Match[str]) -> str:
+        return f"word_of_{match[1]} {match[2]} {number(match[4])}"
+
     try:
-        node = parse(words.told(condition), frozenset(map(words.column, params)))
-        while some := list(itertools.islice(rest, _TOGETHER)):
-            holds: Iterable[bool]
-            try:
-                holds = words.hold(node, some)
-            except ExpressionError:  # told where that combination is reached
-                holds = (words.hold(node, [values])[0] for values in some)
-            yield from itertools.compress(some, holds)
+        names = {name: name for name, values in params.items() if all(isinstance(v, int) for v in values)}
+        names |= {f"word_of_{name}": name for name in params}
+        node = parse(_COMPARED.sub(compared, condition), frozenset(names))
+        while some := list(itertools.islice(every, _TOGETHER)):
+            columns = {
+                column: np.array([v[name] if column == name else number(v[name]) for v in some], np.int64)
+                for column, name in names.items()
+            }
+            yield from itertools.compress(some, np.broadcast_to(evaluate(node, columns) != 0, len(some)))
     except ExpressionError as error:
         raise ExpressionError(error.reason, None, "where") from None
-
-
-class _Words(ast.NodeTransformer):
-    """What the grammar lacks as integers: `op == "load"` compares numbers of words, `M in (64, 128)` each."""
-
-    def __init__(self, worded: set[str]) -> None:
-        self.worded = worded
-        self.numbers: dict[str, int] = {}
-
-    def told(self, condition: str) -> str:
-        """A condition without words."""
-        if len(condition) > MAX_CHARACTERS:
-            return condition
-        try:
-            return ast.unparse(self.visit(ast.parse(condition.strip(), mode="eval")))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return condition  # the parser says what is wrong
-
-    def column(self, name: str) -> str:
-        """What a parameter is called in it: one with words stands in comparisons only."""
-        return f"word_of_{name}" if name in self.worded else name
-
-    def hold(self, node: Node, every: Sequence[Values]) -> list[bool]:
-        """Whether the condition holds for each of some combinations."""
-        env = {
-            self.column(name): np.array([self.number(values[name]) for values in every], np.int64)
-            for name in every[0]
-        }
-        return list(np.broadcast_to(evaluate(node, env) != 0, len(every)))
-
-    def number(self, value: Value) -> int:
-        """An integer, or the number of a word, which no parameter has."""
-        if isinstance(value, int):
-            return value
-        return self.numbers.setdefault(value, (1 << 61) + len(self.numbers))
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        op, right = node.ops[0], node.comparators[0]
-        entries = [right]
-        if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List | ast.Set):
-            entries = right.elts
-        elif not isinstance(op, ast.Eq | ast.NotEq) or len(node.ops) > 1:
-            self.generic_visit(node)
-            return node
-        equal = [ast.Compare(self.side(node.left), [ast.Eq()], [self.side(entry)]) for entry in entries]
-        among = ast.BoolOp(ast.Or(), [*equal, ast.Constant(0), ast.Constant(0)])
-        return among if isinstance(op, ast.Eq | ast.In) else ast.UnaryOp(ast.Not(), among)
-
-    def side(self, node: ast.expr) -> ast.expr:
-        """One side of a comparison."""
-        match node:
-            case ast.Constant(value=str() as word):
-                return ast.Constant(self.number(word))
-            case ast.Name(id=name):
-                return ast.Name(self.column(name))
-        side: ast.expr = self.visit(node)
-        return side

@@ -324,7 +324,7 @@ class KernelNames(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
-    """A tile and every access to it."""
+    """A tile and every access to it; `layoutopt.problem` makes one of plain data and checks it."""
 
     name: Name
     tile: Tile

@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 
 from layoutopt.errors import LayoutoptError
-from layoutopt.files.inputs import Input
-from layoutopt.files.python import Source, checked, items
+from layoutopt.files.inputs import Input, Source, checked, inputs
 from layoutopt.files.templates import Value
 from layoutopt.ground.budget import deadline
 from layoutopt.hardware.devices import Device, device
@@ -129,7 +128,7 @@ def sweep(
 
 def _items(source: Source, number: int, over: Mapping[str, Sequence[Value]] | None) -> Iterator[Input]:
     """The problems of a source; those that come from no file are called by their number, too."""
-    for item in items(source, over):
+    for item in inputs([source], over):
         named = isinstance(source, str | Path)
         yield item if named else replace(item, source=f"{number}: {item.source or item.label}")
 

@@ -440,7 +440,7 @@ def test_a_line_without_end_is_an_error(lines):
 
 def test_lines_behind_a_wrong_one_are_whole_however_many():
     row = json.dumps({**TEMPLATE, "params": {"N": [16]}, "notes": "n" * (1 << 20)}).encode() + b"\n"
-    found = list(inputs.inputs(["-"], None, io.BytesIO(b"no\n" + 10 * row)))
+    found = list(inputs.inputs([io.BytesIO(b"no\n" + 10 * row)]))
     assert [item.error is None for item in found] == [False, *[True] * 10]
     assert found[-1].source == "-, line 11"
 
@@ -448,5 +448,5 @@ def test_lines_behind_a_wrong_one_are_whole_however_many():
 def test_a_problem_on_several_lines_is_one_error():
     """Lines of it that are JSON by themselves are no problems."""
     text = json.dumps(TEMPLATE, indent=1).replace('"tile"', '"tile" wrong', 1)
-    (found,) = inputs.inputs(["-"], None, io.BytesIO(text.encode()))
+    (found,) = inputs.inputs([io.BytesIO(text.encode())])
     assert "not JSON" in found.error.reason

@@ -48,19 +48,6 @@ def test_a_problem_from_dicts_arrays_and_keywords():
         layoutopt.problem(tile=problem.tile, thread=32, accesses=[])
 
 
-def test_the_type_takes_keywords():
-    made = layoutopt.Problem(
-        name="p", tile={"shape": (32, 32), "element": "f32"}, threads=32, accesses=[ROWS]
-    )
-    assert isinstance(made, layoutopt.Problem)
-    assert not isinstance(ROWS, layoutopt.Problem)
-    assert made == layoutopt.Problem(
-        {"name": "p", "tile": made.tile, "threads": 32, "accesses": made.accesses}
-    )
-    with pytest.raises(ProblemFileError, match="thread"):
-        layoutopt.Problem(name="p", thread=1)
-
-
 def test_functions_give_typed_results():
     problem = transpose()
     result = layoutopt.solve(problem)
@@ -101,7 +88,7 @@ def test_load_all_takes_files_dicts_and_templates(tmp_path):
 def test_the_first_problems_may_be_loaded_by_several_threads():
     code = """
 import sys, threading
-from layoutopt.files.python import problem
+from layoutopt.files.inputs import problem
 sys.setswitchinterval(1e-6)
 start = threading.Barrier(6)
 access = {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid"], "for": {"i": 8}}

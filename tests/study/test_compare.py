@@ -20,7 +20,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.expressions.simplify import operations
-from layoutopt.files.python import problem as from_fields
+from layoutopt.files.inputs import problem as from_fields
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.layout import row_major
