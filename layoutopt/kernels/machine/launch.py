@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.files.array_file import header
+from layoutopt.files.array_file import opened
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.program import (
     GLOBAL_BASE,
@@ -382,10 +382,7 @@ def _element(program: Program, name: str) -> np.dtype[Any]:
 
 
 def _file(path: Path) -> npt.NDArray[Any]:
-    found = header(path, "--data")
-    if found.dtype.hasobject:
-        raise ProblemFileError("--data", f"{shown(str(path))} holds objects, no numbers")
-    if int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize > MAX_BUFFER_BYTES:
+    found = opened(path, "--data")
+    if found.nbytes > MAX_BUFFER_BYTES:
         raise ProblemFileError("--data", f"{shown(str(path))} has more than {MAX_BUFFER_BYTES:,} bytes")
-    array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-    return array
+    return np.array(found)
