@@ -60,22 +60,13 @@ class Budget:
         part._stop, part._whole = self._stop, self
         return part
 
-    def part(self, share: float, effort: float | None = None) -> Budget:
-        """A budget of `share` of the time left, which stops when this one is stopped.
-
-        With `effort`, and a limit, it also ends after so much work, and should end so first: that is the same
-        on every machine.
-        """
-        part = Budget() if self.seconds is None else Budget(self.seconds * share)
-        part._stop, part._whole = self._stop, self
-        if effort is not None and part._limit is not None:
-            part._limit = part._work = effort
-            part._ends_with_work = True
-        return part
+    def part(self, share: float) -> Budget:
+        """A budget of `share` of the time left, which stops when this one is stopped."""
+        return self.at_most(None if self.seconds is None else self.seconds * share)
 
     def portion(self, share: float, most: float = math.inf) -> Budget:
         """A budget of all the time left, but only of `share` of the work that it allows, or `most` of it."""
-        part = self.part(1)
+        part = self.at_most(None)
         if self._work is not None and self._limit is not None:
             work = share * max(self._work, _RESERVE * self._limit)
             part._limit = part._work = min(work, most)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from layoutopt.ground.budget import current
 
 SEED = 1
+FAR: Final = 1 << 40  # beyond every sum of layouts
 _EFFORT_EACH: Final = 0.005  # of a solve, beside the solver's deterministic time
 
 

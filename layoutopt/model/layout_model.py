@@ -35,11 +35,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from layoutopt.ground.budget import checkpoint
-from layoutopt.model.cp_sat import Answer, Model, Outcome
+from layoutopt.model.cp_sat import FAR, Answer, Model, Outcome
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
 from layoutopt.model.phases import Masks, Phases, PhaseSet, phases_of
-from layoutopt.model.pitches import FAR, PitchVariables, pitches_of
+from layoutopt.model.pitches import PitchVariables, pitches_of
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle_rules import (
     SHIFT_OPERATIONS,
@@ -165,11 +165,8 @@ class LayoutModel:
         assert self.field is not None
         given = rules(candidate, self.field, self.tile)
         low = given.targets.start if len(given.targets) else self.field.targets.stop
-        for target, offsets in given.still:
-            for offset in offsets:
-                parity = self.swizzle.parity(target, offset & self.field.sources(target))
-                if parity is not None:
-                    self.model.clause((-y - 1, -parity - 1))
+        for parity in self.swizzle.still(given):
+            self.model.clause((-y - 1, -parity - 1))
         last = last_block(candidate, self.field, self.tile)
         if last is None:
             return low
@@ -201,19 +198,7 @@ class LayoutModel:
             if (phases.costs({}) > ceilings).any():
                 self.model.clause((-y - 1,))
             return
-        together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
-        for k, ceiling in enumerate(ceilings.tolist()):
-            bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
-            if ceiling == 1:
-                together.setdefault(bits, []).append(k)
-            elif len(words := phases.held(k)) > ceiling:
-                for terms, constant in self.swizzle.loads(words, *bits):
-                    self.model.linear(terms, [-FAR, ceiling - 1 - constant], [y])
-        differences = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
-        for difference, bank_bits, least in sorted(differences):
-            same = self.swizzle.shared_bank(difference, bank_bits, least)
-            if same is None:
-                continue
+        for same in self.swizzle.keep(phases, ceilings, low, [y]):
             if same is True:
                 self.model.clause((-y - 1,))
                 return

@@ -18,8 +18,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from layoutopt.expressions.grammar import to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import checkpoint
+from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.model.space import Piece, Space, Structure
 
@@ -56,17 +58,8 @@ class Linearisation:
         return _table(self.digits, self.turn, self.interval, shape)
 
     def text(self, shape: tuple[int, ...]) -> str:
-        """The element offset over x0, x1, ... as people write it, slowest first."""
-        terms = []
-        for d in self.digits:
-            if d.size > 1:
-                cut = f" // {d.divide}" * (d.divide > 1)
-                cut += f" % {d.size}" * (d.divide * d.size < shape[d.dim])
-                terms.append(f"x{d.dim}{cut}" + f"*{d.stride}" * (d.stride > 1))
-        every, extra = self.interval
-        ends = [f"lines turned by {self.turn}"] * (self.turn > 0)
-        ends += [f"{extra} more after every {every}"] * (every > 0)
-        return ", ".join([" + ".join(terms) or "0", *ends])
+        """The element offset over x0, x1, ... as people write it."""
+        return to_text(offset_expression(self.layout(shape, 1)))
 
     def layout(self, shape: tuple[int, ...], element_bytes: int, swizzle: tuple[Target, ...] = ()) -> Layout:
         """The candidate as a layout of a tile of this shape."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.model.cp_sat import Model
+from layoutopt.model.cp_sat import FAR, Model
 from layoutopt.model.phases import Masks, Phases
 from layoutopt.model.swizzle_rules import Field, Rules
 
@@ -107,6 +107,42 @@ class Swizzle:
                     terms[shared] = terms.get(shared, 0) + 1
             yield list(terms.items()), constant
 
+    def still(self, given: Rules) -> Iterator[int]:
+        """Literals that are true where a flip would tear a vector."""
+        for target, offsets in given.still:
+            for offset in offsets:
+                parity = self.parity(target, offset & self.field.sources(target))
+                if parity is not None:
+                    yield parity
+
+    def keep(
+        self, phases: Phases, ceilings: IntArray, low: int, only_if: Sequence[int] = ()
+    ) -> Iterator[int | Literal[True]]:
+        """Have phases cost no more than their ceilings, but where one of these literals is false.
+
+        Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of
+        the swizzle. So a phase costs, for each of its words w, 1 + the number of words w' that share its
+        bank, exactly, because "same bank" is an equivalence.
+
+        Args:
+            low: no bit below this is flipped.
+
+        Yields:
+            Literals that may not be true, of the phases without conflicts; True where one must have some.
+        """
+        together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
+        for k, ceiling in enumerate(ceilings.tolist()):
+            bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
+            if ceiling == 1:  # in clauses, which every SAT solver reads
+                together.setdefault(bits, []).append(k)
+            elif len(words := phases.held(k)) > ceiling:
+                for terms, constant in self.loads(words, *bits):
+                    self.model.linear(terms, [-FAR, ceiling - 1 - constant], only_if)
+        apart = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
+        for difference in sorted(apart):
+            if (shared := self.shared_bank(*difference)) is not None:
+                yield shared
+
     def differs(self, sources: int, pattern: int) -> list[int] | None:
         """Literals of which one is true where words with these sources are flipped otherwise than `pattern`.
 
@@ -159,40 +195,20 @@ def cheapest(swizzle: Swizzle, known: Masks, effort: float) -> Masks:
 
 
 def within_ceilings(phases: Phases, field: Field, given: Rules, ceilings: IntArray) -> Swizzle:
-    """The masks over one linearisation under which every phase keeps to its ceiling, in wavefronts.
-
-    Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of the
-    swizzle. So a phase costs, for each of its words w, 1 + the number of words w' that share its bank,
-    exactly, because "same bank" is an equivalence.
-    """
+    """The masks over one linearisation under which every phase keeps to its ceiling, in wavefronts."""
     swizzle = Swizzle(Model(), field)
     model = swizzle.model
     low = given.targets.start if len(given.targets) else field.targets.stop
-    for target, offsets in given.still:
-        for offset in offsets:
-            parity = swizzle.parity(target, offset & field.sources(target))
-            if parity is not None:
-                model.clause((-parity - 1,))
+    for parity in swizzle.still(given):
+        model.clause((-parity - 1,))
     if given.last is not None:
         sources, allowed = given.last
         for pattern in range(0, 1 << field.targets.stop, 1 << field.targets.start):
             differs = swizzle.differs(sources, pattern)
             if pattern not in allowed and differs is not None:
                 model.clause(differs)
-    together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
-    for k, ceiling in enumerate(ceilings.tolist()):
-        words = phases.held(k)
-        bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
-        if ceiling == 1:  # in clauses, which every SAT solver reads
-            together.setdefault(bits, []).append(k)
-        elif len(words) > ceiling:
-            for terms, constant in swizzle.loads(words, *bits):
-                model.at_most(terms, ceiling - 1 - constant)
-    apart = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
-    for difference in sorted(apart):
-        shared = swizzle.shared_bank(*difference)
-        if shared is not None:
-            model.clause(() if shared is True else (-shared - 1,))
+    for shared in swizzle.keep(phases, ceilings, low):
+        model.clause(() if shared is True else (-shared - 1,))
     for target, bit in swizzle.mask_bits():
         if target not in given.targets:
             model.clause((-bit - 1,))

@@ -18,11 +18,10 @@ from typing import Final
 
 from layoutopt.ground.budget import checkpoint
 from layoutopt.layout.layout import Digit
-from layoutopt.model.cp_sat import Model
+from layoutopt.model.cp_sat import FAR, Model
 from layoutopt.model.linearisations import Linearisation, offset_operations
 from layoutopt.model.space import Piece, Space
 
-FAR: Final = 1 << 40  # beyond every sum here
 MOST_ELEMENTS: Final = 1 << 32  # that a model may be asked about, lest its sums overflow
 
 # Families whose layouts pitches and masks describe.

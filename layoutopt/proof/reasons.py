@@ -199,11 +199,7 @@ def _solver_data(subject: Subject, problem: Problem, found: FreeAssignment) -> d
     step = min((p.weight for p in on.phases), default=0) if on is not None else 0
     clean = on is not None and most < on.counting + step
     sets = phase_sets(lanes, problem.tile, subject.device)
-    return question_data(problem, asks, question(sets, lanes, problem.tile, None if clean else most))
-
-
-def question_data(problem: Problem, asks: str, text: str) -> dict[str, Any]:
-    """A question that has the answer no, as a CP-SAT model and where possible as CNF."""
+    text = question(sets, lanes, problem.tile, None if clean else most)
     return {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -38,14 +37,10 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.checks import fields_of
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
-from layoutopt.layout.layout import Digit, Layout
-from layoutopt.model.linearisations import Linearisation
-from layoutopt.model.masks import within_ceilings
-from layoutopt.model.phases import phase_sets, phases_of
+from layoutopt.layout.layout import Layout
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.model.swizzle_rules import last_block, rules, swizzle_field
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
-from layoutopt.problems.types import FAMILIES, Block, Problem
+from layoutopt.problems.types import Block, Problem
 from layoutopt.proof.board import Subject, subject_of
 from layoutopt.proof.reasons import (
     BY_HAND,
@@ -56,7 +51,6 @@ from layoutopt.proof.reasons import (
     SOLVER,
     Reason,
     Search,
-    question_data,
 )
 from layoutopt.search.dictated import names
 from layoutopt.search.same_layout import groups
@@ -175,7 +169,6 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
     unit = lanes.weight_unit
     evidence, findings = _reason(subject, round(bound.lower_bound * unit), bound.scope)
     rests_on = {SOLVER.evidence: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
-    questions = _questions(problem, subject, evidence, findings)
     rule = device.rule(lanes.accesses[0].operation)
     data: dict[str, Any] = {
         "schema": CERTIFICATE_SCHEMA,
@@ -198,7 +191,7 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
         "clique": None,
         "packing": None,
         "parity": None,
-        "questions": questions,
+        "questions": [SOLVER.data(subject, problem, findings[SOLVER])] if SOLVER in findings else [],
         "weight_unit": unit,
         "lanes": device.lanes,
         "banks": rule.banks,
@@ -264,49 +257,6 @@ def _reason(subject: Subject, wanted: int, scope: str) -> tuple[str, dict[Reason
         if reason.bound(subject, found) >= wanted:
             return reason.evidence, findings
     return SOLVER.evidence, {**findings, SOLVER: FreeAssignment(wanted)}
-
-
-def _questions(
-    problem: Problem, subject: Subject, evidence: str, findings: dict[Reason[Any], Any]
-) -> list[dict[str, Any]]:
-    if SOLVER in findings:
-        return [SOLVER.data(subject, problem, findings[SOLVER])]
-    if evidence == SEARCH and _has_swizzles(problem):
-        text = row_major_question(problem, subject.device, subject.lanes)
-        asks = "is there a swizzle of row-major offsets without conflicts? (one of the layouts in scope)"
-        return [question_data(problem, asks, text)] if text is not None else []
-    return []
-
-
-def row_major_question(problem: Problem, device: Device, trace: Trace) -> str | None:
-    """`CpModelProto` text that has a solution if some swizzle of row-major offsets has no conflicts.
-
-    None where no swizzle of that kind exists.
-    """
-    tile = problem.tile
-    sets = phase_sets(trace, tile, device)
-    field = swizzle_field(sets, tile, trace) if sets else None
-    if field is None:
-        return None
-    digits, stride = [], 1
-    for dim in reversed(range(len(tile.shape))):
-        digits.append(Digit(dim, 1, tile.shape[dim], stride))
-        stride *= tile.shape[dim]
-    row_major = Linearisation(tuple(reversed(digits)), tile.elements, 0, "none", True)
-    last = last_block(row_major, field, tile)
-    if last is not None:  # a swizzle may move the words of a last block that is not full
-        row_major = replace(row_major, span=max(last.reach.values()))
-    phases = phases_of(row_major, sets, tile)
-    given = rules(row_major, field, tile)
-    return within_ceilings(phases, field, given, phases.ideal).model.to_text()
-
-
-def _has_swizzles(problem: Problem) -> bool:
-    """Whether every swizzle of row-major offsets is in scope, whatever it takes."""
-    layout = problem.layout
-    limits = layout.max_bytes, layout.alignment_bytes, layout.pitch_multiple_bytes, layout.order
-    free = not problem.is_dictated and layout.objective.excess_first and not any(limits)
-    return free and "xor" in (layout.families or FAMILIES)
 
 
 def _served(device: Device, trace: Trace) -> dict[str, Any]:

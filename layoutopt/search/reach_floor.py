@@ -72,7 +72,7 @@ class ReachFloor:
         """Nothing is solved yet; without `presolved`, CP-SAT decides everything."""
         self.scene, self.tally, self.space = scene, scene.tally, scene.space
         self.presolved = presolved
-        self.patience = current().part(*_PATIENCE[scene.conflict_free])
+        self.patience = current().portion(*_PATIENCE[scene.conflict_free])
         every_pitch = most_elements(scene.space)
         if scene.limit is not None:
             limit = scene.limit // scene.tile.element_bytes
@@ -455,7 +455,7 @@ class ReachFloor:
 
     def _count_plain(self) -> None:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
-        part = current().part(*GATHERING)
+        part = current().portion(*GATHERING)
         try:
             for candidate in self.scene.candidates():
                 self.tally.unswizzled.append(self.scene.plain(candidate))

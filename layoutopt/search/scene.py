@@ -218,7 +218,7 @@ class Scene:
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
-            turned, part = rotated(self.space) if cuts == 0 else (), current().part(*GATHERING)
+            turned, part = rotated(self.space) if cuts == 0 else (), current().portion(*GATHERING)
             try:
                 for candidate in itertools.chain(candidates, turned):
                     (tight if candidate.span == self.tile.elements else rest).append(candidate)

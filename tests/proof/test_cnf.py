@@ -6,22 +6,16 @@ import random
 import numpy as np
 import pytest
 from oracle import toy
-from oracle.random_tiles import random_case
 from oracle.toy import every_placement
 from pysat.solvers import Solver
 from written import by_lane, problem_of
 
-from layoutopt import load
 from layoutopt.accesses.trace import trace
-from layoutopt.files.file import from_data
-from layoutopt.hardware.devices import device
 from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
 from layoutopt.proof.cnf import dimacs
 from layoutopt.proof.reasons import Search, every_layout
-from layoutopt.search.certify import row_major_question
-from layoutopt.search.solve import solve
 
 
 def satisfiable(cnf):
@@ -33,23 +27,6 @@ def satisfiable(cnf):
     assert all(1 <= abs(literal) <= variables for clause in given for literal in clause)
     with Solver("cadical153", bootstrap_with=given) as solver:
         return solver.solve()
-
-
-@pytest.mark.parametrize("block", range(4))
-def test_row_major_xor_agrees_with_a_sat_solver(block):
-    """The same verdict as CP-SAT on 200 instances, some of each kind."""
-    verdicts = []
-    for seed in range(7000 + block * 140, 7140 + block * 140):
-        data, _, lanes, banks, _ = random_case(seed)
-        data["layout"] = {"families": ["none", "xor"]}
-        problem, gpu = from_data(data), toy.toy_device(lanes, banks)
-        text = row_major_question(problem, gpu, trace(problem, gpu))
-        cnf = None if text is None else dimacs(text)
-        if cnf is not None:
-            verdicts.append(solve(problem, target=gpu, conflict_free=True).layout is not None)
-            assert satisfiable(cnf) == verdicts[-1], (seed, data)
-    assert len(verdicts) >= 50
-    assert 3 < sum(verdicts) < len(verdicts) - 3
 
 
 def placeable(rows):
@@ -84,11 +61,6 @@ def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
             plain = [(("load", 4, [[*row, *[None] * (4 - len(row))]]), 1) for row in rows]
             assert every_placement(6, plain, 4, 4)[0] == general.bound, seed
     assert 40 < sum(verdicts) < 160
-
-
-def test_a_sat_solver_refutes_a_swizzle_of_rows_columns_and_diagonals():
-    problem, gpu = load("diagonals_32x32_f32"), device("sm_90")
-    assert not satisfiable(dimacs(row_major_question(problem, gpu, trace(problem, gpu)), "no swizzle"))
 
 
 @pytest.mark.parametrize("count", range(1, 12))

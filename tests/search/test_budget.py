@@ -51,14 +51,14 @@ def test_without_a_limit_there_is_always_time():
     assert budget.affords(1e9)
     assert list(budget.while_left(range(3))) == [0, 1, 2]
     budget.check()
-    part = budget.part(0.5, 1.0)
+    part = budget.portion(0.5, 1.0)
     part.charge(2.0)
     assert not part.spent
 
 
 def test_a_part_ends_after_so_much_work_on_every_machine():
     whole = Budget(1e6)
-    part = whole.part(0.5, 1.0)
+    part = whole.portion(0.5, 1.0)
     for spent in (False, True):
         part.charge(0.6)
         assert part.spent is spent
