@@ -18,7 +18,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 
 WORDS = ("target", "name", "notes", "minimise", "offset", "where", "tile", "any_is", "lanes", "values")
-LISTS = ("families", "order", "must_be")
+LISTS = ("families", "order")
 LAYOUT = (*LISTS, "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise", "offset")
 
 
@@ -86,7 +86,6 @@ def _clauses(clauses):
         field, _, value = clause.partition(" ")
         if field in LISTS:
             value = [_number(word) for word in value.split()]
-            value = value[0] if field == "must_be" and len(value) == 1 else value
         elif field == "published":
             size, _, offset = value.partition(" ")
             value = {"offset": offset, "bytes": int(size)}

@@ -79,9 +79,8 @@ class View:
         Raises:
             ProblemFileError: it asks for what is said in the tile's own coordinates alone.
         """
-        for field in ("order", "must_be"):
-            if getattr(problem.layout, field) is not None:
-                raise ProblemFileError(f"layout.{field}", "cannot be given where vectors run another way")
+        if problem.layout.order is not None:
+            raise ProblemFileError("layout.order", "cannot be given where vectors run another way")
         accesses = tuple(
             msgspec.structs.replace(a, index=self._index(a), vector=None) for a in problem.accesses
         )

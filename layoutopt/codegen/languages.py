@@ -40,7 +40,6 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Problem, Structure
-from layoutopt.search.dictated import named_candidate
 from layoutopt.search.free_lanes import under_layout
 
 
@@ -176,10 +175,7 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
     reports = named_lanes(case.measure(node), problem, settled)
     by_hardware = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
-    dictated = problem.layout.must_be is not None
-    same = named_candidate(stored(problem), table.ravel()[:: tile.packed]) if dictated else None
-    named_alignment = same.alignment_bytes if same is not None else 1
-    alignment = max([case.alignment(has_xor(node)), named_alignment, *by_hardware])
+    alignment = max([case.alignment(has_xor(node)), *by_hardware])
     about = [
         f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
         f"element offset = {to_text(node)}",

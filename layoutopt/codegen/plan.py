@@ -135,7 +135,7 @@ class Plan:
         language: in which it is printed, one of `layoutopt.codegen.registry`.
         only: what is printed: the offset, the addresses of the accesses, or all.
         by_hardware: what no lane executes, in the order of the problem.
-        dictated: whether TMA or a matrix instruction reaches the tile, as its accesses or `must_be` say.
+        dictated: whether TMA or a matrix instruction reaches the tile.
     """
 
     name: str
@@ -228,8 +228,7 @@ def make_plan(
         for access, report in zip(problem.accesses, reports, strict=True)
         if report.descriptor is not None  # no lane executes it
     )
-    boxed = any(isinstance(a.descriptor, TensorMap | MatrixDescriptor) for a in by_hardware)
-    dictated = boxed or problem.layout.must_be is not None
+    dictated = any(isinstance(a.descriptor, TensorMap | MatrixDescriptor) for a in by_hardware)
     problem, reports, about = _with_formulas(problem, reports, about)
     lanes = trace(problem, gpu)
     codes = index_code(problem, gpu, lanes, offset, table, unit_bytes) if problem.accesses else ()

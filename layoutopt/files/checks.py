@@ -138,10 +138,10 @@ def check_dictated(problem: Problem) -> None:
     """
     if not problem.is_dictated:
         return
-    why = "must_be" if problem.layout.must_be is not None else "an access of the hardware by itself"
     for field in ("families", "pitch_multiple_bytes"):
         if getattr(problem.layout, field) is not None:
-            raise ProblemFileError(f"layout.{field}", f"{why} leaves no choice of this; remove one of them")
+            why = "an access of the hardware by itself leaves no choice of this; remove one of them"
+            raise ProblemFileError(f"layout.{field}", why)
 
 
 def check_element(tile: Tile) -> None:

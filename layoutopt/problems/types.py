@@ -271,10 +271,6 @@ class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
         Expression | None,
         Meta(description="A layout already in use, to audit: element offset over x0, x1, ..."),
     ] = None
-    must_be: Annotated[
-        str | Annotated[tuple[str, ...], Meta(min_length=1)] | None,
-        Meta(description="Layouts that the hardware dictates: tma, tma.128B, wgmma, ..., or a list of them"),
-    ] = None
 
     @property
     def objective(self) -> Objective:
@@ -347,8 +343,7 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     @property
     def is_dictated(self) -> bool:
         """Whether the hardware knows only a few layouts of the tile, so that families are not searched."""
-        known = any(a.hardware is not None or is_direct_load(a.op) for a in self.accesses)
-        return known or self.layout.must_be is not None
+        return any(a.hardware is not None or is_direct_load(a.op) for a in self.accesses)
 
     def _repr_html_(self) -> str:
         """The tile in a line, and a table of its accesses."""
@@ -438,7 +433,7 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": 
         """One tile and its accesses as a problem of its own, the common budget left out."""
         own, common = tile.layout, self.layout
         accesses = tuple(access for access in self.accesses if access.tile == tile.name)
-        if own.must_be is not None or any(a.hardware is not None or is_direct_load(a.op) for a in accesses):
+        if any(a.hardware is not None or is_direct_load(a.op) for a in accesses):
             common = Constraints(alignment_bytes=common.alignment_bytes)  # the rest is not for such a tile
         families = own.families or common.families
         if own.families and common.families:

@@ -52,7 +52,6 @@ from layoutopt.proof.reasons import (
     Reason,
     Search,
 )
-from layoutopt.search.dictated import names
 from layoutopt.search.same_layout import groups
 from layoutopt.search.scene import searched_families
 
@@ -155,7 +154,7 @@ def _covers(problem: Problem, bound: Bound) -> dict[str, Any]:
         return {"layouts": "every"}
     if problem.is_dictated:
         ops = [a.op for a in problem.accesses if a.hardware is not None or is_direct_load(a.op)]
-        return {"layouts": "hardware", "by": list(dict.fromkeys([*names(problem), *ops]))}
+        return {"layouts": "hardware", "by": list(dict.fromkeys(ops))}
     families, most = searched_families(stored(problem)), problem.layout.max_bytes
     return {"layouts": "families", "families": families, "max_bytes": most}
 

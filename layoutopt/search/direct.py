@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, checkpoint
-from layoutopt.layout.layout import Digit, Layout, Target
+from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
 from layoutopt.problems.types import Problem, Tile
+from layoutopt.search.modes import Named
 from layoutopt.search.tables import MAX_LOOKUP
 
 SAID: Final = (
@@ -34,9 +36,11 @@ _MOST_LOWS: Final = 3  # bits from which a swizzle of the row-major layout may b
 _PAD_VECTORS = (1, 2, 4, 8)
 _MOST_TURNS: Final = 6  # ways of taking the rows in turn
 
+Cut = tuple[int, int, int]  # a piece of a coordinate: its dimension, divisor and size
 
-def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout]]:
-    """Candidates with their names, the plainest first.
+
+def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[Named]:
+    """Candidates with their names, the plainest first; some more than once.
 
     Args:
         problem: over whole bytes.
@@ -44,19 +48,13 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout
     Raises:
         OutOfTime: it was over before the end.
     """
-    tile = problem.tile
-    size = tile.element_bytes
+    tile, size = problem.tile, problem.tile.element_bytes
     widths = [access.operation.width_bytes for access in lanes.accesses]
     vector = max(1, max(widths) // size)
     wave = lanes.accesses[0].element.shape[1]
     runs = sorted({times * wave * width // size for width in widths for times in (1, 2, 4, 8)} - {0})
-    seen: set[tuple[Digit, ...]] = set()
-    for name, layout in itertools.chain(
-        _linear(tile.shape, size, vector), _in_turn(tile, runs), _as_written(tile, lanes)
-    ):
-        if layout.digits and layout.digits in seen:
-            continue
-        seen.add(layout.digits)
+    linear = itertools.chain(_linear(tile, vector), _in_turn(tile, runs), _as_written(tile, lanes))
+    for name, layout in linear:
         yield name, layout
         for every, vectors in itertools.product(runs, _PAD_VECTORS):
             if every < tile.elements:
@@ -65,7 +63,7 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[tuple[str, Layout
             lowest = (vector - 1).bit_length()
             lows = range(lowest, lowest + (_MOST_LOWS if name == "row-major" else 1))
             for targets in _swizzles((tile.elements - 1).bit_length(), lows):
-                yield f"{name}, xor", Layout(tile.shape, size, layout.digits, targets)
+                yield f"{name}, xor", replace(layout, swizzle=targets)
 
 
 def _swizzles(bits: int, lows: Sequence[int]) -> Iterator[tuple[Target, ...]]:
@@ -78,32 +76,25 @@ def _swizzles(bits: int, lows: Sequence[int]) -> Iterator[tuple[Target, ...]]:
 
 def _padded(layout: Layout, every: int, extra: int) -> Layout:
     if layout.digits:
-        return Layout(layout.shape, layout.element_bytes, layout.digits, interval=(every, extra))
-    places = tuple(at + at // every * extra for at in layout.lookup)
-    return Layout(layout.shape, layout.element_bytes, (), lookup=places)
+        return replace(layout, interval=(every, extra))
+    return replace(layout, lookup=tuple(at + at // every * extra for at in layout.lookup))
 
 
-def _in_turn(tile: Tile, runs: list[int]) -> Iterator[tuple[str, Layout]]:
-    shape, line = tile.shape, math.prod(tile.shape[1:])
-    inner = _ordered(shape, tile.element_bytes, tuple(range(len(shape)))).digits[1:]
+def _in_turn(tile: Tile, runs: list[int]) -> Iterator[Named]:
+    """Rows that a wave's runs hold, every so many of them together."""
+    rows_in_all, line = tile.shape[0], math.prod(tile.shape[1:])
     made = 0
     for rows in dict.fromkeys(max(1, run // line) for run in runs):
-        for turns in (2**k for k in range(1, shape[0].bit_length())):
-            if shape[0] % (rows * turns) or made == _MOST_TURNS:
+        for turns in (2**k for k in range(1, rows_in_all.bit_length())):
+            times = rows_in_all // (rows * turns)
+            if rows_in_all % (rows * turns) or times == 1 or made == _MOST_TURNS:
                 break
-            times = shape[0] // (rows * turns)
-            if times == 1:
-                break
-            lines = (
-                Digit(0, rows, turns, times * rows * line),
-                Digit(0, rows * turns, times, rows * line),
-                *((Digit(0, 1, rows, line),) if rows > 1 else ()),
-            )
             made += 1
-            yield f"rows in turn by {turns}", Layout(shape, tile.element_bytes, (*lines, *inner))
+            cuts = [(0, rows, turns), (0, rows * turns, times), *([(0, 1, rows)] if rows > 1 else [])]
+            yield f"rows in turn by {turns}", _tight(tile, [*cuts, *_whole(tile)[1:]])
 
 
-def _as_written(tile: Tile, lanes: Trace) -> Iterator[tuple[str, Layout]]:
+def _as_written(tile: Tile, lanes: Trace) -> Iterator[Named]:
     """The pieces that the accesses keep together: by their first element, and as they are written."""
     found = pieces(tile, lanes)
     size = tile.element_bytes
@@ -234,24 +225,24 @@ def _digits(places: IntArray) -> tuple[Digit, ...] | None:
     return digits if same else None
 
 
-def _linear(shape: tuple[int, ...], size: int, vector: int) -> Iterator[tuple[str, Layout]]:
+def _linear(tile: Tile, vector: int) -> Iterator[Named]:
     """Row-major, the dimensions in other orders, and pages of whole vectors of the last dimension."""
-    dims = tuple(range(len(shape)))
-    orders = itertools.permutations(dims) if len(dims) <= _MOST_PERMUTED else iter([dims])
-    for order in orders:
-        yield "row-major" if order == dims else f"order {list(order)}", _ordered(shape, size, order)
-    columns = shape[-1]
-    wide = vector
+    whole, columns = _whole(tile), tile.shape[-1]
+    for order in itertools.permutations(whole) if len(whole) <= _MOST_PERMUTED else [tuple(whole)]:
+        dims = [dim for dim, *_ in order]
+        yield "row-major" if dims == sorted(dims) else f"order {dims}", _tight(tile, order)
+    wide, last = vector, len(whole) - 1
     while wide < columns and columns % wide == 0:
-        pages = Digit(dims[-1], wide, columns // wide, math.prod(shape[:-1]) * wide)
-        inside = _ordered((*shape[:-1], wide), size, dims).digits
-        yield f"pages of {wide} columns", Layout(shape, size, (pages, *inside))
+        pages = [(last, wide, columns // wide), *whole[:-1], (last, 1, wide)]
+        yield f"pages of {wide} columns", _tight(tile, pages)
         wide *= 2
 
 
-def _ordered(shape: tuple[int, ...], size: int, order: tuple[int, ...]) -> Layout:
-    strides, step = {}, 1
-    for d in reversed(order):
-        strides[d] = step
-        step *= shape[d]
-    return Layout(shape, size, tuple(Digit(d, 1, shape[d], strides[d]) for d in order))
+def _whole(tile: Tile) -> list[Cut]:
+    return [(dim, 1, extent) for dim, extent in enumerate(tile.shape)]
+
+
+def _tight(tile: Tile, cuts: Iterable[Cut]) -> Layout:
+    """The pieces of coordinates, slowest first, without gaps."""
+    digits = tight_digits([Digit(dim, divide, size, 1) for dim, divide, size in cuts])
+    return Layout(tile.shape, tile.element_bytes, digits)

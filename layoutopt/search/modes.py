@@ -19,28 +19,7 @@ from layoutopt.problems.types import ELEMENT_BYTES, Access, Tile
 _BANK_ROW_BYTES = 128
 _MOST_PADDED_DIMS = 3
 
-Named = tuple[str, Layout, Mode | None]
-
-
-def in_mode(shape: tuple[int, ...], element_bytes: int, mode: Mode, major: int) -> Layout | None:
-    """The tile in this mode with dimension `major` contiguous; None if its rows are no whole spans.
-
-    Pages of the mode's span follow one another, each with all rows of a matrix; matrices lie outermost.
-    """
-    line_bytes = shape[major] * element_bytes
-    span_bytes = mode.span_bytes or line_bytes
-    if element_bytes & (element_bytes - 1) or line_bytes % 16 or line_bytes % span_bytes:
-        return None
-    span = span_bytes // element_bytes
-    if mode.engine == "tma" and span > engine("tma").max_box:
-        return None
-    others = [d for d in range(len(shape)) if d != major]
-    if mode.engine != "tma" and (not others or shape[others[-1]] % ATOM_ROWS):
-        return None
-    box = [shape[d] if d in (*others[-1:],) else 1 for d in range(len(shape))]
-    box[major] = span
-    grid = [*others[:-1], major]
-    return _boxed(shape, element_bytes, mode, [*others, major], box, grid)
+Named = tuple[str, Layout]
 
 
 def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Named]:
@@ -53,7 +32,7 @@ def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Nam
             and boxes smaller than the largest of their rows.
 
     Returns:
-        what it is called, the layout, and its mode if it has one; some more than once.
+        what it is called, and the layout; some more than once.
     """
     use = access.hardware
     assert use is not None
@@ -86,7 +65,7 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[N
             pattern = box[major], _residues(layout, mode)
             if pattern not in seen:
                 seen.add(pattern)
-                yield f"{mode.name}, x{major} contiguous", layout, mode
+                yield f"{mode.name}, x{major} contiguous", layout
 
 
 def _period(mode: Mode) -> int:
@@ -152,7 +131,7 @@ def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
         for box, grid in ((page, (*outer, major)), (group, (*outer, *others, major))):
             if shape[others[-1]] % box[others[-1]] == 0:
                 layout = _boxed(shape, size, mode, [*outer, *others, major], box, grid)
-                yield f"{mode.name}, x{major} contiguous", layout, mode
+                yield f"{mode.name}, x{major} contiguous", layout
 
 
 def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:
@@ -184,7 +163,7 @@ def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:
             stride *= digit.size
         text = ", ".join(str(pad) for pad in pads)
         name = f"rows of {use.bytes} bytes" + (f", pads of {text} bytes" if any(pads) else "")
-        yield name, Layout(shape, size, _merged(reversed(laid))), None
+        yield name, Layout(shape, size, _merged(reversed(laid)))
 
 
 def _boxed(

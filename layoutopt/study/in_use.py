@@ -22,7 +22,6 @@ from layoutopt.ground.budget import Budget, spending
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Descriptor, Result
 from layoutopt.problems.types import Problem
-from layoutopt.search.dictated import named_candidate
 from layoutopt.study.instruction import place_text
 
 AnyLayout = str | Layout | Result | npt.NDArray[np.integer[Any]]
@@ -98,10 +97,8 @@ class InUse:
     @property
     def alignment(self) -> int:
         """Bytes of which the base must be a multiple."""
-        lowered = self.case.lowered
-        named = None if lowered.layout.must_be is None else named_candidate(lowered, self.table)
-        by_itself = [*self.by_hardware.values(), *([named] if named is not None else [])]
-        return max([self.case.alignment(False), *(found.alignment_bytes for found in by_itself)])
+        by_itself = (found.alignment_bytes for found in self.by_hardware.values())
+        return max([self.case.alignment(False), *by_itself])
 
     def at(self, element: int) -> str:
         """The coordinates of an element, by row-major index, as text."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
-from layoutopt.accesses.lower import assigned, chosen_widths, stored
+from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import Case, case_of, check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import current, spending, unhurried
@@ -16,7 +16,6 @@ from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
 from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Block, Constraints, Problem
-from layoutopt.search.dictated import named_candidate
 from layoutopt.search.proposal import Ask, Progress
 from layoutopt.search.same_layout import groups
 from layoutopt.search.solve import solve, solve_cases
@@ -73,23 +72,11 @@ def check_result(problem: Problem, gpu: Device, result: Result) -> None:
     """Check that a result, read from a file or given by a caller, is one of this problem.
 
     Raises:
-        ProblemFileError: it is no result, what `check_claims` names, or its layout or alignment is not what
-            `layout.must_be` asks for.
+        ProblemFileError: it is no result, or what `check_claims` names.
     """
     if not isinstance(result, Result):
         raise ProblemFileError("", f"expected the result of solve, got {described(result)}")
     check_claims(problem, gpu, result)
-    if problem.layout.must_be is None or result.layout is None:
-        return
-    table = result.layout.table().ravel()[:: problem.tile.packed]
-    same = named_candidate(stored(problem), table)
-    if same is None:
-        raise ProblemFileError("layout", "is none of those that layout.must_be names")
-    if (result.alignment_bytes or 0) < same.alignment_bytes:
-        raise ProblemFileError(
-            "alignment_bytes",
-            f"{same.name} needs a base aligned to {same.alignment_bytes}, not {result.alignment_bytes}",
-        )
 
 
 def with_known_lanes(problem: Problem, gpu: Device, known: Result | None = None) -> Problem:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.accesses.lower import offset_formula, over_elements
+from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
@@ -34,7 +35,7 @@ from layoutopt.model.pads import unswizzled
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.search.dictated import ranked_candidates, reach
+from layoutopt.search.dictated import ranked
 from layoutopt.search.proposal import Ask
 from layoutopt.search.search import plain_layouts
 from layoutopt.search.solve import solve_cases
@@ -154,8 +155,8 @@ class TileRows:
 
     def _dictated(self) -> list[Row]:
         """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
-        with spending(self.budget):
-            listed = ranked_candidates(self.case)
+        with spending(self.budget):  # direct loads have too many to list
+            listed = ranked(self.case).served if any(a.hardware for a in self.problem.accesses) else []
         fewest = {c.name: c for c in sorted(listed, key=lambda c: -c.instructions)}
         first = {c.name: c for c in reversed(listed)}
         rows: list[Row] = []
@@ -277,8 +278,8 @@ class TileRows:
         alignment, given = case.alignment(swizzled), allowed.alignment_bytes
         try:
             case.check(table)
-            reached = reach(self.problem, table)
-            alignment = max(alignment, reached.alignment_bytes)
+            reached = descriptors(self.problem, table).values()
+            alignment = max(alignment, *(d.alignment_bytes for d in reached), 1)
         except LayoutError as error:
             wrong = str(error)
         if given is not None and alignment > given:
@@ -293,7 +294,7 @@ class TileRows:
             row,
             **costs_of(case, counts, size, alignment),
             ways=max(ways) if len(ways) == len(accesses) else None,
-            by_hardware=reached.instructions if self.problem.is_dictated else None,
+            by_hardware=sum(d.instructions for d in reached) if self.problem.is_dictated else None,
             accesses=accesses,
         )
 

@@ -12,9 +12,6 @@ TARGETS = ["sm_90"] * 8 + [
     "sm_80", "a100", "sm_75", "sm_100", "sm_50", "sm_10", "sm_20", "sm_30", "sm_30_8byte",
     "gfx9", "gfx942", "gfx950", "gfx1100", "gfx1201",
 ]  # fmt: skip
-DICTATED = [
-    "tma", "tma.none", "tma.32B", "tma.64B", "tma.128B", "wgmma", "wgmma.none", "wgmma.32B", "wgmma.128B",
-]  # fmt: skip
 WITHOUT_LANES = ("tma", "wgmma", "tcgen05", "cp.async.bulk")
 MAX_LANE_ACCESSES = 6000
 
@@ -104,10 +101,6 @@ class Maker:
             extents = [4, 6, 8] if self.toy else [8, 16, 16, 20, 24, 32, 32, 33, 64]
             shape = [rng.choice(extents) for _ in range(rng.choice([2, 2, 2, 3] if self.toy else [2]))]
             element = rng.choice(["f32", "f32", "f16", "f64", "i8", {"bytes": 4 * rng.randint(1, 4)}])
-        dictated = not self.toy and rng.random() < 0.02
-        if dictated:
-            element = rng.choice(["f16", "bf16", "f32", "i8"])
-            shape = [rng.choice([8, 16, 24]), rng.choice([32, 64, 128]) // Tile((1,), element).size]
         self.tile = Tile(tuple(shape), element)
         lanes = self.device.lanes
         self.threads = rng.choice([lanes, 2 * lanes, 4 * lanes])
@@ -118,9 +111,7 @@ class Maker:
         problem["threads"] = self.threads
         self.has_any = not self.tile.packed > 1 and rng.random() < 0.06
         problem["accesses"] = [self.access(k) for k in range(rng.choice([1, 2, 2, 2, 3, 3, 4]))]
-        if dictated:
-            problem["layout"] = {"must_be": rng.choice([*DICTATED, rng.sample(DICTATED, 2)])}
-        elif rng.random() < 0.4:
+        if rng.random() < 0.4:
             problem["layout"] = self.constraints()
         if rng.random() < 0.1:
             self.publish(problem)

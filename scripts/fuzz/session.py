@@ -108,7 +108,7 @@ class Session:
         asked, layout, reason = self.asked, self.asked.constraints, self.answer["reason"]
         below = 1e-9 if "--conflict-free" in self.options else float("inf")
         room = layout.get("max_bytes", 4 * asked.tile.tight_bytes + 512)
-        barred = {"order", "pitch_multiple_bytes", "must_be"} & set(layout)
+        barred = {"order", "pitch_multiple_bytes"} & set(layout)
         if "table" in layout.get("families", FAMILIES) and not barred:
             self.refute(room, below, "false infeasible: " + reason[:60])
         for member in self.members():
@@ -157,7 +157,7 @@ class Session:
     def members(self) -> Iterator[Member]:
         """Random members of the allowed families that keep to the constraints."""
         asked, layout = self.asked, self.asked.constraints
-        if "must_be" in layout or any(a.any_is for a in asked.accesses):
+        if any(a.any_is for a in asked.accesses):
             return
         families = set(layout.get("families", FAMILIES))
         row_bytes = max(a.rule.banks * a.rule.bank_bytes for a in asked.accesses)

@@ -88,9 +88,6 @@ def test_a_transposed_global_tensor_must_be_asked_for():
     assert all("x1 contiguous" in part for part in result.reason.split("; "))
     _, turned = solved({**FILL, "order": [1, 0]}, columns)
     assert (turned.excess, of(turned, "fill").box_dim) == (0, (128, 64))
-    by_mode = from_data(data(columns, layout={"must_be": "tma", "order": [1, 0]}))
-    assert "x0 contiguous" in solve(by_mode).family
-    assert "x1 contiguous" in solve(from_data(data(columns, layout={"must_be": "tma"}))).family
 
 
 def test_tma_and_wgmma_meet():
@@ -329,10 +326,8 @@ def test_tile_sets_hold_them_and_fragments():
         from_data({**one, "accesses": [{"tile": "A", **ROWS}, {"tile": "A", **FILL, "box": [3, 64]}]})
 
 
-@pytest.mark.parametrize("asked", [[FILL, OWN_ROW], [OWN_ROW]])
-def test_the_layouts_that_the_hardware_knows_are_compared(asked):
-    layout = {} if FILL in asked else {"layout": {"must_be": "tma"}}
-    rows = rows_of(compare(from_data(data(*asked, published={"offset": PADDED, "bytes": 18432}, **layout))))
+def test_the_layouts_that_the_hardware_knows_are_compared():
+    rows = rows_of(compare(from_data(data(FILL, OWN_ROW, published={"offset": PADDED, "bytes": 18432}))))
     assert {"tma.none", "tma.128B", "tma.64B", "tma.32B", "all", "published"} <= {*rows}
     assert (rows["tma.128B"].excess, rows["tma.128B"].alignment_bytes, rows["all"].excess) == (0, 1024, 0)
     assert str(rows["published"].status) == "infeasible"

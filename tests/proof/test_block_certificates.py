@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-from certificates_checked import certified, holds, plain_transpose
+from certificates_checked import certified, holds
 from command import layoutopt
 from written import access_from, data_of, saved
 
@@ -110,17 +109,6 @@ def test_what_the_search_found_among_dictated_layouts_stays_open():
     holds(OWN_ROW, given, "infeasible: a layout without conflicts: NOT CHECKED", 3)
 
 
-@pytest.mark.parametrize("name", ["tma.none", "tma", "wgmma.128B"])
-def test_a_layout_that_must_be_is_one(name):
-    data = data_of(f"64x64 f16, 64 threads; must_be {name}", "r: load 16 [tid, 8*i]; i<8")
-    given = certified(data, time_limit=5)
-    said = f"layout.must_be: one of {name}: checked"
-    holds(data, given, said, 0 if given["bound"]["excess"] == 0 else 3)
-    table = given["layout"]["byte_offsets"]
-    table[:8], table[8:16] = table[8:16], table[:8]
-    holds(data, given, code=1)
-
-
 def test_rows_of_a_matrix_may_be_several_dimensions():
     operand = {"name": "b", "op": "wgmma.B", "mn": [0, 1], "k": 2, "rows": 128}
     data = data_of("4x32x64 f16, 128 threads", "ld: tma.load", operand)
@@ -137,12 +125,6 @@ def test_blocks_of_a_cluster_share_the_boxes():
     holds(shared, given, "ld: tma.load, mode 128B, 2 instructions reach")
     given["hardware"]["ld"]["multicast"] = 1
     holds(shared, given, code=1)
-
-
-def test_a_layout_that_must_be_is_another():
-    given = json.dumps(certified(plain_transpose("sm_90", must_be="tma.none")))
-    other = json.loads(given.replace("tma.none", "tma.32B"))
-    holds(plain_transpose("sm_90", must_be="tma.32B"), other, "no layout of tma.32B", 1)
 
 
 def test_direct_loads_write_side_by_side():

@@ -325,7 +325,7 @@ def test_a_certificate_is_of_the_problem_that_was_solved():
     holds(data, given, code=3, forged=False)
 
 
-@pytest.mark.parametrize("layout", ["", "; families none pad", "; must_be tma"])
+@pytest.mark.parametrize("layout", ["", "; families none pad", "\n        out: tma.store"])
 def test_a_scope_is_that_of_the_layouts_that_the_file_leaves(layout):
     data = data_of(f"16x64 f16, 64 threads; target sm_90{layout}", "r: load 2 [tid % 16, tid // 16]")
     given = certified(data)

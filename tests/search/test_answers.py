@@ -162,19 +162,12 @@ ANSWERS = {
         STORED.format("none pad"), {}, {"offset": "x0*16 + x1"},
     ),
     "without a swizzle either rows or columns meet; the swizzle that parts both is no rival": (
-        """64x64 f16, 8 threads; must_be wgmma.128B tma; minimise instructions
+        """64x64 f16, 8 threads; minimise instructions
+        ld: tma.load
         a: load 16 [lane, 0]
         b: load 16 [0, 8*lane]""", {},
         {"status": "optimal", "excess": 4, "layout.swizzle": (), BOUND: 4,
-         SCOPE: "the layouts of wgmma.128B or tma, boxes and pages side by side that flip the fewest bits"},
-    ),
-    "Kepler serves 4-byte words by aligned groups of 256 bytes, whatever wgmma without a swizzle needs": (
-        "24x32 f32, 1 threads; target sm_30; must_be wgmma; alignment_bytes 16\na: store 2 [0, 0]", {},
-        {"status": "infeasible", "alignment_bytes": None},
-    ),
-    "a base is aligned to what counts need, too": (
-        "24x32 f32, 1 threads; target sm_30; must_be wgmma; alignment_bytes 256\na: store 2 [0, 0]", {},
-        {"status": "optimal", "alignment_bytes": 256},
+         SCOPE: "the layouts of tma.load, boxes side by side that flip the fewest bits"},
     ),
     "as Triton 3.9 pads an operand on gfx950: a wave writes every fourth row, and rows are read as they lie": (
         """64x64 e4m3, 256 threads; target gfx950
@@ -184,7 +177,8 @@ ANSWERS = {
     ),
     "a tile of a block may be dictated, and nothing is minimised": (
         """128 threads
-        tile t: 64x64 bf16; must_be tma.128B
+        tile t: 64x64 bf16
+        ld: tma.load; mode 128B; tile t
         own row: store 16 [tid % 64, 8*i + 32*(tid // 64)]; i<4; tile t""", {},
         {"status": "optimal", "excess": 0, "bytes": 8192, "alignment_bytes": 1024, "proof.index_cost": None},
     ),

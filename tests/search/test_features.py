@@ -59,6 +59,10 @@ def weights(data):
     data["accesses"][1]["weight"] = 2.5
 
 
+def by_itself(data):
+    data["accesses"].append({"name": "out", "op": "tma.store"})
+
+
 def offset(data):
     rows, columns = data["tile"]["shape"]
     layout(offset=f"x0*{columns + 4 * columns // rows} + x1")(data)
@@ -87,7 +91,7 @@ FEATURES = {
     "free lanes": (free_lanes, "lanes"),
     "free values": (free_values, "values"),
     "weights": (weights, "weight"),
-    "must_be": (layout(must_be="tma"), "must_be"),
+    "by itself": (by_itself, "by itself|hardware"),
     "families": (layout(families=["none", "pad", "xor"]), "families"),
     "max_bytes": (layout(max_bytes=400), "max_bytes"),
     "pitch": (layout(pitch_multiple_bytes=8), "pitch_multiple_bytes"),

@@ -90,14 +90,20 @@ def test_a_tile_that_may_not_be_of_a_family_takes_its_best():
 
 
 def test_a_tile_that_the_hardware_dictates_is_in_every_row():
-    other = data_of("""32 threads
-        tile B: 32x64 f16; must_be tma.128B; published 4096 x0*64 + x1
-        fragments: ldmatrix.x4 [lane, 8*i]; i<8; tile B""")
+    other = data_of(
+        """32 threads
+        tile B: 32x64 f16; published 4096 x0*64 + x1
+        fragments: ldmatrix.x4 [lane, 8*i]; i<8; tile B""",
+        {"name": "ld", "op": "tma.load", "mode": "128B", "tile": "B"},
+    )
     tiles, accesses = SET["tiles"][:1], SET["accesses"][:2]
     _, rows = compared(tiles=tiles + other["tiles"], accesses=accesses + other["accesses"])
-    # The published layout is not what must_be asks for, and no other stands in its place.
+    # The published layout is not what TMA writes, and no other stands in its place.
     published = rows.pop("published")
-    assert (str(published.status), published.reason) == ("infeasible", "B: no layout of tma.128B")
+    assert (str(published.status), published.reason) == (
+        "infeasible",
+        "B: access 'ld': no tensor map of mode 128B fills boxes in this layout",
+    )
     used = {row.tiles[1].offset for row in rows.values() if row.wavefronts is not None}
     assert used == {"x0*64 + (x1 ^ x0 % 8 * 8)"}
     assert (rows["all"].excess, rows["all"].alignment_bytes) == (0, 1024)

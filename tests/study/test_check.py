@@ -207,7 +207,8 @@ def test_layouts_as_tables_and_as_objects():
 
 
 def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
-    problem = problem_of("""64x64 bf16, 128 threads; must_be tma
+    problem = problem_of("""64x64 bf16, 128 threads
+        ld: tma.load
         a: load 16 [tid % 64, 8*(tid // 64 + 2*i)]; i<4""")
     result = check(problem, "x0*64 + x1", solver=quick)
     (fix,) = findings(result, "fix")

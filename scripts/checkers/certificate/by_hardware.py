@@ -307,33 +307,3 @@ ENGINES = {
     "tcgen05": ("matrix descriptor", ("mode", "major"), majors_of, matrix),
     "cp.async.bulk": ("bulk copy", ("bytes",), copied, copies),
 }
-
-# must_be ---------------------------------------------------------------------------------------
-
-
-def must_be(names, tile, table, order):
-    """Whether a layout is one that `must_be` names: of boxes of TMA, or of pages of matrices."""
-    for engine, mode in itertools.product(CODES, SPANS):
-        if {engine, f"{engine}.{mode}"} & set(names):
-            load = {"op": "tma.load", "mode": mode, "order": order}
-            lies = instructions([load], tile, table) if engine == "tma" else table == pages(tile, mode, order)
-            if lies:
-                return True
-    return False
-
-
-def pages(tile, mode, order):
-    """Pages of a mode's span, each with all rows of a matrix; nothing where rows are no whole spans."""
-    dims, span = len(tile.shape), SPANS[mode] or 16
-    major = order[-1] if order else dims - 1
-    *outer, rows = [d for d in range(dims) if d != major] or [None]
-    row_bytes = tile.shape[major] * tile.size
-    if rows is None or tile.shape[rows] % 8 or tile.size & (tile.size - 1) or row_bytes % span:
-        return None
-    found = []
-    for x in itertools.product(*map(range, tile.shape)):
-        page, byte = divmod(x[major] * tile.size, span)
-        for d in outer:
-            page += x[d] * math.prod(tile.shape[e] for e in outer if e > d) * (row_bytes // span)
-        found.append(swizzled((page * tile.shape[rows] + x[rows]) * span + byte, SPANS[mode]))
-    return found

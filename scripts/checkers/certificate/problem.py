@@ -18,7 +18,7 @@ ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.
            ast.expr_context)  # fmt: skip
 UNBOUNDED = (ast.Pow, ast.MatMult, ast.Div, ast.LShift)  # `<<` becomes `shift`, which has a bound
 DEFAULTS = {"families": None, "max_bytes": None, "alignment_bytes": None, "pitch_multiple_bytes": None,
-            "order": None, "minimise": "excess", "offset": None, "must_be": None}  # fmt: skip
+            "order": None, "minimise": "excess", "offset": None}  # fmt: skip
 # Operations without lanes, what makes an access one to be written out, and one whose lanes are chosen.
 BY_ITSELF = re.compile(r"tma\.(load|store)|(wgmma|tcgen05)\..*|cp\.async\.bulk")
 WRITTEN_OUT = {"fragment", "copy", "coordinates", "bases", "covers", "threads", "repeat", "warps",
@@ -193,8 +193,8 @@ def by_itself(problem):
 
 
 def dictated(problem):
-    """Whether the hardware, or `layout.must_be`, dictates the layout."""
-    return constraints(problem)["must_be"] is not None or bool(by_itself(problem))
+    """Whether the hardware dictates the layout."""
+    return bool(by_itself(problem))
 
 
 def not_handled(problem):

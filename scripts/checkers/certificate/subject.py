@@ -80,13 +80,12 @@ def check_scope(problem, stated, size):
     if covers["layouts"] == "every" or scope == "every layout":
         require(covers["layouts"] == "every" and scope == "every layout", f"{scope!r} is not {covers}")
         return True
-    named, ops = hardware(problem)
-    if named or ops:
-        by = list(dict.fromkeys([*named, *ops]))
+    by = hardware(problem)
+    if by:
         require(
             covers == {"layouts": "hardware", "by": by}, f"the hardware dictates it by {by}, not {covers}"
         )
-        words = " and ".join([*([" or ".join(named)] if named else []), *ops])
+        words = " and ".join(by)
         engines = {part.partition(".")[0] for part in by}
         side = [text for text in dict.fromkeys(LISTED.values()) if text in map(LISTED.get, engines)]
         rest = f", {' and '.join(side)} side by side" if side else ", row-major with pads below 128 bytes"
@@ -128,11 +127,10 @@ def families_searched(layout, size):
 
 
 def hardware(problem):
-    """What dictates the layout: the modes that the file names, and operations; nothing where none does."""
-    named = problem.get("layout", {}).get("must_be") or []
+    """The operations that dictate the layout; nothing where none does."""
     own = [a.get("by_itself", a) for a in problem["accesses"]]
     ops = [str(a.get("op")) for a in own if is_by_itself(a) or operation(a)[0] == "load.lds"]
-    return [named] if isinstance(named, str) else named, list(dict.fromkeys(ops))
+    return list(dict.fromkeys(ops))
 
 
 def direct(problem):

@@ -156,9 +156,7 @@ def check_constraints(problem, case, found):
     own = dictated(problem)
     named = [name for name in ("families", "order", "pitch_multiple_bytes") if layout[name]]
     named = [name for name in named if name != "families"] if own else named
-    if own and aligned is not None and not by_itself(problem):
-        named.append("alignment_bytes")
-    if (not wrong and "alignment_bytes" not in named) or (named == ["families"] and "table" in families):
+    if not wrong or (named == ["families"] and "table" in families):
         return []
     return named
 
@@ -195,11 +193,6 @@ def check_reached(problem, case, given):
     """Every access that the hardware makes by itself reaches the tile by the descriptor stated."""
     table, named = given["layout"]["byte_offsets"], given["hardware"]
     layout = constraints(problem)
-    if layout["must_be"] is not None:
-        names = [layout["must_be"]] if isinstance(layout["must_be"], str) else layout["must_be"]
-        kept = by_hardware.must_be(names, case, table, layout["order"])
-        require(kept, f"no layout of {layout['must_be']}")
-        say(f"layout.must_be: one of {layout['must_be']}: checked")
     own = {access["name"]: access for access in by_itself(problem)}
     require(set(named) == set(own), f"descriptors of {sorted(named)}, the hardware makes {sorted(own)}")
     most = layout["alignment_bytes"]
