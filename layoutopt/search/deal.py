@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from layoutopt.accesses.assignments import ROUND, Assignment, Work
-from layoutopt.accesses.trace import LaneTrace
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import current
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
 from layoutopt.model.cp_sat import Model
-from layoutopt.search.lanes import Digits, Given
+from layoutopt.search.lanes import Digits
 
 MAX_ENTRIES: Final = 2048  # of a table
 # The solver's deterministic time for the lanes of one warp, and for a table; how many instructions of a warp
@@ -48,12 +47,9 @@ def can_deal(device: Device, operation: Operation) -> bool:
 
 def whole_warps(device: Device, operation: Operation) -> Device:
     """The device, if the lanes of a warp could be served in any order by one operation."""
-    together = _as_one_phase(device.rule(operation), device.lanes)
+    one_phase = (tuple(range(device.lanes)),)
+    together = replace(device.rule(operation), phases=one_phase, merges_pairs=False)
     return replace(device, rules={**device.rules, (operation.kind, operation.width_bytes): together})
-
-
-def _as_one_phase(rule: PhaseRule, lanes: int) -> PhaseRule:
-    return replace(rule, phases=(tuple(range(lanes)),), merges_pairs=False)
 
 
 def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignment:
@@ -64,11 +60,10 @@ def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignme
         known: the best whose segments keep to neighbours.
         tables: whether the places may be looked up.
     """
-    given, work = choices.given, choices.work
-    warp = given.device.lanes
+    work, warp = choices.work, choices.device.lanes
     if not work.keeps_to_warps(warp):
         return known
-    together = replace(choices, given=replace(given, device=whole_warps(given.device, given.lanes.operation)))
+    together = replace(choices, device=whole_warps(choices.device, choices.lanes.operation))
     base = together.best()
     found: list[Assignment] = [known, base]
     if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
@@ -86,21 +81,17 @@ def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignme
 
 
 def _by_tables(choices: Digits, start: Assignment) -> Iterator[Assignment]:
-    work, given = choices.work, choices.given
-    lanes, rule = choices.under(start), given.device.rule(given.lanes.operation)
-    groups = _groups(given.table[lanes.element], lanes, rule).reshape(work.rounds, work.steps, -1)
+    work, lanes, rule = choices.work, choices.under(start), choices.device.rule(choices.lanes.operation)
+    # Groups of banks, as many as a lane's piece takes.
+    width = max(lanes.operation.width_bytes, rule.bank_bytes)
+    group = choices.table[lanes.element] // width % (rule.banks * rule.bank_bytes // width)
+    groups = np.where(lanes.active, group, -1).reshape(work.rounds, work.steps, -1)
     pieces = groups[:, :, work.first : work.first + work.threads].transpose(0, 2, 1)
-    cycles = _cycles(work, given.device.lanes)
+    cycles = _cycles(work, choices.device.lanes)
     for cycle in cycles:
-        node = _table(work, given, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1])
+        node = _table(work, rule, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1])
         if node is not None:
             yield replace(start, place=node)
-
-
-def _groups(address: IntArray, lanes: LaneTrace, rule: PhaseRule) -> IntArray:
-    """Groups of banks, as many as a lane's piece takes, by the addresses of lanes; -1 for none."""
-    width = max(lanes.operation.width_bytes, rule.bank_bytes)
-    return np.where(lanes.active, address // width % (rule.banks * rule.bank_bytes // width), -1)
 
 
 def _cycles(work: Work, warp: int) -> list[int]:
@@ -114,7 +105,7 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool) -> Node | None:
+def _table(work: Work, rule: PhaseRule, pieces: IntArray, cycle: int, anyhow: bool) -> Node | None:
     """Places that come again after so many threads; None where none are found.
 
     Args:
@@ -122,8 +113,8 @@ def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool)
         cycle: entries of the table.
         anyhow: whether more conflicts than must be are better than nothing.
     """
-    rule = given.device.rule(given.lanes.operation)
-    threads, phases, left = work.threads, _phase_of_lanes(rule), _TABLE_EFFORT
+    threads, left = work.threads, _TABLE_EFFORT
+    phases = np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])  # in which each lane is served
     slot = np.arange(cycle)
     lane, place = (work.first + slot % threads) % len(phases), slot % threads
     begins = np.flatnonzero((lane == 0) | (slot % threads == 0)).tolist()
@@ -148,13 +139,7 @@ def _table(work: Work, given: Given, pieces: IntArray, cycle: int, anyhow: bool)
     return Op("+", (Op("*", (Op("//", (_TID, Const(cycle))), Const(cycle))), own))
 
 
-def _phase_of_lanes(rule: PhaseRule) -> IntArray:
-    """The number of the phase in which each lane is served, shape (lanes,)."""
-    return np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])
-
-
-@dataclass(frozen=True, slots=True)
-class _Dealt:
+class _Dealt(NamedTuple):
     """The piece of each lane, the wavefronts beyond what every order takes, and deterministic time."""
 
     over: int
@@ -183,9 +168,9 @@ def _dealt(rows: IntArray, times: IntArray, phase: IntArray, effort: float) -> _
     terms, floor = [], 0
     for row, weight in zip(rows, times, strict=True):
         floor += int(weight) * _least(row[row >= 0], sizes)
-        costs = [model.integer(0, len(phase)) for _ in sizes]
-        terms += [(cost, int(weight)) for cost in costs]
-        for p, cost in enumerate(costs):
+        for p in range(len(sizes)):
+            cost = model.integer(0, len(phase))
+            terms.append((cost, int(weight)))
             for group in np.unique(row[row >= 0]).tolist():
                 held = [(deal[lane][p], 1) for lane in np.flatnonzero(row == group)]
                 model.linear([*held, (cost, -1)], (-len(phase), 0))

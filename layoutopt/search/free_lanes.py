@@ -45,7 +45,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import Access, Problem
 from layoutopt.search.deal import can_deal, dealt_lanes, whole_warps
-from layoutopt.search.lanes import Digits, Given, as_written, best_turn, reordered
+from layoutopt.search.lanes import Digits, Given, as_written, reordered
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.verify import verified
 
@@ -242,8 +242,7 @@ class _Joint:
         table = case_of(self.natural, self.gpu, widths).table(layout)
         table = np.repeat(table, self.problem.tile.packed)
         with spending(lanes_time):
-            settled = under_table(self.problem, self.free, self.gpu, table)
-        check_lanes(self.problem, settled, self.gpu)
+            settled = under_layout(self.problem, self.gpu, table, self.free)
         case = case_of(settled, self.gpu, widths)
         layout = case.as_bytes(layout)
         counts = case.count(case.table(layout))
@@ -306,77 +305,58 @@ class _Joint:
         )
 
 
-def under_layout(problem: Problem, gpu: Device, table: IntArray) -> Problem:
+def under_layout(
+    problem: Problem, gpu: Device, table: IntArray, free: Sequence[FreeAccess] | None = None
+) -> Problem:
     """The problem with the best lanes that are found under a layout that is given; itself where none is free.
 
     Args:
         problem: some of whose accesses may be free.
         table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
+        free: the accesses whose lanes are free, where they are known.
 
     Raises:
         ProblemFileError: an access cannot be free.
     """
     if not is_free(problem):
         return problem
-    free = free_accesses(problem, gpu)
+    free = free_accesses(problem, gpu) if free is None else free
     if table.min() < 0:  # no layout, as whoever asks will find
         return naturally(problem, free)
-    chosen = under_table(problem, free, gpu, table)
-    check_lanes(problem, chosen, gpu)
-    return chosen
-
-
-def under_table(problem: Problem, free: Sequence[FreeAccess], gpu: Device, table: IntArray) -> Problem:
-    """The problem with the best lanes that are found for each free access under a layout.
-
-    Args:
-        problem: some of whose accesses are free.
-        free: of them, those whose lanes are.
-        table: byte offset of the element, or of the byte that holds it, by row-major index, int64.
-    """
     found: dict[int, Assignment] = {}
     chosen: list[FreeAccess] = []
     for one in free:
         direct = is_direct_load(problem.accesses[one.number].op)
         idle = None if direct else with_idle(one, gpu)
-        each = [
-            (*_best(problem, other, Given(other.lanes, table, gpu)), other) for other in (one, idle) if other
-        ]
+        each = [(*_best(problem, other, gpu, table), other) for other in (one, idle) if other]
         _, found[one.number], taken = min(each, key=lambda best: best[0])
         chosen.append(taken)
     settled = settled_with(problem, found, chosen)
     accesses = list(settled.accesses)
-    steps = {one.number: one.work.step_loop for one in chosen}
+    steps = {one.number: [one.work.step_loop] for one in chosen}
     for k, access in enumerate(problem.accesses):
         if access.values is not None:
-            own = steps.get(k)
-            loops = list(accesses[k].loops)[::-1] if k not in steps else [own] if own else []
+            loops = steps.get(k, [*accesses[k].loops][::-1])
             lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu)
-            given = Given(lanes.accesses[0], table, gpu)
-            accesses[k] = _reordered(settled, accesses[k], loops, given)
-    return msgspec.structs.replace(settled, accesses=tuple(accesses))
+            several = [loop for loop in loops if loop is not None and accesses[k].loops[loop] > 1]
+            accesses[k] = reordered(settled, accesses[k], several, Given(lanes.accesses[0], table, gpu))
+    settled = msgspec.structs.replace(settled, accesses=tuple(accesses))
+    with unhurried():  # whose time is over has them checked all the same
+        check_lanes(problem, settled, gpu)
+    return settled
 
 
-def _best(problem: Problem, free: FreeAccess, given: Given) -> tuple[int, Assignment]:
+def _best(problem: Problem, free: FreeAccess, gpu: Device, table: IntArray) -> tuple[int, Assignment]:
     """The fewest wavefronts that are found, and the assignment."""
-    choices = Digits(given, free.work, problem.tile.shape)
+    choices = Digits(free.lanes, table, gpu, free.work, problem.tile.shape)
     if is_direct_load(problem.accesses[free.number].op):
         found = as_written(choices) or free.work.natural
     else:
         found = choices.best()
-        if given.excess(choices.under(found)) and can_deal(given.device, free.lanes.operation):
+        if choices.excess(choices.under(found)) and can_deal(gpu, free.lanes.operation):
             # Where instructions come first, none of them is to look anything up.
             found = dealt_lanes(choices, found, tables=problem.layout.objective.counts_only)
     return choices.wavefronts(found), found
-
-
-def _reordered(problem: Problem, access: Access, loops: Sequence[str], given: Given) -> Access:
-    turned = [loop for loop in loops if access.loops[loop] > 1]
-    found = [(*best_turn(given, access.loops, loop), loop) for loop in turned]
-    if not found:
-        return access
-    _, turn, loop = min(found, key=lambda one: one[0])
-    return reordered(access, loop, turn, problem, given.device.lanes)
 
 
 def _weighted(access: Access, factor: Fraction) -> Access:

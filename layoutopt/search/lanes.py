@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -66,16 +66,14 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Digits:
+class Digits(Given):
     """Assignments of threads to units: digits from the fastest, and XORs of two.
 
     Attributes:
-        given: the access and the layout.
         shape: of the tile.
         mixed: whether the digits of a segment stand anywhere in a warp, and not before all others.
     """
 
-    given: Given
     work: Work
     shape: tuple[int, ...]
     mixed: bool = False
@@ -83,8 +81,8 @@ class Digits:
     @property
     def _decisive(self) -> int:
         """Lanes whose digits decide what phases cost: one phase, where phases are neighbours."""
-        device = self.given.device
-        phases = device.rule(self.given.lanes.operation).phases
+        device = self.device
+        phases = device.rule(self.lanes.operation).phases
         length = len(phases[0])
         aligned = all(phase == tuple(range(k * length, (k + 1) * length)) for k, phase in enumerate(phases))
         return length if aligned and self.work.first % device.lanes == 0 else device.lanes
@@ -97,7 +95,7 @@ class Digits:
         segment = [d for d in self.work.in_segment if d not in chosen.digits]
         left = [d for d in self.work.beyond if d not in chosen.digits]
         if self.mixed:
-            rest, warp = math.prod(d.size for d in segment), self.given.device.lanes
+            rest, warp = math.prod(d.size for d in segment), self.device.lanes
             left = [d for d in left if warp % (span * d.size * rest) == 0]
             return [Assignment((*chosen.digits, digit)) for digit in (*segment, *left)]
         if segment:
@@ -120,7 +118,7 @@ class Digits:
     def decided(self, chosen: Assignment) -> tuple[IntArray, BoolArray]:
         """Elements of the first warp, and which lanes are active and decided."""
         work = self.work
-        number = np.arange(self.given.device.lanes)
+        number = np.arange(self.device.lanes)
         count = min(chosen.span, self._decisive, work.units, work.threads)
         active = (number < count) & (number % work.slots < work.segment)
         places = coordinates(work, self.completed(chosen), np.where(active, number, 0))
@@ -128,20 +126,19 @@ class Digits:
 
     def under(self, chosen: Assignment) -> LaneTrace:
         """The lanes of the access."""
-        return lanes_under(self.work, self.completed(chosen), self.given.lanes, self.shape)
+        return lanes_under(self.work, self.completed(chosen), self.lanes, self.shape)
 
     def best(self) -> Assignment:
         """The assignment of the least excess that is found.
 
         Its decided lanes have no excess; where none is good enough, ever more of it.
         """
-        given = self.given
-        phases = len(given.lanes.element) * len(given.device.rule(given.lanes.operation).phases)
-        best, allowed = (given.excess(self.under(Assignment(()))), Assignment(())), 0
+        phases = len(self.lanes.element) * len(self.device.rule(self.lanes.operation).phases)
+        best, allowed = (self.excess(self.under(Assignment(()))), Assignment(())), 0
         while best[0] > allowed * phases and not current().spent:
             whole = itertools.islice(self._grown(allowed), _MOST_COUNTED)
             for chosen in current().while_left(whole):
-                best = min(best, (given.excess(self.under(chosen)), chosen), key=lambda found: found[0])
+                best = min(best, (self.excess(self.under(chosen)), chosen), key=lambda found: found[0])
                 if best[0] <= allowed * phases:
                     break
             allowed = 2 * allowed + 1
@@ -166,14 +163,13 @@ class Digits:
     def _excess_of(self, children: Sequence[Assignment]) -> list[int]:
         """The excess of a phase, when only the lanes that are decided take part."""
         element, active = map(np.stack, zip(*map(self.decided, children), strict=True))
-        given = self.given
-        counts = count_wavefronts(given.table[element], active, given.lanes.operation, given.device)
+        counts = count_wavefronts(self.table[element], active, self.lanes.operation, self.device)
         over: list[int] = (-(-(counts.wavefronts - counts.ideal) // np.maximum(counts.phases, 1))).tolist()
         return over
 
     def wavefronts(self, assignment: Assignment) -> int:
         """Of all instructions."""
-        return int(self.given.counts(self.under(assignment)).wavefronts.sum())
+        return int(self.counts(self.under(assignment)).wavefronts.sum())
 
 
 def as_written(choices: Digits) -> Assignment | None:
@@ -181,19 +177,21 @@ def as_written(choices: Digits) -> Assignment | None:
 
     Threads in turn then write side by side, as AMD's direct loads must.
     """
-    work, table = choices.work, choices.given.table
+    work, table = choices.work, choices.table
     bits, digits = (work.units - 1).bit_length(), work.natural.digits
     if work.steps != 1 or work.units != 1 << bits or len(digits) != bits:
         return None
     number = np.arange(work.units)
     element = np.ravel_multi_index(coordinates(work, work.natural, number), choices.shape)
-    width = choices.given.lanes.operation.width_bytes
+    width = choices.lanes.operation.width_bytes
     place, rest = np.divmod(table[element] - table[element].min(), width)
     if rest.any() or (np.sort(place) != number).any():
         return None
     unit = np.argsort(place)
     images = [int(unit[1 << k]) for k in range(bits)]
-    if (_xors(number, images) != unit).any() or not all(image >> k & 1 for k, image in enumerate(images)):
+    flips = (number[:, None] >> np.arange(bits) & 1) * np.array(images, np.int64)
+    linear = (np.bitwise_xor.reduce(flips, axis=1) == unit).all()
+    if not linear or not all(image >> k & 1 for k, image in enumerate(images)):
         return None
     twists = (
         Twist(digits[b].dim, digits[b].stride, 1 << k)
@@ -204,84 +202,59 @@ def as_written(choices: Digits) -> Assignment | None:
     return Assignment(digits, tuple(twists))
 
 
-def _xors(number: IntArray, flips: Sequence[int]) -> IntArray:
-    """For each number the XOR of what its bits flip."""
-    flipped = np.zeros_like(number)
-    for bit, flip in enumerate(flips):
-        flipped ^= (number >> bit & 1) * flip
-    return flipped
-
-
 # Turns: in which iteration a thread moves which of its pieces ----------------------------------------
 
 
-class Turn(NamedTuple):
-    """An order of a loop: iteration v moves piece `v ^ f`, or `v + f` modulo the trips, f of the lane.
-
-    f is `shift * (lane // divide)` modulo the trips.
-    """
-
-    trips: int
-    divide: int = 1
-    shift: int = 0
-    flips: bool = False
-
-    def of_lanes(self, lanes: int) -> IntArray:
-        """The piece that each lane moves in each iteration, shape (trips, lanes)."""
-        values = {"tid": np.arange(lanes), "v": np.arange(self.trips)[:, None]}
-        return np.broadcast_to(evaluate(self.written("v", lanes), values), (self.trips, lanes))
-
-    def written(self, loop: str, lanes: int) -> Node:
-        """The same over the loop variable and `tid`."""
-        if not self.shift:
-            return Var(loop)
-        lane = Op("//", (Op("%", (Var("tid"), Const(lanes))), Const(self.divide)))
-        moved = Op("*", (lane, Const(self.shift)))
-        if self.flips:
-            return Op("^", (Var(loop), Op("%", (moved, Const(self.trips)))))
-        return Op("%", (Op("+", (Var(loop), moved)), Const(self.trips)))
-
-
-def turns(trips: int, lanes: int) -> Iterator[Turn]:
-    """Orders of a loop of so many trips: as it is, flips where these stay inside, and rotations."""
-    yield Turn(trips)
-    divides = [1 << k for k in range((lanes - 1).bit_length())]
-    if trips & (trips - 1) == 0:
-        yield from (Turn(trips, d, 1 << k, True) for d in divides for k in range((trips - 1).bit_length()))
-    yield from (Turn(trips, divide, shift) for divide in divides for shift in range(1, min(trips, 9)))
-
-
-def best_turn(given: Given, loops: dict[str, int], loop: str) -> tuple[int, Turn]:
-    """The order of a loop of least excess, over all instructions of the access, and that excess."""
-    every = turns(loops[loop], given.device.lanes)
-    best = (given.excess(given.lanes), next(every))
-    for turn in current().while_left(every):
-        if best[0] == 0:
+def reordered(problem: Problem, access: Access, loops: Sequence[str], given: Given) -> Access:
+    """The access with one of the loops in the order of least excess, written into its index."""
+    lanes = given.device.lanes
+    ranges = expression_ranges(problem.threads, lanes, access.loops)
+    every = ((loop, turn) for loop in loops for turn in _turns(loop, access.loops[loop], lanes))
+    least, best = given.excess(given.lanes), None
+    for loop, turn in current().while_left(every):
+        if least == 0:
             break
-        best = min(best, (given.excess(_turned(given, loops, loop, turn)), turn), key=lambda found: found[0])
-    return best
+        excess = given.excess(_turned(given, access.loops, loop, turn))
+        if excess < least:
+            least, best = excess, {loop: turn}
+    if best is None:
+        return access
+    chosen: Mapping[str, Node] = best
+
+    def written(text: str | int) -> str:
+        return to_text(simplify(substituted(parse(str(text), frozenset(ranges)), chosen), ranges))
+
+    where = None if access.where is None else written(access.where)
+    return msgspec.structs.replace(access, index=tuple(map(written, access.index)), where=where)
 
 
-def _turned(given: Given, loops: dict[str, int], loop: str, turn: Turn) -> LaneTrace:
+def _turns(loop: str, trips: int, lanes: int) -> Iterator[Node]:
+    """Other orders of a loop v: `v ^ f` where that stays inside, and `v + f`, both modulo the trips.
+
+    f is a multiple of `lane // divide`, of powers of two.
+    """
+    lane, v = Op("%", (Var("tid"), Const(lanes))), Var(loop)
+    divides = [1 << k for k in range((lanes - 1).bit_length())]
+
+    def moved(divide: int, shift: int) -> Node:
+        return Op("*", (Op("//", (lane, Const(divide))), Const(shift)))
+
+    if trips & (trips - 1) == 0:
+        for divide, k in itertools.product(divides, range((trips - 1).bit_length())):
+            yield Op("^", (v, Op("%", (moved(divide, 1 << k), Const(trips)))))
+    for divide, shift in itertools.product(divides, range(1, min(trips, 9))):
+        yield Op("%", (Op("+", (v, moved(divide, shift))), Const(trips)))
+
+
+def _turned(given: Given, loops: Mapping[str, int], loop: str, turn: Node) -> LaneTrace:
+    """The lanes of the access with another order of a loop."""
     trips, at, lanes = list(loops.values()), list(loops).index(loop), given.lanes
     outer, inner = (math.prod(some) for some in (trips[:at], trips[at + 1 :]))
-    piece = turn.of_lanes(given.device.lanes)[None, :, None, None, :]
+    values = {"tid": np.arange(given.device.lanes), loop: np.arange(trips[at])[:, None]}
+    piece = evaluate(turn, values)[None, :, None, None, :]
 
     def moved(values: np.ndarray) -> np.ndarray:
         whole = values.reshape(outer, trips[at], inner, -1, values.shape[-1])
         return np.take_along_axis(whole, np.broadcast_to(piece, whole.shape), axis=1).reshape(values.shape)
 
     return replace(lanes, element=moved(lanes.element), active=moved(lanes.active))
-
-
-def reordered(access: Access, loop: str, turn: Turn, problem: Problem, lanes: int) -> Access:
-    """The access with the order of a loop written into its index."""
-    if not turn.shift:
-        return access
-    chosen, ranges = turn.written(loop, lanes), expression_ranges(problem.threads, lanes, access.loops)
-
-    def written(text: str | int) -> str:
-        return to_text(simplify(substituted(parse(str(text), frozenset(ranges)), {loop: chosen}), ranges))
-
-    where = None if access.where is None else written(access.where)
-    return msgspec.structs.replace(access, index=tuple(map(written, access.index)), where=where)
