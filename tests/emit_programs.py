@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -14,9 +15,10 @@ from written import problem_of
 from layoutopt import load, solve
 from layoutopt.accesses.lower import assigned, chosen_widths, with_loops, with_widths
 from layoutopt.accesses.trace import trace
-from layoutopt.codegen.languages import code as code_of
-from layoutopt.codegen.languages import plan, plan_for
+from layoutopt.codegen.block import code_of
+from layoutopt.codegen.languages import plan
 from layoutopt.hardware.devices import device
+from layoutopt.study.block import placed
 
 GXX = shutil.which("g++") or shutil.which("c++")
 GCC = shutil.which("gcc") or shutil.which("cc")
@@ -113,9 +115,9 @@ def same(found, wanted):
     assert [f for f, _ in pairs] == [w for _, w in pairs]
 
 
-def emit(language, problem, gpu, answer, **options):
+def emit(language, problem, gpu, answer, name=None, only="all"):
     """Code in a language."""
-    return code_of(plan_for(language, problem, gpu, answer, **options))
+    return code_of(language, replace(placed(problem, gpu, answer), name=name or problem.name), only=only)
 
 
 def run(command, language, cases, tmp_path):

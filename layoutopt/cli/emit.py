@@ -144,7 +144,7 @@ def _code(
 
     if self_test:
         return block.self_test(tiles), _figures(tiles, lang, [{} for _ in tiles.parts])
-    plans = block.plans_of(lang, tiles, name=name, only=only)
+    plans = block.plans_of(lang, tiles if name is None else replace(tiles, name=name), only=only)
     counted = LANGUAGES[lang].unit == "byte"
     data = _figures(tiles, lang, [_instructions(plan) if counted else {} for plan in plans])
     if counted:

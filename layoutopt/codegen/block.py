@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,13 +14,15 @@ import msgspec
 from layoutopt import __version__
 from layoutopt.codegen import selftest
 from layoutopt.codegen.edit import edit, edit_text
-from layoutopt.codegen.languages import code, plan_for, run_plan
-from layoutopt.codegen.plan import AccessPlan, Plan
+from layoutopt.codegen.languages import plan, run_plan
 from layoutopt.codegen.plan import Part as Only
+from layoutopt.codegen.plan import Plan
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.expressions.grammar import lookups
 from layoutopt.ground.escape import comment, described, identifier
 from layoutopt.hardware.devices import Device
+from layoutopt.layout.formula import offset_expression
 from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem, Resources
@@ -69,50 +73,70 @@ def code_of(language: str, tiles: Placed, *, only: Only = "all") -> str:
 
 
 @contextlib.contextmanager
-def _about(part: Part) -> Iterator[None]:
-    """Errors inside name the tile."""
-    try:
-        yield
+def _named(tiles: Placed, part: Part) -> Iterator[Problem]:
+    """The problem of a tile under the name that its code has; errors inside name one of several tiles."""
+    if tiles.alone:
+        yield msgspec.structs.replace(part.problem, name=tiles.name)
+        return
+    try:  # what a block takes beside its tiles stands in the head
+        name = f"{tiles.name} {part.tile}"
+        yield msgspec.structs.replace(part.problem, name=name, block=Resources())
     except LayoutError as error:
         raise LayoutError(f"tile {part.tile!r}: {error}") from None
 
 
-def plans_of(
-    language: str, tiles: Placed, *, name: str | None = None, only: Only = "all"
-) -> tuple[Plan, ...]:
+def plans_of(language: str, tiles: Placed, *, only: Only = "all") -> tuple[Plan, ...]:
     """What is printed of each tile in a language, one of `LANGUAGES`.
 
     Args:
         language: which.
         tiles: with their layouts.
-        name: what every name starts with; None for that of the problem.
         only: what to print: the offset of an element, the addresses of the accesses, or all.
 
     Raises:
         ProblemFileError: two names become the same identifier.
-        LayoutError: the language cannot express the layout of a tile, which the text names.
+        LayoutError: the language cannot express the layout of a tile, which the text names, or has no code
+            for accesses, or a formula does not hold the tile.
+        ExpressionError: a formula cannot be read.
+        VerificationError: the code would not equal a layout's table. Our bug.
     """
-    if tiles.alone:
-        (part,) = tiles.parts
-        return (plan_for(language, part.problem, tiles.device, part.answer, name=name, only=only),)
+    known = LANGUAGES[language]
+    if only == "access" and not known.has_accesses:
+        able = ", ".join(other.name for other in LANGUAGES.values() if other.has_accesses)
+        raise LayoutError(f"{language} has no code for accesses, only for the layout; {able} have")
     plans = []
     for part in tiles.parts:
-        with _about(part):
-            plans.append(plan_for(language, _beside(tiles, part), tiles.device, part.answer, only=only))
-    names = Counter(f"{identifier(tiles.name)}_{field}" for field in ("bytes", "alignment", "cluster"))
-    names.update(name for name, _ in _places(tiles))
-    for plan in plans:
-        names.update((f"{plan.name}_bytes", f"{plan.name}_offset"))
-        names.update(name for access in plan.accesses for name in _functions(access))
-    twice = sorted(name for name, count in names.items() if count > 1)
-    if twice:
-        raise ProblemFileError("tiles", f"two tiles or accesses are both {twice[0]} in the code; rename one")
+        with _named(tiles, part) as problem:
+            _check_expressible(problem, part.answer, known)
+            unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
+            planned = plan(problem, tiles.device, part.answer, unit)
+            plans.append(replace(planned, only=only, language=language))
+    if not tiles.alone:
+        _check_names(tiles, plans)
     return tuple(plans)
 
 
-def _beside(tiles: Placed, part: Part) -> Problem:
-    """The problem of one of several tiles; what the block takes beside them stands in the head."""
-    return msgspec.structs.replace(part.problem, name=f"{tiles.name} {part.tile}", block=Resources())
+def _check_expressible(problem: Problem, answer: Result | str, language: Language) -> None:
+    layout = answer.layout if isinstance(answer, Result) else None
+    if layout is not None and layout.shape != problem.tile.shape:
+        raise LayoutError(f"made for a tile of shape {layout.shape}, not {problem.tile.shape}")
+    table = layout is not None and bool(lookups(offset_expression(layout)))
+    what = "a table of offsets" if table else "elements of less than a byte" * (problem.tile.packed > 1)
+    if what and not language.has_tables:
+        able = ", ".join(other.name for other in LANGUAGES.values() if other.has_tables)
+        raise LayoutError(f"{language.name} cannot express {what}; {able} can")
+
+
+def _check_names(tiles: Placed, plans: Sequence[Plan]) -> None:
+    """Check that no two things of a block have one name in the code."""
+    names = Counter(f"{identifier(tiles.name)}_{field}" for field in ("bytes", "alignment", "cluster"))
+    names.update(name for name, _ in _places(tiles))
+    for planned in plans:
+        names.update((f"{planned.name}_bytes", f"{planned.name}_offset"))
+        names.update(name for access in planned.accesses for name in access.functions)
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        raise ProblemFileError("tiles", f"two tiles or accesses are both {twice[0]} in the code; rename one")
 
 
 def text_of(tiles: Placed, plans: Sequence[Plan]) -> str:
@@ -121,14 +145,17 @@ def text_of(tiles: Placed, plans: Sequence[Plan]) -> str:
     Raises:
         LayoutError: as for `plans_of`.
     """
-    if tiles.alone:
-        return code(plans[0])
     known = LANGUAGES[plans[0].language]
-    text = "\n".join(_head(known, tiles)) + "\n"
-    for part, plan in zip(tiles.parts, plans, strict=True):
-        with _about(part):
-            text += "\n" + code(plan)
-    return text + "".join(f"{line}\n" for line in known.end)
+    module: Any = importlib.import_module(known.module)
+    texts: list[str] = []
+    for part, planned in zip(tiles.parts, plans, strict=True):
+        printed = replace(planned, accesses=(), by_hardware=()) if planned.only == "offset" else planned
+        with _named(tiles, part):
+            texts.append(module.emit(printed))
+    if tiles.alone:
+        return texts[0]
+    head = "\n".join(_head(known, tiles)) + "\n"
+    return "\n".join([head, *texts]) + "".join(f"{line}\n" for line in known.end)
 
 
 def edits_of(tiles: Placed) -> list[tuple[str, dict[str, Any]]]:
@@ -144,25 +171,18 @@ def self_test(tiles: Placed) -> str:
         LayoutError: no NVIDIA GPU has a tile's size or an access's instruction, or what an access costs is
             known at run time only.
     """
-    if tiles.alone:
-        (part,) = tiles.parts
-        return selftest.program(run_plan(part.problem, tiles.device, part.answer))
     name, plans, tests = identifier(tiles.name), [], ""
     for part in tiles.parts:
-        with _about(part):
-            plans.append(run_plan(_beside(tiles, part), tiles.device, part.answer))
-            tests += selftest.placed_tile_test(plans[-1], name, part.tile, part.stages)
-    named = {part.tile: plan.name for part, plan in zip(tiles.parts, plans, strict=True)}
+        with _named(tiles, part) as problem:
+            plans.append(run_plan(problem, tiles.device, part.answer))
+            if not tiles.alone:
+                tests += selftest.placed_tile_test(plans[-1], name, part.tile, part.stages)
+    if tiles.alone:
+        return selftest.program(plans[0])
+    named = {part.tile: planned.name for part, planned in zip(tiles.parts, plans, strict=True)}
     always = [tile for tile in named if not any(tile in time for time in tiles.times)]
     times = [[named[tile] for tile in (*always, *time)] for time in tiles.times or ((),)]
     return selftest.block_program(name, text_of(tiles, plans), plans, tests, times)
-
-
-def _functions(access: AccessPlan) -> list[str]:
-    """Names that the code of an access has."""
-    steps = ("base", "step", "each") if access.form.has_step else ()
-    active = ("active",) if access.active is not None else ()
-    return [access.name, *(f"{access.name}_{part}" for part in ("bytes", *steps, *active))]
 
 
 def _head(language: Language, tiles: Placed) -> list[str]:

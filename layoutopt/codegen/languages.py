@@ -1,10 +1,6 @@
-"""From a result or a formula to code in one of them."""
+"""From a result or a formula to what is printed of it, in any language."""
 
 from __future__ import annotations
-
-import importlib
-from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -21,8 +17,7 @@ from layoutopt.accesses.lower import (
     with_widths,
 )
 from layoutopt.accesses.view import view_of
-from layoutopt.codegen.plan import Part, Plan, make_plan
-from layoutopt.codegen.registry import LANGUAGES, Language
+from layoutopt.codegen.plan import Plan, make_plan
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import case_of, case_under
 from layoutopt.engine.referee import rounded_count
@@ -31,7 +26,6 @@ from layoutopt.expressions.grammar import (
     Const,
     Op,
     coordinates,
-    lookups,
     parse,
     tabulated,
     to_text,
@@ -43,63 +37,14 @@ from layoutopt.problems.types import Problem, Structure
 from layoutopt.search.free_lanes import under_layout
 
 
-def plan_for(
-    language: str,
-    problem: Problem,
-    gpu: Device,
-    answer: Result | str,
-    *,
-    name: str | None = None,
-    only: Part = "all",
-) -> Plan:
-    """What `code` prints in a language.
-
-    Args:
-        language: one of `LANGUAGES`.
-        problem: the tile and its accesses.
-        gpu: the target.
-        answer: a result with a layout, or element offsets as an expression over x0, x1, ...
-        name: what every function's name starts with; None for the problem's name.
-        only: what to print: the offset of an element, the addresses of the accesses, or all.
+def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
+    """The plan of a result that has a layout, or of element offsets as an expression over x0, x1, ...
 
     Raises:
-        LayoutError: the language cannot express the layout or has no code for accesses, or the formula does
-            not hold the tile.
+        LayoutError: the result has no layout, or the formula does not hold the tile.
         ExpressionError: the formula cannot be read.
         VerificationError: the code would not equal the layout's table. Our bug.
     """
-    known = LANGUAGES[language]
-    unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
-    if isinstance(answer, Result) and answer.layout is not None and answer.layout.shape != problem.tile.shape:
-        raise LayoutError(f"made for a tile of shape {answer.layout.shape}, not {problem.tile.shape}")
-    _check_expressible(problem, answer, known)
-    if only == "access" and not known.has_accesses:
-        able = ", ".join(other.name for other in LANGUAGES.values() if other.has_accesses)
-        raise LayoutError(f"{language} has no code for accesses, only for the layout; {able} have")
-    named = problem if name is None else msgspec.structs.replace(problem, name=name)
-    return replace(plan(named, gpu, answer, unit), only=only, language=language)
-
-
-def code(planned: Plan) -> str:
-    """The text of a plan in its language."""
-    module: Any = importlib.import_module(LANGUAGES[planned.language].module)
-    printed = replace(planned, accesses=(), by_hardware=()) if planned.only == "offset" else planned
-    text: str = module.emit(printed)
-    return text
-
-
-def _check_expressible(problem: Problem, answer: Result | str, language: Language) -> None:
-    layout = answer.layout if isinstance(answer, Result) else None
-    table = layout is not None and bool(lookups(offset_expression(layout)))
-    packed = problem.tile.packed > 1
-    what = "a table of offsets" if table else "elements of less than a byte" if packed else ""
-    if what and not language.has_tables:
-        able = ", ".join(other.name for other in LANGUAGES.values() if other.has_tables)
-        raise LayoutError(f"{language.name} cannot express {what}; {able} can")
-
-
-def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
-    """The plan of a result that has a layout, or of a formula; see `plan_for`."""
     if isinstance(answer, str):
         return _of_formula(problem, gpu, answer, unit_bytes)
     layout, proof = answer.layout, answer.proof

@@ -64,6 +64,13 @@ class AccessPlan(IndexCode):
             f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}"
         )
 
+    @property
+    def functions(self) -> list[str]:
+        """Names that its code has."""
+        steps = ("base", "step", "each") if self.form.has_step else ()
+        active = ("active",) if self.active is not None else ()
+        return [self.name, *(f"{self.name}_{part}" for part in ("bytes", *steps, *active))]
+
     def counters(self, gpu: Device) -> dict[str, int]:
         """What the profiler will count of it."""
         counted = int(self.report.wavefronts), int(self.report.bank_conflicts)
