@@ -36,7 +36,7 @@ from layoutopt.accesses.view import Step, steps_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.operations import Operation
+from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem
 
 _MATRIX: Final = {"load": "ldmatrix", "store": "stmatrix"}
@@ -68,6 +68,33 @@ class Owned(Ownership):
         return frozenset(filter(self.is_closed, every))
 
 
+def why_not_free(problem: Problem, number: int) -> ProblemFileError | None:
+    """What keeps the instructions of an access from being free; None where nothing does."""
+    access, field = problem.accesses[number], f"accesses[{number}]"
+    if problem.is_dictated or problem.tile.packed > 1:
+        return ProblemFileError(
+            "accesses",
+            "instructions cannot be free where the hardware dictates the layout or elements share bytes",
+        )
+    for k, other in enumerate(problem.accesses):
+        if isinstance(other.bytes, tuple):
+            return ProblemFileError(
+                f"accesses[{k}].bytes", "one width is expected where instructions are free"
+            )
+    if isinstance(access.weight, str):
+        return ProblemFileError(f"{field}.weight", "a number is expected where instructions are free")
+    operation = parse_operation(access.op, access.single_width, f"{field}.op")
+    if operation.kind not in ("load", "store"):
+        return ProblemFileError(
+            f"{field}.op", f"instructions are free of a load or store, not of {access.op}"
+        )
+    size, width = problem.tile.element_bytes, operation.width_bytes
+    if size.bit_count() > 1 or size > width:
+        what = f"whole elements of 1, 2, 4, 8 or 16 bytes, not {width} bytes of one of {size}"
+        return ProblemFileError(f"{field}.bytes", f"where instructions are free, an access moves {what}")
+    return None
+
+
 def owned(problem: Problem, device: Device) -> list[Owned]:
     """What the threads of each free access move that has an active lane.
 
@@ -76,10 +103,8 @@ def owned(problem: Problem, device: Device) -> list[Owned]:
     """
     numbers = [k for k, access in enumerate(problem.accesses) if access.instructions is not None]
     for k in numbers:
-        if isinstance(problem.accesses[k].weight, str):
-            raise ProblemFileError(
-                f"accesses[{k}].weight", "a number is expected where instructions are free"
-            )
+        if (refusal := why_not_free(problem, k)) is not None:
+            raise refusal
     given = tuple(with_fixed_lanes(access) for access in problem.accesses)
     lanes = trace(with_loops(msgspec.structs.replace(problem, accesses=given)), device).accesses
     return [_owned(problem, k, lanes[k]) for k in numbers if lanes[k].active.any()]
@@ -87,15 +112,6 @@ def owned(problem: Problem, device: Device) -> list[Owned]:
 
 def _owned(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
     access = problem.accesses[number]
-    if lanes.operation.kind not in ("load", "store"):
-        what = f"instructions are free of a load or store, not of {access.op}"
-        raise ProblemFileError(f"accesses[{number}].op", what)
-    size, width = problem.tile.element_bytes, lanes.operation.width_bytes
-    if size.bit_count() > 1 or size > width:
-        what = f"whole elements of 1, 2, 4, 8 or 16 bytes, not {width} bytes of one of {size}"
-        raise ProblemFileError(
-            f"accesses[{number}].bytes", f"where instructions are free, an access moves {what}"
-        )
     apart = _loops_apart(access)
     element = np.where(lanes.active, lanes.element, -1).reshape(*access.loops.values(), -1)
     element = np.moveaxis(element[..., : problem.threads], apart, range(len(apart)))
@@ -104,7 +120,8 @@ def _owned(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
     vectors = element[..., None] + np.arange(lanes.width_elements)
     vectors[element < 0] = -1
     each = each_once(vectors.reshape(rounds * problem.threads, -1))
-    return Owned(problem.tile.shape, each, number, access, lanes.operation.kind, size)
+    size, kind = problem.tile.element_bytes, lanes.operation.kind
+    return Owned(problem.tile.shape, each, number, access, kind, size)
 
 
 def _loops_apart(access: Access) -> list[int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import starmap
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ from layoutopt.accesses.instructions import (
     check_instructions,
     orders,
     owned,
+    why_not_free,
 )
 from layoutopt.accesses.lower import assigned, named_lanes
 from layoutopt.accesses.trace import trace
@@ -71,19 +73,13 @@ def chooses_instructions(problem: Problem) -> bool:
 
 def with_free_instructions(problem: Problem) -> Problem | None:
     """The problem with the instructions of all loads and stores free that may be; None where none may."""
-    size = problem.tile.storage.element_bytes
-    chosen = any(isinstance(access.bytes, tuple) for access in problem.accesses)
-    if problem.is_dictated or problem.tile.packed > 1 or chosen or size.bit_count() > 1:
-        return None
 
-    def freed(access: Access) -> Access:
-        operation = parse_operation(access.op, access.single_width)
-        closed = access.any or access.is_free or isinstance(access.weight, str)
-        if closed or operation.kind not in ("load", "store") or size > operation.width_bytes:
+    def freed(number: int, access: Access) -> Access:
+        if access.any or access.is_free or why_not_free(problem, number) is not None:
             return access
         return msgspec.structs.replace(access, instructions="free")
 
-    accesses = tuple(map(freed, problem.accesses))
+    accesses = tuple(starmap(freed, enumerate(problem.accesses)))
     return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
 
 
@@ -100,7 +96,6 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
         OutOfTime: the time was over before there was a layout.
         ProblemFileError: an access's instructions cannot be free.
     """
-    _check_free(problem)
     free = owned(problem, gpu)
     bound = _lower_bound(problem, free, gpu)
     best: _Found | None = None
@@ -139,20 +134,6 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
     if refused is None:
         raise OutOfTime
     return _nothing(problem, refused)
-
-
-def _check_free(problem: Problem) -> None:
-    """Check that instructions may be free beside what else the problem asks for."""
-    if problem.is_dictated or problem.tile.packed > 1:
-        raise ProblemFileError(
-            "accesses",
-            "instructions cannot be free where the hardware dictates the layout or elements share bytes",
-        )
-    for k, access in enumerate(problem.accesses):
-        if isinstance(access.bytes, tuple):
-            raise ProblemFileError(
-                f"accesses[{k}].bytes", "one width is expected where instructions are free"
-            )
 
 
 def _found(choice: _Choice, result: Result, gpu: Device) -> _Found:
