@@ -21,6 +21,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
+    from layoutopt.ground.budget import Budget
     from layoutopt.hardware.devices import Device
     from layoutopt.kernels.machine.evaluate import Evaluation
     from layoutopt.kernels.machine.launch import Launch
@@ -189,13 +190,16 @@ def check_kernels(
     paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
 ) -> int:
     """Print what a launch of each kernel does to shared memory; 1 where there are conflicts."""
+    from layoutopt.ground.budget import Budget
     from layoutopt.kernels.question.summary import summary
 
     code = 0
     for number, path in enumerate(paths):
         evaluation = evaluated(path, options, time_limit)
         report = summary(evaluation, options.entry)
-        fixes = {} if no_fix else _fixes(evaluation, time_limit)
+        budget = Budget(time_limit)
+        fixes = {} if no_fix else _fixes(evaluation, budget)
+        wider = {} if no_fix else _wider(evaluation, budget)
         if as_json:
             # JSON knows neither infinity nor what is no number.
             given = options.assume.items()
@@ -203,21 +207,41 @@ def check_kernels(
             data = report.to_json() | {"assumed": assumed}
             for array in data["arrays"]:
                 array["fix"] = fixes.get(array["name"])
+                array["instructions"] = wider.get(array["name"])
             say_json(data)
         else:
             from layoutopt.report.kernel_text import kernel_report
 
             lines = [f"  assumed: parameter {name} is {value}" for name, value in options.assume.items()]
             lines += [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
+            lines += [f"  {name}: {text}" for name, text in wider.items()]
             say(("\n" if number else "") + kernel_report(report, lines))
         code = max(code, int(report.totals["bank_conflicts"] > 0))
     return code
 
 
-def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
+def _wider(evaluation: Evaluation, budget: Budget) -> dict[str, str]:
+    """What each array takes less where the scalar accesses of a loop become vectors or matrices; by name."""
+    from layoutopt.files.file import tile_from_data
+    from layoutopt.ground.budget import spending
+    from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
+    from layoutopt.kernels.question.problem_data import array_problem
+    from layoutopt.study.hints import other_instructions
+
+    found = {}
+    for used in budget.while_left(used_arrays(evaluation)):
+        with contextlib.suppress(ProblemFileError), spending(budget):
+            if moved_by_itself(evaluation, used) is None:
+                problem = tile_from_data(array_problem(evaluation, used))
+                if (text := other_instructions(problem)) is not None:
+                    found[used.array.name] = text
+    return found
+
+
+def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
     from layoutopt.files.file import tile_from_data
-    from layoutopt.ground.budget import Budget, spending
+    from layoutopt.ground.budget import spending
     from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.question.problem_data import array_problem
     from layoutopt.search.solve import solve
@@ -229,7 +253,6 @@ def _fixes(evaluation: Evaluation, seconds: float) -> dict[str, dict[str, Any]]:
         for used in used_arrays(evaluation)
         if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)
     ]
-    budget = Budget(seconds)
     found: dict[str, dict[str, Any]] = {}
     for number, used in enumerate(wanted):
         part = budget.part(1 / (len(wanted) - number))

@@ -19,15 +19,16 @@ from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import case_of
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.ground.budget import Budget, OutOfTime, spending
-from layoutopt.hardware.devices import Device
+from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Block, Problem
 from layoutopt.search.proposal import Ask, Progress
-from layoutopt.search.solve import Under, estimated
+from layoutopt.search.solve import Under, estimated, solve
 from layoutopt.study.advice import difference
 from layoutopt.study.relaxations import Relaxations
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
+_WIDEST: Final = 16  # bytes of an access
 _PADS: Final = ("none", "order", "pad")
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
@@ -124,3 +125,21 @@ def with_hints(
     except OutOfTime:
         return found
     return found if hint is None else msgspec.structs.replace(found, hints=(*found.hints, hint.message))
+
+
+def other_instructions(problem: Problem) -> str | None:
+    """What scalar accesses of loops take less with other instructions, each with the best layout for it.
+
+    In words, with the wavefronts and instructions of a thread before and after; None where it is not known.
+    """
+    narrow = [a for a in problem.accesses if a.loops and isinstance(a.bytes, int) and a.bytes < _WIDEST]
+    if not narrow:
+        return None
+    try:
+        best = solve(problem)
+        if best.layout is None:
+            return None
+        case = case_of(problem, device(problem.target))
+        return next((found.message for found in Relaxations(case).instructions(best.layout)), None)
+    except OutOfTime:
+        return None
