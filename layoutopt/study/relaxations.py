@@ -230,7 +230,9 @@ class Relaxations:
         with unhurried():
             before, after = _wavefronts(case, layout), _wavefronts(case_of(chosen, case.device), other.layout)
         told = [
-            f"`{new.name}`{instruction_text(free, new)}"
+            f"`{new.name}` {math.prod(own.loops.values())} x {own.op}"
+            + (f" {own.bytes} bytes" if own.bytes else "")
+            + f" ->{instruction_text(free, new, math.prod(new.loops.values()))}"
             for own, free, new in zip(case.problem.accesses, asked.accesses, chosen.accesses, strict=True)
             if (own.op, own.bytes) != (new.op, new.bytes)
         ]

@@ -13,7 +13,7 @@ from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.catalogue import find
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
-from layoutopt.study.hints import with_hints
+from layoutopt.study.hints import other_instructions, with_hints
 
 
 def hint_of(asked):
@@ -42,10 +42,28 @@ def test_other_instructions_are_said_where_no_width_helps():
     asked = load("gemm4bit_b_128x64_bf16")
     found, hint = hint_of(asked)
     assert found.excess == 384
-    saved = 'with `"instructions": "free"` 640 wavefronts instead of 1,024: `dequant_store` by store 16 bytes'
+    saved = 'with `"instructions": "free"` 640 wavefronts instead of 1,024: '
+    saved += "`dequant_store` 16 x store 4 bytes -> 4 x store 16 bytes"
     assert hint == saved
     free = [replace(a, values="free") if a.name == "dequant_store" else a for a in asked.accesses]
     assert solve(replace(asked, accesses=tuple(free))).excess == 0
+
+
+def test_what_scalar_loads_of_a_loop_would_take_as_vectors():
+    """The fill and the eight loads of a column of an SGEMM, as `import kernel` has them; rows are as they are."""
+    fill, read = (
+        "fill: store 4 [tid // 8 + i*32, tid % 8]; i<4",
+        "read: load 4 [tid // 16 * 8 + i % 8, i // 8]; i<64",
+    )
+    text = other_instructions(problem_of("128x8 f32, 256 threads", fill, read))
+    assert text is not None
+    assert text.startswith('with `"instructions": "free"` 288 wavefronts instead of 544: ')
+    assert "`read` 64 x load 4 bytes -> 16 x load 16 bytes" in text
+    rows = problem_of("8x128 f32, 256 threads", "read: load 4 [i // 8, tid % 16 + i % 8 * 16]; i<64")
+    assert other_instructions(rows) is None
+    assert (
+        other_instructions(problem_of("32x32 f32, 256 threads", "a: load 16 [tid // 8, tid % 8 * 4]")) is None
+    )
 
 
 @pytest.mark.parametrize("access", ["16|8 [tid % 32, 4*(tid // 32)]", "16 [tid // 8, 4*(tid % 8)]"])
