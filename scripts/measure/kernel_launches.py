@@ -39,7 +39,7 @@ TYPES = {
     name: np.dtype(code)
     for name, code in {
         "u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8", "i16": "i2", "i32": "i4", "i64": "i8",
-        "f32": "f4", "f64": "f8",
+        "f16": "f2", "f32": "f4", "f64": "f8",
     }.items()
 }  # fmt: skip
 REPEAT = 3

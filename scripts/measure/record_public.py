@@ -1,26 +1,24 @@
-"""Public kernels and the profiler: compile them, record an H200's counters, compare what `check` predicts.
+"""Public kernels and the profiler: record an H200's counters, compare what `check` predicts.
 
-    python3 scripts/measure/record_public.py --build FOLDER --clones CLONES      needs nvcc and git
-    python3 scripts/measure/record_public.py --measure FOLDER --out OUT          needs a GPU and ncu
-    python3 scripts/measure/record_public.py --compare FOLDER                    needs nvdisasm
+    python3 scripts/measure/record_public.py --measure FOLDER --out OUT              needs a GPU and ncu
+    python3 scripts/measure/record_public.py --compare FOLDER [--record FILE]        needs nvdisasm
+    python3 scripts/measure/record_public.py --write-docs
 
-Which kernels, from where, and how they are launched is public_kernels.json beside this file. CLONES holds a
-clone of each repository, as OWNER+NAME or OWNER+NAME/repo. FOLDER receives a cubin for each source, and
-launches.json. Nothing of the sources is kept: tests/data/kernels/public.json holds names and counts. The
-second step writes the counters of three launches each to OUT/public.json; the third puts beside them what is
-predicted from the machine code, without and with the contents of the buffers.
+FOLDER holds cubins and launches.json: for each kernel the fields of `kernel_launches.Launch`, and where it
+is from (`repository`, `commit`, `file`), what C++ calls it (`entry`) and whether its addresses, lanes or
+branches come from data (`data_dependent`). Nothing of the sources is kept: tests/data/kernels/public.json
+holds names, launches and counts. The first step writes the counters of three launches each to
+OUT/public.json; the second puts beside them what is predicted from the machine code, without and with the
+contents of the buffers, and its processor time.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import re
-import subprocess
-import tempfile
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,11 @@ import kernel_launches
 import on_gpu
 from kernel_launches import PARTS, Launch
 
-HERE = Path(__file__).parent
-TABLE = HERE / "public_kernels.json"
-DOCS = HERE.parents[1] / "docs/kernels.md"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs/kernels.md"
+PAGE = ROOT / "docs/public-kernels.md"
 MARK = "<!-- public kernels: scripts/measure/record_public.py --write-docs -->"
-RECORD = HERE.parents[1] / "tests/data/kernels/public.json"
-FLAGS = ("-std=c++17", "-O3", "-arch=sm_90", "-lineinfo", "-w", "-Dmain=unused_main", "-cubin")
-# What CUDA has dropped since these were written, in code of the host only.
-DROPPED = ("-DcudaThreadSynchronize=cudaDeviceSynchronize", "-DcudaThreadExit=cudaDeviceReset")
-SOURCES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".def", ".c", ".cpp", ".py")
+RECORD = ROOT / "tests/data/kernels/public.json"
 SECONDS = 60.0
 COUNTERS = {
     f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}.sum"
@@ -44,171 +38,8 @@ COUNTERS = {
     for part in PARTS
 }
 OURS = tuple(COUNTERS)
-
-
-def table() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(TABLE.read_text())
-    return found
-
-
-def arguments(text: str) -> list[Any]:
-    """`f32*1024 random, i32=5, {u32=1, u32=2}`: what kernel_launches takes."""
-    return [_argument(part.strip()) for part in re.findall(r"\{[^}]*\}|[^,{}]+", text) if part.strip()]
-
-
-def _argument(text: str) -> list[Any]:
-    if text.startswith("{"):
-        return ["struct", arguments(text[1:-1])]
-    found = re.fullmatch(r"(\w+)(?:=(\S+)|\*(\d+)(?: (.+))?)", text)
-    if found is None:
-        raise SystemExit(f"{TABLE.name}: expected TYPE=VALUE or TYPE*COUNT FILL, got {text!r}")
-    kind, value, count, fill = found.groups()
-    if value is not None:
-        return [kind, float(value) if kind.startswith("f") else int(value, 0)]
-    return [f"{kind}*", int(count), fill or "zeros"]
-
-
-# ------------------------------------------------------------------ compile
-
-
-def checkout(clones: Path, source: dict[str, Any], repository: dict[str, Any], into: Path) -> Path:
-    """The folder of a source and those that it includes, at the commit of the table."""
-    name = repository["repository"].replace("/", "+")
-    root = into / name
-    clone = next(
-        p for p in (clones / name / "repo", clones / name) if (p / "HEAD").exists() or (p / ".git").exists()
-    )
-    git = ["git", "--git-dir", str(clone if (clone / "HEAD").exists() else clone / ".git")]
-    folders = [str(Path(source["file"]).parent), *repository.get("include", []), *source.get("include", [])]
-    for folder in folders:
-        if (root / folder / ".whole").exists():
-            continue
-        listed = subprocess.run(
-            [*git, "ls-tree", "-r", "-z", "--name-only", repository["commit"], "--", folder + "/"],
-            check=True, stdout=subprocess.PIPE, text=True,
-        ).stdout.split("\0")  # fmt: skip
-        wanted = [path for path in listed if path.endswith(SOURCES)]
-        archive = [*git, "archive", repository["commit"], "--", *wanted]
-        root.mkdir(parents=True, exist_ok=True)
-        packed = subprocess.run(archive, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-        subprocess.run(["tar", "-x", "-C", str(root)], input=packed, check=True)
-        (root / folder).mkdir(parents=True, exist_ok=True)
-        (root / folder / ".whole").touch()
-    return root
-
-
-def wrapper(source: dict[str, Any], path: Path) -> str:
-    """A source that includes the public one (or its first lines) and refers to each kernel that is wanted."""
-    body = f'#include "{path.name}"\n'
-    if "lines" in source or "replace" in source:
-        first, last = source.get("lines", (1, None))
-        body = "\n".join(path.read_text(errors="replace").splitlines()[first - 1 : last]) + "\n"
-        for old, new in source.get("replace", {}).items():
-            if old not in body:
-                raise RuntimeError(f"{source['file']} has no {old!r}")
-            body = body.replace(old, new)
-    instances = [k["instance"] for k in source["kernels"] if "instance" in k]
-    keep = "".join(f"void *keep_{n} = (void *)({one});\n" for n, one in enumerate(dict.fromkeys(instances)))
-    return "\n".join(source.get("before", [])) + "\n" + body + keep
-
-
-def compile_source(number: int, source: dict[str, Any], root: Path, folder: Path) -> Path:
-    """The cubin of a source."""
-    path = root / source["file"]
-    wrapped = path.parent / f"layoutopt_wrapper_{number}.cu"
-    wrapped.write_text(wrapper(source, path))
-    cubin = folder / f"{number:03}_{path.stem}.cubin"
-    stubs = root / f"layoutopt_empty_{number}"
-    for header in source.get("empty", []):
-        (stubs / header).parent.mkdir(parents=True, exist_ok=True)
-        (stubs / header).touch()
-    flags = [*FLAGS, *DROPPED, *source.get("flags", []), "-o", cubin.resolve(), wrapped.name]
-    flags += [f"-I{one}" for one in (*(root / one for one in source["includes"]), stubs)]
-    done = subprocess.run(
-        [on_gpu.tool("nvcc"), *flags], cwd=path.parent, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        said = (done.stdout + done.stderr).splitlines()
-        errors = [line for line in said if "error" in line or "fatal" in line]
-        raise RuntimeError(" | ".join(errors[:3])[:600])
-    return cubin
-
-
-def compile_triton(number: int, source: dict[str, Any], root: Path, folder: Path) -> Path:
-    """The cubin of a kernel of Triton's; name, shared memory and hidden arguments go into the table."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    path = root / source["file"]
-    module = path.parent / f"layoutopt_wrapper_{number}.py"
-    module.write_text(wrapper(source, path))
-    spec = importlib.util.spec_from_file_location(module.stem, module)
-    assert spec is not None
-    assert spec.loader is not None
-    code = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(code)
-    (kernel,), how = source["kernels"], source["triton"]
-    function = getattr(code, kernel["entry"])
-    constants = {
-        name: getattr(code.tl, value[3:]) if isinstance(value, str) and value.startswith("tl.") else value
-        for name, value in how["constexprs"].items()
-    }
-    types = {name: text.split(":")[0] for name, text in how["signature"].items()}
-    signature = {name: types.get(name, "constexpr") for name in function.arg_names}
-    aligned = {
-        (k,): [["tt.divisibility", 16]]
-        for k, name in enumerate(function.arg_names)
-        if how["signature"].get(name, "").endswith(":16")
-    }
-    target = GPUTarget("cuda", 90, 32)
-    asked = ASTSource(function, signature, constants, aligned)
-    try:
-        compiled = triton.compile(asked, target=target, options=how["options"])
-    except triton.TritonError as error:
-        raise RuntimeError(" ".join(str(error).split())[-300:]) from None
-    kernel["entry"], kernel["shared"] = compiled.metadata.name, compiled.metadata.shared
-    kernel["args"] += ", u8*16, u8*16"  # its two buffers for scratch
-    cubin = folder / f"{number:03}_{path.stem}.cubin"
-    cubin.write_bytes(compiled.asm["cubin"])
-    return cubin
-
-
-def build(folder: Path, clones: Path) -> None:
-    """Compile all sources, and write how their kernels are launched."""
-    from layoutopt.errors import LayoutoptError
-    from layoutopt.kernels.read.files import chosen, programs
-
-    folder.mkdir(parents=True, exist_ok=True)
-    data = table()
-    launches = []
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
-        jobs = []
-        for number, source in enumerate(data["sources"]):
-            repository = data["repositories"][source["repository"]]
-            source["includes"] = [*repository.get("include", []), *source.get("include", [])]
-            root = checkout(clones, source, repository, Path(name))
-            compiler = compile_triton if "triton" in source else compile_source
-            jobs.append((source, pool.submit(compiler, number, source, root, folder)))
-        for source, job in jobs:
-            try:
-                cubin = job.result()
-                found = programs(cubin)
-            except (RuntimeError, LayoutoptError, ImportError, SyntaxError) as error:
-                print(f"{source['file']}: {error}", flush=True)
-                continue
-            for kernel in source["kernels"]:
-                try:
-                    program = chosen(found, kernel.get("entry", kernel.get("instance")))
-                except LayoutoptError as error:
-                    print(f"{kernel['name']}: {error}", flush=True)
-                    continue
-                block, grid = (tuple([*kernel.get(key, []), 1, 1, 1][:3]) for key in ("block", "grid"))
-                given = (block, grid, kernel.get("shared", 0), arguments(kernel["args"]))
-                launches.append(Launch(kernel["name"], cubin, program.name, *given))
-            print(f"compiled {source['file']}", flush=True)
-    kernel_launches.write_list(folder, launches)
-    print(f"{len(launches)} kernels", flush=True)
+# What a row says of where a kernel is from and how it is launched.
+ORIGIN = ("repository", "commit", "file", "entry", "block", "grid", "shared", "data_dependent")
 
 
 def digest(kernel: Launch) -> str:
@@ -220,10 +51,12 @@ def digest(kernel: Launch) -> str:
 
 def measure(folder: Path, out: Path) -> None:
     records = []
+    given = {row["name"]: row for row in json.loads((folder / "launches.json").read_text())}
     codes = {kernel.name: digest(kernel) for kernel in kernel_launches.listed(folder)}
     for name, seen in kernel_launches.profile(folder, list(COUNTERS.values())).items():
+        told = {key: given[name][key] for key in ORIGIN if given[name].get(key)}
         what = {"error": seen} if isinstance(seen, str) else {"counters": counters(seen)}
-        records.append({"name": name, "code": codes[name], **what})
+        records.append({"name": name, **told, "code": codes[name], **what})
     about = "Nsight Compute's counters of public kernels, three launches each."
     on_gpu.write_record(out / "public.json", about, {"kernels": records})
     print(f"{len(records)} kernels, {sum('error' in r for r in records)} with errors")
@@ -286,19 +119,25 @@ def _without_folders(text: str) -> str:
     return re.sub(r"\((?:[^()]*/)?([^/()]+:\d+)\)", r"(\1)", text)[:160]
 
 
-def compare(folder: Path) -> None:
+def compare(folder: Path, measured: Path | None) -> None:
     """Write what is predicted into the record, and print where it is not what was counted."""
     from layoutopt.kernels.read.files import programs
 
     record = json.loads(RECORD.read_text())
     rows = {row["name"]: row for row in record["kernels"]}
+    if measured is not None:
+        rows |= {row["name"]: row for row in json.loads(measured.read_text())["kernels"]}
+        record["kernels"] = list(rows.values())
     for kernel in kernel_launches.listed(folder):
         row = rows.get(kernel.name)
         if row is None or row["code"] != digest(kernel):
             print(f"{kernel.name}: not measured, or other machine code", flush=True)
             continue
         program = next(p for p in programs(kernel.source) if p.name == kernel.symbol)
-        row["predicted"], row["with_data"] = (predicted(program, kernel, data) for data in (False, True))
+        row["predicted"] = predicted(program, kernel, False)
+        started = time.process_time()
+        row["with_data"] = predicted(program, kernel, True)
+        row["seconds"] = round(time.process_time() - started, 2)
         for found in (row["predicted"], row["with_data"]):
             if "counters" not in row or "refused" in found or not exact(row, found):
                 print(f"{kernel.name}: {found}, counted {row.get('counters')}", flush=True)
@@ -310,16 +149,9 @@ def compare(folder: Path) -> None:
 
 def summary_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """A table by collection, and the launches that are not certain even with data."""
-    data = table()
-    origin = {
-        kernel["name"]: data["repositories"][source["repository"]]["repository"]
-        for source in data["sources"]
-        for kernel in source["kernels"]
-    }
     groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if "predicted" in row and "counters" in row:
-            groups.setdefault(origin[row["name"]], []).append(row)
+    for row in _compared(rows):
+        groups.setdefault(row["repository"], []).append(row)
     head = "| from | launches | with conflicts | certain | certain with data | exact of the certain |"
     lines = [head, "| --- | --- | --- | --- | --- | --- |"]
     totals = [0] * 5
@@ -329,7 +161,44 @@ def summary_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(_table_line(name, numbers))
     lines.append(_table_line("all", totals))
     left = [row for found in groups.values() for row in found if not _kinds(row)[2]]
-    return [*lines, "", *(f"- {row['name']}: {_reason(row)}" for row in left)]
+    times = sorted(row["seconds"] for row in rows if "seconds" in row)
+    took = f"Processor time of a launch, once it is read: {times[len(times) // 2]} s (median), {times[-1]} s at most."
+    return [*lines, "", took, "", *(f"- {row['name']}: {_reason(row)}" for row in left)]
+
+
+def _compared(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if "predicted" in row and "counters" in row]
+
+
+def page(rows: Sequence[dict[str, Any]]) -> str:
+    """Every launch: where it is from, how it is launched, what the profiler counts, what is certain."""
+    lines = [
+        "# Public kernels",
+        "",
+        "What `scripts/measure/record_public.py` compared",
+        "([how](kernels.md#public-kernels-against-the-profiler)): wavefronts and bank conflicts of loads,",
+        "stores and atomics as an H200 counts them, the fewest where its repetitions differ, and whether",
+        "`check` is certain of them, by the launch or with the contents of the buffers. All are compiled for",
+        "sm_90 with `-O3`.",
+    ]
+    repository = None
+    for row in _compared(rows):
+        if row["repository"] != repository:
+            repository = row["repository"]
+            lines += ["", f"## {repository}", "", f"At {row['commit'][:12]}.", ""]
+            lines += ["| file | kernel | block | grid | wavefronts | conflicts | certain |"]
+            lines += ["| --- | --- | --- | --- | ---: | ---: | --- |"]
+        block, grid = (" x ".join(map(str, row[key])) for key in ("block", "grid"))
+        fewest = {one: min(n) if isinstance(n, list) else n for one, n in row["counters"].items()}
+        counts = (
+            f"{sum(n for one, n in fewest.items() if one.startswith(part)):,}"
+            for part in ("wavefronts", "bank_conflicts")
+        )
+        alone, known = (row[key].get("certain") for key in ("predicted", "with_data"))
+        sure = "yes" if alone else "with data" if known else "no"
+        cells = (row["file"], f"`{row['entry']}`", block, grid, *counts, sure)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _table_line(title: str, numbers: Sequence[int]) -> str:
@@ -368,6 +237,7 @@ def write_docs() -> None:
     text = DOCS.read_text()
     before, rest = text.split(MARK, 1)
     after = rest.split(MARK, 1)[1]
+    PAGE.write_text(page(rows))
     DOCS.write_text(before + MARK + "\n" + "\n".join(summary_lines(rows)) + "\n" + MARK + after)
 
 
@@ -376,21 +246,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     steps = parser.add_mutually_exclusive_group(required=True)
-    steps.add_argument("--build", type=Path, metavar="FOLDER")
     steps.add_argument("--measure", type=Path, metavar="FOLDER")
     steps.add_argument("--compare", type=Path, metavar="FOLDER")
     steps.add_argument(
         "--write-docs", action="store_true", help="put what the record holds into docs/kernels.md"
     )
-    parser.add_argument("--clones", type=Path, metavar="CLONES", help="where the repositories are cloned")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="launches measured anew")
     parser.add_argument("--out", type=Path, metavar="OUT", help="where public.json is written")
     args = parser.parse_args()
-    if args.build:
-        build(args.build, args.clones)
-    elif args.measure:
+    if args.measure:
         measure(args.measure, args.out)
     elif args.compare:
-        compare(args.compare)
+        compare(args.compare, args.record)
     else:
         write_docs()
 
