@@ -162,7 +162,8 @@ def summary_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines.append(_table_line("all", totals))
     left = [row for found in groups.values() for row in found if not _kinds(row)[2]]
     times = sorted(row["seconds"] for row in rows if "seconds" in row)
-    took = f"Processor time of a launch, once it is read: {times[len(times) // 2]} s (median), {times[-1]} s at most."
+    median = times[len(times) // 2]
+    took = f"Processor time of a launch, once it is read: {median} s (median), {times[-1]} s at most."
     return [*lines, "", took, "", *(f"- {row['name']}: {_reason(row)}" for row in left)]
 
 
