@@ -18,8 +18,8 @@ cost least under a layout that is given. Then, for any layout:
     case.weighted_excess(counts)      # what comes first in the objective, in units of `lanes.weight_unit`
 
 `case.lowered` is what is searched and `case.problem` what is shown: `as_elements` and `as_bytes` take a
-layout from the one to the other, `constrained` puts other constraints in the place of the file's (nothing
-is traced again), and `place` says which warp and iteration a row of the counts is.
+layout from the one to the other, and `constrained` puts other constraints in the place of the file's (nothing
+is traced again).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from layoutopt.accesses.alignment import base_alignment
 from layoutopt.accesses.free_lanes import check_lanes
 from layoutopt.accesses.instructions import check_instructions
 from layoutopt.accesses.lower import (
-    Report,
     assigned,
     byte_table,
     bytes_formula,
@@ -47,7 +46,7 @@ from layoutopt.accesses.lower import (
     with_loops,
     with_widths,
 )
-from layoutopt.accesses.trace import Trace, instruction_at, trace
+from layoutopt.accesses.trace import Trace, trace
 from layoutopt.accesses.view import View, view_of
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.conflicts import Counts
@@ -192,7 +191,7 @@ class Case:
     def reports(self, counts: Sequence[Counts]) -> tuple[AccessReport, ...]:
         """The totals of each access, with its width where the file leaves it open."""
         totals = (access.report(count) for access, count in zip(self.accesses, counts, strict=True))
-        return self.named(totals)
+        return named_widths(totals, self.asked, self.problem)
 
     def measure(self, layout: Layout | Node, base_bytes: int = 0) -> tuple[AccessReport, ...]:
         """The totals of each access under a layout that begins at byte `base_bytes`."""
@@ -256,18 +255,9 @@ class Case:
         taken = zip(self.asked.accesses, self.problem.accesses, strict=True)
         return {a.name: b.single_width or 0 for a, b in taken if isinstance(a.bytes, tuple)}
 
-    def named(self, reports: Iterator[Report]) -> tuple[Report, ...]:
-        """Reports, one an access, with their widths where the file leaves them open."""
-        return named_widths(reports, self.asked, self.problem)
-
     def worst(self, access: int, table: IntArray) -> int:
         """The row of the access's counts that has the most excess."""
         return worst_instruction(self.accesses[access].count(table))[1]
-
-    def place(self, access: int, row: int) -> tuple[int, dict[str, int]]:
-        """Warp, and values of the loops, of a row of the access's counts."""
-        warps = -(-self.problem.threads // self.device.lanes)
-        return instruction_at(self.problem.accesses[access], row, warps)
 
     def coordinates(self, element: int) -> tuple[int, ...]:
         """Of an element of `lowered`, by row-major index; of the first in it where elements share bytes."""

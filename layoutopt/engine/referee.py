@@ -15,7 +15,6 @@ from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.operations import Operation
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport
 
@@ -31,16 +30,6 @@ class CountedAccess:
     lanes: LaneTrace
     device: Device
     any_is: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The access's name."""
-        return self.lanes.name
-
-    @property
-    def operation(self) -> Operation:
-        """What the access's spelling means."""
-        return self.lanes.operation
 
     @property
     def weight(self) -> IntArray:
@@ -61,7 +50,7 @@ class CountedAccess:
             rounded_count(of.sum()) for of in (counts.wavefronts, counts.ideal, counts.bank_conflicts)
         )
         excess = rounded_count(wavefronts - ideal)
-        return AccessReport(self.name, self.lanes.op, wavefronts, ideal, excess, conflicts, self.any_is)
+        return AccessReport(self.lanes.name, self.lanes.op, wavefronts, ideal, excess, conflicts, self.any_is)
 
 
 def rounded_count(total: float | np.number[Any]) -> int | float:

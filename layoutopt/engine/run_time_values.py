@@ -81,7 +81,7 @@ class ChoiceTrace(CountedAccess):
         Raises:
             OutOfTime: the time was over before the end.
         """
-        rule = self.device.rule(self.operation)
+        rule = self.device.rule(self.lanes.operation)
         each: list[tuple[float, float, float]] = []
         rows = zip(self.rows, self.least.tolist(), strict=True)
         for number, (elements, least) in enumerate(current().each(rows)):
@@ -89,7 +89,7 @@ class ChoiceTrace(CountedAccess):
             if self.any_is == "uniform":
                 each.append(_expected(address, self, number))
             else:
-                wavefronts, phases = _worst(address, self.operation, rule)
+                wavefronts, phases = _worst(address, self.lanes.operation, rule)
                 each.append((wavefronts, least, phases))
         counts = np.array(each, np.float64 if self.any_is == "uniform" else np.int64).reshape(-1, 3)
         return Counts(*counts[self.row].T)
@@ -312,7 +312,7 @@ def matching(reach: Sequence[Sequence[int]]) -> int:
 
 def _expected(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
     """Expected wavefronts, ideal and phases of instruction `number`; `address` has shape (lanes, values)."""
-    operation = access.operation
+    operation = access.lanes.operation
     rule = access.device.rule(operation)
     if rule.merges_pairs:
         return _sampled(address, access, number)
@@ -352,7 +352,7 @@ def _sampled(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float
     seed = _SEED if samples == SAMPLES else (_SEED, number)
     drawn = np.random.default_rng(seed).integers(values, size=(samples, lanes))
     chosen = address[np.arange(lanes), drawn]
-    counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, access.operation, access.device)
+    counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, access.lanes.operation, access.device)
     return float(counts.wavefronts.mean()), float(counts.ideal.mean()), float(counts.phases.mean())
 
 

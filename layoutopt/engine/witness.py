@@ -24,22 +24,6 @@ class Touch(Struct, frozen=True):
     bank: int
 
 
-class PhaseWitness(Struct, frozen=True):
-    """One phase.
-
-    Attributes:
-        lanes: active lanes served together.
-        wavefronts: passes that they take.
-        bank: the busiest bank.
-        touches: what is touched in the busiest bank, by lane.
-    """
-
-    lanes: tuple[int, ...]
-    wavefronts: int
-    bank: int
-    touches: tuple[Touch, ...]
-
-
 class Served(Struct, frozen=True):
     """One phase, or one request of it, wavefront by wavefront.
 
@@ -54,6 +38,23 @@ class Served(Struct, frozen=True):
     passes: tuple[tuple[Touch, ...], ...]
     idle_passes: int
 
+    @property
+    def wavefronts(self) -> int:
+        """Passes that the lanes take."""
+        return len(self.passes) + self.idle_passes
+
+    @property
+    def bank(self) -> int:
+        """The busiest bank: only such banks serve in the last pass."""
+        return min(touch.bank for touch in self.passes[-1])
+
+    @property
+    def touches(self) -> list[Touch]:
+        """What is touched in the busiest bank, by lane."""
+        busiest = self.bank
+        there = [touch for served in self.passes for touch in served if touch.bank == busiest]
+        return sorted(there, key=lambda touch: (self.lanes.index(touch.lane), touch.word))
+
 
 def worst_instruction(counts: Counts) -> tuple[int, int]:
     """The most excess of one warp instruction, and the first row that has it; idle rows count as none."""
@@ -62,21 +63,14 @@ def worst_instruction(counts: Counts) -> tuple[int, int]:
     return int(over[row]), row
 
 
-def witness(
+def serve(
     address: Sequence[int], active: Sequence[bool], operation: Operation, device: Device
-) -> tuple[PhaseWitness, ...]:
-    """The phases of one warp instruction that have an active lane.
+) -> tuple[Served, ...]:
+    """The phases of one warp instruction that have an active lane, with every word that they touch.
 
     Args:
         address: byte address of each lane.
     """
-    return tuple(map(_busiest, serve(address, active, operation, device)))
-
-
-def serve(
-    address: Sequence[int], active: Sequence[bool], operation: Operation, device: Device
-) -> tuple[Served, ...]:
-    """The same phases with every word that they touch; arguments as for `witness`."""
     rule = device.rule(operation)
     found = []
     for lanes, touches in _requests(address, active, operation, rule):
@@ -125,10 +119,3 @@ def _merges(address: Sequence[int], on: set[int]) -> bool:
     return any(
         all(lane ^ bit not in on or address[lane ^ bit] == address[lane] for lane in on) for bit in (1, 2)
     )
-
-
-def _busiest(phase: Served) -> PhaseWitness:
-    bank = min(touch.bank for touch in phase.passes[-1])  # only the busiest banks serve in the last pass
-    there = [touch for served in phase.passes for touch in served if touch.bank == bank]
-    there.sort(key=lambda touch: (phase.lanes.index(touch.lane), touch.word))
-    return PhaseWitness(phase.lanes, len(phase.passes) + phase.idle_passes, bank, tuple(there))

@@ -180,7 +180,7 @@ def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
             case = _reference(problem, gpu)
         given = problem.layout.alignment_bytes
         elements = min(case.problem.tile.element_alignment, given or 16)
-        widest = max(access.operation.width_bytes for access in case.accesses)
+        widest = max(access.operation.width_bytes for access in case.lanes.accesses)
         plain = max(case.alignment(swizzled=False), elements)
         unit_bytes = case.lowered.tile.element_bytes
         if side_by_side(block):

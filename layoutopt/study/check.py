@@ -244,7 +244,7 @@ def _with_counters(used: InUse, access: CountedAccess, report: AccessReport) -> 
     shown: dict[str, int] = {}
     if access.any_is is None:
         wavefronts, conflicts = int(report.wavefronts), int(report.bank_conflicts)
-        shown = counters(used.case.device, access.operation, wavefronts, conflicts)
+        shown = counters(used.case.device, access.lanes.operation, wavefronts, conflicts)
     return AuditedAccess(**msgspec.structs.asdict(report), counters=shown)
 
 

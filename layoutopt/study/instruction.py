@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import LaneTrace, instruction_at
 from layoutopt.engine.case import Case
-from layoutopt.engine.witness import PhaseWitness, Served, serve, witness
+from layoutopt.engine.witness import Served, serve
 from layoutopt.ground.arrays import IntArray
 
 
@@ -50,14 +50,9 @@ class Instruction:
         active = self.lanes.active[self.row].tolist()
         return serve(self.addresses(table), active, self.lanes.operation, self.case.device)
 
-    def phases(self, table: IntArray) -> tuple[PhaseWitness, ...]:
-        """Each phase with its busiest bank."""
-        active = self.lanes.active[self.row].tolist()
-        return witness(self.addresses(table), active, self.lanes.operation, self.case.device)
-
-    def worst_phase(self, table: IntArray) -> PhaseWitness:
+    def worst_phase(self, table: IntArray) -> Served:
         """The phase of the most wavefronts."""
-        return max(self.phases(table), key=lambda phase: phase.wavefronts)
+        return max(self.served(table), key=lambda phase: phase.wavefronts)
 
 
 def place_text(coordinates: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import ChoiceTrace
-from layoutopt.engine.witness import PhaseWitness
+from layoutopt.engine.witness import Served
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.arrays import IntArray
@@ -117,7 +117,7 @@ def _distance(instruction: Instruction, table: IntArray, lanes: Sequence[int]) -
     return f"their addresses lie multiples of {apart:,} bytes apart, and banks repeat every {rows}; "
 
 
-def _drawing(instruction: Instruction, table: IntArray, phase: PhaseWitness) -> Iterator[str]:
+def _drawing(instruction: Instruction, table: IntArray, phase: Served) -> Iterator[str]:
     """Bank groups as columns, wavefronts as rows, lanes in the cells."""
     operation, address = instruction.lanes.operation, instruction.addresses(table)
     rule = instruction.case.device.rule(operation)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.engine.case import Case
-from layoutopt.engine.witness import PhaseWitness, Served
+from layoutopt.engine.witness import Served
 from layoutopt.errors import LayoutError, VerificationError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import PhaseRule
@@ -100,7 +100,7 @@ class Picture(Struct, frozen=True):
     wavefronts: int
     ideal: int
     bank_bytes: int
-    meeting: PhaseWitness | None
+    meeting: Served | None
     coordinates: dict[int, tuple[int, ...]]
 
     @property
@@ -130,7 +130,7 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {most:,} at most")
     phases, counts = instruction.served(table), case.accesses[access].count(table)
     wavefronts, ideal = int(counts.wavefronts[row]), int(counts.ideal[row])
-    mine = sum(len(p.passes) + p.idle_passes for p in phases)
+    mine = sum(phase.wavefronts for phase in phases)
     if mine != wavefronts:
         name = instruction.lanes.name
         raise VerificationError(f"{name}: the picture serves {mine} wavefronts, the engine {wavefronts}")
@@ -203,6 +203,6 @@ def to_json(drawn: Picture) -> dict[str, Any]:
         "ideal": drawn.ideal,
         "access_wavefronts": cost.wavefronts,
         "access_ideal": cost.ideal,
-        "phases": [{"lanes": p.lanes, "wavefronts": len(p.passes) + p.idle_passes} for p in drawn.phases],
+        "phases": [{"lanes": p.lanes, "wavefronts": p.wavefronts} for p in drawn.phases],
         "touched": touched,
     }

@@ -303,7 +303,7 @@ class TileRows:
         access, ways = self.case.accesses[number], None
         if access.any_is is None:
             worst = Instruction(self.case, number, worst_instruction(counts)[1])
-            ways = max((phase.wavefronts for phase in worst.phases(table)), default=0)
+            ways = max((phase.wavefronts for phase in worst.served(table)), default=0)
         found = access.report(counts)
         totals = found.wavefronts, found.ideal, found.excess, found.bank_conflicts
         return RowAccess(found.name, found.op, *totals, ways)

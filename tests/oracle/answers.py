@@ -80,30 +80,23 @@ def verify_places(tile: Tile, flat: list[int]) -> None:
 def verify_counts(asked: Question, flat: list[int], answer: dict, base: int) -> None:
     where = "" if base == 0 else " at a base of alignment_bytes"
     reports = answer["accesses"]
-    require(
-        [r["name"] for r in reports] == [a.name for a in asked.accesses], "accesses of the answer", reports
-    )
+    named = [r["name"] for r in reports] == [a.name for a in asked.accesses]
+    require(named, "accesses of the answer", reports)
     excess = weighted = 0.0
     for access, report in zip(asked.accesses, reports, strict=True):
         check_vectors(access, asked.tile, flat, base)
         found = count(access, flat, base)
-        require(
-            math.isnan(found.wavefronts)
-            or math.isclose(
-                report["wavefronts"], found.wavefronts, rel_tol=SAMPLED if access.any_is == "uniform" else 0
-            ),
-            f"wavefronts{where}",
-            (access.name, found.wavefronts, report),
-        )
+        allowed = SAMPLED if access.any_is == "uniform" else 0
+        near = math.isclose(report["wavefronts"], found.wavefronts, rel_tol=allowed)
+        about = (access.name, found, report)
+        require(near or math.isnan(found.wavefronts), f"wavefronts{where}", about)
         if access.any_is:
             continue
-        require(report["ideal"] == found.ideal, f"ideal{where}", (access.name, found.ideal, report))
+        require(report["ideal"] == found.ideal, f"ideal{where}", about)
         require(report["excess"] == found.wavefronts - found.ideal, "excess of an access", report)
-        if not access.rule.extra_wavefronts:
-            require(
-                report["bank_conflicts"] == found.wavefronts - found.occupied, f"bank_conflicts{where}",
-                (access.name, found, report),
-            )  # fmt: skip
+        conflicts = found.wavefronts - found.occupied
+        served = access.rule.extra_wavefronts or report["bank_conflicts"] == conflicts
+        require(served, f"bank_conflicts{where}", about)
         excess += report["excess"]
         weighted += found.weighted_excess
     if any(access.any_is for access in asked.accesses):
@@ -160,8 +153,6 @@ def verify_constraints(asked: Question, table: np.ndarray, result: dict, options
         if "pitch_multiple_bytes" in layout and len(steps) > 1:
             outer = sorted(steps.values())[1:]
             require(not any(s % layout["pitch_multiple_bytes"] for s in outer), "pitch multiple", steps)
-        if "matrix" in families:
-            families.add("xor")  # a swizzle may follow a matrix
         if "order" in layout:
             ranks = [steps[d] for d in layout["order"] if d in steps]
             require(ranks == sorted(ranks, reverse=True), "order of dimensions", (layout["order"], steps))

@@ -14,95 +14,57 @@ from oracle.problem_file import Tile
 
 @dataclass(frozen=True)
 class Member:
-    """A layout: the families it needs, what it is, its byte offsets, and what it is made of.
-
-    `steps`: bytes of the stride of each dimension; `extra`: of a turn or of a pad after every so many.
-    """
+    """A layout: the families it needs, what it is, and its byte offsets."""
 
     families: frozenset[str]
     what: str
     flat: list[int]
-    steps: dict[int, int]
-    extra: int = 0
-
-
-# What it is, the place of every element, the stride of each dimension, and the turn or further pad.
-Made = tuple[str, list[int], dict[int, int], int]
 
 
 def family_members(
     tile: Tile, rng: random.Random, families: set[str], banks: tuple[int, int], many: int
 ) -> Iterator[Member]:
     """Random members of what `families` allow; `banks`: bytes of a word and of a row of all banks."""
+    row = banks[1] // tile.size or 1
+    # In units that move together: elements, or the bytes that packed ones share.
+    extents = [*tile.shape[:-1], tile.shape[-1] // tile.packed]
     for _ in range(many):
-        used: set[str] = set()
         dims = list(range(len(tile.shape)))
         if "order" in families and rng.random() < 0.5 and tile.packed == 1:
             rng.shuffle(dims)
-        if dims != sorted(dims):
-            used.add("order")
-        makers = [f for f in (_pad, _interval, _rotate) if f.__name__[1:] in families]
-        maker = rng.choice([_dense, *makers, *makers])
-        what, places, steps, extra = maker(tile, rng, dims, banks[1] // tile.size or 1)
-        if maker is not _dense:
-            used.add(maker.__name__[1:])
-        swizzled = maker in (_dense, _pad, _rotate)
-        if "xor" in families and swizzled and tile.size & (tile.size - 1) == 0 and rng.random() < 0.5:
+        used = {"order"} if dims != sorted(dims) else set()
+        makers = [family for family in ("pad", "interval", "rotate") if family in families]
+        maker = rng.choice(["dense", *makers, *makers])
+        used |= {maker} - {"dense"}
+        pads = {rng.choice(dims[1:]): rng.randint(1, row)} if maker == "pad" and dims[1:] else {}
+        what, places = f"order {dims}, {maker} {pads or ''}", _places(tile, extents, dims, pads)
+        if maker == "interval":
+            every, extra = rng.choice([8, 16, 32, 64]), rng.randint(1, row)
+            places, what = [v + v // every * extra for v in places], f"{what}{extra} after every {every}"
+        if maker == "rotate":
+            line = extents[dims[-1]]
+            turn = rng.randrange(line)
+            places = [v // line * line + (v % line + turn * (v // line)) % line for v in places]
+            what += f"by {turn}"
+        swizzled = maker != "interval" and tile.size & (tile.size - 1) == 0
+        if "xor" in families and swizzled and rng.random() < 0.5:
             mask, places = _xor(tile, rng, places, banks)
             used.add("xor")
             what += f", xor {mask}"
-        flat = [v * tile.size for v in places]
-        sizes = {d: step * tile.size for d, step in steps.items()}
-        what = f"order {dims}, {what}"
-        yield Member(frozenset(used or {"none"}), what, flat, sizes, extra * tile.size)
+        yield Member(frozenset(used or {"none"}), what, [v * tile.size for v in places])
 
 
-def _sizes(tile: Tile) -> list[int]:
-    """Extents in units that move together: elements, or the bytes that packed ones share."""
-    return [*tile.shape[:-1], tile.shape[-1] // tile.packed]
-
-
-def _places(tile: Tile, steps: dict[int, int]) -> list[int]:
-    """The sum of x_d * steps[d], at every element."""
+def _places(tile: Tile, extents: list[int], dims: list[int], pads: dict[int, int]) -> list[int]:
+    """The sum of every coordinate times its stride, at every element; `dims` are the slowest first."""
+    stride, steps = 1, {}
+    for d in reversed(dims):
+        steps[d] = stride
+        stride = stride * extents[d] + pads.get(d, 0)
     places = [0]
     for d, extent in enumerate(tile.shape):
         packed = tile.packed if d == len(tile.shape) - 1 else 1
         places = [p + x // packed * steps[d] for p in places for x in range(extent)]
     return places
-
-
-def _steps(tile: Tile, dims: list[int], pads: dict[int, int]) -> dict[int, int]:
-    stride, steps = 1, {}
-    for d in reversed(dims):
-        steps[d] = stride
-        stride = stride * _sizes(tile)[d] + pads.get(d, 0)
-    return steps
-
-
-def _dense(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
-    steps = _steps(tile, dims, {})
-    return "dense", _places(tile, steps), steps, 0
-
-
-def _pad(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
-    pads = {d: rng.randint(1, row) for d in rng.sample(dims[1:], min(1, len(dims) - 1))}
-    steps = _steps(tile, dims, pads)
-    return f"pads {pads}", _places(tile, steps), steps, 0
-
-
-def _interval(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
-    every, extra = rng.choice([8, 16, 32, 64]), rng.randint(1, row)
-    steps = _steps(tile, dims, {})
-    places = [v + v // every * extra for v in _places(tile, steps)]
-    return f"{extra} after every {every}", places, steps, extra
-
-
-def _rotate(tile: Tile, rng: random.Random, dims: list[int], row: int) -> Made:
-    line = _sizes(tile)[dims[-1]]
-    turn = rng.randrange(line)
-    steps = _steps(tile, dims, {})
-    places = [v // line * line + (v % line + turn * (v // line)) % line for v in _places(tile, steps)]
-    return f"lines turned by {turn}", places, steps, turn
 
 
 def _xor(tile: Tile, rng: random.Random, places: list[int], banks: tuple[int, int]) -> tuple[dict, list[int]]:

@@ -31,24 +31,21 @@ class Block:
 def blocks(tile: Tile, accesses: list[Access]) -> list[Block] | None:
     """The blocks of a tile; None where some block cannot stand anywhere."""
     units = tile.elements // tile.packed
-    joined, demands = [False] * units, [[(tile.align, 0)] for _ in range(units)]
+    joined, demands = [False] * units, [[tile.align] for _ in range(units)]
     for access in accesses:
         wide = access.width & -access.width
         for issue in access.issues:
             for start in {s for starts in issue.first.values() for s in starts}:
                 unit = start // tile.packed
-                demands[unit].append((wide, 0))
+                demands[unit].append(wide)
                 for k in range(1, span(access, tile) // tile.packed or 1):
                     joined[unit + k] = True
     found: list[Block] = []
     starts = [u for u in range(units) if not joined[u]]
     for first, end in zip(starts, [*starts[1:], units], strict=True):
-        modulus = max(a for u in range(first, end) for a, _ in demands[u])
-        residues = [
-            r
-            for r in range(modulus)
-            if all((r + (u - first) * tile.size) % a == 0 for u in range(first, end) for a, _ in demands[u])
-        ]
+        modulus = max(a for u in range(first, end) for a in demands[u])
+        places = [((u - first) * tile.size, a) for u in range(first, end) for a in demands[u]]
+        residues = [r for r in range(modulus) if all((r + at) % a == 0 for at, a in places)]
         if not residues:
             return None
         found.append(Block(first, end - first, modulus, residues, (end - first) * tile.size))
@@ -56,10 +53,7 @@ def blocks(tile: Tile, accesses: list[Access]) -> list[Block] | None:
 
 
 def cost(tile: Tile, accesses: list[Access], table: list[int]) -> float:
-    total = 0.0
-    for access in accesses:
-        total += count(access, table).weighted_excess
-    return total
+    return sum(count(access, table).weighted_excess for access in accesses)
 
 
 class Placements:

@@ -17,8 +17,6 @@ DEVICES = Path(__file__).parents[2] / "layoutopt" / "hardware" / "devices.json"
 NAMED = {1: "i8 u8 b8 f8 e4m3 e5m2", 2: "i16 u16 b16 f16 bf16", 4: "i32 u32 b32 f32 tf32 f16x2 bf16x2",
          8: "i64 u64 b64 f64 c64", 16: "b128 c128"}  # fmt: skip
 PACKED = {2: "i4 u4 s4 b4 e2m1", 4: "i2 u2 s2 b2", 8: "b1 u1"}  # elements of a byte
-
-
 MAX_VALUES = 5000
 
 
@@ -80,14 +78,14 @@ class Tile:
     align: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.element, dict):
-            self.size = self.element["bytes"]
-        else:
-            self.size = next((n for n, names in NAMED.items() if self.element in names.split()), 1)
-            self.packed = next((n for n, names in PACKED.items() if self.element in names.split()), 1)
-        self.align = self.size & -self.size
-        if isinstance(self.element, dict):
-            self.align = self.element.get("align", self.align)
+        told = self.element if isinstance(self.element, dict) else {}
+        self.size = told.get("bytes") or next(
+            (n for n, named in NAMED.items() if self.element in named.split()), 1
+        )
+        self.packed = next(
+            (n for n, named in PACKED.items() if not told and self.element in named.split()), 1
+        )
+        self.align = told.get("align", self.size & -self.size)
 
     @property
     def elements(self) -> int:
@@ -144,7 +142,7 @@ def _execute(problem: dict, entry: dict, tile: Tile, device: Hardware, widths: d
         entry.get("any_is", "worst") if entry.get("any") else None,
     )  # fmt: skip
     codes = [compile(str(text).strip(), "index", "eval") for text in entry["index"]]
-    where = compile(str(entry["where"]).strip(), "where", "eval") if "where" in entry else None
+    where = compile(str(entry.get("where", 1)).strip(), "where", "eval")
     weight = compile(str(entry.get("weight", 1)).strip(), "weight", "eval")
     loops, step = dict(entry.get("for", {})), width * tile.packed // tile.size
     parts = widest // width
@@ -157,7 +155,7 @@ def _execute(problem: dict, entry: dict, tile: Tile, device: Hardware, widths: d
                 for lane in lanes:
                     tid = warp * device.lanes + lane
                     names = {**env, "tid": tid, "lane": lane, "warp": warp, **BUILTINS}
-                    if tid < problem["threads"] and (where is None or _on(where, names, entry)):
+                    if tid < problem["threads"] and any(eval(where, env) for env in _choices(names, entry)):
                         first[lane] = tuple(_starts(codes, names, entry, tile, part * step))
                 access.issues.append(Issue(float(eval(weight, dict(BUILTINS), env)), first))
     return access
@@ -170,10 +168,6 @@ def _choices(names: dict, entry: dict) -> Iterator[dict]:
     free = entry.get("any", {})
     for values in itertools.product(*map(range, free.values())):
         yield {**names, **dict(zip(free, values, strict=True))}
-
-
-def _on(where: object, names: dict, entry: dict) -> bool:
-    return any(eval(where, env) for env in _choices(names, entry))
 
 
 def _starts(codes: list, names: dict, entry: dict, tile: Tile, shift: int) -> Iterator[int]:

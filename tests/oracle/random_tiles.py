@@ -25,11 +25,8 @@ def random_case(seed, larger=False):
     rng = random.Random(seed)
     shape = rng.choice(LARGER if larger else SHAPES)
     lanes, banks = (8, 8) if larger else rng.choice([(4, 2), (4, 4), (8, 4)])
-    families = (
-        sorted(rng.sample(FAMILIES, rng.randint(1, 6)), key=FAMILIES.index)
-        if rng.random() < 0.6
-        else list(FAMILIES)
-    )
+    families = rng.sample(FAMILIES, rng.randint(1, 6)) if rng.random() < 0.6 else FAMILIES
+    families = sorted(families, key=FAMILIES.index)
     if larger:
         families = rng.choice(FEW)
     if not {"none", "order", "pad", "rotate", "xor"} & set(families):
@@ -70,15 +67,9 @@ def tiny(seed, most=1 << 16):
 
 # Pads, orders and masks, in every combination.
 PITCHED = [
-    ["none"],
-    ["pad"],
-    ["none", "order"],
-    ["none", "xor"],
-    ["order", "pad"],
-    ["pad", "xor"],
-    ["order", "xor"],
+    ["none"], ["pad"], ["none", "order"], ["none", "xor"], ["order", "pad"], ["pad", "xor"], ["order", "xor"],
     ["order", "pad", "xor"],
-]
+]  # fmt: skip
 
 
 def constrained(seed):

@@ -9,36 +9,31 @@ import math
 from functools import cache
 
 from layoutopt.hardware.devices import Device, PhaseRule
-from oracle.banks import Rule, busiest
+from oracle.banks import busiest
+from oracle.problem_file import device_of
 
-# In how many parts the lanes are served, by bytes of an access.
-PARTS = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}
+
+def device_file(lanes, banks, widths=(4, 8)):
+    """A device as the data of a device file.
+
+    Accesses of at most a word are served by all lanes at once, 8 bytes by halves, 16 by quarters.
+    """
+    rows = [
+        {"ops": ["load", "store"], "bytes": [width], "phase": lanes // max(1, width // 4)} for width in widths
+    ]
+    rows.append({"ops": ["atomic"], "bytes": [4], "phase": lanes, "count": "lanes"})
+    device = {"name": f"toy_{lanes}_{banks}", "lanes": lanes, "banks": banks, "bank_bytes": 4}
+    return {"devices": [{**device, "instructions": rows}]}
 
 
 @cache
 def rules(lanes, banks, widths=(4, 8)):
-    """Accesses of at most a word are served by all lanes at once, 8 bytes by halves, 16 by quarters."""
-    found = {}
-    for width in widths:
-        step = lanes // PARTS[width]
-        phases = tuple(tuple(range(k, k + step)) for k in range(0, lanes, step))
-        found |= {(kind, width): Rule(phases, banks, 4) for kind in ("load", "store")}
-    return found | {("atomic", 4): Rule((tuple(range(lanes)),), banks, 4, serialises_equal=True)}
-
-
-def device_file(lanes, banks, widths=(4, 8)):
-    """The same device as the data of a device file."""
-    entries = [
-        {"ops": [kind], "bytes": [width], "phase": list(map(list, rule.phases))}
-        | ({"count": "lanes"} if rule.serialises_equal else {})
-        for (kind, width), rule in rules(lanes, banks, widths).items()
-    ]
-    device = {"name": f"toy_{lanes}_{banks}", "lanes": lanes, "banks": banks, "bank_bytes": 4}
-    return {"devices": [{**device, "instructions": entries}]}
+    """Its rules."""
+    return device_of(device_file(lanes, banks, widths), f"toy_{lanes}_{banks}").rules
 
 
 def toy_device(lanes, banks, widths=(4, 8)):
-    """A device of these rules, as the package has it."""
+    """The same device, as the package has it."""
     given = {key: PhaseRule(**vars(rule)) for key, rule in rules(lanes, banks, widths).items()}
     return Device(f"toy_{lanes}_{banks}", "toy", lanes, banks, 4, given)
 
@@ -236,13 +231,7 @@ def swizzles(span, banks, vector):
 
 
 def apply(swizzle, offset):
-    return offset ^ sum((bin(offset & mask).count("1") & 1) << bit for bit, mask in swizzle.items())
-
-
-def sound(offsets, accesses):
-    """Are the 8-byte accesses whole and aligned?"""
-    starts = starts_of_pairs(accesses)
-    return all(offsets[e] % 2 == 0 and offsets[e + 1] == offsets[e] + 1 for e in starts)
+    return offset ^ sum((offset & mask).bit_count() % 2 << bit for bit, mask in swizzle.items())
 
 
 def best(shape, accesses, lanes, banks, families, multiple=1, most=None):
@@ -250,20 +239,18 @@ def best(shape, accesses, lanes, banks, families, multiple=1, most=None):
     found = None
     for offsets in layouts(shape, accesses, banks, families, multiple, most):
         size = max(offsets) + 1
-        if most is not None and size > most:
-            continue
-        if found is not None and size > found[1] and found[0] == 0:
-            continue  # cannot be better
-        value = excess(accesses, lanes, offsets, banks), size
-        found = value if found is None else min(found, value)
+        # What takes more and cannot be better is not counted.
+        if (most is None or size <= most) and not (found is not None and found[0] == 0 and size > found[1]):
+            value = excess(accesses, lanes, offsets, banks), size
+            found = value if found is None else min(found, value)
     return found
 
 
 def best_by_bytes(shape, accesses, lanes, banks, families, multiple=1):
-    """The fewest elements of storage, and the least weighted excess in them."""
-    sizes = {offsets: max(offsets) + 1 for offsets in layouts(shape, accesses, banks, families, multiple)}
-    least = min(sizes.values())
-    return min(excess(accesses, lanes, o, banks) for o, size in sizes.items() if size == least), least
+    """The same by storage first: its fewest elements, and the least weighted excess in them."""
+    every = [*layouts(shape, accesses, banks, families, multiple)]
+    least = 1 + min(map(max, every))
+    return min(excess(accesses, lanes, o, banks) for o in every if max(o) + 1 == least), least
 
 
 def layouts(shape, accesses, banks, families, multiple=1, within=None):
@@ -274,6 +261,6 @@ def layouts(shape, accesses, banks, families, multiple=1, within=None):
     for table, span, swizzled in linearisations(shape, vector, banks, families, starts, multiple, within):
         for swizzle in swizzles(span, banks, vector) if swizzled else [{}]:
             offsets = tuple(apply(swizzle, v) for v in table)
-            if offsets not in seen and sound(offsets, accesses):
+            if offsets not in seen and all(whole(offsets, 2, start) for start in starts):
                 seen.add(offsets)
                 yield offsets
