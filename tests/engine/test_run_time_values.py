@@ -81,7 +81,9 @@ def test_the_worst_case_is_the_worst_of_all_outcomes_and_no_placement_undercuts_
         problem, gpu, tables = random_choice(seed, "worst")
         choice, counts = counted(problem, gpu, tables[0])
         worst = every_outcome(choice, tables[0], gpu).max()
-        if choice.lanes.operation.width_bytes == 8:  # the merge rule may hold for every worst choice of few values
+        if (
+            choice.lanes.operation.width_bytes == 8
+        ):  # the merge rule may hold for every worst choice of few values
             assert counts.wavefronts[0] >= worst, (seed, problem.accesses)
         else:
             assert counts.wavefronts.tolist() == [worst], (seed, problem.accesses)
