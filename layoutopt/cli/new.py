@@ -10,7 +10,7 @@ import click
 from layoutopt.cli.files import FileCommand, OutputPath, write_new
 from layoutopt.cli.options import Extents, TargetName
 
-KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank", "hopper")
+KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "convert", "blank", "hopper")
 
 
 @click.command("new", cls=FileCommand)
@@ -31,6 +31,12 @@ KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "blank", "hopper")
     metavar="N",
     help="Buffers of a pipeline (gemm, hopper)  [default: 1; hopper: as many as fit].",
 )
+@click.option(
+    "--free",
+    is_flag=True,
+    default=None,
+    help="Leave open by which instructions fragments move (gemm, attention, conv).",
+)
 @click.option("--target", type=TargetName(), default="sm_90", show_default=True, metavar="T", help="The GPU.")
 @click.option("--name", metavar="NAME", help="Name of the problem.")
 def command(kind: str, output: Path | None, target: str, **given: Any) -> int:
@@ -41,16 +47,26 @@ def command(kind: str, output: Path | None, target: str, **given: Any) -> int:
       layoutopt new transpose -o tile.json
       layoutopt new gemm --tile 128x64 --element f16 --stages 3 -o a.json
       layoutopt new gemm --operand B --element i8 --mma m16n8k32
+      layoutopt new attention --free
+      layoutopt new convert --tile 64x128 -o conversion.json
       layoutopt new hopper --tile 128x256 --element bf16 -o block.json
     """
     from layoutopt.accesses.trace import trace
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import starter
     from layoutopt.hardware.devices import device
+    from layoutopt.ownership.conversion import convert_data
     from layoutopt.problems.text import problem_text
 
     data = starter(kind, target, **given)
-    for problem in from_data(data).each:
-        trace(problem, device(target))
-    write_new(output, problem_text(data), f"; next: layoutopt solve {output}")
+    if kind == "convert":
+        convert_data(data)
+    else:
+        for problem in from_data(data).each:
+            trace(problem, device(target))
+    write_new(
+        output,
+        problem_text(data),
+        f"; next: layoutopt {'convert' if kind == 'convert' else 'solve'} {output}",
+    )
     return 0

@@ -96,7 +96,7 @@ def starter(kind: str, target: str = "sm_90", **options: Any) -> dict[str, Any]:
     """
     known = KINDS[kind]
     given = {option: value for option, value in options.items() if value is not None}
-    for option in ("mma", "operand", "stages"):
+    for option in ("mma", "operand", "stages", "free"):
         if option in given and option not in known.takes:
             able = [name for name, other in KINDS.items() if option in other.takes]
             raise ProblemFileError(f"--{option}", f"goes with {', '.join(able)}, not with {kind}")
@@ -118,8 +118,8 @@ def starter(kind: str, target: str = "sm_90", **options: Any) -> dict[str, Any]:
     own["tile"] = {"shape": list(own["shape"]), "element": element}
     own["name"] = given.get("name", own["name"])
     what = ("threads", "tiles", "block") if "tiles" in own else ("tile", "threads")
-    fields = ("name", "notes", "target", *what, "accesses")
-    return {"schema": SCHEMA, **{field: own[field] for field in fields}}
+    fields = ("name", "notes", "target", *what, "accesses", "convert")
+    return {"schema": SCHEMA, **{field: own[field] for field in fields if field in own}}
 
 
 def transpose(start: Start) -> dict[str, Any]:
@@ -248,6 +248,27 @@ def conv(start: Start) -> dict[str, Any]:
     return {"notes": notes, "accesses": [fill, access]}
 
 
+def convert(start: Start) -> dict[str, Any]:
+    """From who holds what to who wants it, as Triton prints layouts: accumulators to rows."""
+    (rows, columns), vector = start.tile, max(1, 128 // start.bits)
+    warps, across = start.threads // 32, min(32, columns // vector)
+    if start.threads % 32 or rows % 16 or columns % max(8, vector):
+        wrong = f"whole warps on a tile of 16 rows and {max(8, vector)} columns, or multiples of these"
+        raise ProblemFileError(
+            "--tile", f"expected {wrong}, got {rows}x{columns} and {start.threads} threads"
+        )
+    mma = f"versionMajor = 2, versionMinor = 0, warpsPerCTA = [{warps}, 1], instrShape = [16, 8]"
+    lanes = f"threadsPerWarp = [{32 // across}, {across}], warpsPerCTA = [{warps}, 1], order = [1, 0]"
+    sides = {
+        "from": f"#ttg.nvidia_mma<{{{mma}}}>",
+        "to": f"#ttg.blocked<{{sizePerThread = [1, {vector}], {lanes}}}>",
+    }
+    notes = (
+        "Accumulators of a matrix product to rows. Layouts as Triton, Gluon or CuTe prints them, or bases."
+    )
+    return {"notes": notes, "convert": sides}
+
+
 def blank(start: Start) -> dict[str, Any]:
     """The least that is a problem, with the words that one needs next."""
     pieces = inner = math.prod(start.tile)
@@ -324,10 +345,11 @@ def hopper(start: Start) -> dict[str, Any]:
 
 KINDS: Final = {
     "transpose": Kind(transpose, (32, 32), "f32", one_by_one=True),
-    "gemm": Kind(gemm, (128, 64), "f16", takes=("mma", "operand", "stages")),
-    "attention": Kind(attention, (64, 64), "f16", threads=None, takes=("mma",)),
-    "conv": Kind(conv, (6, 18, 32), "f16", threads=128, takes=("mma",)),
+    "gemm": Kind(gemm, (128, 64), "f16", takes=("mma", "operand", "stages", "free")),
+    "attention": Kind(attention, (64, 64), "f16", threads=None, takes=("mma", "free")),
+    "conv": Kind(conv, (6, 18, 32), "f16", threads=128, takes=("mma", "free")),
     "stencil": Kind(stencil, (18, 34), "f32", one_by_one=True),
+    "convert": Kind(convert, (64, 64), "f16", threads=128),
     "blank": Kind(blank, (32, 32), "f32", one_by_one=True),
     "hopper": Kind(hopper, (128, 128), "f16", threads=None, takes=("stages",)),
 }
@@ -431,7 +453,7 @@ def _share(
 
 
 def _moved(name: str, fragment: dict[str, Any], tile: Tile, start: Start) -> dict[str, Any]:
-    """The access to a fragment by the widest instruction that can: of the target, from this tile.
+    """The access to a fragment by the widest instruction that can, or by any: of the target, from this tile.
 
     Args:
         name: of the access.
@@ -449,6 +471,8 @@ def _moved(name: str, fragment: dict[str, Any], tile: Tile, start: Start) -> dic
     forms += ["ds_read_b64_tr_b16"] if plain == "load" and ("load.tr", 8) in known else []
     tries: list[dict[str, Any]] = [{"op": form} for form in forms]
     tries += [{"op": plain, "bytes": width} for width in (16, 8, 4, 2, 1) if (plain, width) in known]
+    if start.given.get("free"):  # who holds what: the narrowest say it of any tile
+        tries = [{**one, "instructions": "free"} for one in reversed(tries) if one["op"] == plain]
     problem = Problem("any", tile, start.threads, (), target=target)
     for instruction in tries:
         access = {"name": name, **instruction, **fragment}

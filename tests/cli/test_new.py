@@ -21,7 +21,7 @@ from layoutopt.hardware.fragments import executes, fragments
 TILE_ELEMENT = {"s8": "i8", "s32": "i32"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hopper"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("hopper", "convert")])
 def test_every_kind_solves_as_it_is(kind, tmp_path):
     assert kind in OFFERED
     path = tmp_path / "tile.json"
@@ -307,3 +307,21 @@ def test_it_holds_every_folder_and_file_that_tests_read():
     read = {name.split("/")[0] for name in re.findall(r'ROOT / "([\w./-]+)"', sources)}
     assert read - taken <= {".git"}
     assert {"tests", "scripts", "docs", "problems"} <= taken
+
+
+@pytest.mark.parametrize("kind", ["gemm", "attention", "conv"])
+def test_a_start_from_ownership_takes_no_more_wavefronts(kind):
+    """Elements are said to be loaded one by one; which instructions move them is chosen with the layout."""
+    given, free = (solve(from_data(starter(kind, free=free)), time_limit=20) for free in (None, True))
+    assert given.status == "optimal"
+    taken = [sum(access.wavefronts for access in found.accesses) for found in (free, given)]
+    assert taken[0] <= taken[1]
+    assert any(access.op.startswith("ldmatrix") for access in free.accesses)
+
+
+def test_a_start_of_a_conversion(tmp_path):
+    path = tmp_path / "c.json"
+    assert "next: layoutopt convert" in layoutopt("new", "convert", "--tile", "32x64", "-o", path).stderr
+    assert "optimal: 64 wavefronts" in layoutopt("convert", path).stdout
+    refused("--tile: expected whole warps", "new", "convert", "--tile", "24x64")
+    refused("--free: goes with gemm, attention, conv, not with convert", "new", "convert", "--free")
