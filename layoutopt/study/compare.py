@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from layoutopt.accesses.instructions import as_given
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget, spending
@@ -26,6 +27,7 @@ from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
+from layoutopt.search.instructions import chooses_instructions
 from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import within_room
@@ -71,8 +73,12 @@ def compare(
         answers = known if callable(known) else lambda _: None
         return _BlockRows(problem, gpu, time_limit, progress, answers).comparison()
     tile = TileRows(problem, gpu, time_limit, progress, known(problem) if callable(known) else known)
-    dictated, why = problem.is_dictated, why_no_estimate(tile.case)
-    return advised(problem, gpu, tile.rows(), tile.widths or {}, dictated=dictated, no_estimate=why)
+    dictated, why, rows = problem.is_dictated, why_no_estimate(tile.case), tile.rows()
+    if chooses_instructions(problem):
+        accesses = tuple(as_given(access) if access.instructions else access for access in problem.accesses)
+        given = TileRows(msgspec.structs.replace(problem, accesses=accesses), gpu, time_limit, progress, None)
+        rows.append(given.solved_row("given", "instructions as given", given.everything))
+    return advised(problem, gpu, rows, tile.widths or {}, dictated=dictated, no_estimate=why)
 
 
 # A block -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from command import layoutopt, refused
 from conftest import ROOT
 from oracle.banks import weighted_excess
-from written import constrained, data_of, lines_of, problem_of, refused_with, rows_of, saved
+from written import access_from, constrained, data_of, lines_of, problem_of, refused_with, rows_of, saved
 
 from layoutopt import Status, check, compare, load, solve
 from layoutopt.accesses.trace import trace
@@ -410,3 +410,15 @@ def test_rows_of_lanes_that_choose_at_run_time_are_what_check_counts(name):
     assert min(row.excess for row in usable) == solve(problem).excess
     assert "no time is estimated, as lanes choose at run time" in found.recommendation.text
     assert "cycles: not estimated, as lanes choose at run time" in text(problem, found)
+
+
+def test_instructions_that_are_free_stand_beside_those_of_the_file():
+    fill, read = (
+        "fill: store 4 [tid // 8 + 32*i, tid % 8]; i<4",
+        "read: load 4 [tid // 16 * 8 + i, k]; k<8, i<8",
+    )
+    asked = problem_of("128x8 f32, 256 threads", fill, access_from(read, instructions=["i"]))
+    rows = {row.family: row for row in compare(asked).rows}
+    assert (rows["all"].wavefronts, rows["given"].wavefronts) == (288, 544)
+    assert [access.op for access in rows["given"].accesses] == ["store", "load"]
+    assert "given" not in {row.family for row in compare(problem_of("128x8 f32, 256 threads", fill)).rows}
