@@ -20,22 +20,21 @@ from msgspec import Meta, Struct
 from layoutopt.accesses.ownership import access_of, written
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.bits import combinations
+from layoutopt.expressions.bits import held
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.operations import parse_operation
-from layoutopt.problems.types import Access, Expression, Name, Problem
+from layoutopt.problems.types import Access, NamedAccess, Problem
 
 Vector = tuple[int, ...]
 
 MAX_BASES: Final = 22
 
 
-class ArrayAccess(Struct, frozen=True, forbid_unknown_fields=True):
+class ArrayAccess(NamedAccess, frozen=True, kw_only=True):
     """An access by the coordinates that every lane touches."""
 
-    name: Name
     op: Annotated[str, Meta(description="As for other accesses")]
     coordinates: Annotated[
         tuple[tuple[tuple[int, ...], ...], ...],
@@ -49,8 +48,6 @@ class ArrayAccess(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="By warp instruction and lane; 0: the lane does not take part. All, if left out"),
     ] = None
     bytes: Annotated[int | None, Meta(description="As for other accesses")] = None
-    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
-    notes: str | None = None
 
 
 class Bases(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,15 +58,12 @@ class Bases(Struct, frozen=True, forbid_unknown_fields=True):
     warp: tuple[Vector, ...] = ()
 
 
-class BasesAccess(Struct, frozen=True, forbid_unknown_fields=True):
+class BasesAccess(NamedAccess, frozen=True, kw_only=True):
     """An access in which every thread moves all values that a linear layout gives it, the widest first."""
 
-    name: Name
     op: Annotated[str, Meta(description="load, store or cp.async")]
     bases: Annotated[Bases, Meta(description="Vectors in the tile, as Triton prints linear layouts")]
     bytes: Annotated[int | None, Meta(description="That a thread moves at once; the most possible")] = None
-    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
-    notes: str | None = None
 
 
 def from_coordinates(data: Mapping[str, Any], place: str, head: Problem) -> Access:
@@ -156,13 +150,13 @@ def from_bases(data: Mapping[str, Any], place: str, head: Problem) -> Access:
                     f"{place}.bases.{part}[{k}]",
                     f"expected {len(tile.shape)} numbers of at least 0, got {list(vector)}",
                 )
-    registers, lane, warp = (combinations(vectors, len(tile.shape)) for vectors in parts.values())
-    _check_lanes(len(lane), head.target, f"{place}.bases.lane")
-    if len(lane) * len(warp) != head.threads:
+    lanes, warps = 1 << len(known.bases.lane), 1 << len(known.bases.warp)
+    _check_lanes(lanes, head.target, f"{place}.bases.lane")
+    if lanes * warps != head.threads:
         raise ProblemFileError(
-            f"{place}.bases.warp", f"the block has {head.threads} threads, not {len(lane)} x {len(warp)}"
+            f"{place}.bases.warp", f"the block has {head.threads} threads, not {lanes} x {warps}"
         )
-    values = (warp[:, None] ^ lane[None, :]).reshape(-1, 1, len(tile.shape)) ^ registers[None, :]
+    values = held(parts, len(tile.shape))
     if (values >= np.array(tile.shape)).any():
         raise ProblemFileError(f"{place}.bases", f"the layout leaves the tile {list(tile.shape)}")
     if known.op not in ("load", "store", "cp.async"):
@@ -174,7 +168,7 @@ def from_bases(data: Mapping[str, Any], place: str, head: Problem) -> Access:
         known.name,
         known.op,
         known.bytes,
-        lanes=len(lane),
+        lanes=lanes,
         bytes_field=f"{place}.bytes",
     )
     return json_data.convert({**found, "weight": known.weight, "notes": known.notes}, Access, place)

@@ -19,10 +19,9 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.problems.types import (
     Access,
-    Expression,
     GlobalSide,
     Identifier,
-    Name,
+    NamedAccess,
     Order,
     Positive,
     Problem,
@@ -42,22 +41,16 @@ class Copy(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-class CopyAccess(Struct, frozen=True, forbid_unknown_fields=True):
+class CopyAccess(NamedAccess, frozen=True, kw_only=True):
     """A copy of the whole tile, consecutive threads at consecutive pieces."""
 
-    name: Name
     op: Annotated[str, Meta(description="cp.async, store or load")]
     copy: Copy
-    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
-    notes: str | None = None
 
 
-class CoverAccess(
-    Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for", "global_": "global"}
-):
+class CoverAccess(NamedAccess, frozen=True, kw_only=True, rename={"loops": "for", "global_": "global"}):
     """A fill or a drain of the tile, or of a box of it, by threads that choose their pieces."""
 
-    name: Name
     op: Annotated[str, Meta(description="load, store or cp.async")]
     lanes: Literal["free"]
     bytes: Annotated[Literal[1, 2, 4, 8, 16], Meta(description="Bytes of one access to the tile: a piece")]
@@ -73,7 +66,6 @@ class CoverAccess(
     ] = field(default_factory=dict)
     values: Annotated[Literal["free"] | None, Meta(description="As for other accesses")] = None
     weight: Annotated[int | float, Meta(description="As for other accesses")] = 1
-    notes: str | None = None
 
 
 def from_copy(data: Mapping[str, Any], place: str, head: Problem) -> Access:

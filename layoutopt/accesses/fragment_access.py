@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from layoutopt.accesses.ownership import delivered
 from layoutopt.accesses.trace import expression_ranges
@@ -25,7 +25,7 @@ from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.fragments import Fragment, fragments
 from layoutopt.hardware.operations import Operation, parse_operation
-from layoutopt.problems.types import Access, Expression, Identifier, Name, Positive, Problem, Tile
+from layoutopt.problems.types import Access, Expression, Identifier, NamedAccess, Positive, Problem, Tile
 
 COORDINATES: Final = ("m", "n", "k")
 # Tile elements that may hold several elements of a fragment.
@@ -33,10 +33,9 @@ CONTAINERS: Final = ("i8", "u8", "b8", "u16", "b16", "i32", "u32", "b32", "f16x2
 MAX_PLACES: Final = 1 << 22
 
 
-class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "for"}):
+class FragmentAccess(NamedAccess, frozen=True, kw_only=True, rename={"loops": "for"}):
     """A matrix fragment, moved between shared memory and registers by every warp."""
 
-    name: Name
     op: Annotated[str, Meta(description="ldmatrix.x4, stmatrix.x2.trans, load, store, ...")]
     fragment: Annotated[str, Meta(description="Such as mma.m16n8k16.A.f16")]
     bytes: Annotated[int | None, Meta(description="Width of a load or store")] = None
@@ -67,8 +66,6 @@ class FragmentAccess(Struct, frozen=True, forbid_unknown_fields=True, rename={"l
         default_factory=dict
     )
     where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
-    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
-    notes: str | None = None
 
 
 def _find(name: str, place: str) -> Fragment:

@@ -13,15 +13,15 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.hardware.devices import devices
 from layoutopt.hardware.dictated import Engine, engine, modes, why_undeclared
 from layoutopt.hardware.operations import BY_ITSELF
-from layoutopt.problems.hardware_use import Dimension, HardwareUse
-from layoutopt.problems.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, Positive, Problem, Tile
+from layoutopt.problems.hardware_use import HardwareChoices, HardwareUse
+from layoutopt.problems.types import ELEMENT_BYTES, VECTOR_TYPES, Access, Name, Problem, Tile
 
 Op = Literal["tma.load", "tma.store", "wgmma.A", "wgmma.B", "tcgen05.A", "tcgen05.B", "cp.async.bulk"]
 # What each engine's accesses may say beside name, op, weight and notes.
@@ -31,7 +31,6 @@ _FIELDS: Final = {
     "tcgen05": ("major", "mode", "k", "mn", "rows"),
     "cp.async.bulk": ("bytes",),
 }
-_CHOICES: Final = ("box", "element", "mode", "order", "multicast", "major", "k", "mn", "rows", "bytes")
 # Types that a tensor map has: cuTensorMapEncodeTiled, tensorDataType.
 DATA_TYPES: Final = {
     "u8": "UINT8", "i8": "UINT8", "b8": "UINT8", "f8": "UINT8", "e4m3": "UINT8", "e5m2": "UINT8",
@@ -44,54 +43,11 @@ _INTEGERS: Final = ("i8", "u8")  # of 8 bits
 _BY_SIZE: Final = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
-class HardwareAccess(Struct, frozen=True, forbid_unknown_fields=True):
+class HardwareAccess(HardwareChoices, frozen=True, kw_only=True):
     """What TMA, the tensor cores or a bulk copy do to the tile by themselves; none of it costs banks here."""
 
     name: Name
     op: Op
-    box: Annotated[
-        tuple[Positive, ...] | None,
-        Meta(
-            description="tma: extents of one copy, in elements, one a dimension; the fewest boxes otherwise"
-        ),
-    ] = None
-    element: Annotated[
-        str | None, Meta(description="tma: the type that the tensor map names; the tile's otherwise")
-    ] = None
-    mode: Annotated[
-        str | None, Meta(description="tma, wgmma, tcgen05: none, 32B, 64B or 128B; the best otherwise")
-    ] = None
-    order: Annotated[
-        tuple[Dimension, ...] | None,
-        Meta(description="tma: dimensions from slowest to fastest in global memory; row-major otherwise"),
-    ] = None
-    multicast: Annotated[
-        Positive | None,
-        Meta(description="tma.load: blocks of the cluster that share the tile: each copies its part to all"),
-    ] = None
-    major: Annotated[
-        Literal["K", "MN"] | None,
-        Meta(description="wgmma, tcgen05: the contiguous dimension; K otherwise, or either where k is given"),
-    ] = None
-    k: Annotated[
-        Dimension | None,
-        Meta(
-            description="wgmma, tcgen05: the dimension that is K; the last one, for MN-major the one before"
-        ),
-    ] = None
-    mn: Annotated[
-        tuple[Dimension, ...] | None,
-        Meta(description="wgmma, tcgen05: dimensions that are M or N together, slowest first; one otherwise"),
-    ] = None
-    rows: Annotated[
-        Positive | None,
-        Meta(
-            description="wgmma, tcgen05: M (operand A) or N (operand B) of an instruction; the most there are"
-        ),
-    ] = None
-    bytes: Annotated[
-        Positive | None, Meta(description="cp.async.bulk: bytes of one copy, rows that follow one another")
-    ] = None
     weight: Annotated[int | float, Meta(description="As for other accesses; it counts for nothing")] = 1
     notes: str | None = None
 
@@ -120,11 +76,11 @@ def from_hardware(data: Mapping[str, Any], place: str, head: Problem) -> Access:
         raise ProblemFileError(f"{place}.op", f"{op!r} is not declared: {why_undeclared(op) or known}")
     access = json_data.convert(data, HardwareAccess, place)
     name = BY_ITSELF[access.op]
-    for field in _CHOICES:
+    for field in HardwareChoices.__struct_fields__:
         if getattr(access, field) is not None and field not in _FIELDS[name]:
             allowed = ", ".join(_FIELDS[name])
             raise ProblemFileError(f"{place}.{field}", f"{access.op} has no such field; it has {allowed}")
-    use = HardwareUse(name, **{field: getattr(access, field) for field in _FIELDS[name]})
+    use = HardwareUse(engine=name, **{field: getattr(access, field) for field in _FIELDS[name]})
     plain = Access(
         name=access.name,
         op=access.op,

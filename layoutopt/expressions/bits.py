@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -32,6 +32,12 @@ def combinations(vectors: Sequence[Sequence[int]], rank: int) -> IntArray:
     for vector in vectors:
         total = np.concatenate([total, total ^ np.array(vector, np.int64)])
     return total
+
+
+def held(bases: Mapping[str, Sequence[Sequence[int]]], rank: int) -> IntArray:
+    """Coordinates by the bases of register, lane and warp: int64, shape (threads, registers, rank)."""
+    register, lane, warp = (combinations(bases[part], rank) for part in ("register", "lane", "warp"))
+    return (warp[:, None] ^ lane).reshape(-1, 1, rank) ^ register
 
 
 def moved_bits(variable: Node, values: IntArray) -> Node | None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.bits import combinations
+from layoutopt.expressions.bits import held
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton_text import PrintedLayout, Vector, check_tile, parse, wrong
 
@@ -50,10 +50,7 @@ def thread_values(text: str, tile: Sequence[int], lanes: int = 32) -> IntArray:
     Raises:
         ProblemFileError: the text is no layout that is read here, or does not go with the tile.
     """
-    bases = linear_bases(text, tile, lanes)
-    registers, within, warps = (combinations(bases[part], len(tile)) for part in PARTS)
-    threads = (warps[:, None] ^ within[None, :]).reshape(-1, len(tile))
-    return threads[:, None] ^ registers[None, :]
+    return held(linear_bases(text, tile, lanes), len(tile))
 
 
 def linear_bases(text: str, tile: Sequence[int], lanes: int = 32) -> Bases:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
@@ -19,10 +20,12 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import current, deadline
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
+from layoutopt.imports.triton import PARTS
 from layoutopt.ownership.instructions import Instruction, instructions
 from layoutopt.ownership.linear import Memory, Plan, Room, Side, memory, moves, plans
 from layoutopt.ownership.registers import bases_of
-from layoutopt.ownership.spaces import Span, independent, intersection
+from layoutopt.ownership.spaces import Span, independent, intersection, total
+from layoutopt.problems.answer import Bound
 from layoutopt.problems.types import SCHEMA as PROBLEM_SCHEMA
 from layoutopt.problems.types import Name, Tile
 
@@ -30,17 +33,12 @@ Minimise = Literal["bytes", "instructions"]
 
 SCHEMA: Final = "layoutopt.conversion/1"
 MAX_REGISTER_BITS: Final = 10
-_PARTS: Final = ("register", "lane", "warp")
+_TOLD: Final = (  # in this order
+    "target", "status", "bytes", "wavefronts", "rounds", "layout", "instructions",
+    "register_copies", "shuffles",
+)  # fmt: skip
 _EVERY: Final = "every layout of scratch and every list of instructions"
 _NO_LIMIT: Final = 64  # bits of an offset
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What nothing goes below, and over what that is said."""
-
-    lower_bound: int
-    scope: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,33 +82,11 @@ class Conversion:
 
     def to_json(self) -> dict[str, Any]:
         """The conversion as data, addresses as lists."""
-        listed = [
-            {
-                "kind": i.kind,
-                "op": i.op,
-                "bytes": i.bytes,
-                "round": i.round,
-                "registers": list(i.registers),
-                "byte_address": i.byte_address.tolist(),
-            }
-            for i in self.instructions
-        ]
-        found = {
-            "schema": SCHEMA,
-            "target": self.target,
-            "status": self.status,
-            "bytes": self.bytes,
-            "wavefronts": self.wavefronts,
-            "rounds": self.rounds,
-            "layout": [list(vector) for vector in self.layout],
-            "instructions": listed,
-            "register_copies": [list(pair) for pair in self.register_copies],
-            "shuffles": self.shuffles,
-            "proof": {
-                "wavefronts": {"lower_bound": self.proof.lower_bound, "scope": self.proof.scope},
-            },
-        }
-        return found | ({"reason": self.reason} if self.reason else {})
+        data = msgspec.to_builtins(self, enc_hook=lambda array: array.tolist())
+        for instruction in data["instructions"]:
+            del instruction["operation"]
+        proof, reason = {"wavefronts": data["proof"]}, {"reason": self.reason} if self.reason else {}
+        return {"schema": SCHEMA} | {field: data[field] for field in _TOLD} | {"proof": proof} | reason
 
 
 class Layouts(Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
@@ -287,7 +263,7 @@ def _vectors(
 ) -> dict[str, list[int]]:
     """The basis vectors as integers: the bits of the coordinates, the last dimension's lowest."""
     found: dict[str, list[int]] = {}
-    for part in _PARTS:
+    for part in PARTS:
         found[part] = []
         for k, vector in enumerate(getattr(bases, part)):
             if len(vector) != len(shape) or not all(0 <= x < e for x, e in zip(vector, shape, strict=True)):
@@ -319,8 +295,8 @@ def _coordinates(vector: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]], place: str) -> None:
-    held = Span(v for part in _PARTS for v in source[part])
-    for part in _PARTS:
+    held = Span(v for part in PARTS for v in source[part])
+    for part in PARTS:
         for k, vector in enumerate(destination[part]):
             if vector not in held:
                 raise ProblemFileError(f"{place}.{part}[{k}]", "wants elements that the source does not hold")
@@ -362,19 +338,12 @@ def _lower_bound(source: dict[str, list[int]], wanted: Side, element_bits: int, 
     most = 0
     for (stores, bits), phase in shared.phases.items():
         if stores and bits >= element_bits:
-            distinct = independent(_sum_of(lanes, mask) for mask in phase.lanes)
+            distinct = independent(total(lanes, mask) for mask in phase.lanes)
             most = max(most, min(shared.wavefront_bits, bits + len(distinct)))
     if True in shared.matrices and element_bits <= 2:
         most = max(most, min(shared.wavefront_bits, shared.word_bits + len(independent(lanes))))
     stored = max(1, 1 << max(0, held + element_bits - most))
     return stored + min(move.wavefronts for move in moves(wanted, element_bits, shared))
-
-
-def _sum_of(vectors: Sequence[int], mask: int) -> int:
-    total = 0
-    for i, vector in enumerate(vectors):
-        total ^= vector if mask >> i & 1 else 0
-    return total
 
 
 def _repeats(registers: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -16,13 +16,13 @@ Pairs of moves are tried in the order of what they would cost without conflicts,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
-from layoutopt.ownership.spaces import Span, independent, intersection, kernel
+from layoutopt.ownership.spaces import Span, independent, intersection, kernel, total
 
 ROW_BYTES: Final = 16  # of a matrix, and of the widest vector
 _MATRIX_LANES: Final = 5  # lane bits that hold a matrix of 8 rows
@@ -168,7 +168,7 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
         if phase.merges and phases and 0 in side.lanes[:2]:
             masks = (*masks, phase.next_lane)
             phases -= 1
-        numbers = (_sum(side.lanes, mask) for mask in intersection(taking_part, masks))
+        numbers = (total(side.lanes, mask) for mask in intersection(taking_part, masks))
         count = 1 << (rank - k)
         yield Move(side, "vector", k, k, (), tuple(independent(numbers)), count * warps << phases, count)
     word = max(0, 2 - element_bits)
@@ -182,14 +182,6 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
         yield Move(
             side, "matrix.trans", word + 2, word - 1, (2, 3, 4), tuple(v for v in side.lanes[:2] if v), *cost
         )
-
-
-def _sum(vectors: Sequence[int | None], mask: int) -> int:
-    total = 0
-    for i, vector in enumerate(vectors):
-        if mask >> i & 1 and vector is not None:
-            total ^= vector
-    return total
 
 
 class Room(NamedTuple):

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from layoutopt.accesses.array_access import Bases
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.bits import combinations
+from layoutopt.expressions.bits import held
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports import cute, triton
 
-_PARTS: Final = ("register", "lane", "warp")
 # A line of a printed LinearLayout: `- lane=4 -> (1, 0)`, the dash where a part begins.
 _STEP: Final = re.compile(r"(?:-\s*)?(\w+)=(\d+)\s*->\s*\(([-\d,\s]*)\)")
 
@@ -72,8 +71,7 @@ def _of_values(element: IntArray, lanes: int) -> Bases:
         "warp": [element[lanes << k, 0] for k in bits["warp"]],
     }
     vectors = {part: [tuple(map(int, vector)) for vector in own] for part, own in found.items()}
-    register, lane, warp = (combinations(vectors[part], rank) for part in _PARTS)
-    whole = (warp[:, None] ^ lane).reshape(-1, 1, rank) ^ register
+    whole = held(vectors, rank)
     if whole.shape != element.shape or (whole != element).any():
         raise ProblemFileError("", "the layout is not linear over F2")
     return Bases(**{part: tuple(own) for part, own in vectors.items()})

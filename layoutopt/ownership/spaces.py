@@ -62,6 +62,14 @@ class Span:
         return mask
 
 
+def total(vectors: Sequence[int | None], mask: int) -> int:
+    """The sum of the vectors whose bits the mask has; None counts as 0."""
+    found = 0
+    for i, vector in enumerate(vectors):
+        found ^= (vector or 0) if mask >> i & 1 else 0
+    return found
+
+
 def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]:
     """Those of `vectors` that are independent of the ones before them and of `modulo`."""
     span = Span(modulo)

@@ -9,31 +9,58 @@ from msgspec import Meta, Struct
 Dimension = Annotated[int, Meta(ge=0, lt=8)]
 
 
-class HardwareUse(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one access asks of the layout; None leaves the choice. The fields are those of `HardwareAccess`.
+Size = Annotated[int, Meta(ge=1)]
 
-    Attributes:
-        engine: who reads or writes.
-        box: extents of one copy, in elements of the tile, one a dimension.
-        element: the type that the tensor map names.
-        mode: of the engine, such as `128B`.
-        order: dimensions from slowest to fastest, in global memory.
-        multicast: blocks of the cluster that share the tile: each copies its part to all of them.
-        major: which dimension of a matrix is contiguous.
-        k: the dimension along which a matrix product sums.
-        mn: the dimensions that are M or N together, slowest first.
-        rows: M or N of one instruction.
-        bytes: of one row of a bulk copy.
-    """
+
+class HardwareChoices(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an access of the hardware may say; None leaves the choice."""
+
+    box: Annotated[
+        tuple[Size, ...] | None,
+        Meta(
+            description="tma: extents of one copy, in elements, one a dimension; the fewest boxes otherwise"
+        ),
+    ] = None
+    element: Annotated[
+        str | None, Meta(description="tma: the type that the tensor map names; the tile's otherwise")
+    ] = None
+    mode: Annotated[
+        str | None, Meta(description="tma, wgmma, tcgen05: none, 32B, 64B or 128B; the best otherwise")
+    ] = None
+    order: Annotated[
+        tuple[Dimension, ...] | None,
+        Meta(description="tma: dimensions from slowest to fastest in global memory; row-major otherwise"),
+    ] = None
+    multicast: Annotated[
+        Size | None,
+        Meta(description="tma.load: blocks of the cluster that share the tile: each copies its part to all"),
+    ] = None
+    major: Annotated[
+        Literal["K", "MN"] | None,
+        Meta(description="wgmma, tcgen05: the contiguous dimension; K otherwise, or either where k is given"),
+    ] = None
+    k: Annotated[
+        Dimension | None,
+        Meta(
+            description="wgmma, tcgen05: the dimension that is K; the last one, for MN-major the one before"
+        ),
+    ] = None
+    mn: Annotated[
+        tuple[Dimension, ...] | None,
+        Meta(description="wgmma, tcgen05: dimensions that are M or N together, slowest first; one otherwise"),
+    ] = None
+    rows: Annotated[
+        Size | None,
+        Meta(
+            description="wgmma, tcgen05: M (operand A) or N (operand B) of an instruction; the most there are"
+        ),
+    ] = None
+    bytes: Annotated[
+        Size | None, Meta(description="cp.async.bulk: bytes of one copy, rows that follow one another")
+    ] = None
+
+
+class HardwareUse(HardwareChoices, frozen=True, omit_defaults=True, kw_only=True):
+    """What one access asks of the layout, and who reads or writes."""
 
     engine: Literal["tma", "wgmma", "tcgen05", "cp.async.bulk"]
-    box: tuple[Annotated[int, Meta(ge=1)], ...] | None = None
-    element: str | None = None
-    mode: str | None = None
-    order: tuple[Dimension, ...] | None = None
-    multicast: Annotated[int, Meta(ge=1)] | None = None
-    major: Literal["K", "MN"] | None = None
-    k: Dimension | None = None
-    mn: tuple[Dimension, ...] | None = None
-    rows: Annotated[int, Meta(ge=1)] | None = None
-    bytes: Annotated[int, Meta(ge=1)] | None = None

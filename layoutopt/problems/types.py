@@ -250,6 +250,14 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
         return self.bytes
 
 
+class NamedAccess(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every access has that `layoutopt.accesses.named_accesses` writes out as an `Access`."""
+
+    name: Name
+    weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
+    notes: str | None = None
+
+
 class Constraints(Struct, frozen=True, forbid_unknown_fields=True):
     """What a layout must obey."""
 

@@ -85,7 +85,7 @@ def test_weights_decide_between_modes():
 @pytest.mark.parametrize("rule", modes(), ids=lambda mode: mode.name)
 def test_every_candidate_is_the_modes_address_pattern(rule, element):
     """Chunk bits 4.. of the byte address are flipped by bits 7.., inside pages of the span."""
-    access = Access("out", rule.engine, (), hardware=HardwareUse(rule.engine, mode=rule.short))
+    access = Access("out", rule.engine, (), hardware=HardwareUse(engine=rule.engine, mode=rule.short))
     tile = Tile((64, 64), element)
     found, width = list(of_access(access, tile)), tile.element_bytes
     assert bool(found) == (rule.engine == "tma" or 64 * width % (rule.span_bytes or 16) == 0)
