@@ -92,26 +92,24 @@ def _packed(whole: Fragment, tile: Tile, place: str) -> Fragment:
         raise ProblemFileError(
             f"{place}.fragment", f"{whole.name} has elements of {whole.bits} bits, the tile of {bits}"
         )
-    for c, table in whole.at.items():
-        first = table[:, :, ::p]
-        steps = np.arange(p)
-        grouped = table.reshape(*table.shape[:2], -1, p) if whole.values % p == 0 else None
-        others = [
-            t.reshape(*t.shape[:2], -1, p) for d, t in whole.at.items() if d != c and grouped is not None
-        ]
-        if (
-            grouped is not None
-            and (grouped == first[..., None] + steps).all()
-            and not (first % p).any()
-            and all((t == t[..., :1]).all() for t in others)
-        ):
-            at = {d: t[:, :, ::p] // (p if d == c else 1) for d, t in whole.at.items()}
-            extent = {d: e // (p if d == c else 1) for d, e in whole.extent.items()}
-            return replace(whole, bits=bits, extent=extent, at=at)
+    along = next((c for c in whole.at if _goes_on(whole, c, p)), None)
+    if along is not None:
+        size = {c: p if c == along else 1 for c in whole.at}
+        at = {c: table[:, :, ::p] // size[c] for c, table in whole.at.items()}
+        return replace(whole, bits=bits, at=at, extent={c: e // size[c] for c, e in whole.extent.items()})
     raise ProblemFileError(
         f"{place}.fragment",
         f"{whole.name}: no lane holds {p} consecutive elements, which one {bits}-bit element of the tile is",
     )
+
+
+def _goes_on(held: Fragment, along: str, count: int) -> bool:
+    """Whether each `count` values of a lane follow one another along a coordinate, from a multiple on."""
+    if held.values % count:
+        return False
+    apart = {c: t.reshape(*t.shape[:2], -1, count) - t[:, :, ::count, None] for c, t in held.at.items()}
+    steps = all((apart[c] == (np.arange(count) if c == along else 0)).all() for c in apart)
+    return steps and not (held.at[along][:, :, ::count] % count).any()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from layoutopt.accesses.ownership import WORD_BYTES
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import Operation
 from layoutopt.ownership.linear import Move, Plan
 from layoutopt.ownership.spaces import Span
-
-_MATRIX_BYTES = 4  # of a lane
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +137,7 @@ class _Side:
         stores = self.move.side.stores
         width = operation.width_bytes
         if operation.matrices:
-            op = f"{operation.kind}.x{operation.matrices}{'.trans' if operation.transposed else ''}"
-            width = _MATRIX_BYTES * operation.matrices
+            op, width = operation.text, WORD_BYTES * operation.matrices
         else:
             vector = f".v{width // 4}" if width > 4 else ""
             op = f"{'st' if stores else 'ld'}.shared{vector}.b{min(width, 4) * 8}"

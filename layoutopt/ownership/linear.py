@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from layoutopt.accesses.ownership import ROW_BYTES
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.ownership.spaces import Span, independent, intersection, kernel, total
 
-ROW_BYTES: Final = 16  # of a matrix, and of the widest vector
 _MATRIX_LANES: Final = 5  # lane bits that hold a matrix of 8 rows
 
 Kind = Literal["vector", "matrix", "matrix.trans"]

@@ -25,7 +25,6 @@ from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
 from layoutopt.kernels.machine.evaluate import Evaluation
 from layoutopt.kernels.question.arrays import UsedArray, memory, moved_by_itself
-from layoutopt.kernels.question.summary import op_text
 from layoutopt.kernels.read.declarations import declared_shape
 from layoutopt.problems.types import Problem, Tile
 
@@ -202,7 +201,7 @@ class Question:
             names[site.name] += 1
             data: dict[str, Any] = {
                 "name": site.name if names[site.name] == 1 else f"{site.name} ({names[site.name]})",
-                "op": op_text(site.operation),
+                "op": site.operation.text,
                 "coordinates": np.stack(parts, axis=-1).reshape(-1, LANES, len(extents)),
                 "active": site.lanes.reshape(-1, LANES),
                 "weight": site.weight,
@@ -289,7 +288,7 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
             often[key] += times
     operation = memory(evaluation, steps[0]).operation
     assert operation is not None
-    name = f"{op_text(operation)} {_place(evaluation, steps[0])}"
+    name = f"{operation.text} {_place(evaluation, steps[0])}"
     found = []
     for weight in sorted(set(often.values())):
         chosen = (kind for key, kind in kinds.items() if often[key] == weight)

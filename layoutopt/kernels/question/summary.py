@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Tally
 from layoutopt.kernels.machine.evaluate import Evaluation
 from layoutopt.kernels.question.arrays import array_of, memory, used_arrays
@@ -138,13 +137,6 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
     )
 
 
-def op_text(operation: Operation) -> str:
-    """The operation as problem files name it."""
-    if operation.matrices:
-        return f"{operation.kind}.x{operation.matrices}" + (".trans" if operation.transposed else "")
-    return operation.does.short
-
-
 def _access(evaluation: Evaluation, k: int, tally: Tally, array: str | None) -> KernelAccess:
     step = evaluation.program.steps[k]
     action = memory(evaluation, k)
@@ -155,7 +147,7 @@ def _access(evaluation: Evaluation, k: int, tally: Tally, array: str | None) -> 
         step.place.line if step.place is not None else None,
         step.address,
         step.text,
-        op_text(action.operation),
+        action.operation.text,
         action.width_bytes,
         array,
         tally.executions,
