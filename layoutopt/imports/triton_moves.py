@@ -1,9 +1,9 @@
 """How Triton's compiler moves a tensor between registers, or global memory, and shared memory.
 
-The widest vectors that registers and layout keep together; ldmatrix, and stmatrix of 2-byte elements, where
-registers hold matrices as these move them; on AMD ds_read_b64_tr_b16 and b8 for operands of mfma that lie
-across the rows, and copies past the registers whose lanes write side by side, each fetching what lies at its
-place.
+The widest vectors that registers and layout keep together; ldmatrix and stmatrix where registers hold 8 rows
+of 16 bytes as these move them, wherever the rows lie (as Triton 3.9 compiles elements of 1, 2 and 4 bytes);
+on AMD ds_read_b64_tr_b16 and b8 for operands of mfma that lie across the rows, and copies past the registers
+whose lanes write side by side, each fetching what lies at its place.
 Rules: Triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM and third_party/amd/lib/TritonAMDGPUToLLVM.
 """
 
@@ -121,9 +121,7 @@ def _transposing(moved: Moved, launch: Launch) -> _Found | None:
 
 def _matrices(moved: Moved, launch: Launch, kind: str) -> _Found | None:
     """Loads or stores of matrices, where registers hold 8 rows of 16 bytes as they move them, each whole."""
-    if not launch.has(kind, ROW_BYTES) or moved.size not in ((2,) if kind == "stmatrix" else (1, 2, 4)):
-        return None
-    if moved.table.ndim != 2:
+    if not launch.has(kind, ROW_BYTES) or moved.size > WORD_BYTES or moved.table.ndim != 2:
         return None
     for transposed in (False, True)[: 1 + (moved.size == 2)]:
         word = [(0, 1)] if transposed else moved.along(WORD_BYTES // moved.size)

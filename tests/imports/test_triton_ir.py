@@ -415,6 +415,22 @@ def test_lanes_that_choose_a_row_or_a_column_at_run_time():
         list(problems(text.replace("axis = 1", "ax = 1")))
 
 
+@pytest.mark.parametrize(("element", "vector", "times"), [("i8", 4, 2), ("f32", 1, 8)])
+def test_matrix_instructions_move_rows_of_elements_of_any_size(element, vector, times):
+    """Triton 3.9 compiles so many stmatrix.x4 and ldmatrix.x4 of these for sm_90."""
+    counts = f"sizePerThread = [1, {vector}], threadsPerWarp = [8, 4], warpsPerCTA = [4, 1], order = [1, 0]"
+    head = HEAD.replace("cuda:80", "cuda:90").replace("#smem =", f"#b = #ttg.blocked<{{{counts}}}>\n#smem =")
+    tensor, memory = f"tensor<64x64x{element}, #b>", f"!ttg.memdesc<64x64x{element}, #plain, #smem, mutable>"
+    lines = (
+        f"    %s = ttg.local_alloc %x : ({tensor}) -> {memory}",
+        f"    %y = ttg.local_load %s : {memory} -> {tensor}",
+    )
+    (data,) = problems(head + "\n".join(lines))
+    store, load = data["accesses"]
+    assert (store["op"], load["op"]) == ("stmatrix.x4", "ldmatrix.x4")
+    assert store["for"] == load["for"] == {"i": times}
+
+
 def blocked(threads, warps, rank=2):
     counts = f"sizePerThread = {[1] * rank}, threadsPerWarp = {threads}, warpsPerCTA = {warps}"
     return f"#ttg.blocked<{{{counts}, order = {list(range(rank))[::-1]}}}>"
