@@ -31,25 +31,18 @@ _KINDS: Final = {
     "NVMMASharedLayout": "nvmma_shared",
     "SharedLinearLayout": "shared_linear",
 }
-# Gluon's fields, and how the compiler spells them.
+# Gluon's fields that the compiler does not spell alike but for case: `per_phase` is `perPhase`.
 _GLUON: Final = {
-    "size_per_thread": "sizePerThread",
-    "threads_per_warp": "threadsPerWarp",
     "warps_per_cta": "warpsPerCTA",
-    "instr_shape": "instrShape",
     "operand_index": "opIdx",
-    "k_width": "kWidth",
     "reg_bases": "register",
     "lane_bases": "lane",
     "warp_bases": "warp",
     "block_bases": "block",
-    "per_phase": "perPhase",
-    "max_phase": "maxPhase",
     "swizzle_byte_width": "swizzlingByteWidth",
     "element_bitwidth": "elementBitWidth",
-    "fp4_padded": "fp4Padded",
     "offset_bases": "offset",
-    "tiles_per_warp": "tilesPerWarp",
+    "interval_padding_pairs": "interval_padding_pairs",
     "cga_layout": "CGALayout",
     "ctas_per_cga": "CTAsPerCGA",
     "cta_split_num": "CTASplitNum",
@@ -263,7 +256,7 @@ def _layout(source: str, aliases: dict[str, PrintedLayout]) -> PrintedLayout:
 
 
 def _canonical(name: str) -> str:
-    return _COMPILER.get(name, _GLUON.get(name, name))
+    return (_COMPILER | _GLUON).get(name) or re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
 
 
 def _check_one_block(fields: dict[str, Any]) -> None:
