@@ -6,7 +6,7 @@ import math
 import re
 from fractions import Fraction
 
-from certificate.problem import NAMED, PACKED, Broken, evaluate, require
+from certificate.problem import NAMED, PACKED, TOLERANCE, Broken, evaluate, require
 
 # AMD's loads from global memory past the registers: lane l writes at the wave's base + l times the width.
 DIRECT = re.compile(r"(?:buffer|global)_load_dword(?:x[34])?[. ]lds|global_load_lds_dword(?:x[34])?")
@@ -182,7 +182,7 @@ def check_layout(case, given, start=0, promised=None):
     require(not (why := torn(case, table)), why)
     spent, total = count(case, table)
     require(spent == given["wavefronts"], f"wavefronts are {spent}")
-    require(abs(total - Fraction(str(given["excess"]))) < Fraction(1, 10**6), f"the excess is {total}")
+    require(abs(total - Fraction(str(given["excess"]))) < TOLERANCE, f"the excess is {total}")
     return total
 
 

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 
 from certificate.operations import operation
-from certificate.problem import WRITTEN_OUT, constraints, is_by_itself, require, say
+from certificate.problem import WRITTEN_OUT, constraints, is_by_itself, left_open, require
 
 # The digest of a problem -------------------------------------------------------------------------
 
@@ -47,8 +47,7 @@ def plainly(value):
 def check_digest(problem, given):
     """Whether the certificate is of this problem, by its digest; some certificates have none."""
     if "digest" not in given:
-        say("digest: NOT CHECKED, the certificate has none")
-        return False
+        return left_open("digest: NOT CHECKED, the certificate has none")
     if any(WRITTEN_OUT & access.keys() for access in problem["accesses"]):
         return False  # it is of the file with these written out; they are named where they are read
     require(given["digest"] == digest(problem), "the digest is that of another problem")
@@ -75,8 +74,7 @@ def check_scope(problem, stated, size):
     """
     scope, covers = stated["scope"], stated.get("covers")
     if covers is None:
-        say(f"scope: NOT CHECKED, the certificate does not say what {scope!r} covers")
-        return False
+        return left_open(f"scope: NOT CHECKED, the certificate does not say what {scope!r} covers")
     if covers["layouts"] == "every" or scope == "every layout":
         require(covers["layouts"] == "every" and scope == "every layout", f"{scope!r} is not {covers}")
         return True
@@ -109,8 +107,7 @@ def check_scope_of_tiles(stated, limit):
     """The same of a bound of all tiles together."""
     scope, covers = stated["scope"], stated.get("covers")
     if covers is None:
-        say(f"scope: NOT CHECKED, the certificate does not say what {scope!r} covers")
-        return False
+        return left_open(f"scope: NOT CHECKED, the certificate does not say what {scope!r} covers")
     wanted = {"layouts": "every"} if scope == "every layout" else {"layouts": "tiles", "max_bytes": limit}
     require(covers == wanted, f"the scope {scope!r} covers {wanted}, not {covers}")
     return True
