@@ -198,9 +198,7 @@ def instructions_all(problems, limit, _):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     tools = {
         "solve": (solve_all, 60.0), "compare": (compare_all, 10.0), "methods": (methods_all, 10.0),
         "instructions": (instructions_all, 5.0),

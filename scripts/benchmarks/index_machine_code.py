@@ -382,9 +382,7 @@ def compiled(make: Callable[[str, Problem], tuple[Rows, str]], only: list[str], 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--against-published", action="store_true")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--json", type=Path)

@@ -42,23 +42,15 @@ class Scheduler:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / f"scheduler-{time.monotonic_ns()}.json"
-        module = [sys.executable, "-m"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.processes = [
-            subprocess.Popen(
-                [*module, "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard",
-                 "--scheduler-file", self.file], **quiet,
-            )
-        ]  # fmt: skip
-        while not self.file.exists() or not self.file.read_text().strip():
-            time.sleep(0.05)
-        for _ in range(2):
-            self.processes.append(
-                subprocess.Popen(
-                    [*module, "distributed.cli.dask_worker", "--scheduler-file", self.file, "--nthreads", "1",
-                     "--no-dashboard", "--death-timeout", "120", "--local-directory", folder], **quiet,
-                )
-            )  # fmt: skip
+        shared = ["--scheduler-file", self.file, "--no-dashboard"]
+        worker = ["worker", *shared, "--nthreads", "1", "--death-timeout", "120", "--local-directory", folder]
+        self.processes = []
+        for kind, *options in (["scheduler", *shared, "--port", "0"], worker, worker):
+            command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options]
+            self.processes.append(subprocess.Popen(command, **quiet))
+            while not self.file.exists() or not self.file.read_text().strip():
+                time.sleep(0.05)
 
     def kill(self) -> None:
         """End all of it."""
@@ -87,13 +79,9 @@ def started(template: Path, store: Path, *more: str, bytes_limit: int | None = N
         if bytes_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_limit, bytes_limit))
 
-    return subprocess.Popen(
-        [sys.executable, "-c", START, "sweep", template, "-o", store, "--time-limit", "10", *more],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=limit,
-    )
+    command = [sys.executable, "-c", START, "sweep", template, "-o", store, "--time-limit", "10", *more]
+    piped = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, preexec_fn=limit, **piped)
 
 
 def children(process: subprocess.Popen) -> list[int]:

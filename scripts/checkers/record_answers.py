@@ -273,9 +273,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("mode", choices=("write", "compare", "beside"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--of", nargs="+", choices=KINDS, default=list(KINDS))

@@ -1,24 +1,23 @@
 """Compare emitted code with the table, at every coordinate and every access, on random problems and layouts.
 
-    python scripts/fuzz/fuzz_emit.py --count 2000 --seed 1
+    python scripts/fuzz/fuzz_emit.py --count 80 --seed 1
 
 Layouts are random, not solved: dimension orders, pads, splits, rotated lines, swizzles of any masks.
-Accesses are random expressions of the file's whole grammar, kept inside the tile by `%`. Each batch is
-one program in C and one in C++; Numba's functions run as plain Python. Exit code 1 on any difference.
+Accesses are random expressions of the file's whole grammar, kept inside the tile by `%`. Each case is a batch
+of 25 problems, one program in C and one in C++; Numba's functions run as plain Python. Exit code 1 on any
+difference.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))  # where the programs are
-
+from campaign import Case, run_campaign
 from emit_programs import GCC, GXX, expected, planned, run, run_python
+from oracle.answers import Finding
 
 from layoutopt.errors import LayoutoptError, VerificationError
 from layoutopt.expressions.grammar import to_text
@@ -29,7 +28,7 @@ from layoutopt.layout.layout import Digit, Layout, Target
 
 # Random expressions compare constants and the like: the compiler's warnings are about those.
 COMPILERS = {"c": [GCC, "-std=c99", "-w", "-O0"], "cuda": [GXX, "-std=c++14", "-w", "-O0"]}
-BATCH = 50
+BATCH = 25
 GPU = device("sm_90")
 
 
@@ -124,44 +123,32 @@ def random_case(rng: random.Random, name: str) -> tuple:
     return case
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    rng = random.Random(args.seed)
-    forms: Counter[str] = Counter()
-    done = values = wrong = 0
-    while done < args.count:
-        batch: list[tuple] = []
-        while len(batch) < min(BATCH, args.count - done):
-            try:
-                batch.append(random_case(rng, f"p{done + len(batch)}"))
-            except VerificationError:
-                raise
-            except LayoutoptError:
-                forms["refused problems"] += 1
-                continue
-            for access in planned(*batch[-1]).accesses:
-                forms[access.hoisting.partition(" for each")[0] or "no loop"] += 1
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                for language, command in COMPILERS.items():
-                    run(command, language, batch, Path(folder))
-                for case in batch:
-                    run_python(*case)
-            except AssertionError as error:
-                wrong += 1
-                print(f"problems up to p{done + len(batch)}: {error}")
-        values += sum(len(expected(*case)) for case in batch)
-        done += len(batch)
-        print(f"{done} problems, {values} values, batches that differ: {wrong or 'none'}", flush=True)
-    for form, count in forms.most_common():
-        print(f"{count:>7}  {form}")
-    sys.exit(1 if wrong else 0)
+def make(rng: random.Random) -> Case:
+    return {"seed": rng.randrange(10**9)}
+
+
+def check(case: Case, folder: Path, told: Counter) -> None:
+    """The code of a batch of problems, compiled and run, gives the addresses of their tables."""
+    rng, batch = random.Random(case["seed"]), []
+    while len(batch) < BATCH:
+        try:
+            batch.append(random_case(rng, f"p{len(batch)}"))
+        except VerificationError:
+            raise
+        except LayoutoptError:
+            told["refused problems"] += 1
+            continue
+        for access in planned(*batch[-1]).accesses:
+            told[access.hoisting.partition(" for each")[0] or "no loop"] += 1
+    try:
+        for language, command in COMPILERS.items():
+            run(command, language, batch, folder)
+        for one in batch:
+            run_python(*one)
+    except AssertionError as error:
+        raise Finding("emitted code differs from the table", error) from None
+    told["values"] += sum(len(expected(*one)) for one in batch)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_campaign(__doc__, make, check, lambda case: iter(())))

@@ -128,12 +128,6 @@ sweep f -o o.sqlite --workers 1 --export o.csv|f/a.json
 sweep - -o o.sqlite --workers 1 --json
 solve f --table f/a.json
 """
-OF_NUMBERS = """
-solve p.json --json
-check p.json --no-fix --offset EXPRESSION
-problems p.json --expanded
-show|compare p.json
-"""
 OF_A_STORE = """
 sweep --report s.sqlite [--json]
 sweep --report s.sqlite --export o.csv|o.json|o.parquet|o.cuh
@@ -283,7 +277,7 @@ def several_case(rng: random.Random) -> Case:
 
 def numbers_case(rng: random.Random) -> Case:
     """Accesses as arrays of coordinates."""
-    return {"p.json": changed(mutate.COORDINATES, rng)}, command_of(OF_NUMBERS, rng)
+    return {"p.json": changed(mutate.COORDINATES, rng)}, command_of(OF_A_PROBLEM, rng)
 
 
 @cache

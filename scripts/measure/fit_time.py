@@ -144,9 +144,7 @@ def say(title: str, pairs: Iterable[Ranked]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--fit", action="store_true")
     args = parser.parse_args()
     layouts = list(measured())

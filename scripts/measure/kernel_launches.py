@@ -143,13 +143,11 @@ def contents(argument: list[Any]) -> np.ndarray[Any, Any]:
 
 def pack(args: list[Any]) -> list[Packed]:
     """Each argument's bytes; pointers are zero until a buffer is given."""
-    return [_pack_one(argument) for argument in args]
-
-
-def _pack_one(argument: list[Any]) -> Packed:
-    packed = Packed()
-    _append(packed, argument)
-    return packed
+    found = []
+    for argument in args:
+        found.append(Packed())
+        _append(found[-1], argument)
+    return found
 
 
 def _append(packed: Packed, argument: list[Any]) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import on_gpu
 from on_gpu import counted
+from written import data_of
 
 from layoutopt.codegen.templates import filled_text, parts_of
 
@@ -42,55 +43,43 @@ TRANSPOSES: Final = (
 )
 
 
+ROWS: Final = "rows: store 16 [tid//32 + 8*i, 4*(tid%32)]; i<4"
+# Problems with free lanes or values, as tests/written.py reads them, but for the accesses whose lanes are free.
+ASSIGNMENTS: Final = {
+    "drain of columns": f"32x128 f32, 256 threads\n{ROWS}",
+    "words in turn": """128x64 f16, 256 threads
+        words: store 4 [tid//2, 32*(tid%2) + 2*i]; i<16; values free
+        matrices: ldmatrix.x2 [64*(warp%2) + 8*(i%8) + tid%8, 16*(i//8) + 8*((tid%16)//8)]; i<32""",
+    "parts in turn": """32x128 f32, 256 threads
+        parts: store 4 [tid//32 + 8*i, 4*(tid%32) + j]; i<4, j<4; values free
+        columns: load 4 [tid%32, tid//32 + 8*i]; i<16""",
+    "part of a tile": f"32x128 f32, 256 threads\n{ROWS}",
+    # Lanes of a warp change places: by an expression, beside threads that take no part, by a table.
+    "places in a warp": "64x64 f64, 256 threads\npairs: store 16 [tid//32 + 8*i, 2*(tid%32)]; i<8",
+    "places beside idle threads": "96x96 u8, 128 threads",
+    "places by a table": "3x24 f32, 32 threads; pitch_multiple_bytes 208",
+    **{f"transpose {size} {n}x{m}": f"{n}x{m} {kind}, 256 threads" for size, kind, _, n, m, _ in TRANSPOSES},
+}
+
+
 def _drain(contiguous: int, **more: Any) -> dict[str, Any]:
     side = {"contiguous": contiguous, "order": "column"}
     return {"name": "drain", "op": "load", "bytes": 4, "lanes": "free", "global": side, **more}
 
 
 def assignments() -> list[dict[str, Any]]:
-    """Problems with free lanes or values, as data."""
-    rows = {
-        "name": "rows", "op": "store", "bytes": 16, "index": ["tid//32 + 8*i", "4*(tid%32)"], "for": {"i": 4},
-    }  # fmt: skip
-    words = {
-        "name": "words", "op": "store", "bytes": 4, "index": ["tid//2", "32*(tid%2) + 2*i"], "for": {"i": 16},
-        "values": "free",
-    }  # fmt: skip
-    matrices = {
-        "name": "matrices", "op": "ldmatrix.x2", "for": {"i": 32},
-        "index": ["64*(warp%2) + 8*(i%8) + tid%8", "16*(i//8) + 8*((tid%16)//8)"],
-    }  # fmt: skip
-    parts = {
-        "name": "parts", "op": "store", "bytes": 4, "index": ["tid//32 + 8*i", "4*(tid%32) + j"],
-        "for": {"i": 4, "j": 4}, "values": "free",
-    }  # fmt: skip
-    columns = {
-        "name": "columns", "op": "load", "bytes": 4, "index": ["tid%32", "tid//32 + 8*i"], "for": {"i": 16},
-    }  # fmt: skip
-    pairs = {
-        "name": "pairs", "op": "store", "bytes": 16, "index": ["tid//32 + 8*i", "2*(tid%32)"], "for": {"i": 8},
-    }  # fmt: skip
-    lines = {"name": "lines", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 96}}
-    made = [
-        ("drain of columns", [32, 128], "f32", 256, [rows, _drain(32)]),
-        ("words in turn", [128, 64], "f16", 256, [words, matrices]),
-        ("parts in turn", [32, 128], "f32", 256, [parts, columns]),
-        ("part of a tile", [32, 128], "f32", 256, [rows, _drain(16, covers=[[8, 24], [32, 64]], threads=96)]),
-        # Lanes of a warp change places: by an expression, beside threads that take no part, by a table.
-        ("places in a warp", [64, 64], "f64", 256, [pairs, {**_drain(128), "bytes": 8}]),
-        ("places beside idle threads", [96, 96], "u8", 128, _transposing(4, 64)),
-        ("places by a table", [3, 24], "f32", 32, [lines]),
-        *(
-            (f"transpose {size} {n}x{m}", [n, m], kind, 256, _transposing(width))
-            for size, kind, width, n, m, _ in TRANSPOSES
-        ),
-    ]
-    pitch = {"places by a table": {"layout": {"pitch_multiple_bytes": 208}}}
-    return [
-        {"name": name, "tile": {"shape": shape, "element": element}, "threads": threads, "accesses": accesses}
-        | pitch.get(name, {})
-        for name, shape, element, threads, accesses in made
-    ]  # fmt: skip
+    """The problems as data."""
+    free = {
+        "drain of columns": [_drain(32)],
+        "part of a tile": [_drain(16, covers=[[8, 24], [32, 64]], threads=96)],
+        "places in a warp": [{**_drain(128), "bytes": 8}],
+        "places beside idle threads": _transposing(4, 64),
+        "places by a table": [
+            {"name": "lines", "op": "store", "bytes": 16, "lanes": "free", "global": {"contiguous": 96}}
+        ],
+        **{f"transpose {size} {n}x{m}": _transposing(width) for size, _, width, n, m, _ in TRANSPOSES},
+    }
+    return [data_of(text, *free.get(name, ()), name=name) for name, text in ASSIGNMENTS.items()]
 
 
 def _transposing(width: int, contiguous: int = 128) -> list[dict[str, Any]]:
@@ -108,7 +97,6 @@ def write(folder: Path) -> None:
     from layoutopt.codegen.selftest import program
     from layoutopt.hardware.devices import device
 
-    folder.mkdir(parents=True, exist_ok=True)
     gpu, parts, runs = device("sm_90"), [], []
     for number, data in enumerate(assignments()):
         asked = problem(data)

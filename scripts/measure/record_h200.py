@@ -153,9 +153,7 @@ def record(out: Path, per_op: int, seed: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="records to write, .jsonl.gz")
     parser.add_argument("--per-op", type=int, default=48, help="records of each op")
     parser.add_argument("--seed", type=int, default=20240907)

@@ -101,9 +101,7 @@ def record(out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     steps = parser.add_mutually_exclusive_group(required=True)
     steps.add_argument("--out", type=Path, metavar="FOLDER", help="record counters.json there")
     steps.add_argument(

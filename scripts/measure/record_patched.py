@@ -45,7 +45,6 @@ def write(folder: Path) -> None:
     from layoutopt.kernels.read.files import assemble, from_ptx
     from layoutopt.study.patch import Request, patch
 
-    folder.mkdir(parents=True, exist_ok=True)
     rows, launches = [], []
     for kernel in collection.launches():
         text = kernel.source.with_suffix(".ptx").read_text()

@@ -243,9 +243,7 @@ def write_docs() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     steps = parser.add_mutually_exclusive_group(required=True)
     steps.add_argument("--measure", type=Path, metavar="FOLDER")
     steps.add_argument("--compare", type=Path, metavar="FOLDER")

@@ -51,7 +51,6 @@ def write(folder: Path) -> None:
         calls += f'    std::printf("{name} %d\\n", {name}_wrong());\n'
         row = {"seed": seed, "bytes": found.bytes, "rounds": found.rounds}
         rows.append(row | {"wavefronts": {kind: split(found, kind) for kind in COUNTERS}})
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "conversions.cu").write_text(text + filled_text(parts["end"], CALLS=calls))
     (folder / "entries.json").write_text(json.dumps(rows))
 

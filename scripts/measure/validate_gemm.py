@@ -13,9 +13,10 @@ step needs nvcc and msgspec; no solver. `tests/data/h200_gemm.json` is what it w
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import on_gpu
 
@@ -107,31 +108,27 @@ def program(element: str, a: dict, b: dict) -> str:
 
 
 def write(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    entries = []
+    on_gpu.write_programs(folder, programs(folder))
+
+
+def programs(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """A product of each type, whose headers are put into the folder."""
     for element, (kind, *_) in TYPES.items():
         parts = {letter: operand(element, letter) for letter in "AB"}
         for letter, (_, _, header) in parts.items():
             (folder / f"{element}_{letter.lower()}.cuh").write_text(header)
-        (folder / f"{element}.cu").write_text(program(element, parts["A"][0], parts["B"][0]))
-        entries.append(
-            {
-                "element": element,
-                "type": kind,
-                "operands": {
-                    letter: {"problem": data, "offset": offset, "code": effective(header)}
-                    for letter, (data, offset, header) in parts.items()
-                },
-            }
-        )
-    (folder / "entries.json").write_text(json.dumps(entries))
-    print(f"wrote {len(entries)} programs")
+        operands = {
+            letter: {"problem": data, "offset": offset, "code": effective(header)}
+            for letter, (data, offset, header) in parts.items()
+        }
+        entry = {"element": element, "type": kind, "operands": operands}
+        yield entry, program(element, parts["A"][0], parts["B"][0])
 
 
 def measure(folder: Path) -> None:
     entries = on_gpu.entries(folder)
-    for entry in entries:
-        printed = on_gpu.printed(on_gpu.built(folder / f"{entry['element']}.cu"))
+    for number, entry in enumerate(entries):
+        printed = on_gpu.printed(on_gpu.built(folder / f"{number:03}.cu"))
         print(printed, end="", flush=True)
         found = re.findall(r"^\w+( control)? (right|WRONG) (\d+) of (\d+)$", printed, flags=re.M)
         for control, word, wrong, elements in found:

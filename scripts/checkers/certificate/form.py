@@ -36,10 +36,8 @@ RULE = {
     "split_words": "flag", "serialises_equal": "flag", "row_words": "positive", "extra_wavefronts": "whole",
     "banks": "positive", "bank_bytes": "power",
 }  # fmt: skip
-BOUND, BYTES = (
-    {"excess": "number", "scope": "said", "rests_on": "ground"},
-    {"at_least": "whole", "scope": "said"},
-)
+BOUND = {"excess": "number", "scope": "said", "rests_on": "ground"}
+BYTES = {"at_least": "whole", "scope": "said"}
 REFUTED = {"refuted": "said", "max_bytes": ("whole", None), "rests_on": "ground"}
 LAYOUT = {"byte_offsets": "list", "bytes": "positive", "wavefronts": "object", "excess": "number"}
 # Fields whose values other checks look at, or that claim nothing.
