@@ -7,7 +7,6 @@ import contextlib
 import json
 import random
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -74,9 +73,9 @@ def run_campaign(text: str, make: Callable[[random.Random], Case], check: Check,
 
 def attempt(case: Case, check: Check, told: Counter) -> Finding | None:
     """The finding of a case, None where all is well. What breaks the fuzzer itself is a finding, too."""
-    with tempfile.TemporaryDirectory(prefix="fuzz") as folder:
+    with scratch() as folder:
         try:
-            check(case, Path(folder), told)
+            check(case, folder, told)
         except Finding as found:
             return found
         except Exception as error:
@@ -113,11 +112,8 @@ def save(folder: Path, case: Case, found: Finding) -> None:
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder that goes away, whatever a command left in it."""
-    folder = Path(tempfile.mkdtemp(prefix="fuzz"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="fuzz", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def judge(done: Done, verb: str, allowed_s: float, *, lines: bool = False) -> None:

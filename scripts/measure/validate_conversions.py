@@ -10,7 +10,6 @@ scratch, with the fewest instructions, and as they come. The second step needs n
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def write(folder: Path) -> None:
         row = {"seed": seed, "bytes": found.bytes, "rounds": found.rounds}
         rows.append(row | {"wavefronts": {kind: split(found, kind) for kind in COUNTERS}})
     (folder / "conversions.cu").write_text(text + filled_text(parts["end"], CALLS=calls))
-    (folder / "entries.json").write_text(json.dumps(rows))
+    on_gpu.write_entries(folder, rows)
 
 
 def validated(seed: int, shape: list, element: str, source: dict, destination: dict):
