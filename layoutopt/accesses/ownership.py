@@ -28,8 +28,8 @@ ROW_BYTES: Final = 16  # of a matrix, and of the widest vector
 WORD_BYTES: Final = 4  # that each lane has of a matrix
 ROWS: Final = 8
 TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16, b8 and b4 exchange elements
-# Looking for a formula takes time that grows with the table.
-_MAX_FITTED: Final = 1 << 22
+# Looking for a formula takes time that grows with the table: seconds for so many entries.
+_MAX_FITTED: Final = 1 << 18
 
 
 @dataclass(frozen=True)
