@@ -145,6 +145,17 @@ def run(command, language, cases, tmp_path):
     assert not values
 
 
+def built(folder, text, *flags, compiler=None):
+    """What the program prints that this text is compiled to, without a warning; nothing with `-fsyntax-only`."""
+    source = folder / ("check.c" if compiler == GCC else "check.cpp")
+    source.write_text(text.replace("#pragma once", ""))
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler or GXX, *warnings, *flags, source, "-o", "check"], cwd=folder, check=True)
+    if "-fsyntax-only" in flags:
+        return ""
+    return subprocess.run([folder / "check"], check=True, capture_output=True, text=True).stdout
+
+
 def run_python(problem, gpu, answer):
     """Compare what Numba's functions compute as plain Python."""
     space, size = {}, problem.tile.element_bytes

@@ -1,7 +1,5 @@
 """Files that are cut, too large, or say of themselves what does not hold: one line, and nothing is loaded."""
 
-import json
-
 import numpy as np
 import pytest
 from written import access_from, data_of, problem_of
@@ -14,11 +12,9 @@ from layoutopt.files.result_file import layout_from_data, result_from_data
 from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import triton
-from layoutopt.imports.trace import accesses
 from layoutopt.kernels.read.files import programs
 
 SM_90 = device("sm_90")
-RECORD = {"access": "a", "op": "ld.shared.b32", "warp": 0, "sequence": 0, "active": "0xffffffff"}
 
 
 @pytest.mark.parametrize(
@@ -89,23 +85,6 @@ def test_unknown_fields_are_shown_short_and_visible():
             from_data({**PROBLEM, field: 1})
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sequence": -5}, "line 1, sequence: "),
-        ({"byte_address": [1 << 70] + [0] * 31}, "line 1, byte_address[0]: "),
-        ({"byte_address": [1 << 63] + [0] * 31}, "line 1, byte_address[0]: "),
-        ({"sequence": 1 << 40}, "line 1: sequence"),
-        ({"active": "0x" + "f" * 5000}, "line 1, active: "),
-    ],
-)
-def test_traces_out_of_range(change, message):
-    record = {**RECORD, "byte_address": [4 * k for k in range(32)], **change}
-    with pytest.raises(ProblemFileError) as caught:
-        accesses([json.dumps(record).encode()], 4 * np.arange(64), 4, 32)
-    assert str(caught.value).startswith(message)
 
 
 def npy(head, payload=b"", version=(1, 0)):

@@ -103,30 +103,30 @@ def test_a_difference_is_a_difference():
     assert not machine.Run("a", "load", False, 1.0, {WAVEFRONTS: 4}, None).agrees
 
 
-def without_gpu(*arguments, cwd):
+NO_GPU = "error: no NVIDIA GPU on this machine (nvidia-smi finds none)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", SMALL), f"{NO_GPU}; emit --self-test writes the program\n"),
+        (("run", "transpose_16x32_f32"), f"{NO_GPU}; emit --self-test writes the program\n"),
+        (("compare", SMALL, "--run"), "no NVIDIA GPU"),
+        # What is wrong with a problem is told before.
+        (("run", "nope"), "no problem of the catalogue is called"),
+        (("run", "broken.json"), "not JSON"),
+    ],
+)
+def test_without_a_gpu_it_is_one_line(arguments, said, tmp_path):
+    (tmp_path / "broken.json").write_text("{")
     hidden = (
         "import os; os.environ['PATH'] = ''; import layoutopt.hardware.machine as g; g.find_tool = lambda name: None; "
         "from layoutopt.cli import run; run()"
     )
-    return python("-c", hidden, "run", *arguments, cwd=cwd)
-
-
-@pytest.mark.parametrize("name", [str(SMALL), "transpose_16x32_f32"])
-def test_without_a_gpu_it_is_one_line(name, tmp_path):
-    done = without_gpu(name, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program\n"
-    )
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_wrong_problem_is_told_before_a_missing_gpu(tmp_path):
-    (tmp_path / "broken.json").write_text("{")
-    for name, reason in (("nope", "no problem of the catalogue is called"), ("broken.json", "not JSON")):
-        done = without_gpu(name, cwd=tmp_path)
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-        assert reason in done.stderr
+    done = python("-c", hidden, *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.json"]
 
 
 def test_self_tests_are_for_nvidia():
@@ -306,10 +306,3 @@ def test_what_was_run_is_drawn_as_cycles():
     drawn = chart(Comparison("p", "sm_90", 32, rows, None, {}, measured_on="H200"), "svg").decode()
     assert "cycles of one pass of a block" in drawn
     assert "p on H200" in drawn
-
-
-def test_a_comparison_without_a_gpu_is_one_line():
-    if machine.find_tool("nvidia-smi") is None:
-        done = layoutopt("compare", SMALL, "--run")
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert "no NVIDIA GPU" in done.stderr

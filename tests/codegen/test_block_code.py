@@ -2,12 +2,11 @@
 
 import copy
 import json
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 from command import layoutopt, refused
+from emit_programs import GCC, built
 from written import access_from, data_of, saved
 
 from layoutopt.codegen.block import code_of
@@ -50,24 +49,18 @@ def tables(tile_set, arrangement):
     }
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+@pytest.mark.skipif(GCC is None, reason="no C compiler")
 def test_c_has_every_tile_where_it_lies_in_its_own_coordinates(solved, tmp_path):
     tile_set, arrangement = solved
-    text = code_of("c", placed(tile_set, device("sm_90"), arrangement))
-    (tmp_path / "set.h").write_text(text)
-    (tmp_path / "set.c").write_text(
-        '#include <stdio.h>\n#include "set.h"\n#include "set.h"\nint main(void) {\n'
-        + "".join(
-            f"for (unsigned i = 0; i < {t.shape[0]}; ++i) for (unsigned j = 0; j < {t.shape[1]}; ++j)"
-            f' printf("%u ", set_{t.name}_base + set_{t.name}_offset_bytes(i, j));\nputs("");\n'
-            for t in tile_set.tiles
-        )
-        + "return 0; }\n"
+    printed = "".join(
+        f"for (unsigned i = 0; i < {t.shape[0]}; ++i) for (unsigned j = 0; j < {t.shape[1]}; ++j)"
+        f' printf("%u ", set_{t.name}_base + set_{t.name}_offset_bytes(i, j));\nputs("");\n'
+        for t in tile_set.tiles
     )
-    program = tmp_path / "set"
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["gcc", *flags, str(tmp_path / "set.c"), "-o", str(program)], check=True)
-    lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    (tmp_path / "set.h").write_text(code_of("c", placed(tile_set, device("sm_90"), arrangement)))
+    includes = '#include <stdio.h>\n#include "set.h"\n#include "set.h"\n'
+    text = f"{includes}int main(void) {{\n{printed}return 0; }}\n"
+    lines = built(tmp_path, text, "-std=c99", compiler=GCC).splitlines()
     expected = tables(tile_set, arrangement)
     for tile, line in zip(tile_set.tiles, lines, strict=True):
         assert (np.array(line.split(), int).reshape(tile.shape) == expected[tile.name]).all()

@@ -1,7 +1,6 @@
 """Code for what the hardware does by itself, what an H200 did with it, and the layouts of Gluon and CuTe for it."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from emit_programs import GXX, emit
+from emit_programs import GXX, built, emit
 from hardware_tiles import FILL, MEASURED, solved
 from test_emit_languages import cute_headers
 from written import access_from, data_of, one_tile, problem_of
@@ -77,11 +76,9 @@ def header():
     return emit("cuda", problem, device("sm_90"), result)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
 def test_constants_compile_as_plain_cpp(header, tmp_path):
-    (tmp_path / "code.cpp").write_text(header.replace("#pragma once", ""))
-    command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "code.cpp"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    built(tmp_path, header, "-std=c++14", "-fsyntax-only")
 
 
 @pytest.mark.nvcc

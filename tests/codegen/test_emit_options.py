@@ -1,13 +1,11 @@
 """What `emit` prints of a layout: names, types, parts, the edit of a kernel in use; and what it refuses."""
 
 import json
-import shutil
-import subprocess
 
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from emit_programs import emit
+from emit_programs import GXX, built, emit
 from written import access_from, data_of, one_tile, problem_of, saved
 
 from layoutopt.codegen.edit import edit, edit_text
@@ -45,13 +43,10 @@ def test_a_layout_object_has_no_accesses():
 
 
 @pytest.mark.parametrize("part", ["all", "offset", "access"])
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
 def test_every_part_compiles(part, tmp_path):
-    header = tmp_path / "tile.hpp"
-    code = emit("cuda", problem(), GPU, "x0*32 + (x1 ^ x0)", only=part)
-    header.write_text(code.replace("#pragma once\n", ""))
-    command = ["g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++", header]
-    assert subprocess.run(command, capture_output=True, text=True).stderr == ""
+    text = emit("cuda", problem(), GPU, "x0*32 + (x1 ^ x0)", only=part)
+    built(tmp_path, text, "-std=c++14", "-fsyntax-only")
 
 
 @pytest.mark.parametrize(
@@ -154,14 +149,6 @@ def test_several_elements_are_an_address():
     assert changed(problem, "x0*36 + x1")[1:] == [("&tile[tid][i*4]", "&tile[tid][i*4]")]
 
 
-def test_the_command():
-    done = layoutopt("emit", "transpose_32x32_f32", "--edit", "--json")
-    data = json.loads(done.stdout)
-    assert data["edit"]["accesses"][1]["after"] == "tile[lane][warp ^ lane]"
-    assert "- __shared__ float tile[32][33];\n+ __shared__ alignas(128) float tile[32][32];" in data["code"]
-    assert layoutopt("emit", "transpose_32x32_f32", "--edit", "--lang", "c").returncode == 2
-
-
 def test_what_an_edit_needs():
     with pytest.raises(LayoutError, match="elements overlap"):
         edit(transpose(layout={"offset": "x0 + x1"}), GPU, "x0*33 + x1")
@@ -229,6 +216,7 @@ def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
     [
         (["--lang", "c", "--self-test"], "--lang c has none"),
         (["--lang", "cobol"], "cobol"),
+        (["--edit", "--lang", "c"], ""),
         (["--offset", "x0*16 + x1"], "elements overlap"),
         (["--offset", "x0 +"], "is not an expression"),
         (["--problem", SMALL], "belongs to a result file"),

@@ -208,26 +208,13 @@ def test_a_disputed_rule_warns_once():
     assert error.startswith("warning: the rule for load of 4 bytes on gfx950 is disputed")
 
 
-def test_targets_as_a_list_and_as_pictures():
-    assert "sm_90           32     32  NVIDIA Hopper" in targets()
-    assert "h100, h200" in targets()
+def test_targets_as_data_and_as_pictures():
+    """The list, and the picture of sm_90, are in docs/commands/targets.md."""
     names = {t["name"] for t in json.loads(targets("--json"))["targets"]}
     assert {"sm_10", "sm_90", "gfx9", "gfx950", "gfx1201"} <= names
-    for name, *lines in (
-        (
-            "MI300X",
-            "0000222244446666222200006666444411113333555577773333111177775555",
-            "measured by others: nod-ai/amd-shark-ai",
-        ),
-        (
-            "sm_90",
-            "load 16 bytes: 4 phases of 8 lanes, 32 banks",
-            "phase  00000000111111112222222233333333",
-            "neighbouring phases merge in pairs",
-        ),
-    ):
-        shown = targets(name)
-        assert all(line in shown for line in lines)
+    shown = targets("MI300X")
+    assert "0000222244446666222200006666444411113333555577773333111177775555" in shown
+    assert "measured by others: nod-ai/amd-shark-ai" in shown
     data = json.loads(targets("h100", "--json"))
     wide = next(i for i in data["instructions"] if {"op": "load", "bytes": 16} in i["instructions"])
     assert wide["phases"][1] == list(range(8, 16))

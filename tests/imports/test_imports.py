@@ -302,12 +302,16 @@ def test_lanes_that_take_no_part(tmp_path):
         ([record(active="0x0")], "the lanes of 'a': no lane with an address takes part"),
         ([record(sequence=10**9)], "sequence numbers reach 1000000000"),
         ([""], "no records"),
+        ([record(sequence=-5)], "line 1, sequence: "),
+        ([record(byte_address=[1 << 70] + [0] * 31)], "line 1, byte_address[0]: "),
+        ([record(byte_address=[1 << 63] + [0] * 31)], "line 1, byte_address[0]: "),
+        ([record(sequence=1 << 40)], "line 1: sequence"),
+        ([record(active="0x" + "f" * 5000)], "line 1, active: "),
     ],
 )
 def test_wrong_traces(lines, message, tmp_path):
     done = import_lines(tmp_path, *lines)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+    assert (done.returncode, done.stdout, message in done.stderr) == (2, "", True), done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -2,13 +2,12 @@
 
 import itertools
 import re
-import subprocess
 
 import numpy as np
 import pytest
 from command import python
 from conftest import ROOT
-from emit_programs import emit
+from emit_programs import GCC, built, emit
 from written import batched_rows_and_columns, lines_of, problem_of, rows_of, saved
 
 from layoutopt import Layout, compare, solve
@@ -192,15 +191,9 @@ def test_code_of_a_formula_with_a_small_table(tmp_path):
     v = "x0*11 + x1*3 + x2"
     offset = f"{v} - ([8, 10][{v} - 18] if {v} >= 18 else 0)"
     problem, gpu = from_data(batched_rows_and_columns(3, 2, "f32", 4)), device("sm_90")
-    (tmp_path / "tile.h").write_text(emit("c", problem, gpu, offset))
-    (tmp_path / "main.c").write_text(
-        '#include <stdio.h>\n#include "tile.h"\n'
-        'int main(void) { printf("%u %u\\n", batched_offset_bytes(1, 2, 2), batched_offset_bytes(1, 2, 0)); }\n'
-    )
-    flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]
-    subprocess.run(["cc", *flags, "main.c"], cwd=tmp_path, check=True)
-    out = subprocess.run([tmp_path / "a.out"], capture_output=True, text=True, check=True).stdout
-    assert out == f"{4 * 9} {4 * 17}\n"
+    call = 'printf("%u %u", batched_offset_bytes(1, 2, 2), batched_offset_bytes(1, 2, 0));'
+    text = f"#include <stdio.h>\n{emit('c', problem, gpu, offset)}\nint main(void) {{ {call} }}\n"
+    assert built(tmp_path, text, "-Wno-unused-function", compiler=GCC) == f"{4 * 9} {4 * 17}"
 
 
 def test_orders_that_keep_the_pieces_of_a_cut_together_are_as_if_not_cut():

@@ -7,22 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle import toy
 
-from layoutopt.accesses.trace import trace
-from layoutopt.files.file import from_data
-from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import Model, Outcome
-from layoutopt.model.layout_model import LayoutModel
-from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import PitchVariables, by_span, linearisation, pitches_of
 from layoutopt.model.space import Space
-from layoutopt.model.swizzle_rules import swizzle_field
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts/docs"))
-from print_model import readable
-from written import lines_of
 
 
 def space(shape, **changes):
@@ -96,56 +87,3 @@ def test_pitches_as_digits():
     assert linearisation((8, 4, 0, 1, 0), space((4, 2, 1, 4, 1))).family == "none"
     vectors = space((4, 4), vector=2, starts=((2, np.array([[0, 1], [0, 2]])),))
     assert [pitches_of(c, 2) for c in by_span(vectors, 30)] == [(4, 1), (6, 1)]
-
-
-def transposed():
-    """A 4x4 tile of words, written by rows and read by columns, on a device of 4 lanes and 4 banks."""
-    problem, device = from_data(lines_of(4, lines=("rows", "columns"))), toy.toy_device(4, 4)
-    lanes = trace(problem, device)
-    sets = phase_sets(lanes, problem.tile, device)
-    field = swizzle_field(sets, problem.tile, lanes)
-    return LayoutModel(space((4, 4)), field, sets, problem.tile, 16, ideal=True)
-
-
-def test_a_model_in_words():
-    model = transposed()
-    _, first = model.solve()
-    model.write_out(first.candidate)
-    model.solve()
-    parts = readable(model.asked, model.answers[-1])
-    sizes = sum(len(parts[kind]) for kind in ("integers", "0 or 1")), len(parts["constraints"])
-    assert sizes == model.asked.size
-    assert {*parts["constraints"]} >= {
-        "mask_0_2 or mask_1_2 or e_4",
-        "parity_0_12 = mask_0_3 xor mask_0_2",
-        "at_0_4 => pitch_0 = 4",
-        "not at_0_4 => pitch_0 in 0..3, 5..",
-        "at most one of e_4, y_4_1",
-    }
-    assert parts["minimise"][0].startswith("67108864 used + ")
-    assert "used = 16" in parts["solution, and 0 for all others"]
-
-
-def test_what_is_written_out_binds_the_masks():
-    model = transposed()
-    _, first = model.solve()
-    assert (pitches_of(first.candidate, 2), first.masks, first.written) == ((4, 1), {}, False)
-    model.write_out(first.candidate)
-    while not (second := model.solve()[1]).written:
-        model.write_out(second.candidate)
-    # Both bits of the bank are flipped, so that the columns differ.
-    assert (second.candidate.span, set(second.masks)) == (16, {0, 1})
-
-
-def test_constraints_are_made_when_there_is_something_to_solve():
-    model = transposed()
-    _, first = model.solve()
-    made = model.model.size
-    model.write_out(first.candidate)
-    model.forbid(first.candidate)
-    assert (model.model.size, list(model.written)) == (made, [first.candidate])
-    assert model.solve()[1].candidate != first.candidate
-    assert model.model.size > made
-    model.write_out(model.solve()[1].candidate)
-    with pytest.raises(OutOfTime), spending(Budget(0)):
-        model.solve()

@@ -1,4 +1,4 @@
-"""Linearisations, by themselves: what is listed is what plain loops list, however accesses keep whole and aligned."""
+"""Linearisations and swizzles, by themselves: what is listed is what plain loops list, and what rules allow."""
 
 import itertools
 import math
@@ -8,10 +8,14 @@ import pytest
 from oracle import toy
 
 import layoutopt.model.pads
+from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.linearisations import candidate_of, matrices, rotated, unpadded
+from layoutopt.model.masks import within_ceilings
 from layoutopt.model.pads import padded
+from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import most_pad
 from layoutopt.model.space import Space
+from layoutopt.model.swizzle_rules import Field, Rules
 
 BANKS = 4
 SPACES = {
@@ -271,3 +275,70 @@ def test_few_rows_say_which_strides_keep_every_access_aligned():
         assert whole.steps == tuple(math.gcd(modulus, *column) for column in zip(*aligned, strict=True))
         seen.add(whole.one_by_one)
     assert seen == {False, True}
+
+
+# Rules of the swizzle model: every swizzle is fixed in turn, and the model asked whether it may be -
+
+FREE = Rules(range(2), (), None)
+# Four banks, eight words of source: bits 0 and 1 are flipped by bits 2 to 4.
+FIELD = Field(range(2), 2, 4, range(0), ())
+MASKS = [{0: low << 2, 1: high << 2} for low in range(8) for high in range(8)]
+
+
+def phases(*words, weight=None, chunk_bits=0):
+    """Phases of words on four banks."""
+    lanes = max(map(len, words))
+    rows = np.array([[*sorted(w), *[-1] * (lanes - len(w))] for w in words])
+    each = np.ones(len(words), np.int64)
+    weight = each if weight is None else np.array(weight)
+    return Phases(rows, chunk_bits * each, 2 * each, weight, each, each)
+
+
+def plain_costs(given, masks):
+    """Wavefronts of each phase: the fullest bank."""
+    banks = [[toy.apply(masks, w) % 4 for w in given.held(k)] for k in range(len(given))]
+    return [max(map(row.count, row)) for row in banks]
+
+
+def allowed(given, ceilings, masks, rules=FREE, field=FIELD):
+    """Whether the model has these masks, with every mask bit that it has fixed."""
+    model = within_ceilings(given, field, rules, np.array(ceilings)).model
+    for bit, name in model.names.items():
+        if name.startswith("mask_"):
+            target, source = map(int, name.split("_")[1:])
+            model.clause([bit if masks.get(target, 0) >> source & 1 else -bit - 1])
+    return model.solve().outcome is not Outcome.INFEASIBLE
+
+
+COLUMNS = phases((0, 4, 8, 12), (0, 5, 10, 15), (1, 2, 16, 19), (3, 7))
+# No swizzle puts all words of several rows of banks into one bank: the ceiling holds for all.
+ALL, LAX = phases(range(32)), [31]
+
+
+@pytest.mark.parametrize("ceilings", [(1, 1, 1, 1), (2, 1, 4, 2), (1, 2, 2, 1), (3, 3, 3, 3)])
+def test_no_phase_costs_more_than_its_ceiling(ceilings):
+    verdicts = set()
+    for masks in MASKS:
+        holds = all(cost <= most for cost, most in zip(plain_costs(COLUMNS, masks), ceilings, strict=True))
+        assert allowed(COLUMNS, ceilings, masks) == holds, masks
+        verdicts.add(holds)
+    assert verdicts == {True, False}
+
+
+def parity(masks, bit, word):
+    return (masks[bit] & word).bit_count() % 2
+
+
+@pytest.mark.parametrize(
+    ("given", "may"),
+    [
+        # Bit 0 lies inside vectors of two words: it may not be flipped where such a vector starts.
+        (Rules(range(2), ((0, (0b00100, 0b11000)),), None), lambda m: not parity(m, 0, 4) + parity(m, 0, 24)),
+        # The last block is flipped only as it may be.
+        (Rules(range(2), (), (0b10100, frozenset((0, 2)))), lambda m: not parity(m, 0, 20)),
+    ],
+    ids=["vectors", "last block"],
+)
+def test_masks_that_a_rule_leaves(given, may):
+    for masks in MASKS:
+        assert allowed(ALL, LAX, masks, given) == may(masks), masks

@@ -13,13 +13,16 @@ from oracle.banks import busiest
 from oracle.problem_file import device_of
 
 
-def device_file(lanes, banks, widths=(4, 8)):
+def device_file(lanes, banks, widths=(4, 8), stores=None):
     """A device as the data of a device file.
 
-    Accesses of at most a word are served by all lanes at once, 8 bytes by halves, 16 by quarters.
+    Accesses of at most a word are served by all lanes at once, 8 bytes by halves, 16 by quarters. Stores may
+    see another number of banks.
     """
     rows = [
-        {"ops": ["load", "store"], "bytes": [width], "phase": lanes // max(1, width // 4)} for width in widths
+        {"ops": [op], "bytes": [width], "phase": lanes // max(1, width // 4), "banks": seen}
+        for width in widths
+        for op, seen in (("load", banks), ("store", stores or banks))
     ]
     rows.append({"ops": ["atomic"], "bytes": [4], "phase": lanes, "count": "lanes"})
     device = {"name": f"toy_{lanes}_{banks}", "lanes": lanes, "banks": banks, "bank_bytes": 4}
@@ -27,22 +30,22 @@ def device_file(lanes, banks, widths=(4, 8)):
 
 
 @cache
-def rules(lanes, banks, widths=(4, 8)):
+def rules(lanes, banks, widths=(4, 8), stores=None):
     """Its rules."""
-    return device_of(device_file(lanes, banks, widths), f"toy_{lanes}_{banks}").rules
+    return device_of(device_file(lanes, banks, widths, stores), f"toy_{lanes}_{banks}").rules
 
 
-def toy_device(lanes, banks, widths=(4, 8)):
+def toy_device(lanes, banks, widths=(4, 8), stores=None):
     """The same device, as the package has it."""
-    given = {key: PhaseRule(**vars(rule)) for key, rule in rules(lanes, banks, widths).items()}
+    given = {key: PhaseRule(**vars(rule)) for key, rule in rules(lanes, banks, widths, stores).items()}
     return Device(f"toy_{lanes}_{banks}", "toy", lanes, banks, 4, given)
 
 
-def excess(accesses, lanes, table, banks):
+def excess(accesses, lanes, table, banks, stores=None):
     """Weighted wavefronts above the ideal; `table`: the word of every element."""
     total = 0
     for (kind, width, rows), weight in accesses:
-        rule = rules(lanes, banks)[kind, width]
+        rule = rules(lanes, banks, stores=stores)[kind, width]
         for row, phase in itertools.product(rows, rule.phases):
             words = [table[row[n] + k] for n in phase if row[n] is not None for k in range(width // 4)]
             if words:

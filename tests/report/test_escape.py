@@ -55,6 +55,7 @@ def test_characters():
     assert escape.identifier("1 é\n") == "t1"
     assert escape.xml("<é\u3000\u202e\x9b\ufffe\n") == "&lt;é\u3000\ufffd\ufffd\ufffd\n"
     assert escape.comment("a\\\n*/ b\u202e") == "a/ * / b"
+    assert escape.comment("a\\\n??/ \u202eb\u200b c\\") == "a/ ? b c/"
     text = json.dumps({"a": NASTY}, ensure_ascii=False)
     assert json.loads(escape.json_text(text)) == {"a": NASTY}
     assert escape.terminal(escape.json_text(text)) == escape.json_text(text)

@@ -4,9 +4,9 @@ from operator import attrgetter
 
 import pytest
 from oracle import toy
-from written import lines_of, problem_of
+from written import constrained, lines_of, problem_of
 
-from layoutopt import solve
+from layoutopt import check, solve
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.answer import METHODS
@@ -208,6 +208,25 @@ def is_as(value, wanted):
         return value in wanted
     dotted = isinstance(wanted, str) and wanted.startswith("...")
     return wanted[3:] in value if dotted else value == wanted
+
+
+def test_a_swizzle_that_is_not_searched_would_do():
+    assert check(problem_of(GROUPED), "x0*8 + (x1 ^ x0)", target=BYTE_GROUPS).excess == 0
+
+
+def test_elements_of_odd_sizes_have_no_swizzle_in_the_scope():
+    """Bytes of every third element of 10 bytes; what is not searched is not infeasible."""
+    target = gpu(8, 4, {**toy.toy_device(8, 4).rules, ("load", 1): PhaseRule((EIGHT,), 4, 4)})
+    flat = "(tid + 32*i)"
+    problem = problem_of("5x3 10B, 4 threads", f"a: load 1 [({flat}//3 + i) % 5, {flat} % 3]; i<3")
+    swizzled = check(problem, "(x0*3 + x1) ^ (x0*3 + x1)//8", target=target)
+    found = solve(problem, target=target)
+    assert swizzled.excess == found.excess == 0
+    assert swizzled.bytes < found.bytes == found.proof.bytes.lower_bound
+    assert found.proof.bytes.scope.endswith(", no XOR over elements of 10 bytes")
+    for families, status in ((("xor",), "unknown"), (("pad",), "infeasible")):
+        limited = constrained(problem, families=families, max_bytes=160)
+        assert solve(limited, target=target, conflict_free=True).status == status
 
 
 def test_rows_columns_and_diagonals_without_a_swizzle():

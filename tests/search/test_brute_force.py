@@ -1,18 +1,23 @@
-"""Tiny tiles against exhaustive search, in excess and in bytes; tiles of public kernels that need each family."""
+"""Tiny tiles against exhaustive search, in excess and in bytes; tiles that need each family; and `--method model`."""
 
 import json
+import re
 
 import pytest
 from command import layoutopt
 from oracle import toy
 from oracle.random_tiles import constrained as constrained_case
 from oracle.random_tiles import random_case
-from written import constrained, data_of, saved
+from written import constrained, data_of, problem_of, refused_with, saved
 
-from layoutopt import load
+from layoutopt import Status, load, solve
+from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
-from layoutopt.problems.answer import METHODS, Status
-from layoutopt.search.solve import solve
+from layoutopt.hardware.devices import device
+from layoutopt.problems.answer import METHODS
+from layoutopt.search.proposal import Ask
+from layoutopt.search.reach_floor import ReachFloor, Verdict
+from layoutopt.search.solve import formulas
 
 # Families that one model decides together.
 FEW = [
@@ -67,6 +72,22 @@ def test_same_minimum_as_exhaustive_search(campaign, block):
             assert result.proof.excess.lower_bound <= result.excess, (seed, data)
             assert result.proof.objective.lower_bound == best[0], (seed, data)
             assert result.decided_by is not None or campaign == "every family", (seed, data)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_stores_that_see_half_of_the_banks(block):
+    """Their masks may read bits that loads select banks by; what the last block takes is not looked at."""
+    for seed in range(60 * block, 60 * block + 60):
+        data, plain, lanes, banks, _ = random_case(seed)
+        if toy.starts_of_pairs(plain):  # a bank bit may flip one inside a vector that nobody asks for
+            continue
+        families = FEW[seed % len(FEW)]
+        target = toy.toy_device(lanes, banks, stores=banks // 2)
+        layouts = toy.layouts(tuple(data["tile"]["shape"]), plain, banks, families)
+        least = min((toy.excess(plain, lanes, o, banks, banks // 2) for o in layouts), default=None)
+        found = solve(from_data({**data, "layout": {"families": families}}), target=target)
+        assert found.weighted_excess == least, (seed, data)
+        assert least is None or found.proof.objective.lower_bound == least, (seed, data)
 
 
 def test_instructions_first():
@@ -130,6 +151,22 @@ def test_neither_alone_but_both_together(tile, pad, xor, both):
         assert (result.status, (result.weighted_excess, result.bytes)) == (Status.OPTIMAL, expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "excess", "size"),
+    [
+        ("libceed_interp2d_p5q6_f64", 7, 2304),
+        ("rodinia_needleman_wunsch_32_i32", 1, 4484),
+        ("diagonals_32x32_f32", 16, 4096),
+    ],
+)
+def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size):
+    """Every order, pad and XOR is ruled out, in seconds."""
+    problem = constrained(load(name), families=("none", "order", "pad", "xor"))
+    found = formulas(case_of(problem, device(problem.target)), Ask())
+    assert (found.weighted_excess, found.bytes) == (excess, size)
+    assert (found.complete, found.decided_by) == (True, "tree")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_pads_of_a_period_and_more_where_bytes_allow(method):
     """A 4x4 tile on two banks whose XOR needs bits that no pad of less than a period moves."""
@@ -168,3 +205,81 @@ def test_both_are_a_row_of_compare_where_both_are_allowed(tmp_path):
     assert allowed["pad"]["excess"] >= 10
     said = "not allowed by the problem's layout constraints"
     assert (refused["pad+xor"]["status"], refused["pad+xor"]["reason"]) == ("infeasible", said)
+
+
+# One model of everything, and what is known before it is asked -------------------------------------
+
+QUICK = [
+    "awq/b_64x32_f16",
+    "basics/transpose_16x32_f32",
+    "cuda_samples/dmma_gemm_f64",
+    "cutlass/sm75_s4_crosswise_128x128",
+    "ggml/flash_attention_tile_k_d40",
+    "histogram/any_bin_expected_256_u32",
+    "scan/blelloch_256_16_banks",
+    "sparse/tc_gnn_sddmm_x_16x8_tf32",
+]
+TILE_K = "ggml/flash_attention_tile_k_d40"
+
+
+def answer(result):
+    return result.status, result.weighted_excess, result.bytes
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_answers_of_the_catalogue(name):
+    usual, found = (solve(load(name), method=method) for method in ("auto", "model"))
+    assert answer(found) == answer(usual)
+    assert (usual.method, found.method) == ("auto", "model")
+    assert found.model.rounds > 0
+    assert found.decided_by is not None
+
+
+@pytest.mark.parametrize("name", [TILE_K, "sparse/tc_gnn_sddmm_x_16x8_tf32"])
+def test_workers_do_not_change_the_answer(name):
+    one, two = (solve(load(name), method="model", workers=n).to_json() for n in (1, 2))
+    assert one == two
+
+
+def test_the_widest_pitches():
+    """Sums stay within what the solver takes."""
+    problem = constrained(load("transposes/leimao_padded_f64"), pitch_multiple_bytes=1 << 20)
+    assert answer(solve(problem, method="model")) == answer(solve(problem))
+
+
+def test_what_no_time_leaves():
+    result = solve(load("stencils/halo_34x34_f32"), method="model", time_limit=0.02)
+    assert result.status in (Status.FEASIBLE, Status.UNKNOWN)
+    assert result.decided_by is None
+
+
+def test_what_the_method_does_not_do_is_refused():
+    problem = load("basics/transpose_16x32_f32")
+    with refused_with("instructions cannot come first"):
+        solve(constrained(problem, minimise="instructions"), method="model")
+    with refused_with("expected one of auto, model"):
+        solve(problem, method="modal")
+
+
+def test_the_command_prints_what_the_model_took():
+    done = layoutopt("solve", "basics/transpose_16x32_f32", "--method", "model")
+    assert re.search(r"one model: rounds \d+, .* variables \d+, constraints \d+\n", done.stdout)
+
+
+def test_dense_layouts_that_do_need_no_model():
+    grown = solve(load("stencils/cuda_samples_optical_flow_8x34_f32")).model
+    assert (grown.rounds, grown.written_out) == (0, 0)
+
+
+def test_what_the_tree_refutes_is_never_written_out(monkeypatch):
+    few = solve(load(TILE_K)).model.written_out
+    monkeypatch.setattr(ReachFloor, "_by_tree", lambda self, *_: Verdict())
+    assert few < solve(load(TILE_K)).model.written_out
+
+
+def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
+    """Nothing that was looked at fits into the fewest bytes; what does was not."""
+    monkeypatch.setattr(ReachFloor, "_solved", lambda self: False)
+    problem = problem_of("""32x32 f16, 32 threads; pitch_multiple_bytes 6; minimise bytes
+        a: store 4 [tid // 16, 2*(tid % 16)]""")
+    assert solve(problem).status != "infeasible"

@@ -170,12 +170,6 @@ def test_modes_keep_to_the_alignment_of_the_base():
     assert solve(epilogue("rows", by="tma.store 128B", alignment_bytes=256)).status == "infeasible"
 
 
-def test_an_audit_is_not_bound_by_what_the_hardware_dictates():
-    audit = check(epilogue("own row"), "x0*64 + x1", solver=solve)
-    (fix,) = [finding for finding in audit.findings if finding.kind == "fix"]
-    assert fix.details["family"] == "tma.128B, x1 contiguous"
-
-
 # Row-major flips no bit and has conflicts; of those without any, the 128-byte mode flips the fewest. Fewest bytes
 # first means no pads between copies.
 FIRST = [

@@ -3,8 +3,6 @@
 import itertools
 import json
 import random
-import shutil
-import subprocess
 
 import jsonschema
 import msgspec
@@ -26,7 +24,7 @@ from layoutopt.files.result_file import arrangement_from_data
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.search.fronts import explore, plan_of, units_of
-from layoutopt.search.packing import Plan, least, pack
+from layoutopt.search.packing import Plan
 from layoutopt.search.same_layout import groups
 from layoutopt.study.block import placed
 
@@ -56,23 +54,6 @@ def random_plan(rng, count):
     cut = rng.randint(1, count - 1)
     times = ((0,), tuple(range(1, cut + 1))) if cut < count - 1 or rng.random() < 0.5 else ((0,),)
     return Plan(tuple(i for i in range(count) if all(i not in time for time in times)), times)
-
-
-def test_packing_is_the_tightest_and_overlaps_nothing():
-    rng = random.Random(1)
-    for _ in range(300):
-        count = rng.randint(1, 5)
-        plan = random_plan(rng, count)
-        sizes = [rng.randint(1, 40) for _ in range(count)]
-        alignments = [1 << rng.randint(0, 5) for _ in range(count)]
-        total, bases = pack(plan, sizes, alignments)
-        assert total == min(ends(plan, sizes, alignments)) >= least(plan, sizes)
-        assert total == max(bases[i] + sizes[i] for i in range(count))
-        assert all(bases[i] % alignments[i] == 0 for i in range(count))
-        together = [plan.always + time for time in plan.times] or [plan.always]
-        for alive in together:
-            spans = sorted((bases[i], bases[i] + sizes[i]) for i in alive)
-            assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
 
 
 def random_set(seed):
@@ -326,25 +307,6 @@ def test_command_line(tmp_path):
         ("--time-limit", "0.000001", 3),
     ):
         assert layoutopt("solve", path, option, value).returncode == code, option
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
-def test_two_passes_of_an_fft_share_one_layout_and_a_header_that_compiles(tmp_path):
-    tile_set = from_data({**PASSES, "overlay": [["first"], ["second"]], "same_layout": True})
-    result, gpu = solve(tile_set), device(tile_set.target)
-    (part,) = result.tiles
-    assert part.tiles == ("first", "second")
-    assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 2048)
-    table = part.result.layout.table()
-    checks = [
-        f"two_passes_first_offset_bytes({i}, {j}) == {table[i, j]}" for i, j in ((0, 0), (31, 15), (17, 3))
-    ]
-    checks.append("two_passes_second_base == 0 && two_passes_bytes == 2048")
-    (tmp_path / "t.hpp").write_text(code_of(gpu.language, placed(tile_set, gpu, result)))
-    lines = ['#include "t.hpp"', *(f'static_assert({check}, "");' for check in checks), "int main() {}\n"]
-    (tmp_path / "t.cpp").write_text("\n".join(lines))
-    command = ["g++", "-std=c++14", "-Wall", "-Werror", "-fsyntax-only", "t.cpp"]
-    subprocess.run(command, cwd=tmp_path, check=True)
 
 
 def test_names_that_collide_in_the_code_are_refused():

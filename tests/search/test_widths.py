@@ -2,12 +2,10 @@
 
 import itertools
 import json
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
-from emit_programs import emit
+from emit_programs import GXX, built, emit
 from written import access_from, problem_of, rows_of
 
 from layoutopt import Status, check, compare, explain, solve
@@ -64,19 +62,15 @@ def test_two_narrow_stores_may_beat_a_wide_one():
         assert (audit.accesses[0].bytes, audit.accesses[0].wavefronts) == (width, 32), offset
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
 def test_emitted_code_has_a_parameter_for_the_parts(tmp_path):
     tile = problem({**ROWS, "bytes": [16, 8]}, COLUMNS)
     result = solve(tile)
     header = emit("cuda", tile, device(tile.target), result)
     assert "widths_rows_bytes(int tid, int i, int part)" in header
-    (tmp_path / "tile.cuh").write_text(header)
-    (tmp_path / "main.cpp").write_text(
-        '#include <cstdio>\n#include "tile.cuh"\nint main() { for (int i = 0; i < 8; ++i) for (int p = 0; p < 2; '
-        '++p) for (int t = 0; t < 32; ++t) std::printf("%u,", widths_rows_bytes(t, i, p)); }\n'
-    )
-    subprocess.run(["g++", "-std=c++14", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
-    output = subprocess.run(["./main"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    nest = "for (int i = 0; i < 8; ++i) for (int p = 0; p < 2; ++p) for (int t = 0; t < 32; ++t)"
+    call = 'std::printf("%u,", widths_rows_bytes(t, i, p));'
+    output = built(tmp_path, f"#include <cstdio>\n{header}\nint main() {{ {nest} {call} }}\n", "-std=c++14")
     i, p, t = np.indices((8, 2, 32)).reshape(3, -1)
     expected = result.layout.byte_offset(4 * i + t // 8, 4 * (t % 8) + 2 * p).tolist()
     assert json.loads(f"[{output.rstrip(',')}]") == expected

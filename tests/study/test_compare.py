@@ -151,17 +151,6 @@ def test_a_table_of_offsets_is_a_row():
     assert (best.offset, best.excess, best.bytes) == ("lookup[(x0*6 + x1)*6 + x2]", 0, 2304)
 
 
-def test_one_word_of_pad_is_not_always_enough():
-    """Of 16x32 words, it leaves two lanes in a bank, as column ^ row does."""
-    problem = load(BASICS / "transpose_16x32_f32.json")
-    for guess in ("x0*33 + x1", "x0*32 + (x1 ^ x0)"):
-        row = rows_of(compare(constrained(problem, offset=guess)))["in_use"]
-        assert (row.ways, row.excess) == (2, 16)
-    rows = rows_of(compare(problem))
-    assert (rows["pad"].offset, rows["pad"].excess) == ("x0*34 + x1", 0)
-    assert (rows["all"].excess, rows["all"].bytes) == (0, 2048)
-
-
 @pytest.mark.parametrize("name", HANDFUL)
 def test_rows_are_verified_marked_and_agree_with_the_solver(name):
     problem = load(name)

@@ -113,16 +113,6 @@ def test_every_element_stands_in_its_word(name):
             ]
 
 
-def test_a_newcomers_three_questions():
-    """Which lanes meet, what it costs, what to do: from the output alone."""
-    text = layoutopt("show", TRANSPOSE, "--width", "100").stdout
-    flat = " ".join(text.split())
-    assert "lanes 0 (0,0), 1 (1,0), 2 (2,0), 3 (3,0) and 28 more meet in bank 0" in flat
-    assert "32 wavefronts instead of 1" in flat
-    assert "all of 'columns' takes 1,024 wavefronts, 992 more than ideal; 4,096 bytes" in flat
-    assert "put each element at offset x0*32 + (x1 ^ x0), in elements: 992 of 1,024 wavefronts less" in flat
-
-
 def shown(*arguments):
     return json.loads(layoutopt("show", *arguments, "--json").stdout)
 

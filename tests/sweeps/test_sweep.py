@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from emit_programs import GXX, built
 from written import data_of, saved
 
 import layoutopt as package
@@ -195,15 +196,9 @@ static_assert(find(17, 32, "store") == -1, "");
 static_assert(find_name("tile 16x16 kind=load") >= 0, "");
 int main() {{ constexpr auto tile = tiles[find(8, 16, "load")]; return tile.bytes == 512 ? 0 : 1; }}
 """
-    (tmp_path / "main.cpp").write_text(program)
-    if shutil.which("g++") is None:
+    if GXX is None:
         pytest.skip("needs g++")
-    subprocess.run(
-        ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "main.cpp", "-o", "main"],
-        cwd=tmp_path,
-        check=True,
-    )
-    subprocess.run(["./main"], cwd=tmp_path, check=True)
+    built(tmp_path, program, "-std=c++17")
 
 
 def test_report(store):
