@@ -346,17 +346,13 @@ def _weights(access: Access, field: str, iterations: int) -> IntArray | Fraction
         if not 0 <= weight <= MAX_WEIGHT:
             raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
         return weight
-    weights = np.zeros(iterations, np.int64)
-    for start in range(0, iterations, _LANES_AT_A_TIME):
-        checkpoint()
-        piece = range(start, min(iterations, start + _LANES_AT_A_TIME))
-        env = environment(access, 1, 1, piece)
-        loops = {name: env[name] for name in access.loops}
-        try:
-            values = evaluate(parse(access.weight, frozenset(loops)), loops)
-        except ExpressionError as error:
-            raise ExpressionError(error.reason, error.position, field) from None
-        weights[piece.start : piece.stop] = np.broadcast_to(values, (len(piece), 1))[:, 0]
+    env = environment(access, 1, 1)
+    loops = {name: env[name] for name in access.loops}
+    try:
+        values = evaluate(parse(access.weight, frozenset(loops)), loops)
+    except ExpressionError as error:
+        raise ExpressionError(error.reason, error.position, field) from None
+    weights = np.broadcast_to(values, (iterations, 1))[:, 0]
     if ((weights < 0) | (weights > MAX_WEIGHT)).any():
         raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
     return weights
