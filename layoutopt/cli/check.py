@@ -88,15 +88,12 @@ def _audited(
 ) -> int:
     """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
-    from layoutopt.ground.budget import Budget, deadline
+    from layoutopt.ground.budget import deadline
     from layoutopt.problems.types import Block
     from layoutopt.report.text import audit_report
-    from layoutopt.search.solve import solve
     from layoutopt.study.check import AuditStatus, check
 
-    # What is known only at run time is counted in any case, or there is no answer.
-    how: dict[str, Any] = {"target": gpu, "counting": Budget(2 * limit + 1)}
-    how["solver"] = None if no_fix else partial(solve, target=gpu)
+    how: dict[str, Any] = {"target": gpu, "mend": not no_fix}
     layout: Any = offset
     if not isinstance(problem, Block):
         layout = read_offsets(table, problem.tile.shape, "--table") if table is not None else offset

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from layoutopt.cli.files import OutputPath, write_all
 from layoutopt.cli.options import json_option, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json, terminal_width
 from layoutopt.cli.several import problems_command
@@ -22,16 +20,10 @@ if TYPE_CHECKING:
     from layoutopt.study.comparison import Comparison, Row
 
 
-@problems_command("compare", one_only=("plot", "as_csv"))
+@problems_command("compare", one_only=("as_csv",))
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
-@click.option(
-    "--plot",
-    type=OutputPath(),
-    metavar="FILE",
-    help="Draw bytes against wavefronts, with --run cycles, as .svg or .png (needs matplotlib).",
-)
 @click.option(
     "--run",
     is_flag=True,
@@ -43,7 +35,6 @@ def command(
     problem: Problem | Block,
     gpu: Device,
     *,
-    plot: Path | None,
     run: bool,
     offset: str | None,
     time_limit: float,
@@ -57,13 +48,11 @@ def command(
 
     \b
     Example:
-      layoutopt compare problems/basics/transpose_32x32_f32.json --plot front.svg
+      layoutopt compare problems/basics/transpose_32x32_f32.json
     """
     forms = [name for name, wanted in formed.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError("--json, --csv and --markdown are forms of one answer; use one of them")
-    if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
-        raise click.UsageError(f"--plot: expected a name in .svg or .png, not {str(plot)!r}")
     from layoutopt.problems.types import Problem
     from layoutopt.study.compare import compare
 
@@ -84,15 +73,13 @@ def command(
     end_progress()
     if card is not None:
         result = with_measured(problem, result, card)
-    return _printed(problem, result, forms, plot)
+    return _printed(problem, result, forms)
 
 
-def _printed(problem: Problem | Block, result: Comparison, forms: list[str], plot: Path | None) -> int:
-    """Draw and print the rows; the exit code."""
+def _printed(problem: Problem | Block, result: Comparison, forms: list[str]) -> int:
+    """Print the rows; the exit code."""
     from layoutopt.report import comparison_text
 
-    if plot is not None:
-        _draw(result, plot)
     if "as_json" in forms:
         say_json(result.to_json())
     elif "as_csv" in forms:
@@ -105,16 +92,6 @@ def _printed(problem: Problem | Block, result: Comparison, forms: list[str], plo
         return 3 if any(row.status == "unknown" for row in result.rows) else 1
     taken = next(row for row in result.rows if row.family == result.recommendation.family)
     return 1 if taken.excess else 0
-
-
-def _draw(result: Comparison, plot: Path) -> None:
-    from layoutopt.report.plot import chart
-
-    try:
-        picture = chart(result, plot.suffix.removeprefix(".").lower())
-    except ImportError as error:
-        raise click.UsageError(f"--plot needs matplotlib ({error}): pip install 'layoutopt[plot]'") from None
-    write_all({plot: picture})
 
 
 Layout = tuple[int, str]

@@ -244,7 +244,6 @@ def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
     from layoutopt.ground.budget import spending
     from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
     from layoutopt.kernels.question.problem_data import array_problem
-    from layoutopt.search.solve import solve
     from layoutopt.study.check import check
 
     tallies = evaluation.tallies
@@ -261,7 +260,7 @@ def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
             try:
                 problem = tile_from_data(array_problem(evaluation, used))
                 with spending(part):
-                    audit = check(problem, solver=solve)
+                    audit = check(problem, mend=True)
                 found[used.array.name] = _advice(audit)
                 continue
             except ProblemFileError as error:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 from msgspec import UNSET, UnsetType
 
-from layoutopt.cli.files import FileCommand, OutputPath, TextOrFile, write_all
+from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import (
     ProblemPath,
     device_file_option,
@@ -63,12 +63,11 @@ def _iteration(ctx: click.Context, param: click.Parameter, text: str | None) -> 
 @click.option(
     "--layout",
     "before",
-    type=TextOrFile(),
     default="none",
     show_default=True,
-    metavar="none|published|solved|FILE",
-    help="What to draw beside the solved layout; FILE is an .npy of byte offsets or the JSON of solve. "
-    "solved draws that alone.",
+    metavar="none|published|solved|EXPR",
+    help="What to draw beside the solved layout; EXPR is an element offset over x0, x1, ...; solved draws "
+    "that alone.",
 )
 @click.option(
     "--colour", "colour_by", type=click.Choice(["lane", "phase"]), help="Colour by lane or by phase."

@@ -52,7 +52,6 @@ from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, check_table, rounded_count
 from layoutopt.engine.run_time_values import choices
-from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.arrays import IntArray
@@ -254,10 +253,6 @@ class Case:
         """Bytes of every access whose width the file leaves open, by name."""
         taken = zip(self.asked.accesses, self.problem.accesses, strict=True)
         return {a.name: b.single_width or 0 for a, b in taken if isinstance(a.bytes, tuple)}
-
-    def worst(self, access: int, table: IntArray) -> int:
-        """The row of the access's counts that has the most excess."""
-        return worst_instruction(self.accesses[access].count(table))[1]
 
     def coordinates(self, element: int) -> tuple[int, ...]:
         """Of an element of `lowered`, by row-major index; of the first in it where elements share bytes."""

@@ -15,20 +15,8 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import shown
 
-MAGIC: Final = b"\x93NUMPY"
 # Larger than every shared memory, and far from where arithmetic on bits of 64-bit integers wraps.
 MAX_OFFSET_BYTES: Final = 1 << 40
-
-
-def is_array(path: Path) -> bool:
-    """Whether a file is meant as one of these, by its name or its first bytes; a pipe is none."""
-    try:
-        if not path.is_file():
-            return False  # whoever reads it as something else says why
-        with open(path, "rb") as file:
-            return path.suffix == ".npy" or file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def opened(path: Path, field: str = "") -> npt.NDArray[Any]:

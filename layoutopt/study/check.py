@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal, TypedDict, Unpack, overload
+from typing import Final, Literal, overload
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, current, spending, unhurried
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
-from layoutopt.problems.answer import AccessReport, Estimate, Result
+from layoutopt.problems.answer import AccessReport, Estimate
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.free_lanes import under_layout
@@ -33,11 +33,12 @@ from layoutopt.search.packing import rounded_up
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import EditedLayout, Solver, edit_finding, edited, estimate_of, fix
+from layoutopt.study.fix import EditedLayout, edit_finding, edited, estimate_of, fix
 from layoutopt.study.in_use import AnyLayout, InUse, in_use
 
 # Of the time in force, for idle XORs and the nearest edit.
 _EDIT_SHARE: Final = 0.2
+_COUNTING_S: Final = 1.0  # beside twice the time, to count what is known only at run time
 
 
 class AuditStatus(enum.StrEnum):
@@ -133,29 +134,27 @@ class BlockAudit(Versioned, frozen=True):
     schema_: Literal["layoutopt.block_audit/1"] = "layoutopt.block_audit/1"
 
 
-class Options(TypedDict, total=False):
-    """How to check; see `check`."""
-
-    target: Device | str | None
-    solver: Solver | None
-    counting: Budget | None
-
-
 @overload
-def check(problem: Problem, layout: AnyLayout | None = None, **how: Unpack[Options]) -> Audit: ...
+def check(
+    problem: Problem,
+    layout: AnyLayout | None = None,
+    *,
+    target: Device | str | None = None,
+    mend: bool = False,
+) -> Audit: ...
 @overload
-def check(problem: Block, **how: Unpack[Options]) -> BlockAudit: ...
+def check(problem: Block, *, target: Device | str | None = None, mend: bool = False) -> BlockAudit: ...
 def check(
     problem: Problem | Block,
     layout: AnyLayout | None = None,
     *,
     target: Device | str | None = None,
-    solver: Solver | None = None,
-    counting: Budget | None = None,
+    mend: bool = False,
 ) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
 
-    Looking for idle XORs and the nearest edit has a share of the time in force, the solver all that is left.
+    What is known only at run time is counted in any case, as far as twice the time in force goes; the nearest
+    edit has a share of that time, what would mend the layout all that is left.
 
     Args:
         problem: a tile and its accesses, or several, each with a layout in the file.
@@ -163,47 +162,35 @@ def check(
             integer array of byte offsets in the shape of the tile. None takes the `layout.offset` of the
             file, else its `published.offset`.
         target: the device or its name, where it is not the one the problem names.
-        solver: finds the cheapest fix; None leaves that finding and the nearest edit out.
-        counting: the time there is to count what is known only at run time; None for no limit.
+        mend: find the nearest edit, and what to take in the place of the layout.
 
     Raises:
         OutOfTime: the time to count was over before the end.
         ProblemFileError: there is no layout to check, or it cannot be read.
     """
-    gpu, time = target_of(problem, target), current()
-
-    def solved(asked: Problem) -> Result:
-        assert solver is not None
-        with spending(time):
-            return solver(asked)
-
-    with spending(time.part(_EDIT_SHARE)):
-        if not isinstance(problem, Block):
-            return _tile_audit(problem, layout, gpu, solver and solved, counting)[1]
-        if layout is not None:
-            raise ProblemFileError("layout", "is one tile's; of several, the file says each tile's layout")
-        return _block_audit(problem, gpu, solver and solved, counting)
+    gpu = target_of(problem, target)
+    if not isinstance(problem, Block):
+        return _tile_audit(problem, layout, gpu, mend)[1]
+    if layout is not None:
+        raise ProblemFileError("layout", "is one tile's; of several, the file says each tile's layout")
+    return _block_audit(problem, gpu, mend)
 
 
-def _tile_audit(
-    problem: Problem,
-    layout: AnyLayout | None,
-    gpu: Device,
-    solver: Solver | None,
-    counting: Budget | None,
-) -> tuple[InUse, Audit]:
+def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: bool) -> tuple[InUse, Audit]:
     """The audit under the lanes and widths that cost least, where the file leaves them open."""
-    chosen = problem
+    chosen, left = problem, current().seconds
     if is_free(problem):
         with unhurried():
             natural = case_of(naturally(problem, free_accesses(problem, gpu)), gpu)
         table = in_use(natural, layout).table.repeat(problem.tile.packed)
-        chosen = under_layout(problem, gpu, table)
-    limit = counting if any(access.any for access in problem.accesses) else None
-    with spending(limit or Budget()):
-        options = [in_use(case, layout, counting) for case in cases(chosen, gpu)]
-    used = min(options, key=_cost) if len(options) > 1 else options[0]
-    audit = _audit(used, solver)
+        with spending(current().part(_EDIT_SHARE)):
+            chosen = under_layout(problem, gpu, table)
+    limited = left is not None and any(access.any for access in problem.accesses)
+    with spending(Budget(2 * left + _COUNTING_S if limited and left is not None else None)):
+        options = [in_use(case, layout) for case in cases(chosen, gpu)]
+        used = min(options, key=_cost) if len(options) > 1 else options[0]
+        _ = used.counts
+    audit = _audit(used, mend)
     return used, msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, problem, chosen))
 
 
@@ -212,16 +199,17 @@ def _cost(used: InUse) -> tuple[bool, float]:
     return any(findings.wrong(used)), sum(report.wavefronts for report in used.reports)
 
 
-def _audit(used: InUse, solver: Solver | None) -> Audit:
+def _audit(used: InUse, mend: bool) -> Audit:
     """Everything about a layout with one width for each access."""
     problem, wrong = used.case.problem, list(findings.wrong(used))
-    found = [*wrong, *findings.worth_knowing(used)]
-    own = estimate_of(used, used.node) if used.node is not None and not wrong else None
-    edit = edited(used) if solver is not None else None
-    if solver is not None:
-        mended = fix(used, bool(wrong), solver, own)
-        found += [edit_finding(used, edit)] if edit is not None else []
-        found += [mended] if mended is not None else []
+    with spending(current().part(_EDIT_SHARE)):
+        found = [*wrong, *findings.worth_knowing(used)]
+        own = estimate_of(used, used.node) if used.node is not None and not wrong else None
+        edit = edited(used) if mend else None
+    if edit is not None:
+        found.append(edit_finding(used, edit))
+    if mend and (mended := fix(used, bool(wrong), own)) is not None:
+        found.append(mended)
     return Audit(
         problem.name,
         used.case.device.name,
@@ -251,12 +239,12 @@ def _with_counters(used: InUse, access: CountedAccess, report: AccessReport) -> 
 # A block -----------------------------------------------------------------------------------------
 
 
-def _block_audit(block: Block, gpu: Device, solver: Solver | None, counting: Budget | None) -> BlockAudit:
+def _block_audit(block: Block, gpu: Device, mend: bool) -> BlockAudit:
     """Every tile's layout in the file, and how the tiles lie."""
     audits: dict[str, tuple[InUse, Audit]] = {}
     for tile in block.tiles:
         with fields_of(block, tile):
-            audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, solver, counting)
+            audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, mend)
     placed = tuple(_placed(block, {name: audit for name, (_, audit) in audits.items()}))
     size = max(part.ranges[-1][0] + part.audit.declared_bytes for part in placed)
     limit = within_room(block, gpu).layout.max_bytes

@@ -7,7 +7,7 @@ again with the families of the row, so that the row is the least excess that fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,7 +21,7 @@ from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
-from layoutopt.problems.answer import Arrangement, Result, Status
+from layoutopt.problems.answer import Arrangement, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
@@ -34,9 +34,7 @@ from layoutopt.search.same_layout import within_room
 from layoutopt.study.advice import advised
 from layoutopt.study.check import check
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow, room
-from layoutopt.study.rows import ALL, TileRows
-
-Known = Callable[[Problem], Result | None]
+from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
 # What is taken of a tile that has no such row: its layout in use.
 _INSTEAD: Final = {"edit": ("in_use", "published"), "in_use": ("published",)}
@@ -53,7 +51,6 @@ def compare(
     target: Device | str | None = None,
     time_limit: float | None = None,
     progress: Progress = lambda _: None,
-    known: Result | Known | None = None,
 ) -> Comparison:
     """The best layout of each family, and the layout in use; of several tiles, rows are of all.
 
@@ -62,21 +59,18 @@ def compare(
         target: the device or its name, where it is not the one the problem names.
         time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
-        known: the answer of `solve` to the problem of one tile, or what has that of each tile where it is
-            known; everything is not searched again.
 
     Raises:
-        ProblemFileError: the problem contradicts itself, or `known` is no answer to it.
+        ProblemFileError: the problem contradicts itself.
     """
     gpu = target_of(problem, target)
     if isinstance(problem, Block):
-        answers = known if callable(known) else lambda _: None
-        return _BlockRows(problem, gpu, time_limit, progress, answers).comparison()
-    tile = TileRows(problem, gpu, time_limit, progress, known(problem) if callable(known) else known)
+        return _BlockRows(problem, gpu, time_limit, progress).comparison()
+    tile = TileRows(problem, gpu, time_limit, progress)
     dictated, why, rows = problem.is_dictated, why_no_estimate(tile.case), tile.rows()
     if chooses_instructions(problem):
         accesses = tuple(as_given(access) if access.instructions else access for access in problem.accesses)
-        given = TileRows(msgspec.structs.replace(problem, accesses=accesses), gpu, time_limit, progress, None)
+        given = TileRows(msgspec.structs.replace(problem, accesses=accesses), gpu, time_limit, progress)
         rows.append(given.solved_row("given", "instructions as given", given.everything))
     return advised(problem, gpu, rows, tile.widths or {}, dictated=dictated, no_estimate=why)
 
@@ -104,14 +98,9 @@ class _Member:
         if self.dictated:
             return self.rows.get(family, self.rows[ALL])
         name = next((f for f in (family, *_INSTEAD.get(family, ())) if f in self.rows), None)
-        return None if name is None else self.rows[name] if self.may_be(name) else self.rows[ALL]
-
-    def may_be(self, family: str) -> bool:
-        """Whether the constraints let the tile be of the family; what is no family may be."""
-        allowed, known = self.unit.case.problem.layout.families, comparison_rows()
-        if self.dictated or allowed is None or family not in known:
-            return not self.dictated
-        return any({*f.allowed_by} <= {*allowed, "none"} for f in known[family])
+        if name is None:
+            return None
+        return self.rows[ALL] if self.rows[name].reason == NOT_ALLOWED else self.rows[name]
 
     def part(self, row: Row) -> _Part:
         """Its part of a row of all."""
@@ -161,23 +150,21 @@ _Places = tuple[int, tuple[TileOfRow, ...]]
 class _BlockRows:
     """Rows of all tiles, from those of each."""
 
-    def __init__(
-        self, block: Block, gpu: Device, time_limit: float | None, progress: Progress, known: Known
-    ) -> None:
+    def __init__(self, block: Block, gpu: Device, time_limit: float | None, progress: Progress) -> None:
         self.block, self.gpu, self.progress = block, gpu, progress
         units = units_of(block, gpu)
         self.plan = plan_of(block, units)
         # As much for what does not fit as for one tile.
         share = None if time_limit is None else time_limit / (len(units) + 1)
-        self.members = [self._member(unit, share, known) for unit in units]
+        self.members = [self._member(unit, share) for unit in units]
         self.budget = Budget(None if share is None else 2 * share)
         self.arranged: dict[tuple[str, ...], Arrangement] = {}
         self.limit = within_room(block, gpu).layout.max_bytes
 
-    def _member(self, unit: Unit, share: float | None, known: Known) -> _Member:
+    def _member(self, unit: Unit, share: float | None) -> _Member:
         with fields_of(self.block, *unit.tiles):
             told = partial(_tell, self.progress, unit.tiles[0].name)
-            found = TileRows(unit.asked, self.gpu, share, told, known(unit.asked))
+            found = TileRows(unit.asked, self.gpu, share, told)
             rows = found.dictated_rows() if unit.asked.is_dictated else found.rows()
         return _Member(unit, found, {row.family: row for row in rows})
 
@@ -195,12 +182,13 @@ class _BlockRows:
 
     def _row(self, family: str) -> Row | None:
         """The row of all tiles; None where one has nothing to put into it."""
-        if family in comparison_rows() and not any(member.may_be(family) for member in self.members):
-            return next(m.rows[family] for m in self.members if family in m.rows)
+        own = [member.rows[family] for member in self.members if family in member.rows]
+        if own and all(row.reason == NOT_ALLOWED for row in own):
+            return own[0]
         found = [row for member in self.members if (row := member.row(family)) is not None]
         if len(found) < len(self.members):
             return None
-        title = next((m.rows[family].title for m in self.members if family in m.rows), "dictated")
+        title = own[0].title if own else "dictated"
         if any(row.wavefronts is None for row in found):
             status = Status.UNKNOWN if any(r.status == Status.UNKNOWN for r in found) else Status.INFEASIBLE
             reasons = [row.reason if row.wavefronts is None else "" for row in found]

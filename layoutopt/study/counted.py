@@ -20,8 +20,11 @@ from layoutopt.expressions.simplify import operations
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, current, unhurried
 from layoutopt.layout.formula import offset_expression
-from layoutopt.layout.layout import Layout
+from layoutopt.layout.layout import Layout, Target
+from layoutopt.model.linearisations import unpadded
+from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
+from layoutopt.model.space import Space
 
 # Lane accesses counted in one go, whose arrays stay in the cache; and elements of all their tables.
 _BATCH_LANES: Final = 1 << 18
@@ -105,3 +108,26 @@ def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int
     # Index operations take far longer to count than excess, so only ties for the best are compared.
     compared = itertools.chain(ties[:1], current().while_left(ties[1:]))
     return min(compared, key=lambda layout: operations(offset_expression(layout)), default=None)
+
+
+def plainly(space: Space, element_bytes: int) -> Iterator[Layout]:
+    """Every layout of the space's families that flips no bits, as `best` wants them."""
+    for candidate in unswizzled(space):
+        yield candidate.layout(space.shape, element_bytes)
+
+
+def cute_swizzles(space: Space, element_bytes: int) -> Iterator[Layout]:
+    """CuTe's `Swizzle<B, M, S>` over the dense tile, S positive, in row-major and every allowed order.
+
+    B bits from bit M + S are XORed into the B bits from M, counted in elements; vectors stay whole
+    (2**M is at least the widest), targets stay inside a bank period, and S >= B as CuTe requires.
+    """
+    whole = max(space.vector, space.multiple)
+    low, high = (whole - 1).bit_length(), (space.period - 1).bit_length()
+    for dense in unpadded(space, 0):
+        top = (dense.span - 1).bit_length()
+        yield dense.layout(space.shape, element_bytes)
+        for m, b in itertools.product(range(low, high), range(1, high + 1)):
+            for s in range(b, top - m) if m + b <= high else ():
+                swizzle = tuple(Target(m + k, 1 << (m + k + s)) for k in range(b))
+                yield dense.layout(space.shape, element_bytes, swizzle)

@@ -12,8 +12,6 @@ from typing import Any, Final, Literal, TypedDict, Unpack, overload
 import msgspec
 from msgspec import Struct
 
-from layoutopt.accesses.lower import offset_formula
-from layoutopt.errors import ExpressionError, ProblemFileError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
@@ -30,13 +28,11 @@ from layoutopt.search.block import solve
 from layoutopt.search.proposal import Progress
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
-from layoutopt.study.in_use import formula_in_use
+from layoutopt.study.in_use import node_in_use
 from layoutopt.study.known import Solved, solved
 from layoutopt.study.phase_words import why
 from layoutopt.study.relaxations import QUESTION_SHARE, Relaxation, Relaxations, names
 
-# Share of the time that the first search may use; the questions after it have the rest.
-_SEARCH_SHARE: Final = 0.5
 # Of several tiles: for the search over all of them, and of what is left, for the same without the budget.
 _ARRANGE_SHARE: Final = 0.3
 # The scope of "no layout": other constraints might have one.
@@ -168,9 +164,8 @@ def explain(
 
 def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
-    in_use = _in_use(problem)
-    # A share of the time, so that the search goes as it would without questions to follow.
-    best = solved(problem, gpu, share=_SEARCH_SHARE, progress=progress)
+    in_use = node_in_use(problem)
+    best = solved(problem, gpu, progress=progress)
     case, result = best.case, best.result
     if result.layout is not None:
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
@@ -222,19 +217,6 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
 def _verdict(free: bool, refuted: bool, status: Status) -> bool | None:
     """Whether a layout without conflicts exists; None where that is open."""
     return True if free else False if refuted or status is Status.INFEASIBLE else None
-
-
-def _in_use(problem: Problem) -> Node | None:
-    """The file's layout in use, else the published one.
-
-    Raises:
-        ProblemFileError: it cannot be read.
-    """
-    found = formula_in_use(problem)
-    try:
-        return None if found is None else offset_formula(found[1], problem.tile)
-    except ExpressionError as error:
-        raise ProblemFileError(found[0] if found is not None else "", error.reason) from None
 
 
 def _edit(best: Solved, in_use: Node | None) -> Iterator[Relaxation]:

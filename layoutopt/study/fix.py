@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,15 +14,13 @@ from layoutopt.ground.budget import current, unhurried
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.objective import EXCESS_FIRST
-from layoutopt.problems.types import Problem
+from layoutopt.search.solve import solve
 from layoutopt.study.advice import difference, recommend
 from layoutopt.study.comparison import Row
 from layoutopt.study.edits import is_large, nearest_edit
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 from layoutopt.study.rows import costs_of
-
-Solver = Callable[[Problem], Result]
 
 _SIMPLE: Final = (("none", "pad"), ("none", "order", "split"), ("none", "xor"))
 
@@ -58,7 +55,7 @@ def edited(used: InUse) -> EditedLayout | None:
     """The nearest edit of a layout in use that is a formula, where one is better than it."""
     if used.node is None:
         return None
-    found = nearest_edit(used.node, used.case, by_time=True)
+    found = nearest_edit(used.node, used.case)
     if found is None:
         return None
     with unhurried():
@@ -74,13 +71,12 @@ def edit_finding(used: InUse, edit: EditedLayout) -> Finding:
     return Finding("edit", f"{edit.text}: {edit.offset}; {said}", details=msgspec.to_builtins(edit))
 
 
-def fix(used: InUse, broken: bool, solver: Solver, own: Estimate | None) -> Finding | None:
+def fix(used: InUse, broken: bool, own: Estimate | None) -> Finding | None:
     """What to take instead, or to keep the layout; None where no layout has less excess, or fewer bytes.
 
     Args:
         used: the layout in use.
         broken: it cannot hold the tile at all.
-        solver: finds layouts.
         own: the estimate of the layout in use.
     """
     problem = used.case.problem
@@ -88,7 +84,7 @@ def fix(used: InUse, broken: bool, solver: Solver, own: Estimate | None) -> Find
 
     def best_of(families: tuple[str, ...] | None) -> Result:
         layout = msgspec.structs.replace(problem.layout, offset=None, families=families)
-        return solver(msgspec.structs.replace(problem, layout=layout))
+        return solve(msgspec.structs.replace(problem, layout=layout), target=used.case.device)
 
     best = best_of(allowed)
     if best.layout is None:

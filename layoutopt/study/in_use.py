@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,9 +17,9 @@ from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, spending
+from layoutopt.ground.json_data import named_by
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import AccessReport, Descriptor, Result
+from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.types import Problem
 from layoutopt.study.instruction import place_text
 
@@ -34,6 +33,19 @@ def formula_in_use(problem: Problem) -> tuple[str, str] | None:
     return None if problem.published is None else ("published.offset", problem.published.offset)
 
 
+def node_in_use(problem: Problem) -> Node | None:
+    """The same formula; None where the file has neither.
+
+    Raises:
+        ProblemFileError: it cannot be read.
+    """
+    found = formula_in_use(problem)
+    if found is None:
+        return None
+    with named_by(found[0]):
+        return offset_formula(found[1], problem.tile)
+
+
 @dataclass(frozen=True)
 class InUse:
     """A layout of a tile, which need not be one that can hold it.
@@ -43,14 +55,12 @@ class InUse:
         node: the formula, where the layout is one.
         table: byte offsets by row-major index, of packed elements those of their bytes.
         array: bytes that the source declares, where that is known.
-        counting: the time there is to count what is known only at run time; None for no limit.
     """
 
     case: Case
     node: Node | None
     table: IntArray
     array: int | None = None
-    counting: Budget | None = None
 
     @property
     def size(self) -> int:
@@ -59,9 +69,8 @@ class InUse:
 
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
-        """What every warp instruction costs, access by access; OutOfTime where the time to count is over."""
-        with spending(self.counting or Budget()):
-            return self.case.count(self.table)
+        """What every warp instruction costs, access by access; OutOfTime where the time in force is over."""
+        return self.case.count(self.table)
 
     @cached_property
     def reports(self) -> tuple[AccessReport, ...]:
@@ -90,14 +99,9 @@ class InUse:
         return ""
 
     @property
-    def by_hardware(self) -> Mapping[str, Descriptor]:
-        """How the hardware reaches the tile by itself, by access; empty where it does not."""
-        return {} if self.refused else descriptors(self.case.lowered, self.table)
-
-    @property
     def alignment(self) -> int:
         """Bytes of which the base must be a multiple."""
-        by_itself = (found.alignment_bytes for found in self.by_hardware.values())
+        by_itself = (r.descriptor.alignment_bytes for r in self.reports if r.descriptor is not None)
         return max([self.case.alignment(False), *by_itself])
 
     def at(self, element: int) -> str:
@@ -105,7 +109,7 @@ class InUse:
         return place_text(self.case.coordinates(element))
 
 
-def in_use(case: Case, layout: AnyLayout | None, counting: Budget | None = None) -> InUse:
+def in_use(case: Case, layout: AnyLayout | None) -> InUse:
     """A layout under a case; None for that of the file.
 
     Raises:
@@ -120,17 +124,17 @@ def in_use(case: Case, layout: AnyLayout | None, counting: Budget | None = None)
         if field == "published.offset" and case.problem.published is not None:
             array = case.problem.published.bytes
     if isinstance(layout, str):
-        return InUse(case, *_formula(case, layout, field), array, counting)
+        return InUse(case, *_formula(case, layout, field), array)
     if isinstance(layout, Result):
         if layout.layout is None:
             raise ProblemFileError(field, f"a result without a layout: {layout.status}")
         layout = layout.layout
     if isinstance(layout, Layout):
         try:
-            return InUse(case, None, case.table(layout), counting=counting)
+            return InUse(case, None, case.table(layout))
         except LayoutError as error:
             raise ProblemFileError(field, str(error)) from None
-    return InUse(case, None, _given_table(case, layout), counting=counting)
+    return InUse(case, None, _given_table(case, layout))
 
 
 def _formula(case: Case, text: str, field: str) -> tuple[Node, IntArray]:

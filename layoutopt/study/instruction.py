@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import LaneTrace, instruction_at
 from layoutopt.engine.case import Case
-from layoutopt.engine.witness import Served, serve
+from layoutopt.engine.witness import Served, serve, worst_instruction
 from layoutopt.ground.arrays import IntArray
 
 
@@ -18,6 +18,11 @@ class Instruction:
     case: Case
     access: int
     row: int
+
+    @classmethod
+    def worst(cls, case: Case, access: int, table: IntArray) -> Instruction:
+        """That of the access with the most excess under byte offsets by row-major index."""
+        return cls(case, access, worst_instruction(case.accesses[access].count(table))[1])
 
     @property
     def lanes(self) -> LaneTrace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import msgspec
 
@@ -15,10 +16,12 @@ from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
 from layoutopt.problems.text import lanes_text
-from layoutopt.problems.types import Block, Constraints, Problem
+from layoutopt.problems.types import Block, Problem
 from layoutopt.search.proposal import Ask, Progress
 from layoutopt.search.same_layout import groups
 from layoutopt.search.solve import solve, solve_cases
+
+_SHARE: Final = 0.5
 
 
 def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> None:
@@ -30,7 +33,9 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
     if isinstance(problem, Problem):
         if isinstance(answer, Arrangement):
             raise ProblemFileError("schema", "the answer is for several tiles, the problem has one")
-        check_result(problem, gpu, answer)
+        if not isinstance(answer, Result):
+            raise ProblemFileError("", f"expected the result of solve, got {described(answer)}")
+        check_claims(problem, gpu, answer)
         return
     if not isinstance(answer, Arrangement):
         raise ProblemFileError("schema", "the answer is for one tile, the problem has several")
@@ -44,7 +49,7 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
         raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
     for k, ((_, own), part) in enumerate(zip(members, answer.tiles, strict=True)):
         try:
-            check_result(own, gpu, part.result)
+            check_claims(own, gpu, part.result)
         except ProblemFileError as error:
             raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
         _check_places(problem, own, part, f"tiles[{k}]")
@@ -68,53 +73,18 @@ def _check_places(block: Block, problem: Problem, part: PlacedTile, field: str) 
             )
 
 
-def check_result(problem: Problem, gpu: Device, result: Result) -> None:
-    """Check that a result, read from a file or given by a caller, is one of this problem.
-
-    Raises:
-        ProblemFileError: it is no result, or what `check_claims` names.
-    """
-    if not isinstance(result, Result):
-        raise ProblemFileError("", f"expected the result of solve, got {described(result)}")
-    check_claims(problem, gpu, result)
-
-
-def with_known_lanes(problem: Problem, gpu: Device, known: Result | None = None) -> Problem:
-    """The problem with the lanes that `solve` chooses in half of the time; itself where none is free.
-
-    Args:
-        problem: some of whose accesses may be free.
-        gpu: its device.
-        known: the answer of `solve`, where it is known.
-
-    Raises:
-        ProblemFileError: an access cannot be free, or `known` is no answer to the problem.
-    """
-    if known is not None:
-        check_result(problem, gpu, known)
-    if not is_free(problem):
-        return problem
-    if known is None:
-        layout = msgspec.structs.replace(problem.layout, offset=None)
-        with spending(current().part(0.5)):
-            known = solve(msgspec.structs.replace(problem, layout=layout), target=gpu)
-    return assigned(problem, known)
-
-
 @dataclass(frozen=True, slots=True)
 class Solved:
     """A problem of one tile and its best layout.
 
     Attributes:
         case: the problem without the layout in use, with the lanes and widths of the best one.
-        layout: the constraints of the file, with the layout in use.
         result: the best layout.
         lanes: what lanes were chosen, in words; empty where none is free.
         widths: those that were chosen where the file leaves them open, in bytes by access name.
     """
 
     case: Case
-    layout: Constraints
     result: Result
     lanes: str
     widths: dict[str, int]
@@ -124,37 +94,38 @@ def solved(
     problem: Problem,
     gpu: Device,
     *,
-    share: float = 1.0,
     progress: Progress = lambda _: None,
-    known: Result | None = None,
     indexed: bool = True,
+    **constraints: Any,
 ) -> Solved:
-    """Solve a problem whose lanes are known, or become so.
+    """Solve a problem in half of the time, what follows having the rest; as much before it for free lanes.
 
     Args:
         problem: what to solve.
         gpu: its device.
-        share: of the time left, for the search.
         progress: called with a line of text from time to time.
-        known: the answer, where it is known.
         indexed: index code of what is proved is counted.
+        constraints: of the layout, in the place of the file's, once the lanes are chosen.
 
     Raises:
         OutOfTime: the time was over before the first layout.
         ProblemFileError: the problem contradicts itself.
     """
-    chosen = with_known_lanes(problem, gpu)
-    free = msgspec.structs.replace(chosen, layout=msgspec.structs.replace(chosen.layout, offset=None))
-    case = case_of(free, gpu)
+    chosen, layout = problem, msgspec.structs.replace(problem.layout, offset=None)
+    if is_free(problem):
+        with spending(current().part(_SHARE)):
+            free = solve(msgspec.structs.replace(problem, layout=layout), target=gpu)
+        chosen = assigned(problem, free)
+    layout = msgspec.structs.replace(layout, **constraints)
+    asked = msgspec.structs.replace(chosen, layout=layout)
+    case = case_of(asked, gpu)
     ask = Ask(progress=progress, every_layout=not current().spent)  # without time a layout, and no more
-    with spending(current().part(share) if share < 1 else current()):
-        if known is not None:
-            result = known
-        elif case.widths:
-            result = solve(free, target=gpu, progress=progress)
+    with spending(current().part(_SHARE)):
+        if case.widths:
+            result = solve(asked, target=gpu, progress=progress)
         else:
             result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
-    widths = chosen_widths(free, result)
+    widths = chosen_widths(asked, result)
     with unhurried():
-        case = case_of(free, gpu, widths) if widths else case
-    return Solved(case, chosen.layout, result, lanes_text(problem, chosen), widths)
+        case = case_of(asked, gpu, widths) if widths else case
+    return Solved(case, result, lanes_text(problem, chosen), widths)

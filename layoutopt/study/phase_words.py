@@ -52,7 +52,7 @@ def why(case: Case, result: Result, in_use: Node | None = None) -> Iterator[str]
         before = case.reports(case.count(case.table(start)))
         worst = max(range(len(before)), key=lambda k: before[k].excess)
         if before[worst].excess > 0:
-            place = Instruction(case, worst, case.worst(worst, case.table(start)))
+            place = Instruction.worst(case, worst, case.table(start))
             yield _phase(place, start, name)
         elif problem is None:
             yield f"{what} has no conflicts already."
@@ -77,7 +77,7 @@ def _after(case: Case, result: Result, start: Layout | Node, place: Instruction 
             yield from _parts(case, result.layout)
     for k, report in enumerate(result.accesses):
         if report.excess:
-            left = Instruction(case, k, case.worst(k, case.table(layout)))
+            left = Instruction.worst(case, k, case.table(layout))
             if left != place:
                 yield _phase(left, layout, f"Left over with {found}")
 

@@ -22,33 +22,32 @@ from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
 from layoutopt.engine.witness import worst_instruction
-from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.expressions.simplify import operations
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, deadline, spending
+from layoutopt.ground.budget import Budget, spending
+from layoutopt.ground.json_data import named_by
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
-from layoutopt.model.pads import unswizzled
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked
 from layoutopt.search.proposal import Ask
-from layoutopt.search.search import plain_layouts
 from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
-from layoutopt.study.counted import Counter, best
+from layoutopt.study.counted import Counter, best, cute_swizzles, plainly
 from layoutopt.study.edits import nearest_edit, strides_of
 from layoutopt.study.instruction import Instruction
-from layoutopt.study.known import solved, with_known_lanes
+from layoutopt.study.known import solved
 
 ALL: Final = "all"
 # What is in use, and what it is most likely to be replaced by.
 _ESTIMATED_FIRST: Final = ("in_use", "published", "edit", "pad", ALL)
-_NOT_ALLOWED: Final = "not allowed by the problem's layout constraints"
+NOT_ALLOWED: Final = "not allowed by the problem's layout constraints"
 # Share of the time for everything but the first search that estimates of time have at least.
 _ESTIMATE_SHARE: Final = 0.25
 _SEARCH_SHARE: Final = 0.5  # of the time left, that each search may use
@@ -72,25 +71,18 @@ class TileRows:
         gpu: Device,
         time_limit: float | None,
         progress: Callable[[str], None],
-        known: Result | None,
     ) -> None:
-        with deadline(time_limit):
-            problem = with_known_lanes(problem, gpu, known)
-        allowed = problem.layout.families or FAMILIES
-        families = (
-            problem.layout.families if problem.is_dictated else tuple(f for f in FAMILIES if f in allowed)
-        )
-        changes = {"offset": None, "minimise": "excess", "families": families}
-        layout = msgspec.structs.replace(problem.layout, **changes)
-        source = msgspec.structs.replace(problem, layout=layout)
         self.gpu, self.progress = gpu, progress
         self.budget = Budget(None if time_limit is None else 2 * time_limit)
-        self.allowed = allowed
+        self.allowed = problem.layout.families or FAMILIES
         self.in_use = problem.layout.offset
-        # The search over everything may use half, the other rows the rest.
-        search = partial(solved, share=_SEARCH_SHARE, progress=progress, known=known, indexed=False)
+        families = tuple(f for f in FAMILIES if f in self.allowed)
+        layout: dict[str, Any] = {"minimise": "excess", "indexed": False}
+        if not problem.is_dictated:
+            layout["families"] = families
+        search = partial(solved, problem, gpu, progress=progress, **layout)
         with spending(self.budget):
-            best, self.seconds = _timed(partial(search, source, gpu))
+            best, self.seconds = _timed(search)
         self.case, self.everything, self.widths = best.case, best.result, best.widths
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
@@ -125,12 +117,8 @@ class TileRows:
                 node = self.formulas[row.offset or ""]
                 took = estimate(self.case, node, self.case.count(self.case.table(node)))
                 found[row.offset] = took, [code.instructions.total for code in self.case.index_code(node)]
-        return [
-            _with_estimate(row, *found[row.offset])
-            if row.wavefronts is not None and row.offset in found
-            else row
-            for row in rows
-        ]
+        known = [row.wavefronts is not None and row.offset in found for row in rows]
+        return [_with_estimate(r, *found[r.offset]) if k else r for r, k in zip(rows, known, strict=True)]
 
     # Where layouts come from -------------------------------------------------------------------
 
@@ -174,7 +162,7 @@ class TileRows:
         title = families[0].title
         mine = [f for f in families if {*f.allowed_by} <= {*self.allowed, "none"}]
         if not mine or (mine[0].orders and self.problem.layout.order is not None):
-            return Row(name, title, Status.INFEASIBLE, _NOT_ALLOWED)
+            return Row(name, title, Status.INFEASIBLE, NOT_ALLOWED)
         together = {other for family in mine for other in (*family.beside, family.name)}
         chosen = tuple(f for f in FAMILIES if f in together)
         if mine[0].counted:
@@ -184,46 +172,36 @@ class TileRows:
         return self._solved_row(name, title, *_timed(partial(self._solve, chosen)))
 
     def _solved_row(self, family: str, title: str, result: Result, seconds: float = 0.0) -> Row:
-        row = Row(family, title, result.status, result.reason, label=result.family or "", seconds=seconds)
+        row = Row(family, title, result.status, result.reason, seconds=seconds)
         if result.layout is None:
-            return msgspec.structs.replace(row, label="")
+            return row
+        row = msgspec.structs.replace(row, label=result.family or "")
         return self._row(row, self.case.as_bytes(result.layout))
 
     def _counted_row(self, name: str, family: Family, together: tuple[str, ...]) -> Row:
         """The best layout of few families by counting each."""
         self.progress(family.title)
-        layouts = self._plain(together) if name != "cute" else self._plain_swizzles(together)
+        case, layout = self.case, self.problem.layout
+        rules = [self.gpu.rule(a.operation) for a in case.lanes.accesses]
+        period = max(rule.banks * rule.bank_bytes for rule in rules)
+        allowed = tuple(f for f in together if f in ("none", *self.allowed))
+        flips = layout.alignment_bytes is None or layout.alignment_bytes >= case.alignment(True)
         bound = self.everything.proof.objective
-        floor = int(bound.lower_bound * self.case.lanes.weight_unit) if bound.everywhere else 0
-        limits = floor, self.problem.layout.max_bytes
+        floor = int(bound.lower_bound * case.lanes.weight_unit) if bound.everywhere else 0
         with spending(self.budget):
-            layout, seconds = _timed(partial(best, layouts, self.counter, *limits))
+            space = space_of(self.problem, case.lanes, period, allowed)
+            every = cute_swizzles if name == "cute" and flips else plainly
+            layouts = every(space, self.problem.tile.element_bytes)
+            found, seconds = _timed(partial(best, layouts, self.counter, floor, layout.max_bytes))
         late = "out of time" if self.budget.spent else ""
-        if layout is None:
+        if found is None:
             reason = late or "no layout of the family keeps the vectors whole and the constraints"
             status = Status.UNKNOWN if late else Status.INFEASIBLE
             return Row(name, family.title, status, reason, seconds=seconds)
-        label = family.label(layout) + (" (in bytes)" if self.case.problem.tile.packed > 1 else "")
+        label = family.label(found) + (" (in bytes)" if case.problem.tile.packed > 1 else "")
         status = Status.FEASIBLE if late else Status.OPTIMAL
-        own = self.case.as_bytes(self.case.as_elements(layout))
-        return self._row(Row(name, family.title, status, late, label=label, seconds=seconds), own)
-
-    def _plain(self, families: tuple[str, ...]) -> Iterator[Layout]:
-        """Every layout of the families that flips no bits: without pads, then by rising bytes."""
-        rules = [self.gpu.rule(a.operation) for a in self.case.lanes.accesses]
-        period = max(rule.banks * rule.bank_bytes for rule in rules)
-        allowed = tuple(f for f in families if f in ("none", *self.allowed))
-        space = space_of(self.problem, self.case.lanes, period, allowed)
-        tile = self.problem.tile
-        return (candidate.layout(tile.shape, tile.element_bytes) for candidate in unswizzled(space))
-
-    def _plain_swizzles(self, families: tuple[str, ...]) -> Iterator[Layout]:
-        """CuTe's `Swizzle<B, M, S>`, or none, over the tile in row-major and every allowed order."""
-        allowed = tuple(f for f in families if f in ("none", *self.allowed))
-        layout = msgspec.structs.replace(self.problem.layout, families=(*allowed, "xor"))
-        asked = msgspec.structs.replace(self.problem, layout=layout)
-        found = plain_layouts(asked, self.gpu, self.case.certain, Ask())
-        return (layout for layout, _ in found)
+        row = Row(name, family.title, status, late, label=label, seconds=seconds)
+        return self._row(row, case.as_bytes(case.as_elements(found)))
 
     def _used(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
@@ -242,7 +220,7 @@ class TileRows:
             return
         node = offset_formula(text, tile)
         with spending(self.budget):
-            found, seconds = _timed(partial(nearest_edit, node, self.case, by_time=True))
+            found, seconds = _timed(partial(nearest_edit, node, self.case))
         if found is not None:
             strides = strides_of(found.edit.node, len(tile.shape)) or ()
             full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
@@ -252,10 +230,9 @@ class TileRows:
     def _given(self, row: Row, field: str, text: str, declared: int | None = None) -> Row:
         """The row of a formula out of a field of the file."""
         try:
-            node = offset_formula(text, self.case.problem.tile)
-            self.case.table(node)
-        except ProblemFileError as error:
-            raise ProblemFileError(field, error.reason) from None
+            with named_by(field):
+                node = offset_formula(text, self.case.problem.tile)
+                self.case.table(node)
         except LayoutError as error:
             return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=str(error), offset=text)
         return self._row(row, node, declared)

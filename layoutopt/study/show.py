@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import msgspec
 
 from layoutopt.accesses.lower import assigned, chosen_widths, offset_formula
 from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.witness import worst_instruction
-from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import to_text
-from layoutopt.files import array_file
 from layoutopt.files.checks import fields_of
-from layoutopt.files.result_file import layout_from_data
-from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import deadline
+from layoutopt.ground.json_data import named_by
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import row_major
-from layoutopt.problems.answer import Result
+from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.text import lanes_text, widths_text
-from layoutopt.problems.types import Block, Problem
+from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.block import solve
-from layoutopt.study.block import placed
+from layoutopt.study.block import Part, placed
 from layoutopt.study.in_use import formula_in_use
 from layoutopt.study.instruction import Instruction
-from layoutopt.study.known import solved
 from layoutopt.study.picture import Cost, Picture, Shown, cost_of, picture
 
-MAX_FILE_BYTES: Final = 1 << 26
 SOLVED, NONE, PUBLISHED = "solved", "none", "published"
 
 
@@ -84,68 +78,51 @@ def views(
     Args:
         problem: what to look at.
         gpu: the device.
-        before: none (row-major), published, solved (only the best layout), or, of one tile, a file: a table
-            of byte offsets (.npy) or the JSON that `solve` prints.
+        before: none (row-major), published, solved (only the best layout), or, of one tile, element offsets
+            as an expression over x0, x1, ...
         access: name of the access; None for the one with the worst conflict.
         warp: None for the warp with the worst conflict; of several tiles, where the access is named.
         iteration: values of loop variables; those left out are as in the worst conflict.
         time_limit: seconds to look for the best layout.
 
     Raises:
-        ProblemFileError: there is no such layout, access, warp or iteration, or a file is wrong.
+        ProblemFileError: there is no such layout, access, warp or iteration.
     """
     asked = _Asked(before, access, warp, iteration)
-    if isinstance(problem, Block):
-        drawn = _of_each_tile(problem, gpu, asked, time_limit)
-        return max(drawn, key=lambda views: (first := views.pictures()[0]).wavefronts - first.ideal)
-    _check_drawable(problem)
+    tiles, cases = asked.tiles(problem), {}
     with deadline(time_limit):
-        best = solved(problem, gpu)
-    answer = best.result if best.result.has_layout else None
-    in_use = msgspec.structs.replace(best.case.problem, layout=best.layout)
-    notes = _chosen(best.lanes, best.widths)
-    return replace(asked.views(best.case, in_use, answer, best.result.reason, notes), widths=best.widths)
-
-
-def _of_each_tile(block: Block, gpu: Device, asked: _Asked, time_limit: float | None) -> Iterator[Views]:
-    """The views of the tile of the access asked for, else of each that a lane touches.
-
-    All tiles are solved, as they share the memory of a block.
-    """
-    tile_of = {a.name: a.tile for a in block.accesses}
-    if asked.access is not None and asked.access not in tile_of:
-        raise ProblemFileError("--access", f"no access {asked.access!r}; there are {', '.join(tile_of)}")
-    if asked.access is None and (asked.warp is not None or asked.iteration):
-        raise ProblemFileError("--access", "--warp and --iteration need it where there are several tiles")
-    if asked.before not in (NONE, PUBLISHED, SOLVED):
-        raise ProblemFileError("--layout", "a file holds the layout of one tile, and here are several")
-    cases = {}
-    for tile in block.tiles:
-        if asked.access is None or tile_of[asked.access] == tile.name:
-            with fields_of(block, tile):
-                problem = block.problem(tile)
-                _check_drawable(problem)
-                cases[tile] = case_of(problem, gpu)
-    found = solve(block, target=gpu, time_limit=time_limit)
-    results = {name: part.result for part in found.tiles for name in part.tiles}
-    parts = {p.tile: p for p in placed(block, gpu, found).parts} if found.tiles else {}
+        for tile, own in tiles.items():
+            with _about(problem, tile):
+                _check_drawable(own)
+                cases[tile] = case_of(own, gpu)
+        if isinstance(problem, Problem):
+            free = msgspec.structs.replace(problem.layout, offset=None)
+            problem = msgspec.structs.replace(problem, layout=free)
+        found = solve(problem, target=gpu, time_limit=None)
+    parts = {part.tile: part for part in placed(problem, gpu, found).parts} if found.has_layout else {}
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.
-    touched = [tile for tile, case in cases.items() if case.lanes.taking_part]
-    for tile in touched or cases:
-        problem, case, part = block.problem(tile), cases[tile], parts.get(tile.name)
-        notes, widths = [], {}
-        if part is not None:
-            chosen, result = assigned(problem, results[tile.name]), results[tile.name]
-            widths = chosen_widths(problem, result)
-            case = case_of(chosen, gpu, widths)
-            place = f"its first stage begins at byte {part.base_bytes:,}"
-            notes = [f"tile {tile.name} of {len(block.tiles)}; {place}"]
-            notes += _chosen(lanes_text(problem, chosen), widths)
-        with fields_of(block, tile):
-            in_use = msgspec.structs.replace(case.problem, layout=problem.layout)
-            views = asked.views(case, in_use, None if part is None else part.answer, found.reason, notes)
-        base = 0 if part is None else part.base_bytes
-        yield replace(views, tile=(tile.name, base), widths=widths)
+    touched = [tile for tile, case in cases.items() if case.lanes.taking_part] or list(cases)
+    drawn = []
+    for tile in touched:
+        with _about(problem, tile):
+            part = parts.get("" if tile is None else tile.name)
+            drawn.append(asked.views(tiles[tile], cases[tile], tile, part, found))
+    if len(drawn) == 1:
+        return drawn[0]
+    return max(drawn, key=lambda views: (first := views.pictures()[0]).wavefronts - first.ideal)
+
+
+def _about(problem: Problem | Block, tile: NamedTile | None) -> AbstractContextManager[None]:
+    """Errors inside name the tile, where there are several."""
+    return nullcontext() if tile is None or isinstance(problem, Problem) else fields_of(problem, tile)
+
+
+def _result(found: Result | Arrangement, tile: NamedTile | None) -> Result:
+    """The answer for a tile and all that share its layout."""
+    if isinstance(found, Result) or tile is None:
+        assert isinstance(found, Result)
+        return found
+    return next(part.result for part in found.tiles if tile.name in part.tiles)
 
 
 def _check_drawable(problem: Problem) -> None:
@@ -159,12 +136,6 @@ def _check_drawable(problem: Problem) -> None:
             )
 
 
-def _chosen(lanes: str, widths: dict[str, int]) -> list[str]:
-    """That lanes and widths are those of the solved layout, where it chose some."""
-    texts = [lanes, widths_text(widths) if widths else ""]
-    return [f"drawn with {text}, as the solved layout has it" for text in texts if text]
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What to draw beside the best layout, and where to look; as for `views`."""
@@ -174,40 +145,68 @@ class _Asked:
     warp: int | None
     iteration: dict[str, int]
 
+    def tiles(self, problem: Problem | Block) -> dict[NamedTile | None, Problem]:
+        """The tile of the access asked for, else all, each as a problem; None is one tile by itself."""
+        names = [access.name for access in problem.accesses]
+        if self.access is not None and self.access not in names:
+            raise ProblemFileError("--access", f"no access {self.access!r}; there are {', '.join(names)}")
+        if isinstance(problem, Problem):
+            return {None: problem}
+        if self.access is None and (self.warp is not None or self.iteration):
+            raise ProblemFileError("--access", "--warp and --iteration need it where there are several tiles")
+        if self.before not in (NONE, PUBLISHED, SOLVED):
+            raise ProblemFileError("--layout", "a formula is for one tile, and here are several")
+        touched = {a.tile for a in problem.accesses if self.access in (None, a.name)}
+        return {tile: problem.problem(tile) for tile in problem.tiles if tile.name in touched}
+
     def views(
-        self, case: Case, problem: Problem, answer: Result | str | None, reason: str, notes: list[str]
+        self,
+        problem: Problem,
+        case: Case,
+        tile: NamedTile | None,
+        part: Part | None,
+        found: Result | Arrangement,
     ) -> Views:
         """What to draw of a tile, once the best layout is known.
 
         Args:
-            case: with the lanes and widths of the best layout.
-            problem: the same with the layout in use.
-            answer: the best layout.
-            reason: why there is none.
-            notes: what to say first.
+            problem: with the layout in use.
+            case: the same, where there is no best layout.
+            tile: its name in the file, where there are several.
+            part: the best layout, and where it lies.
+            found: the answer that it is of.
 
         Raises:
             ProblemFileError: as for `views`.
         """
-        layouts = [_solved(case, answer)] if answer is not None else []
+        layouts, notes, widths = [], [], {}
+        if part is not None:
+            result = _result(found, tile)
+            chosen, widths = assigned(problem, result), chosen_widths(problem, result)
+            case = case_of(chosen, case.device, widths)
+            layouts = [_solved(case, part.answer)]
+            if tile is not None:
+                notes = [f"tile {tile.name}; its first stage begins at byte {part.base_bytes:,}"]
+            texts = lanes_text(problem, chosen), widths_text(widths) if widths else ""
+            notes += [f"drawn with {text}, as the solved layout has it" for text in texts if text]
         if self.before != SOLVED:
             first = _before(case, problem, self.before)
             try:
                 case.check(first.table)
                 layouts.insert(0, first)
             except LayoutError as error:
-                notes = [*notes, f"{first.name} cannot serve the accesses ({error}), so it is not drawn"]
+                notes.append(f"{first.name} cannot serve the accesses ({error}), so it is not drawn")
         if not layouts:
-            raise ProblemFileError("layout", f"no layout to draw: {reason}")
-        if answer is None:
-            notes = [*notes, f"no layout was found: {reason}"]
-        return Views(self._instruction(case, layouts[0].table), tuple(layouts), "; ".join(notes), {})
+            raise ProblemFileError("layout", f"no layout to draw: {found.reason}")
+        if part is None:
+            notes.append(f"no layout was found: {found.reason}")
+        place = None if tile is None else (tile.name, 0 if part is None else part.base_bytes)
+        chosen_one = self._instruction(case, layouts[0].table)
+        return Views(chosen_one, tuple(layouts), "; ".join(notes), widths, place)
 
     def _instruction(self, case: Case, table: IntArray) -> Instruction:
         """The instruction asked for; what is left open is that of the worst conflict under a table."""
         names = [a.name for a in case.problem.accesses]
-        if self.access is not None and self.access not in names:
-            raise ProblemFileError("--access", f"no access {self.access!r}; there are {', '.join(names)}")
         asked = [k for k, name in enumerate(names) if self.access in (None, name)]
         busy = [k for k in asked if case.lanes.accesses[k].active.any()]
         if not busy:
@@ -245,35 +244,20 @@ def _solved(case: Case, answer: Result | str) -> Shown:
 
 
 def _before(case: Case, problem: Problem, name: str) -> Shown:
-    """What is drawn beside it: row-major, the layout in use or published, or that of a file."""
+    """What is drawn beside it: row-major, the layout in use or published, or a formula."""
     if name == NONE:
         plain = case.as_elements(row_major(case.lowered.tile.shape, case.lowered.tile.element_bytes))
         return Shown("row-major", to_text(element_expression(plain)), case.table(plain))
-    if name != PUBLISHED:
-        return _from_file(case, Path(name))
-    found = formula_in_use(problem)
-    if found is None:
-        raise ProblemFileError("published", "the problem names no published layout")
-    field, text = found
-    try:
+    field, text, title = "--layout", name, "given"
+    if name == PUBLISHED:
+        found = formula_in_use(problem)
+        if found is None:
+            raise ProblemFileError("published", "the problem names no published layout")
+        field, text = found
         title = "in use" if field == "layout.offset" else "published"
-        return Shown(title, text, case.table(offset_formula(text, problem.tile)))
-    except ExpressionError as error:
-        raise ExpressionError(error.reason, error.position, field) from None
+    with named_by(field):
+        node = offset_formula(text, problem.tile)
+    try:
+        return Shown(title, text, case.table(node))
     except LayoutError as error:
         raise ProblemFileError(field, str(error)) from None
-
-
-def _from_file(case: Case, path: Path) -> Shown:
-    """The layout of a table of byte offsets, or of an answer of `solve`."""
-    field, tile = "--layout", case.problem.tile
-    if array_file.is_array(path):
-        table = array_file.read_offsets(path, tile.shape, field)
-        return Shown(path.name, "", table[..., :: tile.packed].ravel())
-    with json_data.named_by(field):
-        raw = json_data.parse(json_data.read(path, MAX_FILE_BYTES))
-    try:
-        layout = layout_from_data(raw.get("layout") if isinstance(raw, dict) else None)
-        return Shown(path.name, to_text(element_expression(layout)), case.table(layout))
-    except (ProblemFileError, LayoutError) as error:
-        raise ProblemFileError(field, f"{str(path)!r} holds no layout: {error}") from None

@@ -25,8 +25,7 @@ from oracle.answers import require
 from process import ROOT, call
 
 CPU_S = 2 * (2 * kinds.LIMIT_S + 2)
-WRITES = {"-o", "--table", "--code", "--svg", "--html", "--certificate"}
-WRITES |= {"--into", "--export", "--page", "--plot"}
+WRITES = {"-o", "--table", "--code", "--svg", "--html", "--certificate", "--into", "--export"}
 OF_MANY = {kind.__name__ for kind in kinds.OF_MANY}
 MANY_PROBLEMS = 8
 CHECKER = ROOT / "scripts" / "checkers" / "check_certificate.py"

@@ -54,11 +54,9 @@ emit r.json --lang c -o o.h --problem p.json
 emit r.json --lang cuda --problem p.json --self-test
 emit r.json --problem p.json --edit|--json
 run r.json --problem p.json
-show p.json --layout r.json
 """
 OF_A_TABLE = """
 check p.json --table t.npy --no-fix|--json
-show p.json --layout t.npy
 count t.npy --op load --bytes 4
 count t.npy --op ld.shared.v4.b32|ldmatrix.x4|atom.shared.add.u32 [--json]
 count t.npy --op VALUE

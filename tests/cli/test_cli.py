@@ -398,9 +398,7 @@ def test_reports_and_summary_for_people():
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    "option", [("solve", "--table"), ("solve", "--code"), ("solve", "--certificate"), ("compare", "--plot")]
-)
+@pytest.mark.parametrize("option", [("solve", "--table"), ("solve", "--code"), ("solve", "--certificate")])
 def test_a_file_holds_the_answer_to_one_problem(tmp_path, option):
     command, file = option
     said = "one problem is expected, and there are several"

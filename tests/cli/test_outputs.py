@@ -76,10 +76,9 @@ def inputs(tmp_path):
         "solve transpose_16x32_f32 --code CATALOGUE",
         "emit r.json --problem p.json -o p.json",
         "emit r.json --problem p.json -o r.json",
-        "show p.json --layout t.npy --svg t.npy",
         "show p.json --svg o --html o",
         "show p.json --device-file d.json --html d.json",
-        "compare p.json --plot soft.svg",
+        "show p.json --svg soft.svg",
         "import trace r.json --tile 2 --element f32 --threads 32 --table t.npy -o t.npy",
         "import triton @r.json --tile 2x2 --element f32 --into r.json",
         "solve folder --table folder/inner/p.json",
@@ -313,7 +312,6 @@ def test_an_empty_name_is_not_this_folder(tmp_path, monkeypatch):
         ("solve p.json --device-file bad", "--device-file"),
         ("targets --device-file bad", "--device-file"),
         ("emit r.json --problem bad", "--problem"),
-        ("show p.json --layout bad", "--layout"),
         ("patch k.ptx --array tile --block 32,8 --arg 2=64 --result bad -o o", "--result"),
         ("import triton @r.json --tile 16x32 --element f32 --into bad", "--into"),
     ],
@@ -327,14 +325,6 @@ def test_of_several_files_the_wrong_one_is_named(arguments, option, inputs):
     done = command.layoutopt(*arguments.split(), cwd=inputs)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: {option}: not UTF-8 text (byte 4)\n"
-
-
-def test_wrong_settings_of_matplotlib_are_one_line(tmp_path):
-    environment = ENVIRONMENT | {"MPLBACKEND": "nonsense"}
-    done = layoutopt("compare", PROBLEM, "--plot", tmp_path / "p.svg", environment=environment)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: --plot needs matplotlib (Key backend: 'nonsense'")
 
 
 def test_a_file_does_not_take_the_name_of_a_folder(tmp_path, monkeypatch):

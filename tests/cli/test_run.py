@@ -23,7 +23,6 @@ from layoutopt.files.file import load
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, counters, device
 from layoutopt.report.comparison_text import text
-from layoutopt.study.comparison import Comparison, Row
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
 SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
@@ -292,17 +291,3 @@ def test_counters_as_predicted_and_why_there_are_none(monkeypatch, transpose):
     measured = with_measured(problem, comparison, card)
     assert measured.rows[0].counted_wavefronts is None
     assert "were not counted there: ncu is not on this machine" in text(problem, measured)
-
-
-def test_what_was_run_is_drawn_as_cycles():
-    pytest.importorskip("matplotlib")
-    from layoutopt.report.plot import chart
-
-    layout = {"offset": "x0", "bytes": 4, "wavefronts": 1, "weighted_wavefronts": 1.0}
-    rows = (
-        Row("none", "row-major", "given", **layout, cycles=90.0, measured=100.0),
-        Row("pad", "best pad", "given", **{**layout, "offset": "x0*2"}, cycles=80.0, measured=70.0),
-    )
-    drawn = chart(Comparison("p", "sm_90", 32, rows, None, {}, measured_on="H200"), "svg").decode()
-    assert "cycles of one pass of a block" in drawn
-    assert "p on H200" in drawn

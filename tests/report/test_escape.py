@@ -88,14 +88,6 @@ def test_terminal(found):
     assert escape.terminal(text) == text
 
 
-def test_chart(comparison):
-    pytest.importorskip("matplotlib")
-    from layoutopt.report.plot import chart
-
-    root = ElementTree.fromstring(chart(comparison, "svg"))
-    assert any("$" in (node.text or "") for node in root.iter())
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_comments_of_code(problem, language):
     text = emit(language, problem, SM_90, "x0*8 + x1")

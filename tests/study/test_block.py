@@ -328,7 +328,7 @@ def test_what_is_drawn_is_the_worst_conflict_or_an_access_under_the_layout_that_
     assert worst.tile[0] == "A"
     assert [shown.wavefronts for shown in worst.pictures()] == [8, 1]
     assert (asked.tile, asked.chosen.at[1]) == (("B", 2048), {"i": 3})
-    assert asked.note.startswith("tile B of 2; its first stage begins at byte 2,048")
+    assert asked.note.startswith("tile B; its first stage begins at byte 2,048")
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_what_is_drawn_is_the_worst_conflict_or_an_access_under_the_layout_that_
         ({"warp": 0}, "--access: --warp and --iteration need it"),
         ({"access": "b", "warp": 1}, "--warp: lies in 0..0, not 1"),
         ({"access": "b", "before": "published"}, "tiles[1].published: the problem names no published layout"),
-        ({"before": "layout.npy"}, "--layout: a file holds the layout of one tile"),
+        ({"before": "x0*8 + x1"}, "--layout: a formula is for one tile"),
     ],
 )
 def test_what_is_not_there_is_not_drawn(given, error):

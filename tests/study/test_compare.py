@@ -4,7 +4,6 @@ import csv
 import io
 import itertools
 import json
-import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
 import msgspec
@@ -25,7 +24,6 @@ from layoutopt.hardware.devices import device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.layout import row_major
 from layoutopt.report.comparison_text import text
-from layoutopt.report.plot import _titles
 from layoutopt.study import known as study_known
 from layoutopt.study import rows as study_rows
 from layoutopt.study.advice import recommend
@@ -304,31 +302,9 @@ def test_lines_are_as_long_as_the_terminal_is_wide():
         assert all(row.title in whole for row in comparison.rows)
 
 
-@pytest.mark.parametrize("kind", ["svg", "png"])
-def test_plot(tmp_path, kind):
-    pytest.importorskip("matplotlib", reason="matplotlib, the optional extra plot, is not installed")
-    file = tmp_path / f"front.{kind}"
-    done = layoutopt("compare", str(BASICS / "transpose_16x32_f32.json"), "--plot", str(file))
-    assert done.returncode == 0, done.stderr
-    if kind == "svg":
-        text = "".join(ElementTree.fromstring(file.read_text()).itertext())
-        assert "best CuTe swizzle, best XOR, pad and XOR together" in " ".join(text.split())
-        assert "wavefronts" in text
-    else:
-        assert file.read_bytes().startswith(b"\x89PNG")
-
-
-def test_labels_break_between_titles():
-    titles = ["column ^ row", "best CuTe swizzle", "best XOR", "everything", "published"]
-    lines = _titles([Row(str(k), title, "given") for k, title in enumerate(titles)])
-    assert len(lines) == 2
-    assert ", ".join(titles) == " ".join(lines)
-    assert all(title in "\n".join(lines) for title in titles)
-
-
 def test_wrong_use(tmp_path):
     path = str(BASICS / "transpose_16x32_f32.json")
-    for arguments in (("--plot", "x.pdf"), ("--time-limit", "0"), ("--plot", tmp_path / "no" / "x.svg")):
+    for arguments in (("--plot", "x.svg"), ("--time-limit", "0")):
         refused("", "compare", path, *arguments)
     refused("none.json", "compare", tmp_path / "none.json")
     refused("use one of them", "compare", "transpose_32x32_f32", "--csv", "--json")
@@ -344,9 +320,7 @@ def test_conflicts_that_no_layout_avoids_are_exit_code_1(tmp_path):
     assert case_of(problem, device("sm_90")).measure(solve(problem).layout)[1].excess > 0
 
 
-def test_what_is_known_is_not_searched_again(monkeypatch):
-    """Everything is searched once, and not at all where its answer is given."""
-    problem = load("basics/transpose_16x32_f32")
+def test_everything_is_searched_once(monkeypatch):
     asked, solve_cases = [], study_rows.solve_cases
 
     def counted(cases, ask):
@@ -355,11 +329,8 @@ def test_what_is_known_is_not_searched_again(monkeypatch):
 
     for module in (study_rows, study_known):
         monkeypatch.setattr(module, "solve_cases", counted)
-    first, searched = compare(problem), list(asked)
-    assert searched.count(max(searched)) == 1
-    again = compare(problem, known=solve(problem))
-    assert len(asked) == 2 * len(searched) - 1
-    assert again.recommendation == first.recommendation
+    compare(load("basics/transpose_16x32_f32"))
+    assert asked.count(max(asked)) == 1
 
 
 def test_a_row_under_max_bytes_shows_what_fits():
