@@ -42,11 +42,11 @@ def descriptors(problem: Problem, table: IntArray) -> dict[str, Descriptor]:
     Raises:
         LayoutError: one of the accesses cannot reach it; the text says why.
     """
-    found = {}
+    found, offsets = {}, table.reshape(problem.tile.shape)
     for access in problem.accesses:
         if access.hardware is not None:
             try:
-                found[access.name] = descriptor(access, problem.tile, table)
+                found[access.name] = _descriptor(access, access.hardware, problem.tile, offsets)
             except LayoutError as error:
                 raise LayoutError(f"access {access.name!r}: {error}") from None
     return found
@@ -78,25 +78,13 @@ def check_direct_loads(lanes: Trace, table: IntArray) -> None:
             )
 
 
-def descriptor(access: Access, tile: Tile, table: IntArray) -> Descriptor:
-    """How one access of the hardware reaches the tile.
-
-    Args:
-        access: with `hardware`.
-        tile: over whole bytes.
-        table: byte offsets by row-major index, int64, shape (elements,).
-
-    Raises:
-        LayoutError: no mode that the access allows is this layout.
-    """
-    use = access.hardware
-    assert use is not None
-    offsets = table.reshape(tile.shape)
+def _descriptor(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> Descriptor:
+    """How one access of the hardware reaches the tile; `offsets` in its shape."""
     if use.engine == "tma":
         return _tensor_map(use, tile, offsets)
     if use.engine == "cp.async.bulk":
         return _bulk_copy(use, tile, offsets)
-    return _matrix(access, tile, offsets)
+    return _matrix(access, use, tile, offsets)
 
 
 def _allowed(use: HardwareUse) -> list[Mode]:
@@ -219,9 +207,7 @@ def _bulk_copy(use: HardwareUse, tile: Tile, offsets: IntArray) -> BulkCopy:
 # Matrices --------------------------------------------------------------------------------------
 
 
-def _matrix(access: Access, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
-    use = access.hardware
-    assert use is not None
+def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
     rules, size = engine(use.engine), tile.element_bytes
     k, mn = matrix_dims(use, offsets.ndim)
     rest = [d for d in range(offsets.ndim) if d != k and d not in mn]

@@ -25,7 +25,6 @@ Where blocks run together on a multiprocessor, one waits while others work:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -34,12 +33,10 @@ from msgspec import Struct
 
 from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.case import Case
-from layoutopt.engine.conflicts import Counts
 from layoutopt.expressions.grammar import Node, names
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import DEFAULT_TARGET, Device, Timing, device
 from layoutopt.hardware.occupancy import Occupancy, occupancy
-from layoutopt.index.index_code import IndexCode
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate
 
@@ -162,43 +159,28 @@ def block_occupancy(case: Case, size: int, alignment: int) -> Occupancy | None:
     )
 
 
-def estimate(case: Case, layout: Layout | Node, counts: Sequence[Counts]) -> Estimate:
-    """What `layout` takes.
-
-    Args:
-        case: no lanes of which choose at run time.
-        counts: those of the layout, from `Case.count`.
+def estimate(case: Case, layout: Layout | Node) -> Estimate:
+    """What `layout` takes; no lanes of the case choose at run time.
 
     Raises:
         ExpressionError: the formula cannot be evaluated.
         LayoutError: the layout is no layout of the tile.
     """
     timing, borrowed = timing_of(case.device)
-    code = case.index_code(layout)
-    found = terms(case, case.table(layout), counts, code)
+    found = terms(case, layout)
     fits = block_occupancy(case, case.size(case.table(layout)), 1)
     blocks = fits.blocks if fits is not None else None
     cycles = found.cycles(timing)
-    return Estimate(
-        round(cycles, 1),
-        sum(index.instructions.total for index in code),
-        blocks,
-        round(max(found.busy(timing), cycles / max(1, blocks or 1)), 1),
-        borrowed,
-    )
+    time = max(found.busy(timing), cycles / max(1, blocks or 1))
+    return Estimate(round(cycles, 1), case.index_cost(layout), blocks, round(time, 1), borrowed)
 
 
-def terms(case: Case, table: IntArray, counts: Sequence[Counts], code: Sequence[IndexCode]) -> Terms:
-    """What the estimate counts.
-
-    Args:
-        table: byte offsets by row-major index.
-        counts: of every warp instruction, from `Case.count`.
-        code: the index code, from `Case.index_code`.
-    """
+def terms(case: Case, layout: Layout | Node) -> Terms:
+    """What the estimate counts of a layout; as for `estimate`."""
+    table, code = case.table(layout), case.index_code(layout)
     total = dict.fromkeys(Terms.__struct_fields__[1:], 0.0)
     warps, memory = -(-case.problem.threads // case.device.lanes), []
-    for lanes, count, index in zip(case.lanes.accesses, counts, code, strict=True):
+    for lanes, count, index in zip(case.lanes.accesses, case.count(table), code, strict=True):
         share = lanes.weight / case.lanes.weight_unit
         weight, does, cost = float(share.mean()), lanes.operation.does, index.instructions
         issued = np.where(count.phases > 0, share, 0.0)

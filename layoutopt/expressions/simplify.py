@@ -251,15 +251,14 @@ def operations(node: Node) -> int:
         if not isinstance(part, Op | Lookup) or part in seen:
             return 0
         seen.add(part)
-        costly = isinstance(part, Op) and part.symbol in ("//", "%") and not _divides_by_shift(part)
-        return (3 if costly else 1) + sum(map(visit, parts(part)))
+        match part:
+            case Op("//" | "%", (_, Const(by))) if by > 0 and not by & (by - 1):
+                cost = 1
+            case _:
+                cost = 3 if isinstance(part, Op) and part.symbol in ("//", "%") else 1
+        return cost + sum(map(visit, parts(part)))
 
     return visit(node)
-
-
-def _divides_by_shift(node: Op) -> bool:
-    divisor = node.args[1]
-    return isinstance(divisor, Const) and divisor.value > 0 and not divisor.value & (divisor.value - 1)
 
 
 def expanded(node: Node, ranges: Mapping[str, Range], known: dict[Node, Node] | None = None) -> Node:

@@ -222,21 +222,12 @@ def compile_program(text: str, folder: Path, gpu: Gpu) -> Path:
     return program
 
 
-def run_values(program: Path, accesses: int) -> tuple[bool, list[tuple[bool, float]]]:
-    """Whether offsets are distinct and, for each access, whether its values are right, and its cycles.
-
-    Raises:
-        MachineError: the program fails.
-    """
-    done = ended([program], program.parent)
-    distinct, rows = parse_values(done.stdout)
-    if done.returncode not in (0, 1) or len(rows) != accesses:
-        raise MachineError(f"the self-test ended with status {done.returncode}: {done.stderr.strip()[:300]}")
-    return distinct, rows
-
-
 def parse_values(output: str) -> tuple[bool, list[tuple[bool, float]]]:
-    """Read what a self-test prints; see `run_values`."""
+    """Read what a self-test prints.
+
+    Returns:
+        Whether offsets are distinct and, for each access, whether its values are right, and its cycles.
+    """
     lines = output.splitlines()
     rows = [line.split("\t") for line in lines if line.count("\t") == 6 and line[0].isdigit()]
     distinct = any(line.endswith("own bytes: yes") for line in lines)
@@ -301,7 +292,11 @@ def run(text: str, expected: Sequence[tuple[str, str, dict[str, int]]], gpu: Gpu
     """
     with temporary_folder() as folder:
         program = compile_program(text, folder, gpu)
-        distinct, values = run_values(program, len(expected))
+        done = ended([program], program.parent)
+        distinct, values = parse_values(done.stdout)
+        if done.returncode not in (0, 1) or len(values) != len(expected):
+            wrong = done.stderr.strip()[:300]
+            raise MachineError(f"the self-test ended with status {done.returncode}: {wrong}")
         read = run_counters(program, len(expected))
     runs = []
     for k, ((access, op, predicted), (right, cycles)) in enumerate(zip(expected, values, strict=True)):

@@ -270,7 +270,7 @@ def estimated(case: Case, result: Result) -> Result:
     assert result.layout is not None
     if why_no_estimate(case) is not None:
         return result
-    took = estimate(case, result.layout, case.count(case.table(result.layout)))
+    took = estimate(case, result.layout)
     return msgspec.structs.replace(result, estimate=took)
 
 

@@ -48,7 +48,7 @@ def estimate_of(used: InUse, layout: Layout | Node) -> Estimate | None:
     case = used.case
     if why_no_estimate(case) is not None or (current().spent and is_large(case, used.node)):
         return None
-    return estimate(case, layout, case.count(case.table(layout)))
+    return estimate(case, layout)
 
 
 def edited(used: InUse) -> EditedLayout | None:

@@ -115,7 +115,7 @@ class TileRows:
         for row in self.budget.while_left(sorted(rows, key=lambda r: r.family not in _ESTIMATED_FIRST)):
             if row.wavefronts is not None and row.offset not in found:
                 node = self.formulas[row.offset or ""]
-                took = estimate(self.case, node, self.case.count(self.case.table(node)))
+                took = estimate(self.case, node)
                 found[row.offset] = took, [code.instructions.total for code in self.case.index_code(node)]
         known = [row.wavefronts is not None and row.offset in found for row in rows]
         return [_with_estimate(r, *found[r.offset]) if k else r for r, k in zip(rows, known, strict=True)]

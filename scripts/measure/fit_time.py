@@ -73,11 +73,7 @@ def measured() -> Iterator[Measured]:
         problem = msgspec.structs.replace(problem, accesses=accesses)
         for row in entry["rows"]:
             node = parse(row["offset"], variables)
-            case = case_under(problem, gpu, node)
-            table = case.table(node)
-            yield Measured(
-                entry["problem"], row, terms(case, table, case.count(table), case.index_code(node))
-            )
+            yield Measured(entry["problem"], row, terms(case_under(problem, gpu, node), node))
 
 
 class Ranked(NamedTuple):
