@@ -37,26 +37,18 @@ _LEAVES = Const, Var
 _PREDICATED = 2
 
 
-def instructions(
-    nodes: Iterable[Node],
-    ranges: Mapping[str, Range],
-    positive: Collection[Node] = (),
-    before: Iterable[Node] | None = None,
-) -> int:
+def instructions(nodes: Iterable[Node], ranges: Mapping[str, Range], positive: Collection[Node] = ()) -> int:
     """Integer instructions that compute all of `nodes` as addresses: a constant added last is free.
 
     Args:
         nodes: the expressions.
         ranges: the range of every variable; a dividend that may be negative costs a correction.
         positive: dividends that need none although their ranges say so.
-        before: expressions that are computed first, where nodes share nothing but these; None where nodes
-            share every part that they have in common.
     """
-    earlier = None if before is None else map(folded, before)
-    return of_folded(map(folded, nodes), ranges, map(folded, positive), earlier)
+    return _of_folded(map(folded, nodes), ranges, map(folded, positive))
 
 
-def of_folded(
+def _of_folded(
     nodes: Iterable[Node],
     ranges: Mapping[str, Range],
     positive: Iterable[Node] = (),
@@ -66,8 +58,9 @@ def of_folded(
 ) -> int:
     """The same of folded nodes; counting stops where the total exceeds `limit`.
 
-    With `before`, `behind` is added to each node whose code is short enough to be executed under a predicate.
-    Compilers branch around longer code, where the access adds a uniform register by itself.
+    With `before`, which is computed first, nodes share nothing but that, and `behind` is added to each whose
+    code is short enough to be executed under a predicate. Compilers branch around longer code, where the
+    access adds a uniform register by itself.
     """
     counter = _Counter(ranges, set(positive))
     known = list(before or ())
@@ -379,7 +372,7 @@ class AddressCost:
         once = instructions(fixed, ranges, form.positive)
         before = self._before(form, fixed, once)
         added = Var(_START) if self._adds_start(form, ranges) else None
-        cost = of_folded(unrolled(address, loops, every), ranges, positive, before, limit, added)
+        cost = _of_folded(unrolled(address, loops, every), ranges, positive, before, limit, added)
         if rolled and cost <= limit:
             # The outer loops repeat what depends on their variables; the rest stays in registers.
             kept = min(cost, instructions(_kept_outside(address, loops, rolled), ranges, positive))
