@@ -61,7 +61,9 @@ def predicted_today(problem, entry):
     names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
     table = "lookup" in entry["offset"]
     layout = msgspec.convert(entry["digits"], Layout) if table else parse(entry["offset"], names)
-    return {a.lanes.name: (a.lanes.operation, r) for a, r in zip(case.accesses, case.measure(layout), strict=True)}
+    return {
+        a.lanes.name: (a.lanes.operation, r) for a, r in zip(case.accesses, case.measure(layout), strict=True)
+    }
 
 
 def test_cycles_tell_conflicts_apart():
