@@ -254,7 +254,7 @@ class Parameter:
         offset: in bytes, from the first one.
         size: in bytes.
         name: where known, else empty.
-        pointer: whether it is a pointer; None where nobody says.
+        pointer: whether somebody says that it is a pointer.
         whole: it is one value; else it is 8 bytes that are read together, and may be two values of 4.
         type: as the C++ name or the PTX says it, where known, else empty.
     """
@@ -262,7 +262,7 @@ class Parameter:
     offset: int
     size: int
     name: str = ""
-    pointer: bool | None = None
+    pointer: bool = False
     whole: bool = True
     type: str = ""
 

@@ -131,7 +131,7 @@ class _Kernel:
         program = self.evaluation.program
         found = {array.symbol: array for array in program.arrays}
         text = self.module.text[slice(*self.module.functions[program.name].span)]
-        dynamic = [v for v in self.module.variables if v.space == "shared" and v.extern and v.name in text]
+        dynamic = [v for v in self.module.variables if v.extern and v.name in text]
         for variable in dynamic:
             every = max(variable.align, 16)
             start = -(-(program.static_bytes or 0) // every) * every

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.kernels.machine.launch import Launch, arguments, buffer, element_type, packed
+from layoutopt.kernels.machine.launch import Launch, arguments, element_type, packed
 from layoutopt.kernels.program import Exit, Parameter, Program, Step
 from layoutopt.kernels.read import sass
-from layoutopt.kernels.read.declarations import ptx_types
+from layoutopt.kernels.read.declarations import ptx_parameters
 
 # A kernel with parameters of many types: float*, int const*, double, float, int, bool, short, a pointer.
 NAME = "_Z1kPfPKidfibsPv"
@@ -86,7 +86,7 @@ def test_a_structure_is_given_by_its_members():
 
 
 def test_a_class_of_eight_bytes_is_given_by_its_halves():
-    (parameter,) = sass._typed((Parameter(0, 8),), "k(int2)", [])
+    (parameter,) = sass.described((Parameter(0, 8),), [("", "int2")])
     with pytest.raises(ProblemFileError, match=r"parameter 0 \(int2\) is 8 bytes"):
         given(kernel(parameter), {"0": 1})
     assert given(kernel(parameter), {"0+0": 1, "0+4": 2}).content == struct.pack("<ii", 1, 2)
@@ -133,19 +133,11 @@ def test_arrays_of_unknown_elements_stay_as_they_are(kind):
     assert found == array.tobytes()
 
 
-def test_fills_have_the_elements_of_the_type():
-    program = kernel(
-        Parameter(0, 8, "a", type="float*"), Parameter(8, 8, "b", type="bool*"), Parameter(16, 8)
-    )
-    fills = [buffer(program, name, "random:1") for name in ("0", "a", "+0", "b", "2")]
-    assert [fill.dtype for fill in fills] == [np.float32] * 3 + [bool, np.int32]
-    assert set(fills[3].view(np.uint8).tolist()) == {0, 1}
-
-
 def test_ptx_declares_types():
     text = ".visible .entry k(\n .param .u64 k_0,\n .param .f32 k_1,\n .param .align 8 .b8 k_2[24]\n)\n{"
-    assert ptx_types(text, "k") == [".u64", ".f32", ""]
-    assert ptx_types(text, "other") == []
-    typed = sass._typed((Parameter(0, 8), Parameter(8, 4), Parameter(16, 24)), "k", [".u64", ".f32", ""])
+    told = ptx_parameters(text, "k")
+    assert told == [("k_0", ".u64"), ("k_1", ".f32"), ("k_2", "")]
+    assert ptx_parameters(text, "other") == []
+    typed = sass.described((Parameter(0, 8), Parameter(8, 4), Parameter(16, 24)), told)
     assert given(kernel(*typed), {"1": 1}).content[8:12] == struct.pack("<f", 1)
-    assert sass._typed((Parameter(0, 8),), "k", [".u64"])[0].pointer is None
+    assert not typed[0].pointer

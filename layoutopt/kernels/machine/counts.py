@@ -173,8 +173,11 @@ class Counter:
             self.uncertain(index, f"{step.named}: {how} is not known")
             return
         if nowhere is not NOBODY or unsure is not NOBODY:
-            sure = self._doubted(tally, action, address, lanes, unsure, nowhere)
-            rows, address, lanes = rows[sure], address[sure], lanes[sure]
+            lost = np.broadcast_to(nowhere.any(axis=1), len(lanes))
+            open_ = lost | unsure.any(axis=1)
+            most = (lanes | unsure)[open_]
+            self._bounded(tally, action, address[open_], lanes[open_], most, lost[open_])
+            rows, address, lanes = rows[~open_], address[~open_], lanes[~open_]
         times = 1
         if self.rounds > 1 and len(rows) % self.rounds == 0:
             tables = [part.reshape(self.rounds, -1) for part in (address, lanes)]
@@ -185,58 +188,40 @@ class Counter:
         if self.traced:
             self._trace(index, rows, address, lanes, times)
         if action.retried:
-            address, lanes = self._uncrowded(index, tally, operation, address, lanes)
+            crowded = self._served(operation, address, lanes).bank_conflicts > 0
+            if crowded.any():
+                most = lanes[crowded]
+                self._bounded(tally, action, address[crowded], most, most, np.zeros(len(most), bool))
+                what = "how many of the lanes that meet are served together is not known"
+                self.uncertain(index, f"{step.named}: {what}")
+            address, lanes = address[~crowded], lanes[~crowded]
         if lanes.any():
             self._waiting.setdefault((index, times), []).append((address, lanes))
             if len(self._waiting[index, times]) >= BATCH:
                 self._count(index, times)
 
-    def _doubted(
-        self, tally: Tally, action: Memory, address: IntArray, lanes: Bools, unsure: Bools, nowhere: Bools
-    ) -> Bools:
-        """Bounds of the warp instructions of which something is not known; which are the others."""
+    def _bounded(
+        self, tally: Tally, action: Memory, address: IntArray, few: Bools, most: Bools, lost: Bools
+    ) -> None:
+        """Bounds of warp instructions of which something is not known: none, or all, of the lanes take part.
+
+        Where the address is lost, between no conflicts, also where lanes of one word have them, and each lane
+        at another word of one bank.
+        """
         operation = action.operation
         assert operation is not None
-        lost = np.broadcast_to(nowhere.any(axis=1), len(lanes))
-        perhaps = np.broadcast_to(unsure.any(axis=1), len(lanes)) & ~lost
-        if lost.any():
-            # Between no conflicts, also where lanes of one word have them, and each lane at another word of
-            # one bank.
-            few, most = lanes[lost], (lanes | unsure)[lost]
-            apart = np.broadcast_to(np.arange(32) * self.gpu.banks * self.gpu.bank_bytes * 2, most.shape)
-            together = self._served(operation, np.zeros_like(apart), few)
-            self._bounded(tally, together.phases, self._served(operation, apart, most).wavefronts)
-        if perhaps.any():
-            # None of the lanes that may take part does, or all do.
-            at, most = address[perhaps], (lanes | unsure)[perhaps]
-            least = self._served(operation, at, lanes[perhaps])
-            best = least.phases if action.retried else least.wavefronts
-            self._bounded(tally, best, self._served(operation, at, most).wavefronts)
-            self._touched(tally, operation, at, most)
-        return ~lost & ~perhaps
+        apart = np.arange(32) * self.gpu.banks * self.gpu.bank_bytes * 2
+        least = self._served(operation, np.where(lost[:, None], 0, address), few)
+        worst = self._served(operation, np.where(lost[:, None], apart, address), most)
+        tally.unknown += len(lost)
+        tally.best += int(np.where(lost | action.retried, least.phases, least.wavefronts).sum())
+        tally.worst += int(worst.wavefronts.sum())
+        self._touched(tally, operation, address[~lost], most[~lost])
 
     def _served(self, operation: Operation, address: IntArray, lanes: Bools) -> Counts:
         """What warp instructions cost; addresses of lanes that take no part do not count."""
         used = addressing_lanes(lanes, operation)
         return count_wavefronts(np.where(used, address, 0), lanes, operation, self.gpu)
-
-    def _bounded(self, tally: Tally, best: IntArray, worst: IntArray) -> None:
-        tally.unknown += len(best)
-        tally.best += int(best.sum())
-        tally.worst += int(worst.sum())
-
-    def _uncrowded(
-        self, index: int, tally: Tally, operation: Operation, address: IntArray, lanes: Bools
-    ) -> tuple[IntArray, Bools]:
-        """The executions without conflicts; of the others there are bounds: none, or as lanes one by one."""
-        counts = self._served(operation, address, lanes)
-        crowded = counts.bank_conflicts > 0
-        if crowded.any():
-            self._bounded(tally, counts.phases[crowded], counts.wavefronts[crowded])
-            self._touched(tally, operation, address[crowded], lanes[crowded])
-            what = "how many of the lanes that meet are served together is not known"
-            self.uncertain(index, f"{self.program.steps[index].named}: {what}")
-        return address[~crowded], lanes[~crowded]
 
     def _touched(self, tally: Tally, operation: Operation, address: IntArray, lanes: Bools) -> None:
         touched = address[addressing_lanes(lanes, operation)]

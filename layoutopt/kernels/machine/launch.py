@@ -28,8 +28,6 @@ from layoutopt.kernels.program import (
 MAX_THREADS: Final = 1024
 MAX_SHARED_BYTES: Final = 1 << 18
 MAX_BUFFER_BYTES: Final = 1 << 28
-# A fill has as many: what lies behind is unknown.
-FILL_BYTES: Final = 1 << 24
 # By their names in demangled C++ and in declarations of PTX; of other types nothing is known.
 _NUMBERS: Final = {
     name: np.dtype(kind)
@@ -345,43 +343,12 @@ def as_numbers(
     return values.astype(kind), exact
 
 
-def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
-    """What a pointer parameter points to.
-
-    Args:
-        program: the kernel; the type of a fill's elements is that of the parameter where its name says it,
-            else a 32-bit integer.
-        name: position or name of the parameter.
-        text: a file, or `zeros`, `iota` (0, 1, 2, ...) or `random:SEED` (integers of all sizes, floats from
-            0 to 1).
+def buffer(path: Path) -> npt.NDArray[Any]:
+    """What a pointer parameter points to, out of a file.
 
     Raises:
-        ProblemFileError: the file cannot be read or is too large.
+        ProblemFileError: it cannot be read or is too large.
     """
-    match = re.fullmatch(r"(zeros|iota|random)(?::(\d{1,9}))?", text)
-    if match is None:
-        return _file(Path(text))
-    kind = _element(program, name)
-    count = FILL_BYTES // kind.itemsize
-    if match[1] == "zeros":
-        return np.zeros(count, kind)
-    if match[1] == "iota":
-        return np.arange(count).astype(kind)
-    random = np.random.default_rng(int(match[2] or 0))
-    if kind.kind == "f":
-        return random.random(count).astype(kind)
-    if kind.kind == "b":
-        return random.integers(0, 2, count).astype(kind)
-    return random.integers(0, 256, FILL_BYTES, np.uint8).view(kind)
-
-
-def _element(program: Program, name: str) -> np.dtype[Any]:
-    listed = [(str(k), p.name, f"+{p.offset}", p.type) for k, p in enumerate(program.parameters or ())]
-    kind = next((element_type(kind) for *names, kind in listed if name in names), None)
-    return np.dtype(np.int32) if kind is None else kind
-
-
-def _file(path: Path) -> npt.NDArray[Any]:
     found = opened(path, "--data")
     if found.nbytes > MAX_BUFFER_BYTES:
         raise ProblemFileError("--data", f"{shown(str(path))} has more than {MAX_BUFFER_BYTES:,} bytes")

@@ -44,16 +44,15 @@ class _Seen:
     """One loop.
 
     Attributes:
-        first: steps that were left at the first round.
-        pause, pauses: rounds to go before registers are looked at, and the next time.
+        first: steps that were left at the first round, or when the last guess was wrong.
+        worth: steps to take before registers are looked at; four times as many after each wrong guess.
         history: registers that matter when a round begins, and steps that were left then.
         guess: what held when the loop was last gone through.
         count: how many periods at once.
     """
 
     first: int
-    pause: int = 0
-    pauses: int = 32
+    worth: int
     history: list[tuple[dict[str, Value], int]] = field(default_factory=list)
     guess: _Guess | None = None
     count: int = _FEW
@@ -72,11 +71,9 @@ class Loops:
 
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
         """All lanes go back to where a round begins; afterwards many rounds may have happened."""
-        seen = self._seen.setdefault(header, _Seen(machine.steps_left))
-        seen.pause = max(seen.pause - 1, 0)
-        if seen.pause or seen.first - machine.steps_left < WORTH_STEPS:
-            return
-        if not group.full or not machine.stands_alone:
+        seen = self._seen.setdefault(header, _Seen(machine.steps_left, WORTH_STEPS))
+        waits = seen.first - machine.steps_left < seen.worth
+        if waits or not group.full or not machine.stands_alone:
             return
         now = machine.registers.held(self._live[header])
         if seen.guess is None:
@@ -88,7 +85,7 @@ class Loops:
                 return
             seen.history = []
         if seen.guess is None or not _leap(machine, header, now, seen, seen.guess, self._live[header]):
-            seen.guess, seen.pause, seen.pauses = None, seen.pauses, 4 * seen.pauses
+            seen.guess, seen.first, seen.worth = None, machine.steps_left, 4 * seen.worth
 
 
 def _leap(

@@ -158,7 +158,7 @@ def widest(module: Module, name: str, entry: str) -> int:
 
 
 def _declaration(module: Module, name: str) -> Variable:
-    found = [v for v in module.variables if v.space == "shared" and v.name == name]
+    found = [variable for variable in module.variables if variable.name == name]
     if len(found) != 1:
         raise ProblemFileError(name, f"expected an array of shared memory declared once, got {len(found)}")
     return found[0]

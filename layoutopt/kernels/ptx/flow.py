@@ -60,15 +60,15 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
         ProblemFileError: an address of the array goes where it cannot be followed; the message names the
             instruction. Or a function that reaches it serves other kernels, too.
     """
-    shared = [variable for variable in module.variables if variable.space == "shared"]
-    extern = {variable.name for variable in shared if variable.extern}
+    names = frozenset(variable.name for variable in module.variables)
+    extern = {variable.name for variable in module.variables if variable.extern}
     if name in extern and len(extern) > 1:
         others = ", ".join(sorted(extern - {name}))
         raise ProblemFileError(name, f"expected one name for dynamic shared memory, got {others} beside it")
     found = []
     for function in module.functions.values():
         if function.body is not None and (function.name == entry or not function.entry):
-            found += list(_uses(function, name, frozenset(variable.name for variable in shared)))
+            found += list(_uses(function, name, names))
     helpers = {use.function.name for use in found} - {entry}
     for other in module.functions.values():
         words = set(_WORD.findall(module.text[slice(*other.span)])) if other.entry else set()

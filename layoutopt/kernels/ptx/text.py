@@ -61,11 +61,10 @@ _CALL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A declaration: an array of a state space.
+    """An array of shared memory.
 
     Attributes:
         name: as written.
-        space: `shared`, `global`, `const`, `local`, `param`.
         align: in bytes.
         size: in bytes; 0 for an array without extent (dynamic shared memory).
         span: of the text.
@@ -73,7 +72,6 @@ class Variable:
     """
 
     name: str
-    space: str
     align: int
     size: int
     span: tuple[int, int]
@@ -125,7 +123,7 @@ class Module:
     Attributes:
         text: all of it.
         functions: by name.
-        variables: declared in it, wherever.
+        variables: the arrays of shared memory that it declares, wherever.
     """
 
     text: str
@@ -191,7 +189,7 @@ class _Reader:
                 self._module.functions[part["name"]] = self._function
         elif part["space"] == "reg":
             self._registers(part)
-        elif part["space"]:
+        elif part["space"] == "shared":
             self._module.variables += self._variables(part)
         elif part["brace"]:
             self._brace(part)
@@ -244,9 +242,8 @@ class _Reader:
                 size *= int(count or 0)
             if size > 1 << 40:
                 self._fail("expected an array that fits memory", part.start())
-            name = self._named(one[1]) if part["space"] == "param" else one[1]
-            extern, alignment = ".extern" in part["linkage"], int(align[1]) if align else unit
-            yield Variable(name, part["space"], alignment, size, part.span(), extern)
+            extern = ".extern" in part["linkage"]
+            yield Variable(one[1], int(align[1]) if align else unit, size, part.span(), extern)
 
     def _registers(self, part: re.Match[str]) -> None:
         words, names = self._declared(part)

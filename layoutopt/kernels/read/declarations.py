@@ -11,7 +11,6 @@ import ctypes
 import ctypes.util
 import math
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, names, parse
 from layoutopt.ground import json_data
 from layoutopt.kernels.isa.listing import split
-from layoutopt.kernels.program import Array, Parameter
+from layoutopt.kernels.program import Array
 
 MAX_BYTES: Final = 4 << 20
 _CONSTANT: Final = re.compile(
@@ -58,25 +57,19 @@ def declared_shape(file: str | None, name: str, size: int) -> tuple[int, ...] | 
     return None
 
 
-def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...] | None:
-    """The names of a kernel's parameters; None where the text does not say.
+def source_parameters(source: str, kernel: str) -> list[tuple[str, str]]:
+    """The names of a kernel's parameters as a CUDA source declares them, with the types of pointers.
 
-    Args:
-        source: a CUDA source.
-        kernel: its name, without types.
-        count: how many parameters the binary has.
+    None where it is not found, or one has no name.
     """
-    listed = _parameters(source, kernel)
-    names = [re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip()) for one in listed]
-    if len(listed) != count or not all(names):
-        return None
-    return tuple(name[1] for name in names if name is not None)
-
-
-def pointer_types(source: str, kernel: str) -> dict[str, str]:
-    """Types of the parameters that the source declares as pointers, by their names."""
-    found = [(one, re.search(r"\*[\s\w]*?(\w+)\s*$", one)) for one in _parameters(source, kernel)]
-    return {match[1]: " ".join(one[: match.start() + 1].split()) for one, match in found if match is not None}
+    found: list[tuple[str, str]] = []
+    for one in _parameters(source, kernel):
+        name = re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip())
+        if name is None:
+            return []
+        pointer = re.search(r"\*[\s\w]*?\w+\s*$", one)
+        found.append((name[1], "" if pointer is None else " ".join(one[: pointer.start() + 1].split())))
+    return found
 
 
 def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
@@ -115,28 +108,21 @@ def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array,
     return tuple(found)
 
 
-def ptx_parameters(text: str, kernel: str, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-    """The parameters of a kernel with the names that its PTX gives them.
+def ptx_parameters(ptx: str, kernel: str) -> list[tuple[str, str]]:
+    """Names and types of a kernel's parameters as its PTX declares them; none where it does not.
 
-    Those that it makes addresses of global memory are pointers.
+    Those that it makes addresses of global memory are `void*`.
     """
-    listed, body = _entry(text, kernel) or ([], "")
-    names = [found[1] for one in listed if (found := re.search(r"([\w$%]+)\s*(?:\[\d*\]\s*)?$", one))]
-    if not listed or len(names) != len(parameters):
-        return parameters
+    listed, body = _entry(ptx, kernel) or ([], "")
     loaded = dict(re.findall(r"ld\.param\.[bu]64\s+(%\w+)\s*,\s*\[\s*([\w$%]+)\s*\]", body))
     pointers = {loaded.get(cell) for cell in re.findall(r"cvta\.to\.global\.u64\s+%\w+\s*,\s*(%\w+)", body)}
-    return tuple(
-        replace(one, name=name, pointer=one.pointer or (one.size == 8 and name in pointers) or None)
-        for one, name in zip(parameters, names, strict=True)
-    )
-
-
-def ptx_types(text: str, kernel: str) -> list[str]:
-    """The types of a kernel's parameters as PTX declares them, such as `.f32`; none where it does not."""
-    listed, _ = _entry(text, kernel) or ([], "")
-    found = [re.search(r"\.[a-z]\d+\b(?![^\[]*\[)", one) for one in listed]
-    return ["" if match is None else match[0] for match in found]
+    found = []
+    for one in listed:
+        name = re.search(r"([\w$%]+)\s*(?:\[\d*\]\s*)?$", one)
+        kind = re.search(r"\.[a-z]\d+\b(?![^\[]*\[)", one)
+        told = "" if name is None else name[1]
+        found.append((told, "void*" if told in pointers else "" if kind is None else kind[0]))
+    return found
 
 
 def _entry(ptx: str, kernel: str) -> tuple[list[str], str] | None:

@@ -99,8 +99,7 @@ def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
             size, space = bits >> 18, bits >> 8 & 15
             if offset + size > MAX_PARAMETER_BYTES:
                 raise ProblemFileError("", f"broken cubin: parameter {ordinal} of {size} bytes at {offset}")
-            pointer = True if space == _GLOBAL_POINTER and size == 8 else None
-            parameters[ordinal] = Parameter(offset, size, pointer=pointer)
+            parameters[ordinal] = Parameter(offset, size, pointer=space == _GLOBAL_POINTER and size == 8)
         elif attribute == _PARAMETER_BANK and len(payload) >= 8:
             base = struct.unpack_from("<H", payload, 4)[0]
     if sorted(parameters) != list(range(len(parameters))):

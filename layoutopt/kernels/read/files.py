@@ -16,16 +16,9 @@ from layoutopt.ground.budget import current
 from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import ended, find_tool
-from layoutopt.kernels.program import Parameter, Program
+from layoutopt.kernels.program import Program
 from layoutopt.kernels.read import elf, sass
-from layoutopt.kernels.read.declarations import (
-    UNNAMED,
-    base_name,
-    parameter_names,
-    pointer_types,
-    ptx_parameters,
-    without_types,
-)
+from layoutopt.kernels.read.declarations import UNNAMED, base_name, source_parameters, without_types
 
 MAX_BYTES: Final = 256 << 20
 DEFAULT_TARGET: Final = "sm_90"
@@ -87,24 +80,16 @@ def from_ptx(text: str, target: str | None = None) -> tuple[Program, ...]:
     named = re.search(r"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.M)
     with current().standing_still():
         cubin = assemble(text, target or (named[1] if named else DEFAULT_TARGET))
-    return tuple(
-        replace(one, parameters=ptx_parameters(text, one.name, one.parameters or ()))
-        for one in _from_cubin(cubin)
-    )
+    return _from_cubin(cubin)
 
 
 def assemble(text: str, target: str) -> bytes:
     """PTX made a cubin, with the lines of its source."""
-    _check_target(target)
+    sass.check_target(target)
     with temporary_folder() as folder:
         (folder / "kernel.ptx").write_text(text, "utf-8")
         run_tool("ptxas", [f"-arch={target}", "-lineinfo", "-o", "kernel.cubin", "kernel.ptx"], folder)
         return (folder / "kernel.cubin").read_bytes()
-
-
-def _check_target(target: str) -> None:
-    if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
-        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
 
 
 def chosen(found: Sequence[Program], entry: str | None) -> Program:
@@ -208,21 +193,8 @@ def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Progr
 
 def _named(program: Program, source: str) -> Program:
     """The kernel with names of its parameters and types of pointers, which machine code does not hold."""
-    parameters = program.parameters or ()
-    names = parameter_names(source, base_name(program.title), len(parameters))
-    if names is None:
-        return program
-    pointers = pointer_types(source, base_name(program.title))
-
-    def named(one: Parameter, name: str) -> Parameter:
-        if one.size != 8 or name not in pointers:
-            return replace(one, name=name, pointer=one.pointer or None)
-        # The binary's type is that of this instance of a template, and of PTX no type of a pointer.
-        kind = pointers[name] if one.type in ("", ".u64", ".b64") else one.type
-        return replace(one, name=name, pointer=True, type=kind)
-
-    found = tuple(named(one, name) for one, name in zip(parameters, names, strict=True))
-    return replace(program, parameters=found)
+    told = source_parameters(source, base_name(program.title))
+    return replace(program, parameters=sass.described(program.parameters or (), told))
 
 
 # nvcc hands names to a shell, between double quotes.
@@ -242,7 +214,7 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
         ProblemFileError: nvcc refuses it.
         MachineError: there is no nvcc.
     """
-    _check_target(target)
+    sass.check_target(target)
     json_data.read(path, MAX_BYTES)
     for name in (os.path.realpath(path), *(o for o in options if o.startswith("-I"))):
         if _RUNS_IN_SHELLS.intersection(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from layoutopt.kernels.machine.launch import bank_layout, is_pointer, type_size
 from layoutopt.kernels.machine.relevance import constant_place
 from layoutopt.kernels.program import Exit, Jump, Memory, Parameter, Program, Reconverge, Step
 from layoutopt.kernels.read import elf
-from layoutopt.kernels.read.declarations import declared, demangled, parameter_types, ptx_types
+from layoutopt.kernels.read.declarations import declared, demangled, parameter_types, ptx_parameters
 
 # Architectures whose code is read; older ones have other instructions.
 OLDEST: Final = 70
@@ -59,9 +59,11 @@ def _program(function: Function, target: str | None, info: dict[str, Any] | None
         return replace(plain, parameters=_told(title) or tuple(_read(steps, base)))
     reserved = RESERVED_BYTES if _number(target) >= 90 else 0
     found = replace(plain, **{"static_bytes": reserved, **info})
+    types = [("", kind) for kind in parameter_types(title) or ()]
+    parameters = described(info["parameters"], types)
     return replace(
         found,
-        parameters=_typed(info["parameters"], title, ptx_types(ptx, function.name)),
+        parameters=described(parameters, ptx_parameters(ptx, function.name)),
         arrays=declared(ptx, function.name, found.static_bytes or 0, reserved),
     )
 
@@ -76,33 +78,37 @@ def _target(function: Function, target: str | None) -> str:
         raise ProblemFileError(
             "--target", f"the listing does not name the GPU of {shown(function.name)}: give it, such as sm_90"
         )
-    if not re.fullmatch(r"sm_\d{2,3}[af]?", found):
-        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(found)!r}")
+    check_target(found)
     if _number(found) < OLDEST:
         raise ProblemFileError("", f"code of {shown(found)}; architectures from sm_{OLDEST} on are read")
     return found
 
 
-def _typed(parameters: tuple[Parameter, ...], title: str, declared_types: list[str]) -> tuple[Parameter, ...]:
-    """The parameters with the types that the C++ name says, else its PTX."""
-    types = parameter_types(title)
-    if types is None or len(types) != len(parameters):
-        if len(declared_types) != len(parameters):
-            return parameters
-        return tuple(
-            replace(p, type=kind) if type_size(kind) == p.size else p
-            for p, kind in zip(parameters, declared_types, strict=True)
-        )
-    return tuple(_of_type(p, kind) for p, kind in zip(parameters, types, strict=True))
+def check_target(target: str) -> None:
+    """Refuse the name of a GPU that is none of NVIDIA."""
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", target):
+        raise ProblemFileError("--target", f"expected a GPU of NVIDIA such as sm_90, got {shown(target)!r}")
 
 
-def _of_type(parameter: Parameter, kind: str) -> Parameter:
-    """The parameter of a type of C++; a class of 8 bytes may be two values."""
-    size, known = parameter.size, type_size(kind)
-    if known not in (None, size):
-        kind = ""
-    pointer = size == 8 and (is_pointer(kind) or (parameter.pointer or False))
-    return replace(parameter, pointer=pointer, type=kind, whole=size != 8 or pointer or known is not None)
+def described(parameters: tuple[Parameter, ...], told: Sequence[tuple[str, str]]) -> tuple[Parameter, ...]:
+    """The parameters with the names and types that a declaration tells, if it has as many.
+
+    What machine code or another declaration told stays, but for the `void*` and `.u64` of PTX. A type that is
+    not known is a class: one of 8 bytes may be two values.
+    """
+    if len(told) != len(parameters):
+        return parameters
+    return tuple(_described(one, *names) for one, names in zip(parameters, told, strict=True))
+
+
+def _described(one: Parameter, name: str, kind: str) -> Parameter:
+    one, known = replace(one, name=name or one.name), type_size(kind)
+    if not kind or known not in (None, one.size) or one.type not in ("", ".u64", ".b64", "void*"):
+        return one
+    if known is None and one.type:
+        return one
+    pointer = one.pointer or is_pointer(kind)
+    return replace(one, type=kind, pointer=pointer, whole=one.size != 8 or pointer or known is not None)
 
 
 def _told(title: str) -> tuple[Parameter, ...] | None:
