@@ -133,51 +133,11 @@ def test_an_unknown_instruction_that_may_touch_shared_memory_is_named():
     assert not found.bounded
 
 
-def test_lanes_that_parted_go_on_together():
-    """Two ways of different length, then one store by all: one wavefront, not two."""
-    found = counted(
-        "BSSY B0, `(.L_M)", "ISETP.LT.U32.AND P1, PT, R1, 0x7, PT", "@P1 BRA `(.L_A)", "VIADD R3, R1, 0x1",
-        "BRA `(.L_M)", "A:", "VIADD R3, R1, 0x2", "M:", "BSYNC B0", "STS [R2], R3",
-    )  # fmt: skip
-    (tally,) = found.tallies.values()
-    assert (tally.executions, tally.wavefronts) == (1, 1)
-
-
-def test_a_mask_of_lanes_may_be_saved_nowhere():
-    """As compilers for sm_75 clear one."""
-    assert counted("BSSY B0, `(.L_M)", "BMOV.32.CLEAR RZ, B0", "M:", "STS [R2], R1").certain
-
-
-@pytest.mark.parametrize("copied", ["BMOV.32 R5, B0", "BMOV.32.CLEAR R5, B0"])
-def test_a_mask_of_lanes_may_be_copied(copied):
-    """Those that meet afterwards are those of the copy, or, where nothing is cleared, those of before."""
-    back = ("BMOV.32 B0, R5",) if "CLEAR" in copied else ()
-    lines = (
-        "BSSY B0, `(.L_M)",
-        copied,
-        *back,
-        "ISETP.LT.U32.AND P1, PT, R1, 0x7, PT",
-        "@P1 BRA `(.L_M)",
-        "NOP",
-    )
-    found = counted(*lines, "M:", "BSYNC B0", "STS [R2], R1")
-    assert found.certain
-    assert [t.executions for t in found.tallies.values()] == [1]
-
-
 @pytest.mark.parametrize("line", ["BMOV.32.PQUAD R0, B2", "BMOV.64 R0, ATEXIT_PC", "BXYZ R0"])
 def test_what_is_not_known_of_control_makes_the_verdict_not_certain(line):
     found = counted(line, "STS [R2], R1")
     assert not found.certain
     assert any("is an instruction that is not known" in why for why in found.doubts)
-
-
-def test_lanes_leave_a_loop_one_by_one_and_go_on_together():
-    found = counted(
-        "BSSY B0, `(.L_M)", "MOV R3, RZ", "L:", "STS [R2], R3", "VIADD R3, R3, 0x1",
-        "ISETP.LT.U32.AND P1, PT, R3, R1, PT", "@P1 BRA `(.L_L)", "M:", "BSYNC B0", "LDS R4, [R2]",
-    )  # fmt: skip
-    assert [t.executions for t in found.tallies.values()] == [31, 1]
 
 
 def test_additions_of_one_without_a_result_serve_lanes_of_one_word_together():
@@ -209,12 +169,6 @@ def test_a_bulk_copy_leaves_nothing_known():
     kept = ["STS [R2], R2", "BAR.SYNC 0x0", "LDS R3, [R2]", "LDS R4, [R3]"]
     assert counted(*kept).certain
     assert not counted(*kept[:2], "UBLKCP [UR4], [UR6], UR8", *kept[2:]).certain
-
-
-def test_what_a_texture_holds_is_unknown():
-    read = "TEX.SCR.LL R4, R6, R1, R8, 0x0, 0x60, 2D, 0xf"
-    assert counted(read, "STS [R2], R4").certain
-    assert not counted(read, "STS [R4], R4").certain
 
 
 START = (
@@ -260,11 +214,79 @@ def test_members_of_a_structure_are_given_by_their_bytes():
 
 
 def report(*lines):
-    code = ["S2R R0, SR_TID.X", *lines, "EXIT"]
-    text = "\n".join(f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(code))
-    (program,) = sass.from_text(f"code for sm_90\n Function : kernel\n{text}\n")
-    call = Launch(block=(32, 1, 1))
-    return summary(evaluate(program, call, device("sm_90")))
+    kernel = program("S2R R0, SR_TID.X", *lines)
+    return summary(evaluate(kernel, Launch(block=(32, 1, 1)), device("sm_90")))
+
+
+ROW = "IMAD R9, R0, 0x80, RZ"
+WORD = "SHF.L.U32 R8, R0, 0x2, RZ"
+SOME = "ISETP.LT.U32.AND P1, PT, R0, 0x7, PT"
+CERTAIN = {
+    "lanes that parted, on ways of different length, go on together": (
+        (WORD, "BSSY B0, 0x70", SOME, "@P1 BRA 0x60", "VIADD R3, R0, 0x1", "NOP", "BSYNC B0", "STS [R8], R3"),
+        {"executed_st": 1, "wavefronts_st": 1},
+    ),
+    "a mask of lanes is saved nowhere, as compilers for sm_75 clear one": (
+        (WORD, "BSSY B0, 0x40", "BMOV.32.CLEAR RZ, B0", "STS [R8], R1"),
+        {"executed_st": 1},
+    ),
+    "a mask of lanes is copied": (
+        (WORD, "BSSY B0, 0x60", "BMOV.32 R5, B0", SOME, "@P1 BRA 0x60", "BSYNC B0", "STS [R8], R1"),
+        {"executed_st": 1},
+    ),
+    "a mask of lanes is taken away and given back": (
+        (WORD, "BSSY B0, 0x70", "BMOV.32.CLEAR R5, B0", "BMOV.32 B0, R5", SOME, "@P1 BRA 0x70", "BSYNC B0",
+         "STS [R8], R1"),
+        {"executed_st": 1},
+    ),
+    "lanes leave a loop one by one and go on together": (
+        (WORD, "BSSY B0, 0x80", "MOV R3, RZ", "STS [R8], R3", "VIADD R3, R3, 0x1",
+         "ISETP.LT.U32.AND P1, PT, R3, R0, PT", "@P1 BRA 0x40", "BSYNC B0", "LDS R4, [R8]"),
+        {"executed_st": 31, "executed_ld": 1},
+    ),
+    "a single lane cannot part, though what a slow path writes is unknown": (
+        ("LDG.E R2, [R4.64]", "ISETP.EQ.AND P1, PT, R2, RZ, PT", "ISETP.NE.AND P0, PT, R0, RZ, PT",
+         "@P0 BRA 0x80", "@P1 BRA 0x70", "VIADD R3, R3, 0x1", "LDS R1, [RZ]"),
+        {"wavefronts_ld": 1},
+    ),
+    "the first eight lanes, which have the same number, at byte 128, the others at 0": (
+        ("SHF.R.U32.HI R2, RZ, 0x3, R0", "MATCH.ANY R9, R2", "LOP3.LUT R9, R9, 0x10, RZ, 0xc0, !PT",
+         "IMAD R9, R9, 0x8, RZ", "LDS R1, [R9]"),
+        {"wavefronts_ld": 2},
+    ),
+    "what the disassembler remarks is no operand": (
+        (ROW, 'STL [R1+0x8], R9     (*"SpillRefill"*)', "LDS R2, [R9]"),
+        {"wavefronts_ld": 32},
+    ),
+    "lanes end where two conditions hold": (
+        (ROW, "ISETP.LT.AND P0, PT, R0, 0x8, PT", "ISETP.LT.AND P1, PT, R0, 0x10, PT", "@!P0 EXIT !P1",
+         "LDS R1, [R9]"),
+        {"wavefronts_ld": 16},
+    ),
+    "four numbers of eight lanes each: the loop goes round four times": (
+        ("SHF.R.U32.HI R2, RZ, 0x3, R0", "ISETP.EQ.AND P1, PT, RZ, RZ, PT", "@P1 R2UR P0, UR4, R2",
+         "@P1 PLOP3.LUT P1, PT, P0, PT, PT, 0x80, 0x0", "LDS R1, [RZ]", "@P1 BRA.U.ANY 0x30"),
+        {"executed_ld": 4},
+    ),
+    "a slow path takes lanes out of a group that it made itself": (
+        (ROW, "LDS R2, [R9]", "ISETP.NE.AND P0, PT, R2, RZ, PT", "BSSY B0, 0xb0", "@!P0 BRA 0xb0",
+         "BSSY B2, 0xa0", "ISETP.LT.AND P1, PT, R2, RZ, PT", "@P1 BREAK B2", "@P1 BRA 0xb0", "BSYNC B2",
+         "BSYNC B0", "STS [R9], R0"),
+        {"executed_st": 1},
+    ),
+    "what a texture holds is unknown and no address": (
+        (ROW, "TEX.SCR.LL R4, R16, R1, R8, 0x0, 0x60, 2D, 0xf", "STS [R9], R4"),
+        {"wavefronts_st": 32},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_what_is_certain(name):
+    lines, totals = CERTAIN[name]
+    found = report(*lines)
+    assert found.certain, found.unknown
+    assert found.totals | totals == found.totals
 
 
 def ways(*lines):
@@ -308,52 +330,10 @@ def test_a_division_of_plain_numbers_takes_no_slow_path():
     assert not report("I2F R2, R0", "FCHK P0, R2, 3", "@P0 BRA 0x0", "LDS R1, [R0]").certain
 
 
-def test_a_single_lane_cannot_part_at_a_branch():
-    """What a slow path between may write is unknown, the lane goes on alone in any case."""
-    lines = (
-        "LDG.E R2, [R4.64]", "ISETP.EQ.AND P1, PT, R2, RZ, PT", "ISETP.NE.AND P0, PT, R0, RZ, PT",
-        "@P0 BRA 0x80", "@P1 BRA 0x70", "VIADD R3, R3, 0x1", "LDS R1, [RZ]",
-    )  # fmt: skip
-    found = report(*lines)
-    assert found.certain
-    assert found.totals["wavefronts_ld"] == 1
-
-
-def test_which_lanes_have_the_same_number():
-    lines = ("SHF.R.U32.HI R2, RZ, 0x3, R0", "MATCH.ANY R9, R2", "LOP3.LUT R9, R9, 0x10, RZ, 0xc0, !PT")
-    found = report(*lines, "IMAD R9, R9, 0x8, RZ", "LDS R1, [R9]")
-    assert found.certain
-    assert found.totals["wavefronts_ld"] == 2  # the first eight lanes at byte 128, the others at 0
-
-
-def test_what_the_disassembler_remarks_is_no_operand():
-    found = report("IMAD R9, R0, 0x80, RZ", 'STL [R1+0x8], R9     (*"SpillRefill"*)', "LDS R2, [R9]")
-    assert found.certain
-    assert found.totals["wavefronts_ld"] == 32
-
-
 def test_operations_without_a_rule_are_said_and_the_rest_is_counted():
     found = report("IMAD R9, R0, 0x80, RZ", "LDS R2, [R9]", "ATOMS.ADD.64 RZ, [R9], R2")
     assert found.totals["wavefronts_ld"] == 32
     assert found.unknown == ("ATOMS.ADD.64 at 0x30: how sm_90 serves atomic of 8 bytes is not known",)
-
-
-def test_lanes_end_where_two_conditions_hold():
-    lines = ("ISETP.LT.AND P0, PT, R0, 0x8, PT", "ISETP.LT.AND P1, PT, R0, 0x10, PT", "@!P0 EXIT !P1")
-    found = report("IMAD R9, R0, 0x80, RZ", *lines, "LDS R1, [R9]")
-    assert found.certain
-    assert found.totals["wavefronts_ld"] == 16
-
-
-def test_lanes_are_served_number_by_number():
-    """Four numbers of eight lanes each: the loop goes round four times."""
-    lines = (
-        "SHF.R.U32.HI R2, RZ, 0x3, R0", "ISETP.EQ.AND P1, PT, RZ, RZ, PT", "@P1 R2UR P0, UR4, R2",
-        "@P1 PLOP3.LUT P1, PT, P0, PT, PT, 0x80, 0x0", "LDS R1, [RZ]", "@P1 BRA.U.ANY 0x30",
-    )  # fmt: skip
-    found = report(*lines)
-    assert found.certain
-    assert found.totals["executed_ld"] == 4
 
 
 def programs(*titles):
@@ -409,10 +389,9 @@ SLOW_PATH = (
 def test_what_slow_paths_ask_is_not_computed():
     """Nothing between the branch and its meeting point matters: floats do not, nor does what they load."""
     lines = ("IMAD R9, R0, 0x80, RZ", *SLOW_PATH)
-    code = [f" /*{16 * k:04x}*/ {line} ;" for k, line in enumerate(["S2R R0, SR_TID.X", *lines])]
-    (program,) = sass.from_text("code for sm_90\n Function : kernel\n" + "\n".join(code))
-    found = relevance(program, ("shared", "local"))
-    pairs = zip(program.steps, found.matters, strict=True)
+    kernel = program("S2R R0, SR_TID.X", *lines)
+    found = relevance(kernel, ("shared", "local"))
+    pairs = zip(kernel.steps, found.matters, strict=True)
     needed = {step.text.split()[0] for step, matters in pairs if matters}
     assert needed.isdisjoint({"I2F", "LDG.E", "MUFU.RCP", "FCHK", "CALL.REL.NOINC"})
     assert report(*lines).certain
@@ -473,15 +452,3 @@ def test_lanes_that_all_test_the_same_number_do_not_part():
     assert report("IMAD R8, R0, 0x4, RZ", *own[:2], "@P0 BRA 0x70", *own[3:]).unknown
     spilled = ("LDL R2, [R1]", *lines[1:])
     assert not report(*spilled).certain
-
-
-def test_a_slow_path_may_leave_those_who_wait():
-    """A division's slow path takes lanes out of a group that it made itself (BREAK)."""
-    lines = (
-        "IMAD R9, R0, 0x80, RZ", "LDS R2, [R9]", "ISETP.NE.AND P0, PT, R2, RZ, PT", "BSSY B0, 0xb0",
-        "@!P0 BRA 0xb0", "BSSY B2, 0xa0", "ISETP.LT.AND P1, PT, R2, RZ, PT", "@P1 BREAK B2", "@P1 BRA 0xb0",
-        "BSYNC B2", "BSYNC B0", "STS [R9], R0",
-    )  # fmt: skip
-    found = report(*lines)
-    assert found.certain, found.unknown
-    assert found.totals["executed_st"] == 1

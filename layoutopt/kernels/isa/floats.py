@@ -119,13 +119,8 @@ def _from_integer(one: Instruction, part: Value) -> Value:
     if one.has("F64"):
         return _words(exact, True, part)
     result = exact.astype(np.float32)
-    for name, away, toward in (
-        ("RP", result < exact, np.inf),
-        ("RM", result > exact, -np.inf),
-        ("RZ", np.abs(result) > np.abs(exact), 0),
-    ):
-        if one.has(name):
-            result = np.where(away, np.nextafter(result, np.float32(toward)), result)
+    if one.has("RP"):
+        result = np.where(result < exact, np.nextafter(result, np.float32(np.inf)), result)
     return _words(result, False, part)
 
 
@@ -256,7 +251,9 @@ FLOATS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys([f"{name}SETP.{end}" for name in "DF" for end in ("MAX", "MIN")], forget(0)),
     **dict.fromkeys(
         ("I2F", "I2FP"),
-        row(sized("r", "d", "F64"), sized("w", "d", "U64", "S64"), _from_integer, unlike=_SMALL),
+        row(
+            sized("r", "d", "F64"), sized("w", "d", "U64", "S64"), _from_integer, unlike=(*_SMALL, "RM", "RZ")
+        ),
     ),
     **dict.fromkeys(("DMMA", "HGMMA", "HMMA", "IGMMA", "IMMA", "QGMMA"), _matrix_product),
     **dict.fromkeys(("SULD", "TEX", "TLD", "TLD4", "TXD", "TXQ"), forget(4, places=2)),

@@ -105,14 +105,8 @@ class _Jumps:
     def __init__(self, function: Function) -> None:
         self._index = {one.address: k for k, one in enumerate(function.instructions)}
         self._labels = function.labels
-        self._end = next(
-            (
-                k
-                for k, one in reversed([*enumerate(function.instructions)])
-                if one.opcode == "EXIT" and not one.guard and not one.operands
-            ),
-            None,
-        )
+        exits = (k for k, one in enumerate(function.instructions) if one.opcode == "EXIT")
+        self._ends = [k for k in exits if re.fullmatch("EXIT", function.instructions[k].text)]
         self.table: dict[str, Builder] = {
             "BRA": self._branch,
             "BRX": self._indirect,
@@ -152,9 +146,9 @@ class _Jumps:
         """EXIT; one with a condition is a branch to one without."""
         if all(text == "PT" for text in one.operands):
             return Built(Exit())
-        if self._end is None:
+        if not self._ends:
             raise UnreadableOperand("EXIT with a condition")
-        return _conditional(self._end, one.operands)
+        return _conditional(self._ends[-1], one.operands)
 
     def _indirect(self, one: Instruction) -> Built:
         """BRX: to the sum of a register and a number, counted from the next instruction."""

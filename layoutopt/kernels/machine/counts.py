@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,15 @@ _MANY: Final = 64
 MOST_TRACED_ROWS: Final = 1 << 16
 
 
+class Worst(NamedTuple):
+    """The warp instruction with most conflicts: addresses and lanes."""
+
+    conflicts: int
+    wavefronts: int
+    address: IntArray
+    lanes: Bools
+
+
 @dataclass(slots=True)
 class Tally:
     """Totals of one instruction.
@@ -41,8 +50,7 @@ class Tally:
         wavefronts, ideal, phases: of those that are known.
         unknown: warp instructions with a lane of which it is unknown where or whether.
         best, worst: wavefronts that those may take.
-        worst_row: addresses and lanes of the warp instruction with most conflicts, which has
-            `worst_conflicts`.
+        worst_one: that with most conflicts, the first of those; None before one is counted.
         low, high: first byte and end of what is touched.
     """
 
@@ -53,9 +61,7 @@ class Tally:
     unknown: int = 0
     best: int = 0
     worst: int = 0
-    worst_conflicts: int = -1
-    worst_wavefronts: int = 0
-    worst_row: tuple[IntArray, Bools] | None = None
+    worst_one: Worst | None = None
     low: int = 1 << 62
     high: int = 0
 
@@ -63,10 +69,14 @@ class Tally:
         """Add what another launch, or part of it, did so many times."""
         for name in ("executions", "wavefronts", "ideal", "phases", "unknown", "best", "worst"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
-        if other.worst_conflicts > self.worst_conflicts:
-            self.worst_conflicts, self.worst_row = other.worst_conflicts, other.worst_row
-            self.worst_wavefronts = other.worst_wavefronts
+        if other.worst_one is not None:
+            self.meet(other.worst_one)
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+    def meet(self, other: Worst) -> None:
+        """Keep the worst one."""
+        if self.worst_one is None or other.conflicts > self.worst_one.conflicts:
+            self.worst_one = other
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +266,7 @@ class Counter:
         tally.wavefronts += times * int(counts.wavefronts.sum())
         tally.ideal += times * int(counts.ideal.sum())
         tally.phases += times * int(counts.phases.sum())
-        conflicts = counts.bank_conflicts
-        worst = int(conflicts.argmax())
-        if conflicts[worst] > tally.worst_conflicts:
-            tally.worst_conflicts = int(conflicts[worst])
-            tally.worst_wavefronts = int(counts.wavefronts[worst])
-            used = addressing_lanes(lanes, action.operation)[worst]
-            tally.worst_row = (np.where(used, address[worst], 0), used)
+        k = int(counts.bank_conflicts.argmax())
+        used = addressing_lanes(lanes[k : k + 1], action.operation)[0]
+        tally.meet(Worst(int(counts.bank_conflicts[k]), int(counts.wavefronts[k]), address[k], used))
         self._touched(tally, action.operation, address, lanes)

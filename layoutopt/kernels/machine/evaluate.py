@@ -270,15 +270,12 @@ def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterato
         read.update(constant_bytes(step))
         if isinstance(step.action, Forget) and step.action.why and not step.action.counts:
             yield f"{step.named} {step.action.why}, and what follows depends on it"
-    parameters = program.parameters or ()
     for k in given.missing:
-        begin = program.parameter_base + parameters[k].offset
-        if not read.isdisjoint(range(begin, begin + parameters[k].size)):
-            size, at = parameters[k].size, parameters[k].offset
-            if not parameters[k].whole:
-                halves = f"--arg +{at}=VALUE --arg +{at + 4}=VALUE"
-                yield f"parameter {k} (8 bytes) is not given: {halves}, or --arg {k}=pointer"
-                continue
-            member = "" if size in (1, 2, 4, 8) else "+BYTE"
-            pointer = f", or --arg {k}=pointer" if parameters[k].may_point else ""
-            yield f"parameter {k} ({size} bytes) is not given: --arg {k}{member}=VALUE{pointer}"
+        one = (program.parameters or ())[k]
+        begin = program.parameter_base + one.offset
+        if not read.isdisjoint(range(begin, begin + one.size)):
+            ways = [f"--arg {k}{'' if one.size in (1, 2, 4, 8) else '+BYTE'}=VALUE"]
+            if not one.whole:
+                ways = [f"--arg +{one.offset}=VALUE --arg +{one.offset + 4}=VALUE"]
+            ways += [f"--arg {k}=pointer"] if one.may_point else []
+            yield f"parameter {k} ({one.size} bytes) is not given: {', or '.join(ways)}"

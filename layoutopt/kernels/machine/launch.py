@@ -15,6 +15,7 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import opened
 from layoutopt.ground.escape import shown
+from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.program import (
     GLOBAL_BASE,
     GLOBAL_STEP,
@@ -245,8 +246,8 @@ def _elements(
     )
 
 
-def constant_bank(program: Program, launch: Launch, given: Arguments) -> tuple[bytes, npt.NDArray[np.bool_]]:
-    """Constant bank 0 of the launch and which of its bytes are known."""
+def constant_banks(program: Program, launch: Launch, given: Arguments) -> dict[int, Bytes]:
+    """Constant memory of the launch, by bank."""
     base = program.parameter_base
     size = max(base + len(given.content), 0x400)
     content, known = bytearray(size), np.zeros(size, bool)
@@ -264,7 +265,11 @@ def constant_bank(program: Program, launch: Launch, given: Arguments) -> tuple[b
             known[layout[name] : layout[name] + len(data)] = True
     content[base : base + len(given.content)] = given.content
     known[base : base + len(given.content)] |= given.given
-    return bytes(content), known
+    banks = {n: Bytes(1, len(c), c) for n, c in program.constants.items()}
+    for bank, places in program.unset.items():
+        for start, count in places if bank in banks else ():
+            banks[bank].hide(0, slice(start, start + count))
+    return {**banks, 0: Bytes(1, size, bytes(content), known)}
 
 
 def is_pointer(kind: str) -> bool:

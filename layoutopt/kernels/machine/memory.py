@@ -36,15 +36,20 @@ class Bytes:
         rows: how many.
         size: bytes of a row.
         content: what every row holds at first; unknown if not given.
+        given: which bytes of it are known, shape (size,); None for all.
     """
 
-    def __init__(self, rows: int, size: int, content: bytes | None = None) -> None:
+    def __init__(
+        self, rows: int, size: int, content: bytes | None = None, given: Bools | None = None
+    ) -> None:
         self.size = size
         self._data = np.zeros((rows, size), np.uint8)
         self._hidden = np.full((rows, size), 0xFF, np.uint8)
         if content is not None:
             self._data[:] = np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)
             self._hidden[:, : len(content)] = 0
+        if given is not None:
+            self.hide(slice(None), ~given)
 
     @property
     def bytes(self) -> int:
@@ -67,10 +72,10 @@ class Bytes:
     def met(self, warps: Bools) -> None:
         """These warps of each block waited for each other."""
 
-    def hide(self, row: Any, start: int, size: int) -> None:
+    def hide(self, row: Any, at: Any = slice(None)) -> None:
         """Bytes become unknown."""
-        self._data[row, start : start + size] = 0
-        self._hidden[row, start : start + size] = 0xFF
+        self._data[row, at] = 0
+        self._hidden[row, at] = 0xFF
 
     def inside(self, address: IntArray, width: int) -> Bools:
         """Which accesses lie within a row."""

@@ -121,7 +121,7 @@ class MemorySteps:
             self._check_frozen()
             row = np.broadcast_to(self._row(group, space), group.lanes.shape)
             for _, memory in self._memories[space]:
-                memory.hide(np.unique(row[group.lanes]), 0, memory.size)
+                memory.hide(np.unique(row[group.lanes]))
 
     def _check_frozen(self) -> None:
         if self._frozen:
@@ -257,7 +257,7 @@ class MemorySteps:
         for base, memory in one.memories:
             if nowhere.any():
                 # An unknown address may be any byte of the row.
-                memory.hide(np.unique(np.broadcast_to(one.row, nowhere.shape)[nowhere]), 0, memory.size)
+                memory.hide(np.unique(np.broadcast_to(one.row, nowhere.shape)[nowhere]))
             for k in range(0, one.action.width_bytes if lost.any() else 0, 8):
                 width = min(8, one.action.width_bytes)
                 memory.store(one.row, one.address - base + k, width, unknown(64), lost)

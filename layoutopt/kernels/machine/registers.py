@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import NOBODY, Group
-from layoutopt.kernels.machine.launch import Arguments, Launch, constant_bank
-from layoutopt.kernels.machine.memory import Bytes
+from layoutopt.kernels.machine.launch import Arguments, Launch, constant_banks
 from layoutopt.kernels.machine.values import (
     NO_BITS,
     ZERO,
@@ -64,14 +63,7 @@ class Registers:
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
         self._cells = _special(launch, blocks, hidden, thread)
         # Of a cell R1 with unknown bits, =R1 says in which warps all lanes have the same number.
-        content, certain = constant_bank(program, launch, given)
-        self.banks = {0: Bytes(1, len(content), content)}
-        for start in np.flatnonzero(~certain).tolist():
-            self.banks[0].hide(0, start, 1)
-        self.banks |= {n: Bytes(1, len(c), c) for n, c in program.constants.items() if n}
-        for bank, places in program.unset.items():
-            for start, size in places if bank in self.banks else ():
-                self.banks[bank].hide(0, start, size)
+        self.banks = constant_banks(program, launch, given)
 
     def named(self, index: int) -> str:
         """A step, for people."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from layoutopt.kernels.machine.counts import Tally
@@ -186,14 +185,12 @@ def _totals(evaluation: Evaluation) -> dict[str, int]:
 
 
 def _worst(evaluation: Evaluation) -> WorstInstruction | None:
-    worst = max(evaluation.tallies, key=lambda k: evaluation.tallies[k].worst_conflicts, default=None)
-    if worst is None or evaluation.tallies[worst].worst_conflicts <= 0:
+    found = [(k, tally.worst_one) for k, tally in evaluation.tallies.items() if tally.worst_one is not None]
+    k, worst = max(found, key=lambda pair: pair[1].conflicts, default=(0, None))
+    if worst is None or worst.conflicts <= 0:
         return None
-    tally = evaluation.tallies[worst]
-    assert tally.worst_row is not None
-    address, lanes = tally.worst_row
     return WorstInstruction(
-        evaluation.program.steps[worst].address,
-        tuple(int(a) if on else None for a, on in zip(address, np.asarray(lanes), strict=True)),
-        tally.worst_wavefronts,
+        evaluation.program.steps[k].address,
+        tuple(int(a) if on else None for a, on in zip(worst.address, worst.lanes, strict=True)),
+        worst.wavefronts,
     )

@@ -112,13 +112,10 @@ def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
     user = next((k for k, section in enumerate(found) if section.name == _USER_CONSTANTS), None)
     unset = {} if user is None else {_USER_BANK: tuple(_zeros(found, user))}
     shared = by_name.get(f".nv.shared.{name}")
-    said: dict[str, Any] = {
-        "parameters": tuple(parameters[k] for k in range(len(parameters))),
-        "parameter_base": base,
-        "static_bytes": shared.size if shared is not None else None,
-    }
-    said = {field: value for field, value in said.items() if value is not None}
-    return {**said, "constants": constants, "unset": unset}
+    said: dict[str, Any] = {"constants": constants, "unset": unset}
+    said["parameters"] = tuple(parameters[k] for k in range(len(parameters)))
+    said |= {"static_bytes": shared.size} if shared is not None else {}
+    return said | ({"parameter_base": base} if base is not None else {})
 
 
 def _zeros(found: list[Section], place: int) -> Iterator[tuple[int, int]]:

@@ -221,16 +221,8 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
             raise ProblemFileError("", f'nvcc takes no name with one of " $ ` \\ in it, given {shown(name)}')
     with temporary_folder() as folder:
         output = folder / f"kernel.{form}"
-        command = [
-            "-lineinfo",
-            f"-{form}",
-            f"-arch={target}",
-            "-o",
-            str(output),
-            *options,
-            os.path.realpath(path),
-        ]
-        run_tool("nvcc", command, folder, here=True)
+        told = ["-lineinfo", f"-{form}", f"-arch={target}", "-o", str(output), *options]
+        run_tool("nvcc", [*told, os.path.realpath(path)], folder, here=True)
         if not output.exists():
             raise ProblemFileError("", f"nvcc wrote nothing for {shown(str(path))}")
         return output.read_bytes()
