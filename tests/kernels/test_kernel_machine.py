@@ -257,3 +257,11 @@ def test_an_atomic_at_an_unknown_address_may_have_no_conflicts():
     found = summary(counted("CS2R R3, SR_CLOCKLO", "ATOMS.ADD RZ, [R3], R1"))
     assert found.totals["wavefronts_atom"] == 1
     assert found.totals["wavefronts_worst_atom"] == 32
+
+
+def test_whom_lanes_meet_behind_an_unknown_branch_is_what_it_was_before():
+    """One way leaves those who wait behind it; those who come all the same are counted."""
+    left = ("BSSY B1, `(.L_M)", *UNKNOWN, "@!P1 BRA `(.L_B)", "LDS R5, [R2]", "BREAK B1", "BRA `(.L_B)")
+    found = counted(*left, "B:", "STS [R2], RZ", "M:", "BSYNC B1", "LDS R5, [R2]")
+    assert found.bounded
+    assert [tally.worst + tally.wavefronts for tally in tallies(found)] == [1, 1, 1]

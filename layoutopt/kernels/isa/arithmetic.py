@@ -40,7 +40,7 @@ def _sum(one: Instruction, *parts: Value) -> Iterator[Value]:
 def _total(*parts: Value) -> Iterator[Value]:
     """The low word of a sum, and up to two carries."""
     total = values.add(*parts, width=36)
-    yield values.low(total)
+    yield values.cut(total)
     upper = values.shift_right(total, constant(32), 36)
     for k in range(2):
         yield values.less(constant(k), upper, 36, is_signed=False)
@@ -90,7 +90,7 @@ def _funnel(one: Instruction, a: Value, amount: Value, c: Value) -> Value:
     if limit == 32 and top != left:
         return values.shift_left(a, amount) if left else right(c, amount)
     moved = (values.shift_left if left else right)(values.join(a, c), amount, 64)
-    return values.high(moved) if top else values.low(moved)
+    return values.high(moved) if top else values.cut(moved)
 
 
 def _extreme(one: Instruction, *parts: Value) -> Value:
@@ -142,7 +142,7 @@ def _bit_mask(one: Instruction, start: Value, count: Value) -> Value:
     if one.has("W"):
         start, count = (values.both(v, constant(31)) for v in (start, count))
     ones = values.subtract(values.shift_left(TRUE, count, 64), TRUE, 64)
-    return values.low(values.shift_left(ones, start, 64))
+    return values.cut(values.shift_left(ones, start, 64))
 
 
 def _sign_extend(one: Instruction, a: Value, bits: Value) -> Value:
@@ -152,10 +152,6 @@ def _sign_extend(one: Instruction, a: Value, bits: Value) -> Value:
     width = int(bits.bits[0, 0]) & 31 or 32
     cut = values.both(a, constant(-1, width))
     return cut if one.has("U32") else values.extend(cut, width, 32)
-
-
-def _absolute(_: Instruction, a: Value) -> Value:
-    return values.select(values.less(a, ZERO), values.negate(a), a)
 
 
 def select(_: Instruction, a: Value, b: Value, which: Value) -> Value:
@@ -409,7 +405,7 @@ ARITHMETIC: Final[Mapping[str, Builder]] = {
     "BREV": row("r", "w", lambda _, a: values.mapped(_reversed, 32, a)),
     "BSSY": _meeting,
     "FLO": row("r", "w", _leading_one),
-    "IABS": row("r", "w", _absolute),
+    "IABS": row("r", "w", lambda _, a: values.select(values.less(a, ZERO), values.negate(a), a)),
     "IADD": row("rpp", "aac", _sum),
     "IADD.64": row("d", "dd", lambda _, *parts: values.add(*parts, width=64)),
     "IADD3": row("rpp", "aaac", _sum),

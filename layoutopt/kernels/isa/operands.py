@@ -272,7 +272,7 @@ def computed(
         parts = iter((found,) if isinstance(found, Value) else found)
         if wide:
             first = next(parts)
-            parts = itertools.chain((values.low(first), values.high(first)), parts)
+            parts = itertools.chain((values.cut(first), values.high(first)), parts)
         # What a function generates is computed as far as somebody takes it.
         taken = list(itertools.islice(parts, kept[-1][0] + 1))
         return tuple(taken[k] for k, _ in kept)

@@ -93,6 +93,7 @@ def _leap(
 ) -> bool:
     """Execute as many periods as go as guessed; whether there are any."""
     count, right, grows = seen.count if guess.moves else 1, 0, True
+    rows = machine.registers.rows
     while count and machine.trials > 0:
         counter = machine.recorder.trial(count)
         right = _right(machine, header, now, guess, counter, live)
@@ -103,20 +104,14 @@ def _leap(
         if not guess.moves:
             raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
         machine.recorder.take(counter)
-        now = {
-            cell: _moved_on(machine, value, guess.moves.get(cell), 1, count) for cell, value in now.items()
-        }
+        now = {c: repeated(value, rows, 1, guess.moves.get(c), count) for c, value in now.items()}
         for cell in guess.moves.keys() & now.keys():
             machine.registers.put(cell, now[cell])
         seen.count = count
         if not grows:
             break
-        count = max(min(2 * count, _MOST_ROWS // machine.registers.rows), 1)
+        count = max(min(2 * count, _MOST_ROWS // rows), 1)
     return right > 0
-
-
-def _moved_on(machine: Machine, value: Value, move: IntArray | None, count: int, first: int) -> Value:
-    return repeated(value, machine.registers.rows, count, move, first)
 
 
 def _right(
@@ -129,9 +124,9 @@ def _right(
 ) -> int:
     """How many periods side by side end as the next one begins."""
     count, most = counter.rounds, min(4 * guess.steps + 64, machine.trials)
+    rows = machine.registers.rows
     begin, end = (
-        {cell: _moved_on(machine, value, guess.moves.get(cell), count, k) for cell, value in now.items()}
-        for k in (0, 1)
+        {c: repeated(value, rows, count, guess.moves.get(c), k) for c, value in now.items()} for k in (0, 1)
     )
     after, right = machine.rounds(header, guess.period, begin, counter, most)
     held = after.held(live)

@@ -116,10 +116,13 @@ class Registers:
         self._cells[cell] = value
 
     def merge(self, one: Registers, other: Registers, first: Bools, second: Bools) -> None:
-        """What lanes have after one of two ways that began here, and the lanes that may have gone each."""
+        """What lanes have after one of two ways that began here, and the lanes that may have gone each.
+
+        Whom lanes will meet is what it was before: what a way tells is done with where it ends.
+        """
         some, mixed = _any(first), _any(second)
         lanes, warps = _doubted(first, first & second), _doubted(some, some & mixed)
-        for cell in {**one._cells, **other._cells}:
+        for cell in (c for c in {**one._cells, **other._cells} if not c.startswith("B")):
             a, b = one._whole(cell), other._whole(cell)
             self._cells[cell] = a if a is b else select(warps if cell.startswith("U") else lanes, a, b)
         self._cells = {cell: value for cell, value in self._cells.items() if cell[0] != "="}

@@ -262,14 +262,15 @@ class Flow:
         if not all(_passable(step) for step in between):
             return None
         written = frozenset(cell for step in between for cell in step.dests)
+        masks = frozenset(cell for cell in written | _met(between) if cell.startswith("B"))
         # Whoever meets between was told to there (BSSY): nobody else waits for them, or they for anybody.
         told = {c for step in between if step.dests and not step.sources for c in step.dests}
-        if not all(cell in told for cell in written | _met(between) if cell.startswith("B")):
+        if not masks <= told:
             return None
         changed = [
             s.action.space for s in between if isinstance(s.action, Memory) and s.action.kind != "load"
         ]
-        return Detour(meet, written, frozenset(changed))
+        return Detour(meet, written - masks, frozenset(changed))
 
     def _joins(self, index: int, meet: int) -> bool:
         """Whether lanes that part at the branch go on as one group where its ways meet."""

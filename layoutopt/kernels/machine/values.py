@@ -93,8 +93,8 @@ def hidden_where(where: Bools, value: Value, width: int) -> Value:
     return made(value.bits, np.where(where, mask(width), value.unknown), width) if where.any() else value
 
 
-def cut(value: Value, width: int) -> Value:
-    """The lowest bits."""
+def cut(value: Value, width: int = 32) -> Value:
+    """The lowest bits; of a pair, its low register."""
     return made(value.bits, value.unknown, width)
 
 
@@ -208,11 +208,6 @@ def join(low: Value, high: Value) -> Value:
     shift = np.uint64(32)
     hidden = low.unknown if high.sure else low.unknown | (high.unknown << shift)
     return made(low.bits | (high.bits << shift), hidden, 64)
-
-
-def low(value: Value) -> Value:
-    """The low register of a pair."""
-    return cut(value, 32)
 
 
 def high(value: Value) -> Value:
