@@ -74,7 +74,7 @@ def _find(name: str, place: str) -> Fragment:
     import difflib
 
     near = difflib.get_close_matches(name, fragments(), n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; `layoutopt problems --fragments` lists them"
+    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/fragments.md lists them"
     raise ProblemFileError(f"{place}.fragment", f"unknown fragment {name!r}{hint}")
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from layoutopt.cli.options import (
     ProblemPath,
+    added,
     device_file_option,
     problem_device,
     time_limit_option,
+    workers_option,
 )
 from layoutopt.cli.output import note
 from layoutopt.cli.solve import CODES, solve_interruptibly
@@ -24,10 +26,8 @@ if TYPE_CHECKING:
     from layoutopt.problems.types import Block, Problem
     from layoutopt.study.block import Placed
 
-Command = TypeVar("Command", bound=Callable[..., object])
-
 PUBLISHED = "published"
-_OPTIONS = (
+answer_options = added(
     click.option("--problem", type=ProblemPath(), help="The problem of a result file."),
     click.option(
         "--offset",
@@ -35,22 +35,14 @@ _OPTIONS = (
         help="A layout instead of the solver's: element offset over x0, x1, ..., or 'published'.",
     ),
     time_limit_option("Stop the solver after S seconds with the best so far."),
-    click.option(
-        "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
-    ),
+    workers_option,
     device_file_option,
 )
-
-
-def answer_options(command: Command) -> Command:
-    """Add the options that `answer_of` takes."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+"""Adds the options that `answer_of` takes."""
 
 
 def answer_of(
-    raw: Any,
+    file: Path,
     *,
     problem: Path | None,
     offset: str | None,
@@ -63,7 +55,7 @@ def answer_of(
     """The tiles of a problem with a layout each.
 
     Args:
-        raw: data of a problem, or of what `solve --json` prints.
+        file: a problem, or what `solve --json` prints.
         problem: the problem of such an answer; one tile may do without.
         offset: a formula for one tile, or `published` for the layouts in the file.
         time_limit: seconds to solve.
@@ -75,34 +67,37 @@ def answer_of(
     Raises:
         ProblemFileError: a file is wrong.
     """
-    from layoutopt.files.file import from_data
-    from layoutopt.files.result_file import is_answer
+    from layoutopt.files.file import from_data, load, parsed, read
+    from layoutopt.files.result_file import answer_from_data, is_answer
+    from layoutopt.ground.json_data import named_by
     from layoutopt.study.block import placed
+    from layoutopt.study.known import check_answer
 
-    several = isinstance(raw, dict) and "tiles" in raw
-    if offset is not None and several and (is_answer(raw) or offset != PUBLISHED):
-        raise click.UsageError(
-            f"--offset: of several tiles, the file says each tile's layout (tiles[i].published.offset); "
-            f"--offset {PUBLISHED} takes those"
-        )
+    raw = parsed(read(file))
     if is_answer(raw):
         if offset is not None:
             raise click.UsageError("--offset needs a problem file, not a result")
-        if several and problem is None:
-            raise click.UsageError("an answer for several tiles needs its --problem")
-        tiles = _read(raw, problem, device_file)
+        found = answer_from_data(raw)
+        if problem is None:
+            asked: Problem | Block = _bare(found)
+            gpu = problem_device(asked, device_file)
+        else:
+            with named_by("--problem"):
+                asked = load(problem)
+            gpu = problem_device(asked, device_file)
+            check_answer(asked, gpu, found)
         before_search()
-        return tiles
-    if problem is not None:
-        raise click.UsageError("--problem belongs to a result file")
-    loaded = from_data(raw)
-    gpu = problem_device(loaded, device_file)
-    given = _given(loaded, offset, gpu, in_use)
-    before_search()
-    if given is not None:
-        return given
-    found = solve_interruptibly(loaded, gpu, time_limit, workers)
-    return placed(loaded, gpu, found) if found.has_layout else _none(found)
+    else:
+        if problem is not None:
+            raise click.UsageError("--problem belongs to a result file")
+        asked = from_data(raw)
+        gpu = problem_device(asked, device_file)
+        given = _given(asked, offset, gpu, in_use)
+        before_search()
+        if given is not None:
+            return given
+        found = solve_interruptibly(asked, gpu, time_limit, workers)
+    return placed(asked, gpu, found) if found.has_layout else _none(found)
 
 
 def _given(problem: Problem | Block, offset: str | None, gpu: Device, in_use: bool) -> Placed | None:
@@ -111,6 +106,11 @@ def _given(problem: Problem | Block, offset: str | None, gpu: Device, in_use: bo
     from layoutopt.study.block import placed, placed_in_use
 
     if isinstance(problem, Block):
+        if offset not in (None, PUBLISHED):
+            raise click.UsageError(
+                f"--offset: of several tiles, the file says each tile's layout (tiles[i].published.offset); "
+                f"--offset {PUBLISHED} takes those"
+            )
         return placed_in_use(problem, gpu) if offset is not None else None
     text = problem.layout.offset if in_use and offset is None else offset
     if text == PUBLISHED:
@@ -120,37 +120,18 @@ def _given(problem: Problem | Block, offset: str | None, gpu: Device, in_use: bo
     return placed(problem, gpu, text) if text is not None else None
 
 
-def _read(raw: dict[str, Any], path: Path | None, device_file: Path | None) -> Placed:
-    """An answer that was read, checked against its problem."""
-    from layoutopt.files.file import from_data, parsed, read
-    from layoutopt.files.result_file import answer_from_data
-    from layoutopt.ground.json_data import named_by
-    from layoutopt.study.block import placed
-    from layoutopt.study.known import check_answer
-
-    asked = None
-    if path is not None:
-        with named_by("--problem"):
-            asked = from_data(parsed(read(path)))
-    found = answer_from_data(raw)
-    problem = asked if asked is not None else _bare(found)
-    gpu = problem_device(problem, device_file)
-    if asked is not None:
-        check_answer(asked, gpu, found)
-    return placed(problem, gpu, found) if found.has_layout else _none(found)
-
-
 def _bare(found: Result | Arrangement) -> Problem:
     """A problem of the tile of a result, without accesses."""
+    from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Problem, Structure, Tile
 
-    layout = getattr(found, "layout", None)
-    if layout is None:
-        tile = Tile((1,), Structure(1))
-    else:
-        element = f"b{8 // layout.packed}" if layout.packed > 1 else Structure(layout.element_bytes)
-        tile = Tile(layout.shape, element)
-    return Problem(found.problem, tile, 1, (), target=found.target)
+    if not isinstance(found, Result):
+        raise click.UsageError("an answer for several tiles needs its --problem")
+    if found.layout is None:
+        _none(found)
+    layout = found.layout
+    element = f"b{8 // layout.packed}" if layout.packed > 1 else Structure(layout.element_bytes)
+    return Problem(found.problem, Tile(layout.shape, element), 1, (), target=found.target)
 
 
 def _none(found: Result | Arrangement) -> NoReturn:

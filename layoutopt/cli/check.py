@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,20 +9,40 @@ import click
 
 from layoutopt.cli.files import InputPath
 from layoutopt.cli.kernel import LaunchOptions, check_kernels, given_option, is_kernel, launch_options
-from layoutopt.cli.options import ProblemPath, device_file_option, json_option, time_limit_option
+from layoutopt.cli.options import json_option, time_limit_option
 from layoutopt.cli.output import say, say_json
-from layoutopt.cli.several import answer_each, over_option
+from layoutopt.cli.several import problems_command
 
 if TYPE_CHECKING:
-    from layoutopt.files.templates import Value
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Block, Problem
     from layoutopt.study.check import Audit, BlockAudit
 
 
-@click.command("check")
-@click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1, required=True)
-@over_option
+def _kernels(
+    paths: tuple[Path, ...],
+    *,
+    over: dict[str, Any],
+    offset: str | None,
+    table: Path | None,
+    device_file: Path | None,
+    **options: Any,
+) -> int | None:
+    """Check kernels, which are no problems; None where there are none."""
+    kernels = [path for path in paths if is_kernel(path)]
+    if offset is not None and table is not None:
+        raise click.UsageError("--offset and --table both give the layout; use one")
+    if kernels:
+        if len(kernels) != len(paths) or offset is not None or table is not None or over:
+            raise click.UsageError("a kernel is checked without problems, --offset, --table and --over")
+        how = {option: options.pop(option) for option in ("as_json", "no_fix", "time_limit")}
+        return check_kernels(kernels, LaunchOptions(**options), **how)
+    if (needless := given_option()) is not None:
+        raise click.UsageError(f"{needless} is for kernels; {paths[0]} is none")
+    return None
+
+
+@problems_command("check", before=_kernels)
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
@@ -34,18 +53,17 @@ if TYPE_CHECKING:
 @json_option("Print the audit as one JSON object.")
 @click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
 @time_limit_option("Seconds to search for a better layout.")
-@device_file_option
 @launch_options
 def command(
-    problems: tuple[Path, ...],
-    over: dict[str, tuple[Value, ...]],
+    problem: Problem | Block,
+    gpu: Device,
+    *,
     offset: str | None,
     table: Path | None,
     as_json: bool,
     no_fix: bool,
     time_limit: float,
-    device_file: Path | None,
-    **launch: Any,
+    **_: Any,
 ) -> int:
     """Audit a layout that is in use: what it costs, what is wrong with it, what would mend it.
 
@@ -62,31 +80,6 @@ def command(
       layoutopt check problems/basics/transpose_32x32_f32.json --offset "x0*32 + x1"
       layoutopt check transpose.cu --block 32,8 --grid 32,32 --arg 2=1024
     """
-    options = LaunchOptions(**launch)
-    kernels = [path for path in problems if is_kernel(path)]
-    if kernels:
-        if len(kernels) != len(problems) or offset is not None or table is not None or over:
-            raise click.UsageError("a kernel is checked without problems, --offset, --table and --over")
-        return check_kernels(kernels, options, as_json=as_json, no_fix=no_fix, time_limit=time_limit)
-    if (needless := given_option()) is not None:
-        raise click.UsageError(f"{needless} is for kernels; {problems[0]} is none")
-    if offset is not None and table is not None:
-        raise click.UsageError("--offset and --table both give the layout; use one")
-    work = partial(_audited, offset=offset, table=table, as_json=as_json, no_fix=no_fix, limit=time_limit)
-    return answer_each(problems, over, work, as_json, device_file)
-
-
-def _audited(
-    problem: Problem | Block,
-    gpu: Device,
-    *,
-    offset: str | None,
-    table: Path | None,
-    as_json: bool,
-    no_fix: bool,
-    limit: float,
-) -> int:
-    """Audit the layout of one problem and print what comes out; the exit code."""
     from layoutopt.files.array_file import read_offsets
     from layoutopt.ground.budget import deadline
     from layoutopt.problems.types import Block
@@ -102,7 +95,7 @@ def _audited(
             f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
             "tile's layout: tiles[i].published.offset"
         )
-    with deadline(limit):
+    with deadline(time_limit):
         audit: Audit | BlockAudit = (
             check(problem, **how) if isinstance(problem, Block) else check(problem, layout, **how)
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 import click
 
 from layoutopt.cli.files import InputPath
-from layoutopt.cli.options import TargetName, device_file_option, json_option, more_devices
+from layoutopt.cli.options import device_file_option, json_option, more_devices
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 
@@ -30,10 +30,9 @@ COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 
 
 @click.command("count")
-@click.argument("records", type=InputPath(allow_dash=True))
+@click.argument("records", type=InputPath())
 @click.option(
     "--target",
-    type=TargetName(),
     metavar="T",
     help="The GPU  [default: the first of --device-file, else sm_90]",
 )
@@ -131,13 +130,13 @@ def _json_lines(ops: list[str], counts: Counts) -> Iterator[str]:
 
 
 def _table(totals: list[Totals]) -> str:
-    rows = [[t.op, *(getattr(t, column) for column in COLUMNS)] for t in totals]
-    if len(rows) != 1:
-        rows.append(["total", *(sum(getattr(t, column) for t in totals) for column in COLUMNS)])
-    name = max(len("op"), *(len(str(row[0])) for row in rows))
-    lines = [f"{'op':<{name}}  " + "  ".join(f"{c.replace('_', ' '):>14}" for c in COLUMNS)]
-    lines += [f"{row[0]:<{name}}  " + "  ".join(f"{value:>14,}" for value in row[1:]) for row in rows]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    from layoutopt.report.text import columns
+
+    rows = [["op", *(column.replace("_", " ") for column in COLUMNS)]]
+    rows += [[t.op, *(f"{getattr(t, column):,}" for column in COLUMNS)] for t in totals]
+    if len(totals) != 1:
+        rows.append(["total", *(f"{sum(getattr(t, column) for t in totals):,}" for column in COLUMNS)])
+    return "\n".join(columns(rows, {0})) + "\n"
 
 
 def _unpacked(file: io.BufferedReader) -> Callable[[int], bytes]:

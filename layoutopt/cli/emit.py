@@ -92,7 +92,6 @@ def command(
       layoutopt emit problems/basics/gemm_a_128x64_f16.json --lang cute
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
-    from layoutopt.files.file import parsed, read
 
     for flag, given in (("--self-test", self_test), ("--edit", as_edit)):
         if given and (name is not None or only != "all"):
@@ -101,7 +100,7 @@ def command(
             raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
     if as_edit and self_test:
         raise click.UsageError("either --edit or --self-test")
-    tiles = answer_of(parsed(read(file)), **how, in_use=not as_edit)
+    tiles = answer_of(file, **how, in_use=not as_edit)
     if name is not None and not tiles.alone:
         tiles = replace(tiles, name=name)
     text, data = _edits(tiles) if as_edit else _code(tiles, lang, name, only, self_test)

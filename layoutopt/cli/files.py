@@ -22,17 +22,18 @@ Content = bytes | Callable[[BinaryIO], None]
 """What a file shall hold, or what writes it piece by piece."""
 
 
-class InputPath(click.Path):
-    """A file to read."""
-
-    def __init__(self, allow_dash: bool = False) -> None:
-        super().__init__(path_type=Path, allow_dash=allow_dash)
+class _Named(click.Path):
+    """The name of a file or folder, which the shell completes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path. An empty one is a shell variable that is not set; nobody means this folder."""
         if value == "":
             self.fail("expected the name of a file or folder, got ''", param, ctx)
-        return super().convert(value, param, ctx)
+        return Path(value)
+
+
+class InputPath(_Named):
+    """A file to read."""
 
     def files(self, value: Any) -> Iterable[Path]:
         """The files that are read for a value."""
@@ -57,7 +58,7 @@ class TextOrFile(InputPath):
         return (Path(name),) if named else ()
 
 
-class OutputPath(click.Path):
+class OutputPath(_Named):
     """A file to write; `-` is standard output where the command can print it, else refused.
 
     Args:
@@ -66,22 +67,18 @@ class OutputPath(click.Path):
     """
 
     def __init__(self, or_print: bool = False, folder: bool = False) -> None:
-        super().__init__(path_type=Path, file_okay=not folder)
+        super().__init__(file_okay=not folder)
         self._or_print, self._folder = or_print, folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path, or None for standard output. An empty one is a shell variable that is not set."""
-        if value == "":
-            self.fail("expected the name of a file or folder, got ''", param, ctx)
-        if self._folder and value != "-":
-            return super().convert(value, param, ctx)
-        if str(value).endswith("/"):
-            self.fail(f"expected the name of a file, got the folder {value!r}", param, ctx)
-        if value != "-":
-            return Path(value)
-        if not self._or_print:
+        """The path, or None for standard output."""
+        if value == "-" and self._or_print:
+            return None
+        if value == "-":
             self.fail("expected a file: standard output (-) has the answer", param, ctx)
-        return None
+        if not self._folder and str(value).endswith("/"):
+            self.fail(f"expected the name of a file, got the folder {value!r}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class FileCommand(click.Command):
@@ -135,14 +132,14 @@ def _identity(path: Path) -> object:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-def write_all(outputs: Mapping[Path, Content]) -> None:
+def write_all(outputs: Mapping[Path, Content], *, new: bool = False) -> None:
     """Write every output, or none; a signal leaves neither a part nor a temporary file.
 
     A regular file, which may be the end of links, is replaced by a new one with its mode when all of them
     are written; what is no regular file, and a stream of this process, is written to before that.
 
     Raises:
-        ProblemFileError: a file cannot be written.
+        ProblemFileError: a file cannot be written, or is there where it shall be `new`.
     """
     running = click.get_current_context(silent=True)
     path = Path()
@@ -151,7 +148,9 @@ def write_all(outputs: Mapping[Path, Content]) -> None:
         for path, content in outputs.items():
             _check_free(path, "-o", running.meta.get(_INPUTS, {}) if running is not None else {})
             mode = _mode(path)
-            if _is_replaced(path, mode):
+            if mode is None or (stat.S_ISREG(mode) and _stream(path) is None):
+                if new and mode is not None:
+                    raise ProblemFileError("-o", f"{str(path)!r} exists already; choose another name")
                 made[path] = temporary_beside(path)
                 _write(_new(path, made[path], mode), content)
         for path, content in outputs.items():
@@ -167,7 +166,7 @@ def write_all(outputs: Mapping[Path, Content]) -> None:
         discard(made.values())
 
 
-def write_folder(folder: Path, outputs: Mapping[str, Content]) -> None:
+def write_folder(folder: Path, outputs: Mapping[str, Content], *, new: bool = False) -> None:
     """Write files, by their names, into a folder, which is made, and say which.
 
     Raises:
@@ -177,22 +176,17 @@ def write_folder(folder: Path, outputs: Mapping[str, Content]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ProblemFileError("-o", f"cannot make {str(folder)!r}: {error.strerror}") from None
-    write_all({folder / name: content for name, content in outputs.items()})
+    write_all({folder / name: content for name, content in outputs.items()}, new=new)
     for name in outputs:
         note(f"wrote {folder / name}")
 
 
 def write_new(output: Path | None, text: str, then: str = "") -> None:
-    """Write a JSON file that is not there yet, and say so; without a name, print it.
-
-    Raises:
-        ProblemFileError: there is one, or there can be none of that name.
-    """
+    """Write a JSON file that is not there yet, and say so; without a name, print it."""
     if output is None:
         say_file(text)
         return
-    check_new(output)
-    write_all({output: text.encode()})
+    write_all({output: text.encode()}, new=True)
     note(f"wrote {output}{then}")
 
 
@@ -214,30 +208,12 @@ def _new(path: Path, temporary: str, mode: int | None) -> int:
     return descriptor
 
 
-def check_new(output: Path) -> None:
-    """Refuse an output that would replace a file.
-
-    Raises:
-        ProblemFileError: there is one, or there can be none of that name.
-    """
-    try:
-        mode = _mode(output)
-    except OSError as error:
-        raise ProblemFileError("", f"cannot write {str(output)!r}: {error.strerror}") from None
-    if mode is not None and _is_replaced(output, mode):
-        raise ProblemFileError("-o", f"{str(output)!r} exists already; choose another name")
-
-
 def _mode(path: Path) -> int | None:
     """Kind and permissions of a file; None where there is none."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
         return None
-
-
-def _is_replaced(path: Path, mode: int | None) -> bool:
-    return mode is None or (stat.S_ISREG(mode) and _stream(path) is None)
 
 
 def _stream(path: Path) -> int | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,13 +16,12 @@ from layoutopt.cli.files import (
     InputPath,
     OutputPath,
     TextOrFile,
-    check_new,
     write_all,
     write_folder,
     write_new,
 )
 from layoutopt.cli.kernel import LaunchOptions, evaluated, launch_options
-from layoutopt.cli.options import Extents, time_limit_option
+from layoutopt.cli.options import Extents, added, time_limit_option
 from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown, writable
@@ -33,15 +32,13 @@ if TYPE_CHECKING:
 
     Table = npt.NDArray[np.int64]
 
-Command = TypeVar("Command", bound=Callable[..., object])
-
 MAX_TEXT_BYTES = 64 << 20
 
 _TILE = (
     click.option("--tile", type=Extents(), required=True, metavar="MxN", help="Extents of the tile."),
     click.option("--element", required=True, metavar="T", help="Type of an element, such as f16."),
 )
-_LAYOUT = (
+layout_options = added(
     click.argument("layout", type=TextOrFile("@")),
     *_TILE,
     click.option("--op", type=click.Choice(["store", "load", "cp.async"]), default="store",
@@ -64,13 +61,6 @@ _LAYOUT = (
 @click.group("import")
 def command() -> None:
     """Turn what another tool prints, or what a kernel did, into a problem file."""
-
-
-def layout_options(function: Command) -> Command:
-    """Add the layout of another tool, and what it does not say of the access that uses it: see `Imported`."""
-    for option in _LAYOUT[::-1]:
-        function = option(function)
-    return function
 
 
 @dataclass(frozen=True)
@@ -151,8 +141,7 @@ class Imported:
         if self._order() != list(range(len(self.tile))):
             raise click.UsageError("--order is for accesses: a layout of shared memory says its own")
         if self.output is not None:
-            check_new(self.output)
-            write_all({self.output: offsets_file(table * self.element_bytes)})
+            write_all({self.output: offsets_file(table * self.element_bytes)}, new=True)
             note(f"wrote {self.output}")
             return 0
         if formula is None:
@@ -271,23 +260,26 @@ def ttgir(source: Path, folder: Path) -> int:
     from layoutopt.ground.json_data import read
     from layoutopt.imports.triton_ir import problems
 
-    files: dict[str, bytes] = {}
     left_out: list[str] = []
-    for data in problems(read(source, MAX_TEXT_BYTES).decode("utf-8", "replace"), left_out.append):
-        name = re.sub(r"[^\w.-]+", "_", data["name"])
-        path, number = f"{name}.json", 1
-        while path in files:
-            number += 1
-            path = f"{name}_{number}.json"
-        check_new(folder / path)
-        files[path] = _checked(data).encode()
+    text = read(source, MAX_TEXT_BYTES).decode("utf-8", "replace")
+    files = _files((data["name"], data) for data in problems(text, left_out.append))
     if not files:
         why = f"that is read: {left_out[0]}" if left_out else "that is stored or loaded"
         raise ProblemFileError("", f"{source.name} has no shared buffer {why}")
-    write_folder(folder, files)
+    write_folder(folder, files, new=True)
     for reason in left_out:
         note(f"left out: {reason}")
     return 0
+
+
+def _files(problems: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, bytes]:
+    """Problem files by their names, made of those of what they are about."""
+    files: dict[str, bytes] = {}
+    for name, data in problems:
+        stem = re.sub(r"[^\w.-]+", "_", name)
+        paths = (f"{stem}{k}.json" for k in ("", *(f"_{n}" for n in range(2, len(files) + 3))))
+        files[next(path for path in paths if path not in files)] = _checked(data).encode()
+    return files
 
 
 @command.command("kernel", cls=FileCommand)
@@ -316,11 +308,9 @@ def kernel(
     Example:
       layoutopt import kernel transpose.cu --block 32,8 --arg 2=1024 -o tiles
     """
-    from layoutopt.files.file import from_data
     from layoutopt.ground.escape import identifier
     from layoutopt.kernels.question.arrays import used_arrays
     from layoutopt.kernels.question.problem_data import array_problem
-    from layoutopt.problems.text import problem_text
 
     if shape is not None and array is None:
         raise ProblemFileError("--shape", "it is the shape of one array: name it with --array")
@@ -330,24 +320,18 @@ def kernel(
     if not found:
         names = ", ".join(used.array.name for used in every) or "none"
         raise ProblemFileError("--array", f"the kernel touches no such array; there are: {names}")
-    files: dict[str, bytes] = {}
+    problems: list[tuple[str, dict[str, Any]]] = []
     left_out: dict[str, str] = {}
     for used in found:
-        name = used.array.name
         try:
-            data = array_problem(evaluation, used, shape)
+            problems.append((identifier(used.array.name), array_problem(evaluation, used, shape)))
         except ProblemFileError as error:
             if len(found) == 1:
                 raise
-            left_out[name] = str(error)
-            continue
-        from_data(data)
-        path = f"{identifier(name)}.json"
-        path = f"{identifier(name)}_{used.array.start}.json" if path in files else path
-        files[path] = problem_text(data).encode()
-    if not files:
+            left_out[used.array.name] = str(error)
+    if not problems:
         raise ProblemFileError("", f"nothing is known of any array: {'; '.join(left_out.values())}")
-    write_folder(output, files)
+    write_folder(output, _files(problems))
     for name, why in left_out.items():
         note(f"{name} is left out: {why}")
     for why in evaluation.doubts:

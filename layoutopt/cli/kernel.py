@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from layoutopt.cli.files import TextOrFile
-from layoutopt.cli.options import pairs
+from layoutopt.cli.options import Extents, added, pairs
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from layoutopt.kernels.machine.launch import Launch
     from layoutopt.kernels.program import Program
     from layoutopt.study.check import Audit
-
-Command = TypeVar("Command", bound=Callable[..., object])
 
 SUFFIXES = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
 DEFAULT_MOST_STEPS = 250_000
@@ -85,20 +82,6 @@ def given_option() -> str | None:
     return None
 
 
-class _Sizes(click.types.StringParamType):
-    """Up to three positive numbers: X, X,Y or X,Y,Z."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        parts = str(value).split(",")
-        if len(parts) > 3 or not all(re.fullmatch(r"\s*[1-9]\d{0,9}\s*", part) for part in parts):
-            self.fail(f"expected X, X,Y or X,Y,Z, got {shown(str(value))!r}", param, ctx)
-        return (*map(int, parts), 1, 1)[:3]
-
-
 def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
     return pairs(ctx, param, given, "NAME_OR_POSITION=VALUE")
 
@@ -117,10 +100,12 @@ def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | floa
     raise click.BadParameter(f"expected a number, pointer or null, got {shown(text)!r}", ctx, param)
 
 
-_OPTIONS = (
+_BLOCKS = Extents(10**10 - 1, three=True)  # what a launch may have is checked with it
+launch_options = added(
     click.option("--entry", metavar="NAME", help="The kernel, where the file has several."),
-    click.option("--block", type=_Sizes(), metavar="X,Y,Z", help="Threads of a block."),
-    click.option("--grid", type=_Sizes(), default=(1, 1, 1), metavar="X,Y,Z", help="Blocks  [default: 1]"),
+    click.option("--block", type=_BLOCKS, metavar="X,Y,Z", help="Threads of a block."),
+    click.option("--grid", type=_BLOCKS, default="1", metavar="X,Y,Z",
+                 help="Blocks  [default: 1]"),
     click.option("--arg", multiple=True, callback=_numbers, metavar="P=VALUE",
                  help="A parameter of the kernel, by position from 0 or by name: a number, pointer or null; "
                       "P+BYTE is a member of a structure."),
@@ -139,13 +124,7 @@ _OPTIONS = (
     click.option("--nvcc", multiple=True, metavar="OPTION",
                  help="Another option of nvcc for a source, such as --nvcc=-std=c++20."),
 )  # fmt: skip
-
-
-def launch_options(command: Command) -> Command:
-    """Add the options of a launch; `LaunchOptions(**...)` takes their values."""
-    for option in _OPTIONS[::-1]:
-        command = option(command)
-    return command
+"""Adds the options of a launch; `LaunchOptions(**...)` takes their values."""
 
 
 def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_new
-from layoutopt.cli.options import Extents, TargetName
+from layoutopt.cli.options import Extents
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "convert", "blank", "hopper")
 
@@ -37,7 +37,7 @@ KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "convert", "blank"
     default=None,
     help="Leave open by which instructions fragments move (gemm, attention, conv).",
 )
-@click.option("--target", type=TargetName(), default="sm_90", show_default=True, metavar="T", help="The GPU.")
+@click.option("--target", default="sm_90", show_default=True, metavar="T", help="The GPU.")
 @click.option("--name", metavar="NAME", help="Name of the problem.")
 def command(kind: str, output: Path | None, target: str, **given: Any) -> int:
     """Start a problem file that solves as it is, to edit into your own.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from layoutopt.cli.files import STANDARD_INPUT, InputPath
 from layoutopt.ground.budget import DEFAULT_SECONDS
@@ -25,7 +24,7 @@ MAX_SECONDS = 10**8  # three years, which every clock of the system can wait for
 
 
 class ProblemPath(InputPath):
-    """A problem file, or the name of a problem in the catalogue; the shell completes both."""
+    """A problem file, or the name of a problem in the catalogue."""
 
     def files(self, value: Path) -> Iterable[Path]:
         """The file, which may be the catalogue's or standard input, or the files of a folder."""
@@ -38,47 +37,29 @@ class ProblemPath(InputPath):
             return files(value)
         return (value if os.path.exists(value) else find(str(value)) or value,)
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Names of the catalogue and of files; where no name fits, what the shell completes itself.
-
-        Both as plain items: at the request to complete a file, bash drops the items beside it.
-        """
-        from layoutopt.files.catalogue import problems, short_names
-
-        names = [*short_names(), *(problems() if "/" in incomplete else ())]
-        found = [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
-        if not found:
-            return super().shell_complete(ctx, param, incomplete)
-        files = [f"{p}/" if os.path.isdir(p) else p for p in glob.glob(glob.escape(incomplete) + "*")]
-        return [CompletionItem(name) for name in (*found, *sorted(files))]
-
-
-class TargetName(click.types.StringParamType):
-    """The name of a GPU, which the shell completes."""
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Names and aliases of the package's devices."""
-        from layoutopt.hardware.devices import devices
-
-        names = [name for d in devices() for name in (d.name, *d.aliases)]
-        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
-
 
 class Extents(click.types.StringParamType):
-    """Extents of a tile, such as 128x64."""
+    """Extents of a tile, such as 128x64; or of blocks and grids, which have three.
+
+    Args:
+        most: of one extent.
+        three: those that are left out are 1.
+    """
 
     name = "extents"
 
+    def __init__(self, most: int = 1 << 21, three: bool = False) -> None:
+        self._most, self._three = most, three
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The extents as a tuple."""
-        parts = value.lower().replace(",", "x").split("x")
-        if not all(part.isdecimal() and len(part) <= 7 and 0 < int(part) <= 1 << 21 for part in parts):
-            self.fail(f"expected extents such as 128x64, got {shown(value)!r}", param, ctx)
-        return tuple(map(int, parts))
+        parts = [part.strip() for part in value.lower().replace(",", "x").split("x")]
+        if (self._three and len(parts) > 3) or not all(
+            part.isdecimal() and len(part) < 12 and 0 < int(part) <= self._most for part in parts
+        ):
+            wanted = "X, X,Y or X,Y,Z" if self._three else "extents such as 128x64"
+            self.fail(f"expected {wanted}, got {shown(value)!r}", param, ctx)
+        return (*map(int, parts), *(1,) * (3 - len(parts) if self._three else 0))
 
 
 def pairs(
@@ -103,6 +84,11 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
+def added(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """What adds options, in their order, to a command."""
+    return lambda command: reduce(lambda found, option: option(found), reversed(options), command)
+
+
 def time_limit_option(text: str) -> Callable[[Command], Command]:
     """Add `--time-limit`: seconds, finite and above zero; by default as many as a person waits."""
     return click.option(
@@ -111,14 +97,15 @@ def time_limit_option(text: str) -> Callable[[Command], Command]:
     )  # fmt: skip
 
 
-def device_file_option(command: Command) -> Command:
-    """Add `--device-file`."""
-    return click.option(
-        "--device-file",
-        type=InputPath(),
-        metavar="FILE",
-        help="Devices to know beside the package's, as JSON in the form of its hardware/devices.json.",
-    )(command)
+device_file_option = click.option(
+    "--device-file",
+    type=InputPath(),
+    metavar="FILE",
+    help="Devices to know beside the package's, as JSON in the form of its hardware/devices.json.",
+)
+workers_option = click.option(
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
+)
 
 
 def json_option(text: str = "Print one JSON object.") -> Callable[[Command], Command]:

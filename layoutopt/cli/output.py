@@ -21,7 +21,7 @@ USAGE_ERROR: Final = 2
 OUT_OF_TIME: Final = 3
 INTERRUPTED: Final = 130
 MAX_LINE_CHARACTERS: Final = 600
-FAILURES: Final = (LayoutoptError, MemoryError, OutOfTime)
+FAILURES: Final = (LayoutoptError, MemoryError, OutOfTime, click.ClickException)
 
 
 def say(text: str) -> None:
@@ -40,15 +40,17 @@ def say_file(text: str) -> None:
 
 
 def failure(error: BaseException) -> tuple[str, int]:
-    """What one of `FAILURES`, or wrong usage, is to the user, and the exit code."""
-    if isinstance(error, click.UsageError):
-        return error.format_message(), USAGE_ERROR
+    """What one of `FAILURES` is to the user, in a line, and the exit code."""
+    if isinstance(error, click.ClickException):  # its message quotes what the user typed
+        command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
+        hint = f" (try '{command} --help')" if command else ""
+        return one_line(error.format_message()) + shown(hint, MAX_LINE_CHARACTERS), error.exit_code
     if isinstance(error, MemoryError):
         return "not enough memory for this problem", USAGE_ERROR
     if isinstance(error, OutOfTime):
         during = str(error) or "the accesses were evaluated"
         return f"out of time while {during}; give a longer --time-limit", OUT_OF_TIME
-    return str(error), USAGE_ERROR
+    return one_line(str(error)), USAGE_ERROR
 
 
 def one_line(message: str) -> str:

@@ -11,8 +11,6 @@ import click
 from layoutopt.cli.options import ProblemPath, json_option
 from layoutopt.cli.output import say, say_file, say_json
 
-_FRAGMENT_FIELDS = "name", "bits", "extent", "lanes", "warps", "values", "targets", "source", "note"
-
 
 class Listed(TypedDict):
     """A problem of the catalogue."""
@@ -30,19 +28,11 @@ class Catalogue(TypedDict):
     problems: list[Listed]
 
 
-class Fragments(TypedDict):
-    """What --fragments --json prints (docs/fragments.md)."""
-
-    schema: Literal["layoutopt.fragments/1"]
-    fragments: list[dict[str, Any]]
-
-
 @click.command("problems")
 @click.argument("problem", required=False, type=ProblemPath())
 @click.option("--expanded", is_flag=True, help="Write fragments and copies out as index expressions.")
-@click.option("--fragments", is_flag=True, help="List the matrix fragments that an access can name.")
 @json_option()
-def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool) -> int:
+def command(problem: Path | None, expanded: bool, as_json: bool) -> int:
     """List the problems that ship with layoutopt, or print one of them.
 
     PROBLEM is a name from the list, or a file.
@@ -53,11 +43,7 @@ def command(problem: Path | None, expanded: bool, fragments: bool, as_json: bool
       layoutopt problems transpose_32x32_f32
       layoutopt problems tile.json --expanded
     """
-    if fragments:
-        if problem is not None or expanded:
-            raise click.UsageError("--fragments takes no problem")
-        _fragments(as_json)
-    elif problem is not None:
+    if problem is not None:
         _print(problem, expanded, as_json)
     elif expanded:
         raise click.UsageError("--expanded needs a problem")
@@ -104,17 +90,3 @@ def _tile(tile: dict[str, Any]) -> str:
     element = tile["element"]
     kind = element if isinstance(element, str) else f"{element['bytes']}-byte"
     return f"{'x'.join(map(str, tile['shape']))} {kind}"
-
-
-def _fragments(as_json: bool) -> None:
-    from layoutopt.hardware.fragments import fragments
-
-    if as_json:
-        rows = [{field: getattr(f, field) for field in _FRAGMENT_FIELDS} for f in fragments().values()]
-        say_json({"schema": "layoutopt.fragments/1", "fragments": rows})
-        return
-    lines = [f"{'fragment':<28}{'extent':<16}  values a lane"]
-    for f in fragments().values():
-        extent = " ".join(f"{c}={e}" for c, e in f.extent.items())
-        lines.append(f"{f.name:<28}{extent:<16}{f.values:>8} x {f.bits} bits")
-    click.echo("\n".join(lines))

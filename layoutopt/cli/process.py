@@ -18,14 +18,12 @@ from layoutopt.cli.commands import main
 from layoutopt.cli.output import (
     FAILURES,
     INTERRUPTED,
-    MAX_LINE_CHARACTERS,
     USAGE_ERROR,
     drop,
     failure,
     note,
     one_line,
 )
-from layoutopt.ground.escape import shown
 from layoutopt.ground.temporary import remove_left
 
 _raised: list[int] = []
@@ -45,8 +43,8 @@ def call() -> int:
     try:
         code = int(main(standalone_mode=False) or 0)
         sys.stdout.flush()
-    except click.ClickException as error:
-        _show(error)
+    except click.exceptions.NoArgsIsHelpError as error:  # without a command, what there is
+        note(error.format_message())
         return error.exit_code
     except BrokenPipeError:
         drop(sys.stdout)
@@ -114,20 +112,10 @@ def _handle_signals() -> None:
             signal.signal(number, end)
 
 
-def _show(error: click.ClickException) -> None:
-    """The message, which quotes what the user typed, as one line; without a command, what there is."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        note(error.format_message())
-        return
-    help_of = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else ""
-    hint = f" (try '{help_of} --help')" if help_of else ""
-    note(f"error: {one_line(error.format_message())}{shown(hint, MAX_LINE_CHARACTERS)}")
-
-
 def _fail(message: str) -> None:
     gone = ""
     try:
         os.getcwd()
     except OSError:
         gone = "the working directory was removed; "
-    note(f"error: {gone}{one_line(message)}")
+    note(f"error: {gone}{message}")

@@ -55,10 +55,9 @@ def command(file: Path, as_json: bool, **how: Any) -> int:
     Example:
       layoutopt run problems/basics/gemm_a_128x64_f16.json --offset published
     """
-    from layoutopt.files.file import parsed, read
     from layoutopt.hardware import machine
 
-    tiles = answer_of(parsed(read(file)), **how, before_search=machine.gpu_present)
+    tiles = answer_of(file, **how, before_search=machine.gpu_present)
     card = machine.gpu_present()
     found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]
     agrees = all(one.agrees for one in found)

@@ -21,7 +21,7 @@ ANSWERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "count": (("engine.records", "Totals"),),
     "targets": (("cli.targets", "Targets"), ("cli.targets", "Detail")),
     "sweep": (("sweeps.report", "Summary"),),
-    "problems": (("cli.problems", "Catalogue"), ("cli.problems", "Fragments")),
+    "problems": (("cli.problems", "Catalogue"),),
 }
 PROBLEM: Final = "problem"
 

@@ -34,13 +34,19 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def problems_command(
-    name: str, *, one_only: tuple[str, ...] = ()
+    name: str,
+    *,
+    one_only: tuple[str, ...] = (),
+    before: Callable[..., int | None] = lambda *_, **__: None,
 ) -> Callable[[Callable[..., int]], click.Command]:
     """A command of a function that answers one problem for its device: `answer(problem, gpu, **options)`.
+
+    It prints the answer, and gives its exit code.
 
     Args:
         name: of the command, which has --json among its options.
         one_only: options whose values make no sense for several problems.
+        before: called with the paths and all options; what answers instead of `answer`, where it does.
     """
 
     def decorate(answer: Callable[..., int]) -> click.Command:
@@ -51,11 +57,15 @@ def problems_command(
             device_file: Path | None,
             **options: Any,
         ) -> int:
+            code = before(problems, over=over, device_file=device_file, **options)
+            if code is not None:
+                return code
             one = next((option for option in one_only if options[option]), None)
+            found = _inputs(problems, over, one)
             work = functools.partial(answer, **options)
-            return answer_each(problems, over, work, options["as_json"], device_file, one)
+            return _answer_each(found, problems, work, options["as_json"], device_file)
 
-        arguments = click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1, required=True)
+        arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=True)
         return click.command(name, cls=FileCommand)(arguments(over_option(device_file_option(command))))
 
     return decorate
@@ -86,37 +96,26 @@ def sources(paths: Iterable[Path]) -> Iterator[Path | BinaryIO]:
     return (sys.stdin.buffer if str(path) == "-" else path for path in paths)
 
 
-def answer_each(
-    paths: Sequence[Path],
-    over: Mapping[str, Sequence[Value]],
-    answer: Answer,
-    as_json: bool,
-    device_file: Path | None,
-    one_only: str | None = None,
-) -> int:
-    """Answer every problem; the exit code.
-
-    Args:
-        paths: files, folders, names of the catalogue, or - for standard input.
-        over: values of parameters.
-        answer: prints the answer to a problem for its device; its exit code.
-        as_json: answers are JSON lines, so that the summary goes to stderr.
-        device_file: devices beside the package's.
-        one_only: the parameter of an option that is given and makes no sense for several problems.
-
-    Raises:
-        click.UsageError: there are several problems, and one is expected.
-        LayoutoptError: there is one problem, and it is wrong.
-    """
+def _inputs(
+    paths: Iterable[Path], over: Mapping[str, Sequence[Value]], one_only: str | None
+) -> Iterator[Input]:
+    """What is asked; one problem alone where an option is given that makes no sense for several."""
     from layoutopt.files.inputs import inputs
 
     found = inputs(sources(paths), over)
-    if one_only is not None:
-        begun = list(itertools.islice(found, 2))
-        if len(begun) > 1:
-            option = f"--{one_only.removeprefix('as_')}"
-            raise click.UsageError(f"{option}: one problem is expected, and there are several")
-        found = iter(begun)
+    if one_only is None:
+        return found
+    begun = list(itertools.islice(found, 2))
+    if len(begun) > 1:
+        option = f"--{one_only.removeprefix('as_')}"
+        raise click.UsageError(f"{option}: one problem is expected, and there are several")
+    return iter(begun)
+
+
+def _answer_each(
+    found: Iterable[Input], paths: Sequence[Path], answer: Answer, as_json: bool, device_file: Path | None
+) -> int:
+    """Answer every problem of these paths; the worst exit code. With JSON, the summary goes to stderr."""
     codes: Counter[int] = Counter()
     for item in found:
         if codes and not as_json:
@@ -145,7 +144,7 @@ def _code(item: Input, answer: Answer, device_file: Path | None, alone: bool) ->
     try:
         problem = checked(item)
         return answer(problem, problem_device(problem, device_file))
-    except (*FAILURES, click.UsageError) as error:
+    except FAILURES as error:
         if alone:
             raise
         message, code = failure(error)

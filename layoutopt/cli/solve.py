@@ -14,7 +14,7 @@ import msgspec
 
 from layoutopt.cli.files import OutputPath, write_all
 from layoutopt.cli.interrupt import interruptibly, stopped
-from layoutopt.cli.options import json_option, time_limit_option
+from layoutopt.cli.options import json_option, time_limit_option, workers_option
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import problems_command
 from layoutopt.problems.answer import METHODS, Arrangement, Method, Result, Status
@@ -49,7 +49,7 @@ _HINT_SECONDS = 2.0  # for what would leave fewer conflicts
     help="Write what supports the answer to this file, for scripts/checkers/check_certificate.py.",
 )
 @time_limit_option("Stop after S seconds with the best so far.")
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads.")
+@workers_option
 @click.option(
     "--families", metavar="LIST", help=f"Families to search, comma-separated, out of {','.join(FAMILIES)}."
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,13 +26,11 @@ if TYPE_CHECKING:
     from layoutopt.sweeps.store import Store
     from layoutopt.sweeps.sweep import Sweep
 
-_SHOWN_EVERY_SECONDS: Final = 0.2
-_NOTED_EVERY_SECONDS: Final = 60.0
 _NAMED: Final = 20
 
 
 @click.command("sweep", cls=FileCommand)
-@click.argument("problems", type=ProblemPath(allow_dash=True), nargs=-1)
+@click.argument("problems", type=ProblemPath(), nargs=-1)
 @over_option
 @click.option(
     "-o", "--store", "output", type=OutputPath(), metavar="STORE", help="The store, an SQLite file."
@@ -105,31 +101,19 @@ def command(
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
     asked: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "time_limit": time_limit}
     asked |= {"method": method, "conflict_free": conflict_free, "devices": more_devices(device_file)}
-    with sweep(*sources(problems), store=path, over=over, progress=_Shown(), **asked) as done:
+    show = progress("sweep")
+
+    def told(now: Sweep) -> None:
+        answered = now.answered_before + now.solved.total()
+        show(f"{answered:,} of {now.questions:,}, {now.rate:.1f} a second")
+
+    with sweep(*sources(problems), store=path, over=over, progress=told, **asked) as done:
         end_progress()
         _tell(done)
         _report(done.store, export, as_json, _numbers(done))
         codes = {"infeasible": 1, "error": USAGE_ERROR, "unknown": 3, "missing": 3}
         worst = [codes.get(status, 1 if conflicts else 0) for status, conflicts in done.outcomes]
         return max([*worst, USAGE_ERROR if done.wrong else 0])
-
-
-class _Shown:
-    """Progress: a line that changes where somebody watches, else a line a minute."""
-
-    def __init__(self) -> None:
-        live = sys.stderr.isatty()
-        self.show = progress("sweep") if live else note
-        self.every = _SHOWN_EVERY_SECONDS if live else _NOTED_EVERY_SECONDS
-        self.next = time.monotonic() + (0 if live else self.every)
-
-    def __call__(self, now: Sweep) -> None:
-        """Say how far it is, if the last time is long enough ago."""
-        if time.monotonic() < self.next:
-            return
-        self.next = time.monotonic() + self.every
-        done = now.answered_before + now.solved.total()
-        self.show(f"{done:,} of {now.questions:,}, {now.rate:.1f} a second")
 
 
 def _tell(done: Sweep) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
-from layoutopt.cli.options import TargetName, device_file_option, json_option, more_devices
+from layoutopt.cli.options import device_file_option, json_option, more_devices
 from layoutopt.cli.output import say, say_json
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Detail(Target):
 
 
 @click.command("targets")
-@click.argument("target", required=False, type=TargetName())
+@click.argument("target", required=False)
 @device_file_option
 @json_option()
 def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
@@ -57,57 +57,47 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
       layoutopt targets
       layoutopt targets gfx942
     """
+    from msgspec import to_builtins
+
     from layoutopt.hardware.devices import device, devices
+
+    def fields(gpu: Device, kind: Any) -> dict[str, Any]:
+        """Those of one of the types above that a device has by itself."""
+        return {name: to_builtins(getattr(gpu, name)) for name in kind.__annotations__ if hasattr(gpu, name)}
 
     more = more_devices(device_file)
     if target is not None:
-        shown = device(target, more)
+        gpu = device(target, more)
+        rules: dict[PhaseRule, list[tuple[str, int]]] = {}
+        for access, rule in gpu.rules.items():
+            rules.setdefault(rule, []).append(access)
         if as_json:
-            say_json(_detail(shown))
+            served = [_served(rule, accesses) for rule, accesses in rules.items()]
+            say_json({"schema": "layoutopt.target/1", **fields(gpu, Detail), "instructions": served})
         else:
-            say(_pictures(shown) + "\n")
+            say(_pictures(gpu, rules))
         return 0
     known = (*more, *devices())
     if as_json:
-        say_json({"schema": "layoutopt.targets/1", "targets": [_fields(d, Target) for d in known]})
+        say_json({"schema": "layoutopt.targets/1", "targets": [fields(gpu, Target) for gpu in known]})
     else:
-        say(_list(known) + "\n")
+        say(_list(known))
     return 0
 
 
-def _fields(device: Device, kind: Any) -> dict[str, Any]:
-    """The fields that a device has of one of the types above."""
-    from msgspec import to_builtins
-
-    known = kind.__annotations__
-    return {name: to_builtins(getattr(device, name)) for name in known if hasattr(device, name)}
-
-
-def _detail(device: Device) -> dict[str, Any]:
+def _served(rule: PhaseRule, accesses: list[tuple[str, int]]) -> dict[str, Any]:
+    """How some instructions are served, as data."""
     from layoutopt.hardware.operations import spelling
 
     same = "banks", "bank_bytes", "split_words", "row_words", "extra_wavefronts"
     said = "confidence", "source", "alternative", "note"
-    instructions = [
-        {
-            "instructions": [
-                {"op": spelling(kind, width) or kind, "bytes": width} for kind, width in accesses
-            ],
-            "phases": [list(phase) for phase in rule.phases],
-            "count": "lanes" if rule.serialises_equal else "words",
-            "merge": "pairs" if rule.merges_pairs else "none",
-            **{field: getattr(rule, field) for field in (*same, *said)},
-        }
-        for rule, accesses in _by_rule(device).items()
-    ]
-    return {"schema": "layoutopt.target/1", **_fields(device, Detail), "instructions": instructions}
-
-
-def _by_rule(device: Device) -> dict[PhaseRule, list[tuple[str, int]]]:
-    rules: dict[PhaseRule, list[tuple[str, int]]] = {}
-    for access, rule in device.rules.items():
-        rules.setdefault(rule, []).append(access)
-    return rules
+    return {
+        "instructions": [{"op": spelling(kind, width) or kind, "bytes": width} for kind, width in accesses],
+        "phases": [list(phase) for phase in rule.phases],
+        "count": "lanes" if rule.serialises_equal else "words",
+        "merge": "pairs" if rule.merges_pairs else "none",
+        **{field: getattr(rule, field) for field in (*same, *said)},
+    }
 
 
 def _list(known: tuple[Device, ...]) -> str:
@@ -115,28 +105,26 @@ def _list(known: tuple[Device, ...]) -> str:
     lines = [f"{'target':<{name}}  lanes  banks  title"]
     for d in known:
         lines.append(f"{d.name:<{name}}  {d.lanes:>5}  {d.banks:>5}  {d.title}")
-        if d.aliases:
-            lines.append(f"{'':<{name}}                {', '.join(d.aliases)}")
-    return "\n".join(lines)
+        lines += [f"{'':<{name}}                {', '.join(d.aliases)}"] if d.aliases else []
+    return "\n".join(lines) + "\n"
 
 
-def _pictures(device: Device) -> str:
+def _pictures(device: Device, rules: dict[PhaseRule, list[tuple[str, int]]]) -> str:
     lines = [
         f"{device.name}: {device.title}",
         f"{device.lanes} lanes, {device.banks} banks of {device.bank_bytes} bytes"
         + (f"; also called {', '.join(device.aliases)}" if device.aliases else ""),
-        *(
-            f"{limits.targets[0]}: {limits.shared_bytes >> 10} KiB of shared memory "
-            f"for up to {limits.blocks} blocks and {limits.threads:,} threads, "
-            f"{limits.shared_bytes_per_block >> 10} KiB for one block"
-            for limits in device.limits
-        ),
-        "Lanes with the same digit are served together.",
     ]
-    for rule, accesses in _by_rule(device).items():
+    lines += [
+        f"{limits.targets[0]}: {limits.shared_bytes >> 10} KiB of shared memory for up to {limits.blocks} "
+        f"blocks and {limits.threads:,} threads, {limits.shared_bytes_per_block >> 10} KiB for one block"
+        for limits in device.limits
+    ]
+    lines.append("Lanes with the same digit are served together.")
+    for rule, accesses in rules.items():
         lines += ["", *_picture(rule, accesses, device.lanes)]
     lines += [""] * bool(device.notes) + [f"note: {note}" for note in device.notes]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _picture(rule: PhaseRule, accesses: list[tuple[str, int]], lanes: int) -> list[str]:

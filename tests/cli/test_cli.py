@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -268,35 +267,6 @@ def test_what_a_command_does_not_need_is_not_loaded(arguments, said, heavy):
     )
     done = subprocess.run([sys.executable, "-c", probe], check=True, env=ENVIRONMENT, capture_output=True)
     assert said in done.stdout
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on this system")
-def test_bash_completes_names_files_and_targets(tmp_path):
-    """By the script that click prints for bash, called as bash calls it at a tab."""
-    program = tmp_path / "layoutopt"
-    program.write_text(f"#!{sys.executable}\nfrom layoutopt.cli import run\nrun()\n")
-    program.chmod(0o755)
-    (tmp_path / "transpose_3.json").touch()
-    (tmp_path / "transpose_30").mkdir()
-    here = {**ENVIRONMENT, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-
-    def complete(*words):
-        script = (
-            'source <(_LAYOUTOPT_COMPLETE=bash_source layoutopt); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
-            'compopt() { echo "compopt $*"; }; _layoutopt_completion layoutopt; printf "%s\\n" "${COMPREPLY[@]}"'
-        )
-        command = ["bash", "-c", script, "bash", "layoutopt", *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=here, cwd=tmp_path, check=True)
-        return done.stdout.split()
-
-    for command in ("solve", "emit", "run", "show", "compare", "explain", "check"):
-        found = complete(command, "transpose_3")
-        assert found[0] == "transpose_32x32_f32"
-        assert found[-2:] == ["transpose_3.json", "transpose_30/"]
-    assert "awq/a_128x32_f16" in complete("show", "awq/a_1")
-    assert complete("solve", "./tr") == ["compopt", "-o", "default"]
-    assert complete("targets", "sm_9") == ["sm_90", "sm_90a"]
-    assert complete("new", "gemm", "--target", "gfx94")[0] == "gfx942"
 
 
 SMALL = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"

@@ -1,4 +1,4 @@
-"""From nothing to a problem that solves: `new`, `problems`, names of the catalogue, completion."""
+"""From nothing to a problem that solves: `new`, `problems`, names of the catalogue."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 import zipfile
 
 import pytest
-from command import COMMAND, ENVIRONMENT, layoutopt, python, refused
+from command import layoutopt, python, refused
 from conftest import PROBLEMS, ROOT, TILE_SETS
 
 from layoutopt import load, solve
@@ -253,25 +253,6 @@ def test_problems_prints_a_problem_as_written_and_expanded(tmp_path):
     assert "fragment" not in json.dumps([sorted(a) for a in json.loads(done.stdout)["accesses"]])
     assert from_data(json.loads(done.stdout)) == load(path)
     assert json.loads(layoutopt("problems", path, "--expanded", "--json").stdout) == json.loads(done.stdout)
-
-
-def test_fragments_are_listed():
-    lines = layoutopt("problems", "--fragments").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(fragments())
-    assert (
-        len(json.loads(layoutopt("problems", "--fragments", "--json").stdout)["fragments"]) == len(lines) - 1
-    )
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_shells_complete_names_of_problems(shell):
-    at = "2" if shell != "fish" else "transpose_16"
-    words = {**ENVIRONMENT, "COMP_WORDS": "layoutopt solve transpose_16", "COMP_CWORD": at}
-    program = "-c", "import sys; sys.argv[0] = 'layoutopt'; " + COMMAND[2]
-    done = python(*program, env={**words, "_LAYOUTOPT_COMPLETE": f"{shell}_complete"}, check=True)
-    assert "transpose_16x32_f32" in done.stdout
-    script = python(*program, env={**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_source"})
-    assert "_LAYOUTOPT_COMPLETE" in script.stdout
 
 
 def test_a_wheel_holds_the_catalogue(tmp_path):

@@ -13,7 +13,7 @@ COMMANDS = (
     ("solve", TILE), ("solve", BLOCK), ("compare", TILE), ("compare", BLOCK), ("show", TILE), ("show", BLOCK),
     ("check", TILE, "--no-fix"), ("check", "composable_kernel_gemm_xor_128x128_f16", "--no-fix"), ("emit", TILE), ("emit", BLOCK),
     ("emit", TILE, "--edit", "--offset", "x0*33 + x1"), ("explain", TILE), ("explain", BLOCK), ("targets",),
-    ("targets", "sm_90"), ("problems",), ("problems", "--fragments"), ("sweep", TILE, "-o", "s.sqlite"),
+    ("targets", "sm_90"), ("problems",), ("sweep", TILE, "-o", "s.sqlite"),
 )  # fmt: skip
 
 
