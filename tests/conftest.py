@@ -35,6 +35,7 @@ def pytest_configure(config):
         os.environ["PATH"] += os.pathsep + str(Path(nvcc).parent)
     if not hasattr(config, "workerinput"):
         os.environ[_ANSWERS] = tempfile.mkdtemp(prefix="layoutopt-answers-")
+        os.environ["LAYOUTOPT_CACHE"] = os.environ[_ANSWERS]
 
 
 def pytest_unconfigure(config):

@@ -90,6 +90,11 @@ def _numbers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
     return {name: _number(text, ctx, param) for name, text in _pairs(ctx, param, given).items()}
 
 
+def _kept_where(_: click.Context, __: click.Parameter, folder: str | None) -> None:
+    if folder is not None:
+        os.environ["LAYOUTOPT_CACHE"] = os.path.realpath(folder) if folder else ""
+
+
 def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str:
     words: dict[str, int | str] = {"pointer": "pointer", "null": 0, "true": 1, "false": 0}
     if text in words:
@@ -123,6 +128,8 @@ launch_options = added(
     click.option("-D", "--define", multiple=True, metavar="NAME[=VALUE]", help="A macro of a source."),
     click.option("--nvcc", multiple=True, metavar="OPTION",
                  help="Another option of nvcc for a source, such as --nvcc=-std=c++20."),
+    click.option("--cache", metavar="DIR", expose_value=False, callback=_kept_where, is_eager=True,
+                 help="Where compiled sources are kept; '' keeps none  [default: the user's cache]"),
 )  # fmt: skip
 """Adds the options of a launch; `LaunchOptions(**...)` takes their values."""
 

@@ -18,6 +18,7 @@ from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import ended, find_tool
 from layoutopt.kernels.program import Program
 from layoutopt.kernels.read import elf, sass
+from layoutopt.kernels.read.compiled import kept
 from layoutopt.kernels.read.declarations import UNNAMED, base_name, source_parameters, without_types
 
 MAX_BYTES: Final = 256 << 20
@@ -219,13 +220,24 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
     for name in (os.path.realpath(path), *(o for o in options if o.startswith("-I"))):
         if _RUNS_IN_SHELLS.intersection(name):
             raise ProblemFileError("", f'nvcc takes no name with one of " $ ` \\ in it, given {shown(name)}')
+    words = ["-lineinfo", f"-{form}", f"-arch={target}", *options, os.path.realpath(path)]
     with temporary_folder() as folder:
         output = folder / f"kernel.{form}"
-        told = ["-lineinfo", f"-{form}", f"-arch={target}", "-o", str(output), *options]
-        run_tool("nvcc", [*told, os.path.realpath(path)], folder, here=True)
-        if not output.exists():
-            raise ProblemFileError("", f"nvcc wrote nothing for {shown(str(path))}")
-        return output.read_bytes()
+
+        def compiled(rule: Path) -> bytes:
+            run_tool("nvcc", [*words, "-MD", "-MF", str(rule), "-o", str(output)], folder, here=True)
+            if not output.exists():
+                raise ProblemFileError("", f"nvcc wrote nothing for {shown(str(path))}")
+            return output.read_bytes()
+
+        return kept(_tool("nvcc"), words, compiled, folder)
+
+
+def _tool(name: str) -> str:
+    found = find_tool(name)
+    if found is None:
+        raise MachineError(f"{name} is not on this machine (pip install 'layoutopt[cuda]' brings it)")
+    return found
 
 
 def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False) -> str:
@@ -241,10 +253,7 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = 
         MachineError: it is not on this machine, or does not end.
         ProblemFileError: it fails.
     """
-    program = find_tool(tool)
-    if program is None:
-        raise MachineError(f"{tool} is not on this machine (pip install 'layoutopt[cuda]' brings it)")
-    done = ended([program, *arguments], folder, here=here)
+    done = ended([_tool(tool), *arguments], folder, here=here)
     if done.returncode:
         text = done.stderr or done.stdout
         lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]
