@@ -195,8 +195,10 @@ class Counter:
                 # All rounds do the same: one of them is counted.
                 times, one = self.rounds, len(rows) // self.rounds
                 rows, address, lanes = rows[:one], address[:one], lanes[:one]
-        if self.traced:
-            self._trace(index, rows, address, lanes, times)
+        first = rows < self.warps * self.rounds
+        # One more than the most is kept, so that it is seen that some are missing.
+        if self.traced and first.any() and self._traced[index] <= MOST_TRACED_ROWS:
+            self._keep(index, Execution(rows[first], address[first], lanes[first], self._clock, times))
         if action.retried:
             crowded = self._served(operation, address, lanes).bank_conflicts > 0
             if crowded.any():
@@ -238,12 +240,6 @@ class Counter:
         if touched.size:
             tally.low = min(tally.low, int(touched.min()))
             tally.high = max(tally.high, int(touched.max()) + operation.width_bytes)
-
-    def _trace(self, index: int, rows: IntArray, address: IntArray, lanes: Bools, times: int) -> None:
-        first = rows < self.warps * self.rounds
-        # One more than the most is kept, so that it is seen that some are missing.
-        if first.any() and self._traced[index] <= MOST_TRACED_ROWS:
-            self._keep(index, Execution(rows[first], address[first], lanes[first], self._clock, times))
 
     def _keep(self, index: int, execution: Execution) -> None:
         self._traced[index] += len(execution.warps)
