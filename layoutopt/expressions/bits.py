@@ -74,8 +74,7 @@ def moved_bits(variable: Node, values: IntArray) -> Node | None:
     for mask, products in factors.items():
         field = variable if mask == everything else Op("&", (variable, Const(mask)))
         terms += [(f, field if f == 1 else Op("*", (field, Const(f)))) for f in products]
-    terms.sort(key=lambda term: -term[0])
-    nodes = [node for _, node in terms]
+    nodes = [node for _, node in sorted(terms, key=lambda term: -term[0])]
     for distance, mask in sorted(distances.items(), reverse=True):
         if distance < 0:
             field = Op("//", (variable, Const(1 << -distance)))

@@ -28,10 +28,8 @@ def serve(address: dict[int, int], rule: Rule, width: int, lanes: int) -> tuple[
     cost = ideal = occupied = 0
     for phase in phases:
         first = [address[lane] // rule.bank_bytes for lane in phase if lane in address]
-        if rule.split_words:
-            requests = [[word + k for word in first] for k in range(words)]
-        else:
-            requests = [[word + k for word in first for k in range(words)]]
+        parts = [[k] for k in range(words)] if rule.split_words else [range(words)]
+        requests = [[word + k for word in first for k in part] for part in parts]
         for request in requests if first else ():
             busy, even = busiest(request, rule)
             cost += busy + rule.extra_wavefronts

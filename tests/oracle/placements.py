@@ -165,10 +165,8 @@ def better_placement(
     return None
 
 
-def enumerate_placements(
-    tile: Tile, accesses: list[Access], room: int, below: float, most: int = MAX_PLACEMENTS
-) -> list[int] | None:
-    """Every placement within `room` bytes, where there are at most `most`: one below, or None."""
+def enumerate_placements(tile: Tile, accesses: list[Access], room: int, below: float) -> list[int] | None:
+    """Every placement within `room` bytes, where there are few enough: one below, or None."""
     parts = blocks(tile, accesses)
     if not parts or any(access.any_is for access in accesses):
         return None
@@ -176,7 +174,7 @@ def enumerate_placements(
         [b + r for b in range(0, room, p.modulus) for r in p.residues if b + r + p.bytes <= room]
         for p in parts
     ]
-    if math.prod(map(len, spots)) > most * 20:
+    if math.prod(map(len, spots)) > MAX_PLACEMENTS * 20:
         return None
     state, seen = Placements(tile, accesses, parts, room), 0
 
@@ -184,7 +182,7 @@ def enumerate_placements(
         nonlocal seen
         if k == len(parts):
             seen += 1
-            return state.table() if seen <= most and state.value() < below else None
+            return state.table() if seen <= MAX_PLACEMENTS and state.value() < below else None
         for at in spots[k]:
             end = at + parts[k].bytes
             if all(end <= state.at[j] or state.at[j] + parts[j].bytes <= at for j in range(k)):

@@ -26,11 +26,9 @@ class Misaligned(Exception):
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device: its warp, its banks, and the rule of each instruction and width."""
+    """A device: its warp, and the rule of each instruction and width."""
 
     lanes: int
-    banks: int
-    bank_bytes: int
     rules: dict[tuple[str, int], Rule]
 
 
@@ -64,7 +62,7 @@ def _hardware(device: dict, sets: dict) -> Hardware:
                 row.get("row_words", 1), row.get("extra_wavefronts", 0),
             )  # fmt: skip
             rules.update({(op, width): rule for op in row["ops"] for width in row["bytes"]})
-    return Hardware(device["lanes"], device["banks"], device["bank_bytes"], rules)
+    return Hardware(device["lanes"], rules)
 
 
 @dataclass
