@@ -1,4 +1,4 @@
-"""The code, the edits and the self-test of placed tiles: of several, where each lies, then those of each."""
+"""The code and the edits of placed tiles: of several, where each lies, then those of each."""
 
 from __future__ import annotations
 
@@ -165,24 +165,16 @@ def edits_of(tiles: Placed) -> list[tuple[str, dict[str, Any]]]:
 
 
 def self_test(tiles: Placed) -> str:
-    """A CUDA program that tests each tile, and that none lies on another; `nvcc -arch=native` compiles it.
+    """A CUDA program that tests the one tile; `nvcc -arch=native` compiles it.
 
     Raises:
-        LayoutError: no NVIDIA GPU has a tile's size or an access's instruction, or what an access costs is
-            known at run time only.
+        LayoutError: there are several, no NVIDIA GPU has the tile's size or an access's instruction, or what
+            an access costs is known at run time only.
     """
-    name, plans, tests = identifier(tiles.name), [], ""
-    for part in tiles.parts:
-        with _named(tiles, part) as problem:
-            plans.append(run_plan(problem, tiles.device, part.answer))
-            if not tiles.alone:
-                tests += selftest.placed_tile_test(plans[-1], name, part.tile, part.stages)
-    if tiles.alone:
-        return selftest.program(plans[0])
-    named = {part.tile: planned.name for part, planned in zip(tiles.parts, plans, strict=True)}
-    always = [tile for tile in named if not any(tile in time for time in tiles.times)]
-    times = [[named[tile] for tile in (*always, *time)] for time in tiles.times or ((),)]
-    return selftest.block_program(name, text_of(tiles, plans), plans, tests, times)
+    if not tiles.alone:
+        raise LayoutError("a self-test is of one tile; of several, `layoutopt run` tests each")
+    (part,) = tiles.parts
+    return selftest.program(run_plan(part.problem, tiles.device, part.answer))
 
 
 def _head(language: Language, tiles: Placed) -> list[str]:

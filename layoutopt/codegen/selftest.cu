@@ -1,4 +1,4 @@
-//@ start
+//@ program
 // Self-test. nvcc -std=c++17 -arch=native -o selftest selftest.cu && ./selftest
 // Counters: ncu --kernel-name regex:_access_ --metrics \
 //   l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum \
@@ -35,7 +35,6 @@ std::pair<int, int> matrix_place(int lane, int reg, int half, bool transposed) {
     return {8 * reg + row, 2 * column};
 }
 
-//@ tile
 __device__ uint32_t offset_of(uint32_t e) { return @NAME@_offset_bytes(@COORDINATES@); }
 
 // Put the elements of `in`, row-major, where the layout says; nullptr for zeros.
@@ -157,6 +156,15 @@ int @NAME@_selftest(bool profile) {
     return wrong;
 }
 
+}  // namespace
+
+// Without arguments: values and cycles. With `profile`: each access once, for a profiler.
+int main(int argc, char** argv) {
+    const bool profile = argc > 1 && !std::strcmp(argv[1], "profile");
+    const int wrong = @NAME@_selftest(profile);
+    CHECK(cudaDeviceSynchronize());
+    return wrong != 0;
+}
 //@ access
 static uint32_t @NAME@_element_@INDEX@(@PARAMETERS@) { return @ELEMENT@; }
 __global__ void @NAME@_values_@INDEX@(const unsigned char* in, uint32_t* cells, unsigned char* out) {
@@ -178,52 +186,4 @@ __global__ void @NAME@_access_@INDEX@(uint32_t* cells, int repeats, long long* c
     __syncthreads();
     if (tid == 0) *cycles = clock64() - start;
     cells[tid] = sum ^ v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-//@ placed
-__global__ void @NAME@_placed(unsigned* owners) {
-    for (uint32_t stage = 0; stage < @STAGES@; ++stage)
-        for (uint32_t e = threadIdx.x; e < @ELEMENTS@; e += blockDim.x)
-            for (uint32_t k = 0; k < @SIZE@; ++k) {
-                const uint32_t at = @PLACE@_base + stage * @PLACE@_stage_bytes + offset_of(e) + k;
-                atomicAdd(&owners[at < @BLOCK@_bytes ? at : @BLOCK@_bytes], at < @BLOCK@_bytes ? 1u : 2u);
-            }
-}
-
-void @NAME@_place(unsigned* owners) {
-    static_assert(@PLACE@_base % @NAME@_alignment == 0, "counts hold at multiples");
-    static_assert(@STAGES@ == 1 || @PLACE@_stage_bytes % @NAME@_alignment == 0, "counts hold at multiples");
-    @NAME@_placed<<<1, 256>>>(owners);
-}
-//@ apart
-// Whether tiles that live at the same time share a byte, or end behind the block.
-template <class Place>
-int apart(Place place) {
-    unsigned* d_owners;
-    std::vector<unsigned> owners(@NAME@_bytes + 1);
-    CHECK(cudaMalloc(&d_owners, owners.size() * 4));
-    CHECK(cudaMemset(d_owners, 0, owners.size() * 4));
-    place(d_owners);
-    CHECK(cudaMemcpy(owners.data(), d_owners, owners.size() * 4, cudaMemcpyDeviceToHost));
-    CHECK(cudaFree(d_owners));
-    return *std::max_element(owners.begin(), owners.end()) > 1;
-}
-
-int @NAME@_apart(bool profile) {
-    static_assert((@NAME@_alignment & (@NAME@_alignment - 1)) == 0, "a power of two");
-    if (profile) return 0;
-    int wrong = 0;
-@TIMES@
-    std::printf("@NAME@: tiles that live together share no byte: %s\n", wrong ? "NO" : "yes");
-    return wrong;
-}
-
-//@ end
-}  // namespace
-
-// Without arguments: values and cycles. With `profile`: each access once, for a profiler.
-int main(int argc, char** argv) {
-    const bool profile = argc > 1 && !std::strcmp(argv[1], "profile");
-    const int wrong = @TESTS@;
-    CHECK(cudaDeviceSynchronize());
-    return wrong != 0;
 }

@@ -10,7 +10,6 @@ of the access.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 from layoutopt.codegen import cuda
@@ -35,58 +34,6 @@ def program(plan: Plan) -> str:
     Raises:
         LayoutError: no NVIDIA GPU has the tile's size or an access's instruction.
     """
-    return _program(cuda.emit(plan), _tile_test(plan), [f"{plan.name}_selftest"])
-
-
-def placed_tile_test(plan: Plan, block: str, tile: str, stages: int) -> str:
-    """What tests one of several tiles, in a namespace of its own, but for the function that runs it.
-
-    Raises:
-        LayoutError: as for `program`.
-    """
-    placed = filled(
-        "selftest", "placed", NAME=plan.name, PLACE=f"{block}_{tile}", BLOCK=block, STAGES=stages,
-        ELEMENTS=plan.problem.tile.elements, SIZE=plan.element_bytes,
-    )  # fmt: skip
-    text = _tile_test(plan) + placed
-    space = f"{plan.name}_test_of"
-    return f"namespace {space} {{\n{text}}}  // namespace {space}\nusing namespace {space};\n\n"
-
-
-def block_program(
-    name: str, header: str, plans: Sequence[Plan], tests: str, times: Sequence[Sequence[str]]
-) -> str:
-    """A program that tests several tiles, each as by itself, and that none lies on another.
-
-    Args:
-        name: of the block.
-        header: the code of all tiles.
-        plans: of each.
-        tests: what `placed_tile_test` gives for each.
-        times: for each time, the names of the plans whose tiles live then.
-    """
-    apart = "\n".join(
-        "    wrong += apart([](unsigned* owners) { "
-        + " ".join(f"{tile}_place(owners);" for tile in time)
-        + " });"
-        for time in times
-    )
-    tests += filled("selftest", "apart", TIMES=apart, NAME=name)
-    return _program(header, tests, [f"{name}_apart", *(f"{plan.name}_selftest" for plan in plans)])
-
-
-def _program(header: str, tests: str, calls: Sequence[str]) -> str:
-    """A program that calls what counts the wrong accesses."""
-    start = filled("selftest", "start", HEADER=header.replace("#pragma once\n", ""))
-    return start + tests + filled("selftest", "end", TESTS=" + ".join(f"{call}(profile)" for call in calls))
-
-
-def _tile_test(plan: Plan) -> str:
-    """The part of the program that tests one tile.
-
-    Raises:
-        LayoutError: as for `program`.
-    """
     if plan.bytes > MAX_SHARED_BYTES:
         raise LayoutError(f"a block has at most {MAX_SHARED_BYTES} bytes of shared memory, not {plan.bytes}")
     for access in plan.accesses:
@@ -96,7 +43,7 @@ def _tile_test(plan: Plan) -> str:
     called = helpers("\n".join(kernels), f"{plan.name}_test", "static", "long long")
     return filled(
         "selftest",
-        "tile",
+        "program",
         KERNELS="\n".join([*called, *kernels]),
         RUNS="\n".join(_run(plan, k, access) for k, access in enumerate(plan.accesses)),
         COORDINATES=_coordinates(plan),
@@ -105,6 +52,7 @@ def _tile_test(plan: Plan) -> str:
         SIZE=plan.element_bytes,
         REPEATS=REPEATS,
         NAME=plan.name,
+        HEADER=cuda.emit(plan).replace("#pragma once\n", ""),
     )
 
 

@@ -168,21 +168,9 @@ def compiled(text, folder):
     subprocess.run(["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", *built], check=True)
 
 
-def test_the_self_test_of_a_block_tests_each_tile_and_where_they_lie(tmp_path):
-    text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
-    assert [f"pair_{tile}_selftest(profile)" in text for tile in "ABC"] == [True] * 3
-    assert "{ pair_A_place(owners); pair_B_place(owners); }" in text
-    assert "{ pair_A_place(owners); pair_C_place(owners); }" in text
-    assert text.count("#include <vector>") == text.count("int main(") == 1
-    amd = {**PAIR, "target": "gfx942", "tiles": PAIR["tiles"][:1], "accesses": PAIR["accesses"][:1]}
-    path = saved(tmp_path, "amd.json", {**amd, "overlay": []})
-    refused("tile 'A': the self-test runs on NVIDIA GPUs", "emit", path, "--self-test")
-
-
-@pytest.mark.nvcc
-def test_the_self_test_of_a_block_compiles(tmp_path):
-    text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
-    compiled(text, tmp_path)
+def test_a_self_test_is_of_one_tile(tmp_path):
+    path = saved(tmp_path, "pair.json", PAIR)
+    refused("of one tile; of several, `layoutopt run` tests each", "emit", path, "--self-test")
 
 
 @pytest.mark.nvcc
