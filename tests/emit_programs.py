@@ -115,9 +115,9 @@ def same(found, wanted):
     assert [f for f, _ in pairs] == [w for _, w in pairs]
 
 
-def emit(language, problem, gpu, answer, name=None, only="all"):
+def emit(language, problem, gpu, answer, name=None):
     """Code in a language."""
-    return code_of(language, replace(placed(problem, gpu, answer), name=name or problem.name), only=only)
+    return code_of(language, replace(placed(problem, gpu, answer), name=name or problem.name))
 
 
 def run(command, language, cases, tmp_path):

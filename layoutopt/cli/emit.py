@@ -53,13 +53,6 @@ def _identifier(ctx: click.Context, param: click.Parameter, name: str | None) ->
 @click.option("-o", "--output", type=OutputPath(or_print=True), help="Write the code to this file.")
 @click.option("--name", metavar="NAME", callback=_identifier, help="What every name in the code starts with.")
 @click.option(
-    "--only",
-    type=click.Choice(["offset", "access", "all"]),
-    default="all",
-    show_default=True,
-    help="Print the offset of an element, the addresses of the accesses, or all.",
-)
-@click.option(
     "--edit",
     "as_edit",
     is_flag=True,
@@ -75,7 +68,6 @@ def command(
     lang: str,
     output: Path | None,
     name: str | None,
-    only: Literal["offset", "access", "all"],
     as_edit: bool,
     self_test: bool,
     as_json: bool,
@@ -94,8 +86,8 @@ def command(
     """
 
     for flag, given in (("--self-test", self_test), ("--edit", as_edit)):
-        if given and (name is not None or only != "all"):
-            raise click.UsageError(f"--name and --only are for code, not for {flag}")
+        if given and name is not None:
+            raise click.UsageError(f"--name is for code, not for {flag}")
         if given and lang != "cuda":
             raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
     if as_edit and self_test:
@@ -103,7 +95,7 @@ def command(
     tiles = answer_of(file, **how, in_use=not as_edit)
     if name is not None and not tiles.alone:
         tiles = replace(tiles, name=name)
-    text, data = _edits(tiles) if as_edit else _code(tiles, lang, name, only, self_test)
+    text, data = _edits(tiles) if as_edit else _code(tiles, lang, name, self_test)
     if output is not None:
         write_all({output: text.encode()})
     if as_json:
@@ -135,15 +127,13 @@ def _edits(tiles: Placed) -> tuple[str, dict[str, Any]]:
     return "\n".join(text for text, _ in edits), data
 
 
-def _code(
-    tiles: Placed, lang: str, name: str | None, only: Literal["offset", "access", "all"], self_test: bool
-) -> tuple[str, dict[str, Any]]:
+def _code(tiles: Placed, lang: str, name: str | None, self_test: bool) -> tuple[str, dict[str, Any]]:
     """The code, and what it costs."""
     from layoutopt.codegen import block
 
     if self_test:
         return block.self_test(tiles), _figures(tiles, lang, [{} for _ in tiles.parts])
-    plans = block.plans_of(lang, tiles if name is None else replace(tiles, name=name), only=only)
+    plans = block.plans_of(lang, tiles if name is None else replace(tiles, name=name))
     counted = LANGUAGES[lang].unit == "byte"
     data = _figures(tiles, lang, [_instructions(plan) if counted else {} for plan in plans])
     if counted:

@@ -15,7 +15,6 @@ from layoutopt import __version__
 from layoutopt.codegen import selftest
 from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import plan, run_plan
-from layoutopt.codegen.plan import Part as Only
 from layoutopt.codegen.plan import Plan
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -67,9 +66,9 @@ def emit(
     return code_of(lang, placed(problem, gpu, answer))
 
 
-def code_of(language: str, tiles: Placed, *, only: Only = "all") -> str:
+def code_of(language: str, tiles: Placed) -> str:
     """One text for all tiles; as for `plans_of` and `text_of`."""
-    return text_of(tiles, plans_of(language, tiles, only=only))
+    return text_of(tiles, plans_of(language, tiles))
 
 
 @contextlib.contextmanager
@@ -85,32 +84,23 @@ def _named(tiles: Placed, part: Part) -> Iterator[Problem]:
         raise LayoutError(f"tile {part.tile!r}: {error}") from None
 
 
-def plans_of(language: str, tiles: Placed, *, only: Only = "all") -> tuple[Plan, ...]:
+def plans_of(language: str, tiles: Placed) -> tuple[Plan, ...]:
     """What is printed of each tile in a language, one of `LANGUAGES`.
-
-    Args:
-        language: which.
-        tiles: with their layouts.
-        only: what to print: the offset of an element, the addresses of the accesses, or all.
 
     Raises:
         ProblemFileError: two names become the same identifier.
-        LayoutError: the language cannot express the layout of a tile, which the text names, or has no code
-            for accesses, or a formula does not hold the tile.
+        LayoutError: the language cannot express the layout of a tile, which the text names, or a formula does
+            not hold the tile.
         ExpressionError: a formula cannot be read.
         VerificationError: the code would not equal a layout's table. Our bug.
     """
     known = LANGUAGES[language]
-    if only == "access" and not known.has_accesses:
-        able = ", ".join(other.name for other in LANGUAGES.values() if other.has_accesses)
-        raise LayoutError(f"{language} has no code for accesses, only for the layout; {able} have")
     plans = []
     for part in tiles.parts:
         with _named(tiles, part) as problem:
             _check_expressible(problem, part.answer, known)
             unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
-            planned = plan(problem, tiles.device, part.answer, unit)
-            plans.append(replace(planned, only=only, language=language))
+            plans.append(replace(plan(problem, tiles.device, part.answer, unit), language=language))
     if not tiles.alone:
         _check_names(tiles, plans)
     return tuple(plans)
@@ -149,9 +139,8 @@ def text_of(tiles: Placed, plans: Sequence[Plan]) -> str:
     module: Any = importlib.import_module(known.module)
     texts: list[str] = []
     for part, planned in zip(tiles.parts, plans, strict=True):
-        printed = replace(planned, accesses=(), by_hardware=()) if planned.only == "offset" else planned
         with _named(tiles, part):
-            texts.append(module.emit(printed))
+            texts.append(module.emit(planned))
     if tiles.alone:
         return texts[0]
     head = "\n".join(_head(known, tiles)) + "\n"

@@ -103,9 +103,7 @@ def source(plan: Plan, dialect: Dialect) -> str:
     if dialect.macro:
         lines += _declared_by_type(plan)
     lines += ["", *_table(plan, dialect)]
-    body: list[str] = []
-    if plan.only != "access":
-        body += [*_offset(plan, dialect), *_bit_shift(plan, dialect)]
+    body = [*_offset(plan, dialect), *_bit_shift(plan, dialect)]
     for access in plan.accesses:
         pieces = dialect.pieces(plan, access, dialect)
         if dialect.macro:
@@ -389,7 +387,7 @@ def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
 
 def _assertions(plan: Plan) -> list[str]:
     lines = []
-    for point, offset in plan.sample if plan.only != "access" else ():
+    for point, offset in plan.sample:
         call = f"{plan.name}_offset_bytes({', '.join(map(str, point))})"
         lines.append(f'static_assert({call} == {offset}, "the layout");')
     for access in plan.accesses:

@@ -30,9 +30,8 @@ def emit(plan: Plan) -> str:
         f"{plan.name}_size = {size}",
         f"# smem = cuda.shared.array({plan.name}_size, {kind}), then smem[{plan.name}_offset(...)]",
     ]
-    if plan.only != "access":
-        about = "Element offset of an element."
-        lines += _function(f"{plan.name}_offset", coordinates, to_text(plan.offset), about)
+    about = "Element offset of an element."
+    lines += _function(f"{plan.name}_offset", coordinates, to_text(plan.offset), about)
     for access in plan.accesses:
         lines += _access(access)
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -30,8 +30,6 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Descriptor, MatrixDescriptor, TensorMap
 from layoutopt.problems.text import abridged, tables, vector_text
 from layoutopt.problems.types import Access, Problem
-
-Part = Literal["all", "offset", "access"]
 
 # The base as a variable: no loop variable can have this name.
 BASE: Final = "@base"
@@ -140,9 +138,7 @@ class Plan:
         accesses: in the order of the problem.
         header: lines that say what this is and what is proved, safe in comments.
         language: in which it is printed, one of `layoutopt.codegen.registry`.
-        only: what is printed: the offset, the addresses of the accesses, or all.
         by_hardware: what no lane executes, in the order of the problem.
-        dictated: whether TMA or a matrix instruction reaches the tile.
     """
 
     name: str
@@ -155,9 +151,12 @@ class Plan:
     accesses: tuple[AccessPlan, ...]
     header: tuple[str, ...]
     language: str = "cuda"
-    only: Part = "all"
     by_hardware: tuple[HardwarePlan, ...] = ()
-    dictated: bool = False
+
+    @property
+    def dictated(self) -> bool:
+        """Whether TMA or a matrix instruction reaches the tile."""
+        return any(isinstance(a.descriptor, TensorMap | MatrixDescriptor) for a in self.by_hardware)
 
     @property
     def element_bytes(self) -> int:
@@ -235,7 +234,6 @@ def make_plan(
         for access, report in zip(problem.accesses, reports, strict=True)
         if report.descriptor is not None  # no lane executes it
     )
-    dictated = any(isinstance(a.descriptor, TensorMap | MatrixDescriptor) for a in by_hardware)
     problem, reports, about = _with_formulas(problem, reports, about)
     lanes = trace(problem, gpu)
     codes = index_code(problem, gpu, lanes, offset, table, unit_bytes) if problem.accesses else ()
@@ -254,7 +252,6 @@ def make_plan(
         accesses=tuple(accesses),
         header=tuple(map(comment, about)),
         by_hardware=by_hardware,
-        dictated=dictated,
     )
 
 

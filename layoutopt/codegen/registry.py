@@ -16,7 +16,6 @@ class Language(NamedTuple):
         declared: how a kernel declares the bytes of a tile, or comes by them.
         unit: what addresses count.
         has_tables: whether it expresses tables of offsets and elements that share a byte.
-        has_accesses: whether it has code for the accesses, and not only for the layout.
         constant: how a constant is written: its name, then its value.
         comment: what begins one.
         start, end: of a file, as lines.
@@ -30,7 +29,6 @@ class Language(NamedTuple):
     declared: str = ""
     unit: Literal["byte", "element"] = "byte"
     has_tables: bool = False
-    has_accesses: bool = False
     constant: str = "constexpr uint32_t {} = {};"
     comment: str = "//"
     start: tuple[str, ...] = ("#pragma once", "#include <cstdint>")
@@ -53,25 +51,22 @@ _ENUM: Final = "enum {{ {} = {} }};"
 _GUARD: Final = ("#ifndef {guard}", "#define {guard}", "#include <stdint.h>")
 _PLACES: Final = "places each tile itself: the bases are those that were counted"
 _NUMBA: Final = "in {name}_bytes of dynamic shared memory: cuda.shared.array(0, dtype)[base // itemsize:]"
-# After what addresses count: tables, code for accesses, constants, comments, and the lines of a file.
-_OBJECT: Final = False, False, "{} = {}", "#", ()
-_FUNCTIONS: Final = False, True, "{} = {}", "#", ()
+# After what addresses count: tables, constants, comments, and the lines of a file.
+_PYTHON: Final = False, "{} = {}", "#", ()
 _ALL: Final = (
-    Language("cuda", "CUDA C++", ".cuh", "a header: offsets, addresses, inline PTX", _CPP, "byte", True,
-             True),
-    Language("hip", "HIP C++", ".hip.hpp", "a header: offsets and typed pointers", _CPP, "byte", True, True,
+    Language("cuda", "CUDA C++", ".cuh", "a header: offsets, addresses, inline PTX", _CPP, "byte", True),
+    Language("hip", "HIP C++", ".hip.hpp", "a header: offsets and typed pointers", _CPP, "byte", True,
              family="c_family"),
-    Language("opencl", "OpenCL C", ".cl", "text to put before a kernel", _OPENCL, "byte", True, True, _ENUM,
+    Language("opencl", "OpenCL C", ".cl", "text to put before a kernel", _OPENCL, "byte", True, _ENUM,
              start=(), family="c_family"),
     Language("c", "C", ".h", "a header of plain functions", _CPP.replace("__shared__ alignas", "_Alignas"),
-             "byte", True, True, _ENUM, start=_GUARD, end=("", "#endif"), family="c_family"),
+             "byte", True, _ENUM, start=_GUARD, end=("", "#endif"), family="c_family"),
     Language("cute", "CuTe", ".cute.hpp", "a `Layout`, composed with a `Swizzle`", _CPP),
     Language("gluon", "Triton Gluon", ".py", "what `allocate_shared_memory` takes",
-             f"gl.allocate_shared_memory {_PLACES}", "byte", *_OBJECT),
+             f"gl.allocate_shared_memory {_PLACES}", "byte", *_PYTHON),
     Language("tilelang", "TileLang", ".py", "a `Layout` for `T.annotate_layout`",
-             f"T.alloc_shared {_PLACES}", "element", *_OBJECT),
-    Language("numba", "Numba CUDA", ".py", "device functions on a shared array", _NUMBA, "element",
-             *_FUNCTIONS),
+             f"T.alloc_shared {_PLACES}", "element", *_PYTHON),
+    Language("numba", "Numba CUDA", ".py", "device functions on a shared array", _NUMBA, "element", *_PYTHON),
 )  # fmt: skip
 
 LANGUAGES: Final = {language.name: language for language in _ALL}

@@ -43,7 +43,6 @@ show p.json [--layout published] --svg o.svg --html o.html
 emit p.json --lang LANGUAGE -o o.txt
 emit p.json --self-test|--edit
 emit p.json --offset published --lang LANGUAGE --json
-emit p.json --only access --lang LANGUAGE
 run p.json
 problems p.json [--expanded|--json]
 import cute ((4,8),(2,2)):((32,1),(16,8)) --tile 16x8 --element f32 --into p.json

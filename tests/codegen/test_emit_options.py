@@ -24,29 +24,9 @@ def problem(element="f32", width=4, **more):
 
 
 @pytest.mark.parametrize("language", ["cuda", "hip", "opencl", "c", "numba"])
-def test_a_name_and_a_part(language):
-    whole = emit(language, problem(), GPU, "x0*33 + x1", name="stage")
-    offset = emit(language, problem(), GPU, "x0*33 + x1", name="stage", only="offset")
-    access = emit(language, problem(), GPU, "x0*33 + x1", name="stage", only="access")
-    assert "a_tile_" not in whole
-    assert "stage_offset" in offset
-    assert "stage_rows" not in offset
-    assert "stage_rows_base" in access
-    assert "stage_offset" not in access.replace("smem[stage_offset(...)]", "")
-    assert len(offset) + len(access) > len(whole) > max(len(offset), len(access))
-
-
-def test_a_layout_object_has_no_accesses():
-    assert emit("cute", problem(), GPU, "x0*33 + x1", only="offset")
-    with pytest.raises(LayoutError, match="cute has no code for accesses"):
-        emit("cute", problem(), GPU, "x0*33 + x1", only="access")
-
-
-@pytest.mark.parametrize("part", ["all", "offset", "access"])
-@pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
-def test_every_part_compiles(part, tmp_path):
-    text = emit("cuda", problem(), GPU, "x0*32 + (x1 ^ x0)", only=part)
-    built(tmp_path, text, "-std=c++14", "-fsyntax-only")
+def test_a_name(language):
+    code = emit(language, problem(), GPU, "x0*33 + x1", name="stage")
+    assert ("a_tile_" in code, "stage_offset" in code, "stage_rows_base" in code) == (False, True, True)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +49,7 @@ def test_structures_keep_their_type(element, kind):
 
 
 def test_the_command_takes_names_that_all_languages_take():
-    run = layoutopt(
-        "emit", "transpose_32x32_f32", "--offset", "published", "--name", "stage", "--only", "offset"
-    )
+    run = layoutopt("emit", "transpose_32x32_f32", "--offset", "published", "--name", "stage")
     assert run.returncode == 0
     assert "stage_offset_bytes" in run.stdout
     said = "a letter, then letters, digits and single underscores"
