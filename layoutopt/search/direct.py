@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, checkpoint
-from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
+from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.types import Problem, Tile
-from layoutopt.search.modes import Named
+from layoutopt.search.modes import Cut, Named, laid
 from layoutopt.search.tables import MAX_LOOKUP
 
 SAID: Final = (
@@ -35,8 +35,6 @@ _MOST_SHIFT = 8
 _MOST_LOWS: Final = 3  # bits from which a swizzle of the row-major layout may begin
 _PAD_VECTORS = (1, 2, 4, 8)
 _MOST_TURNS: Final = 6  # ways of taking the rows in turn
-
-Cut = tuple[int, int, int]  # a piece of a coordinate: its dimension, divisor and size
 
 
 def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[Named]:
@@ -242,7 +240,6 @@ def _whole(tile: Tile) -> list[Cut]:
     return [(dim, 1, extent) for dim, extent in enumerate(tile.shape)]
 
 
-def _tight(tile: Tile, cuts: Iterable[Cut]) -> Layout:
+def _tight(tile: Tile, cuts: Sequence[Cut]) -> Layout:
     """The pieces of coordinates, slowest first, without gaps."""
-    digits = tight_digits([Digit(dim, divide, size, 1) for dim, divide, size in cuts])
-    return Layout(tile.shape, tile.element_bytes, digits)
+    return Layout(tile.shape, tile.element_bytes, laid(reversed(cuts)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-import msgspec
 import numpy as np
 
 from layoutopt.accesses.hardware_access import bulk_elements, map_element, matrix_dims
@@ -20,6 +20,7 @@ _BANK_ROW_BYTES = 128
 _MOST_PADDED_DIMS = 3
 
 Named = tuple[str, Layout]
+Cut = tuple[int, int, int]  # a piece of a coordinate: its dimension, divisor and size
 
 
 def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Named]:
@@ -140,30 +141,23 @@ def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:
     assert use.bytes is not None
     count = bulk_elements(use.bytes, tile)
     assert count is not None
-    digits: list[Digit] = []  # fastest first; strides follow
-    padded: list[int] = []  # digits before which a pad may be
+    cuts: list[Cut] = []  # fastest first
+    padded: list[int] = []  # those before which a pad may be
     left = count  # elements of a copy
     for d in reversed(range(len(shape))):
         piece = min(shape[d], left)
         left //= piece
-        digits += [Digit(d, 1, piece, 0)] if piece > 1 or shape[d] == 1 else []
+        cuts += [(d, 1, piece)] if piece > 1 or shape[d] == 1 else []
         if piece < shape[d]:
-            padded.append(len(digits))
-            digits.append(Digit(d, piece, shape[d] // piece, 0))
+            padded.append(len(cuts))
+            cuts.append((d, piece, shape[d] // piece))
     padded = padded[:_MOST_PADDED_DIMS]
     steps = range(0, _BANK_ROW_BYTES, engine("cp.async.bulk").chunk_bytes)
-    for pads in itertools.product(steps, repeat=len(padded)):
-        if any(pad % size for pad in pads):
-            continue
-        extra = dict(zip(padded, pads, strict=True))
-        stride, laid = 1, []
-        for i, digit in enumerate(digits):
-            stride += extra.get(i, 0) // size
-            laid.append(msgspec.structs.replace(digit, stride=stride))
-            stride *= digit.size
-        text = ", ".join(str(pad) for pad in pads)
+    for pads in itertools.product([pad for pad in steps if pad % size == 0], repeat=len(padded)):
+        text = ", ".join(map(str, pads))
         name = f"rows of {use.bytes} bytes" + (f", pads of {text} bytes" if any(pads) else "")
-        yield name, Layout(shape, size, _merged(reversed(laid)))
+        gaps = {k: pad // size for k, pad in zip(padded, pads, strict=True)}
+        yield name, Layout(shape, size, laid(cuts, gaps))
 
 
 def _boxed(
@@ -172,30 +166,32 @@ def _boxed(
     mode: Mode,
     order: Sequence[int],
     box: Sequence[int],
-    grid: Iterable[int],
+    grid: Sequence[int],
 ) -> Layout:
-    sizes = [(d, 1, box[d]) for d in order]
-    sizes[:0] = [(d, box[d], shape[d] // box[d]) for d in grid]
-    stride, digits = 1, []
-    for i, (d, divide, size) in enumerate(reversed(sizes)):
-        digits.append(Digit(d, divide, size, stride))
-        # A row that is shorter than the span of a swizzle leaves the rest of it unfilled.
-        stride = (
-            mode.span_bytes // element_bytes if i == 0 and mode.xor and mode.span_bytes else stride * size
-        )
+    cuts = [(d, 1, box[d]) for d in reversed(order)]
+    cuts += [(d, box[d], shape[d] // box[d]) for d in reversed(grid)]
+    # A row that is shorter than the span of a swizzle leaves the rest of it unfilled.
+    row = mode.span_bytes // element_bytes if mode.xor and mode.span_bytes else cuts[0][2]
     unit = math.frexp(element_bytes)[1] - 1
     swizzle = tuple(Target(target - unit, 1 << (source - unit)) for target, source in mode.xor)
-    return Layout(shape, element_bytes, _merged(reversed(digits)), swizzle)
+    return Layout(shape, element_bytes, laid(cuts, {1: row - cuts[0][2]}), swizzle)
 
 
-def _merged(digits: Iterable[Digit]) -> tuple[Digit, ...]:
-    """Digits without those of one value, and neighbours of one dimension that continue each other as one."""
-    kept: list[Digit] = []
-    for digit in digits:
-        if kept and kept[-1].dim == digit.dim and kept[-1].divide == digit.divide * digit.size:
-            outer = kept[-1]
-            if outer.stride == digit.stride * digit.size:
-                kept[-1] = Digit(digit.dim, digit.divide, outer.size * digit.size, digit.stride)
-                continue
-        kept.append(digit)
-    return tuple(kept)
+def laid(cuts: Iterable[Cut], gaps: Mapping[int, int] = MappingProxyType({})) -> tuple[Digit, ...]:
+    """Digits of pieces of coordinates; neighbours of one dimension that continue each other are one.
+
+    Args:
+        cuts: the pieces, the fastest first.
+        gaps: elements that are left out before each step of the k-th of them.
+    """
+    stride = 1
+    digits: list[Digit] = []
+    for k, (dim, divide, size) in enumerate(cuts):
+        stride += gaps.get(k, 0)
+        inner = digits[-1] if digits else Digit(-1, 1, 1, 1)
+        if (dim, divide, stride) == (inner.dim, inner.divide * inner.size, inner.stride * inner.size):
+            digits[-1] = Digit(dim, inner.divide, inner.size * size, inner.stride)
+        else:
+            digits.append(Digit(dim, divide, size, stride))
+        stride *= size
+    return tuple(reversed(digits))
