@@ -38,7 +38,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime, current, spending, unhurried
+from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
@@ -104,13 +104,13 @@ class _Joint:
         if best is None:
             return self._nothing(relaxed)
         with contextlib.suppress(OutOfTime):
-            for problem, gpu in current().while_left(self._others(best)):
+            for problem in current().while_left(self._others(best)):
                 if self.conflict_free and best.result.proof.objective.lower_bound > 0:
                     break
                 if best.complete and (problem is not self.natural or self._is_natural(best.result)):
                     continue  # natural lanes may have a cheaper index
                 with contextlib.suppress(LayoutError):  # lanes of a direct load do not write side by side
-                    other = self._found(self.solver(problem, self.ask, gpu), floor)
+                    other = self._found(self.solver(problem, self.ask, self.gpu), floor)
                     best = min(best, other or best, key=lambda found: found.rank)
         return self._refused(best.result) if self.conflict_free and best.result.excess else best.result
 
@@ -206,15 +206,15 @@ class _Joint:
                 accesses[free.number] = _weighted(alone, Fraction(self.scale, sharing))
         return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
 
-    def _others(self, best: _Found) -> Iterator[tuple[Problem, Device]]:
-        """Problems whose layouts may do better than what is found, and the device."""
+    def _others(self, best: _Found) -> Iterator[Problem]:
+        """Problems whose layouts may do better than what is found."""
         if self.direct and (past_registers := self._as_stores()) is not None:
-            yield past_registers, self.gpu
-        yield self.natural, self.gpu
+            yield past_registers
+        yield self.natural
         idle = [with_idle(free, self.gpu) or free for free in self.free]
         if idle != list(self.free):
-            yield naturally(self.problem, idle), self.gpu
-        yield assigned(self.problem, best.result), self.gpu
+            yield naturally(self.problem, idle)
+        yield assigned(self.problem, best.result)
 
     def _as_stores(self) -> Problem | None:
         """Where direct loads are free: XORs of the tile's bytes, which threads may write in turn."""
@@ -233,23 +233,18 @@ class _Joint:
         """The layout of a result, if any, with the best assignment of each free access, verified."""
         if result.layout is None:
             return None
-        lanes_time = current().at_least(_NEEDED_S)
+        lanes_time, widths = current().at_least(_NEEDED_S), chosen_widths(self.problem, result)
         with unhurried():
-            return self._settled(result, result.layout, floor, lanes_time)
-
-    def _settled(self, result: Result, layout: Layout, floor: Result | None, lanes_time: Budget) -> _Found:
-        widths = chosen_widths(self.problem, result)
-        table = case_of(self.natural, self.gpu, widths).table(layout)
-        table = np.repeat(table, self.problem.tile.packed)
-        with spending(lanes_time):
-            settled = under_layout(self.problem, self.gpu, table, self.free)
-        case = case_of(settled, self.gpu, widths)
-        layout = case.as_bytes(layout)
-        counts = case.count(case.table(layout))
-        excess = case.weighted_excess(counts)
-        case.check(case.table(layout))
-        proposal = self._proposal(case, layout, excess, result, floor)
-        answer = verified(case, proposal)
+            table = case_of(self.natural, self.gpu, widths).table(result.layout)
+            with spending(lanes_time):
+                table = np.repeat(table, self.problem.tile.packed)
+                settled = under_layout(self.problem, self.gpu, table, self.free)
+            case = case_of(settled, self.gpu, widths)
+            layout = case.as_bytes(result.layout)
+            excess = case.weighted_excess(case.count(case.table(layout)))
+            case.check(case.table(layout))
+            proposal = self._proposal(case, layout, excess, result, floor)
+            answer = verified(case, proposal)
         reports = named_lanes(answer.result.accesses, self.problem, settled)
         shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
         return _Found(shown, answer.rank, proposal.complete)
