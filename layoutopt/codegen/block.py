@@ -123,7 +123,10 @@ def _check_names(tiles: Placed, plans: Sequence[Plan]) -> None:
     names.update(name for name, _ in _places(tiles))
     for planned in plans:
         names.update((f"{planned.name}_bytes", f"{planned.name}_offset"))
-        names.update(name for access in planned.accesses for name in access.functions)
+        for access in planned.accesses:
+            parts = {"bytes", *(part for part, _, _ in access.functions)}
+            parts |= {"each"} if access.form.has_step else set()
+            names.update((access.name, *(f"{access.name}_{part}" for part in parts)))
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise ProblemFileError("tiles", f"two tiles or accesses are both {twice[0]} in the code; rename one")

@@ -349,39 +349,24 @@ def _bit_shift(plan: Plan, dialect: Dialect) -> list[str]:
 
 
 def _addresses(plan: Plan, access: AccessPlan, dialect: Dialect) -> list[str]:
-    lines = []
-    head, uint = f"{dialect.function} {dialect.uint}", dialect.uint
-
-    def function(suffix: str, kind: str, node: Node, declared: str, known: Iterable[str]) -> list[str]:
+    lines, head = [], f"{dialect.function} {dialect.uint} {access.name}"
+    for part, variables, node in access.functions:
+        kind = ("bool" if dialect.macro else "int") if part == "active" else dialect.uint
+        own = [v for v in variables if v != BASE]
+        declared = [f"{dialect.uint} base"] * (BASE in variables) + [parameters(access, own)]
         body = expression(plan, node, access, dialect)
-        value = f"({uint})({body})" if kind == uint else body
-        return [
-            f"{dialect.function} {kind} {access.name}_{suffix}({declared}) {{",
-            *unused(body, map(parameter, known)),
-            f"    return {value};",
-            "}",
-        ]
-
-    loops = list(access.access.loops)
-    if not access.form.has_step:
-        lines += function("bytes", uint, access.form.address, parameters(access), access.ranges)
-    else:
-        node = access.form.from_base(Var(BASE))
-        lines += function("base", uint, access.form.base, "int tid", ["tid"])
-        declared = ", ".join([f"{uint} base", parameters(access, loops)])
-        lines += function("step", uint, node, declared, loops)
         lines += [
-            f"{head} {access.name}_bytes({parameters(access)}) {{",
-            f"    return {access.name}_step({access.name}_base(tid), {arguments(access, loops)});",
+            f"{dialect.function} {kind} {access.name}_{part}({', '.join(declared)}) {{",
+            *unused(body, map(parameter, own)),
+            f"    return {body};" if part == "active" else f"    return ({dialect.uint})({body});",
             "}",
         ]
-    for d, node in enumerate(access.coordinates):
-        lines += function(f"x{d}", uint, node, parameters(access), access.ranges)
-    if access.active is not None:
-        kind = "bool" if dialect.macro else "int"
-        lines += function(
-            "active", kind, Op("!=", (access.active, Const(0))), parameters(access), access.ranges
-        )
+        if part == "step":
+            lines += [
+                f"{head}_bytes({parameters(access)}) {{",
+                f"    return {access.name}_step({access.name}_base(tid), {arguments(access, own)});",
+                "}",
+            ]
     return lines
 
 

@@ -38,9 +38,10 @@ from layoutopt.expressions.simplify import Range, bounds, gathered, simplify, we
 from layoutopt.ground.escape import comment
 from layoutopt.hardware.devices import Device
 from layoutopt.index.address_forms import over_tid
-from layoutopt.layout.formula import row_major_index
+from layoutopt.layout.formula import coordinate_ranges, row_major_index
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import KernelNames, Problem
+from layoutopt.study.in_use import formula_in_use
 
 _PLAIN = frozenset(("+", "-", "*", "//", "%", "^", "&", "|", "<<", ">>"))
 
@@ -108,13 +109,10 @@ def edit_text(found: Edit) -> str:
 
 
 def _in_use(problem: Problem) -> str:
-    if problem.layout.offset is not None:
-        return problem.layout.offset
-    if problem.published is not None:
-        return problem.published.offset
+    if (found := formula_in_use(problem)) is not None:
+        return found[1]
     shape = problem.tile.shape
-    node = row_major_index(range(len(shape)), shape)
-    return to_text(simplify(node, {f"x{d}": (0, n - 1) for d, n in enumerate(shape)}))
+    return to_text(simplify(row_major_index(range(len(shape)), shape), coordinate_ranges(shape)))
 
 
 def _declaration(planned: Plan, names: KernelNames) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Sequence
 from typing import Final
 
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
-from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted, to_text
+from layoutopt.expressions.grammar import Var, substituted, to_text
 
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
@@ -52,21 +51,17 @@ def _access(access: AccessPlan) -> list[str]:
     for values, name in access.tables.items():
         lines += ["", f"{name} = np.array({list(values)}, np.int32)  # whose piece a thread handles"]
 
-    def function(suffix: str, variables: Sequence[str], node: Node, about: str) -> list[str]:
-        body = to_text(substituted(access.named(node), {v: Var(parameter(v)) for v in variables}))
-        return _function(access.name + suffix, list(map(parameter, variables)), body, about)
-
-    if access.form.has_step:
-        lines += function("_base", ["tid"], access.form.base, "Once for each thread.")
-        lines += function("_step", [BASE, *loops], access.form.from_base(Var(BASE)), "From the base.")
-        names = list(map(parameter, loops))
-        call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"
-        lines += _function(access.name, ["tid", *names], call, about)
-    else:
-        lines += function("", every, access.form.address, about)
-    if access.active is not None:
-        test = Op("!=", (access.active, Const(0)))
-        lines += function("_active", every, test, "Whether the thread takes part.")
+    notes = {"base": "Once for each thread.", "step": "From the base.", "bytes": about}
+    notes["active"] = "Whether the thread takes part."
+    for part, variables, node in access.functions:
+        if part in notes:
+            body = to_text(substituted(access.named(node), {v: Var(parameter(v)) for v in variables}))
+            name = access.name if part == "bytes" else f"{access.name}_{part}"
+            lines += _function(name, list(map(parameter, variables)), body, notes[part])
+        if part == "step":
+            names = list(map(parameter, loops))
+            call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"
+            lines += _function(access.name, ["tid", *names], call, about)
     return lines
 
 

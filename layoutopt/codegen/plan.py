@@ -15,6 +15,8 @@ from layoutopt.expressions.grammar import (
     Const,
     Lookup,
     Node,
+    Op,
+    Var,
     tabulated,
     to_text,
     with_parts,
@@ -62,13 +64,6 @@ class AccessPlan(IndexCode):
             f"ideal {report.ideal}, bank_conflicts {report.bank_conflicts}"
         )
 
-    @property
-    def functions(self) -> list[str]:
-        """Names that its code has."""
-        steps = ("base", "step", "each") if self.form.has_step else ()
-        active = ("active",) if self.active is not None else ()
-        return [self.name, *(f"{self.name}_{part}" for part in ("bytes", *steps, *active))]
-
     def counters(self, gpu: Device) -> dict[str, int]:
         """What the profiler will count of it."""
         counted = int(self.report.wavefronts), int(self.report.bank_conflicts)
@@ -82,12 +77,23 @@ class AccessPlan(IndexCode):
         return plain
 
     @property
-    def coordinates(self) -> tuple[Node, ...]:
-        """Of what a lane touches first, over `tid` and loop variables, where lanes were chosen."""
-        if self.report.index is None:
-            return ()
-        warp = self.lanes.element.shape[1]
-        return tuple(over_tid(str(text), self.access, warp) for text in self.access.index)
+    def functions(self) -> list[tuple[str, list[str], Node]]:
+        """What its code computes: the end of a function's name, its variables and the expression.
+
+        `bytes` is the address, else `base` what a thread computes once and `step` the address from there;
+        `x0`, ... what a lane touches first, where lanes were chosen; `active` whether a thread takes part.
+        """
+        every, warp = list(self.ranges), self.lanes.element.shape[1]
+        found = [("bytes", every, self.form.address)]
+        if self.form.has_step:
+            step = self.form.from_base(Var(BASE))
+            found = [("base", ["tid"], self.form.base), ("step", [BASE, *self.access.loops], step)]
+        if self.report.index is not None:
+            chosen = (over_tid(str(text), self.access, warp) for text in self.access.index)
+            found += [(f"x{d}", every, node) for d, node in enumerate(chosen)]
+        if self.active is not None:
+            found.append(("active", every, Op("!=", (self.active, Const(0)))))
+        return found
 
     @property
     def cost(self) -> str:

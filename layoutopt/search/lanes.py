@@ -27,6 +27,7 @@ from layoutopt.accesses.assignments import Assignment, Twist, Work, coordinates,
 from layoutopt.accesses.trace import LaneTrace, expression_ranges
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.referee import CountedAccess
+from layoutopt.expressions.bits import moved_bits
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -189,9 +190,7 @@ def as_written(choices: Digits) -> Assignment | None:
         return None
     unit = np.argsort(place)
     images = [int(unit[1 << k]) for k in range(bits)]
-    flips = (number[:, None] >> np.arange(bits) & 1) * np.array(images, np.int64)
-    linear = (np.bitwise_xor.reduce(flips, axis=1) == unit).all()
-    if not linear or not all(image >> k & 1 for k, image in enumerate(images)):
+    if moved_bits(Var("unit"), unit) is None or not all(image >> k & 1 for k, image in enumerate(images)):
         return None
     twists = (
         Twist(digits[b].dim, digits[b].stride, 1 << k)
