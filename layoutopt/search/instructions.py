@@ -102,8 +102,9 @@ def solve_instructions(problem: Problem, gpu: Device, ask: Ask, solver: Solver) 
     given: _Found | None = None
     refused: Result | None = None
     solved = 0
-    first = _as_given(problem, gpu)
-    others = [c for c in _choices(first.problem, problem, free, gpu) if _differs(c, first)]
+    plain = [access if access.instructions is None else as_given(access) for access in problem.accesses]
+    first = _choice(problem, plain, -1, gpu)
+    others = [c for c in _choices(first, problem, free, gpu) if _differs(c, first)]
     share = _SHARE if others else 1
     for choice in [first, *others]:
         least, instructions, _ = choice.rank
@@ -156,18 +157,13 @@ def _differs(choice: _Choice, given: _Choice) -> bool:
     return choice.rank[1] != given.rank[1] or not all(same)
 
 
-def _as_given(problem: Problem, gpu: Device) -> _Choice:
-    """The problem with the instructions that the file has."""
-    plain = msgspec.structs.replace(
-        problem,
-        accesses=tuple(
-            access if access.instructions is None else as_given(access) for access in problem.accesses
-        ),
-    )
-    alone = [_alone(plain, access, gpu) for access in plain.accesses]
+def _choice(problem: Problem, accesses: Sequence[Access], number: int, gpu: Device) -> _Choice:
+    """The problem with these accesses, some of which have instructions where it leaves them open."""
+    alone = [_alone(problem, access, gpu) for access in accesses]
     total = sum((wavefronts for wavefronts, _ in alone), Fraction(0))
     freed = (n for (_, n), a in zip(alone, problem.accesses, strict=True) if a.instructions is not None)
-    return _Choice((total, sum(freed), -1), plain)
+    chosen = msgspec.structs.replace(problem, accesses=tuple(accesses))
+    return _Choice((total, sum(freed), number), chosen)
 
 
 def _nothing(problem: Problem, refused: Result) -> Result:
@@ -177,47 +173,29 @@ def _nothing(problem: Problem, refused: Result) -> Result:
     return msgspec.structs.replace(refused, status=Status.UNKNOWN, reason=f"{_LEFT}; {refused.reason}")
 
 
-def _choices(plain: Problem, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
+def _choices(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
     """The problem with instructions of one order after another, those of fewest wavefronts first.
 
     Args:
-        plain: with the instructions of the file.
+        first: with the instructions of the file.
         problem: whose instructions are open.
         free: which of them.
         gpu: its device.
     """
-    if not free:
-        return []
-    fixed = max(
-        (
-            steps_of(a, f"accesses[{k}]", problem.tile)
-            for k, a in enumerate(problem.accesses)
-            if not a.is_free
-        ),
-        key=len,
-        default=[],
-    )
+    known = [(k, a) for k, a in enumerate(problem.accesses) if not a.is_free]
+    fixed = max((steps_of(a, f"accesses[{k}]", problem.tile) for k, a in known), key=len, default=[])
     found: list[_Choice] = []
-    for number, steps in enumerate(orders(free, fixed)):
+    for number, steps in enumerate(orders(free, fixed) if free else ()):
         try:
-            ways = [list(accesses_of(one, steps, problem, gpu)) for one in free]
-            ranked = [
-                min((*_alone(problem, way, gpu), k) for k, way in enumerate(each)) for each in ways if each
-            ]
+            ways = {one.number: list(accesses_of(one, steps, problem, gpu)) for one in free}
+            if not all(ways.values()):
+                continue  # the GPU has no access as narrow as some would be
+            best = {k: min(each, key=lambda way: _alone(problem, way, gpu)) for k, each in ways.items()}
         except ProblemFileError:
             continue  # too many pieces of the coordinates
-        if not all(ways):
-            continue  # the GPU has no access as narrow as some would be
-        accesses, total, count = list(plain.accesses), Fraction(0), 0
-        for one, each, (wavefronts, instructions, k) in zip(free, ways, ranked, strict=True):
-            accesses[one.number] = each[k]
-            total, count = total + wavefronts, count + instructions
-        given = (a for a in problem.accesses if a.instructions is None)
-        total += sum((_alone(problem, access, gpu)[0] for access in given), Fraction(0))
-        written = tuple(accesses)
-        if all(choice.problem.accesses != written for choice in found):
-            chosen = msgspec.structs.replace(problem, accesses=written)
-            found.append(_Choice((total, count, number), chosen))
+        accesses = tuple(best.get(k, access) for k, access in enumerate(first.problem.accesses))
+        if all(choice.problem.accesses != accesses for choice in found):
+            found.append(_choice(problem, accesses, number, gpu))
     return sorted(found, key=lambda choice: choice.rank)
 
 
