@@ -5,7 +5,7 @@ import subprocess
 
 import msgspec
 import pytest
-from command import layoutopt, python, refused
+from command import python, refused
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
 from written import data_of, problem_of, saved

@@ -5,7 +5,7 @@ import json
 import pytest
 from command import layoutopt, refused
 from conftest import ROOT
-from emit_programs import GXX, built, emit
+from emit_programs import emit
 from written import access_from, data_of, one_tile, problem_of, saved
 
 from layoutopt.codegen.edit import edit, edit_text
