@@ -17,6 +17,7 @@ far is chosen next. A class is a bit for each lane, so that a bound is an AND an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -161,12 +162,17 @@ class _Tree:
     def run(self) -> None:
         """Search it all: `best`."""
         self._drop_certain()
-        everybody = self._lanes(np.ones_like(self.words))[None]
         self.banks = self.high - self.low  # log2
-        taken = np.zeros(len(self.words), np.int64)
-        rows = self._rows()
-        bounds = {bit: self._bounds(everybody[None], row, taken + row.seen)[0] for bit, row in rows.items()}
-        self._descend(rows, bounds, everybody, taken, {}, self._patterns())
+        rows: dict[int, _Row] = {}
+        bounds, patterns = dict[int, IntArray](), self._patterns()
+        if self.words.shape[1] > _MAX_LANES:
+            raise _OutOfSteps
+        everybody = self._lanes(np.ones(self.words.shape, np.bool_))[None]
+        for bit, row in self._rows():
+            rows[bit], bounds[bit] = row, self._bounds(everybody[None], row, row.seen)[0]
+            if not self._of_interest(bounds[bit], row, bit, patterns).any():
+                return
+        self._descend(rows, bounds, everybody, np.zeros(len(self.words), np.int64), {}, patterns)
 
     def _drop_certain(self) -> None:
         """Phases that cost the same under all masks only add to the excess."""
@@ -179,27 +185,32 @@ class _Tree:
 
     # Tables -----------------------------------------------------------------------------------
 
-    def _lanes(self, bits: IntArray) -> Lanes:
-        """The lanes with a word and a bit set, shape (phases,)."""
-        count = self.words.shape[1]
-        kind = np.uint32 if count <= 32 else np.uint64
-        held: Lanes = (bits & 1).astype(kind) * (self.words >= 0)
-        lanes: Lanes = np.left_shift(held, np.arange(count, dtype=kind)).sum(axis=1, dtype=kind)
+    def _lanes(self, of: BoolArray) -> Lanes:
+        """Of some lanes those with a word, as bits; shape (..., phases, lanes) to (..., phases)."""
+        kind = np.dtype(np.uint32 if of.shape[-1] <= 32 else np.uint64)
+        held = np.packbits(of & (self.words >= 0), axis=-1, bitorder="little")
+        bits = np.zeros((*held.shape[:-1], kind.itemsize), np.uint8)
+        bits[..., : held.shape[-1]] = held
+        lanes: Lanes = bits.view(kind)[..., 0]
         return lanes
 
-    def _rows(self) -> dict[int, _Row]:
+    def _rows(self) -> Iterator[tuple[int, _Row]]:
+        """What there is to choose, by bank bit."""
         question = self.question
         sources = self._sources()
-        if self.words.shape[1] > _MAX_LANES or len(self.words) << len(sources) > _MAX_TABLE:
+        if len(self.words) << len(sources) > _MAX_TABLE:
             raise _OutOfSteps
         last = 0 if question.last is None else question.last.sources
-        masks = np.zeros(1, np.int64)
-        flips = self._lanes(np.zeros_like(self.words))[None]
+        targets = range(question.field.targets.stop)
+        bits = sorted({*sources, *targets})
+        lanes_with = self._lanes((self.words & (1 << np.array(bits, np.int64))[:, None, None]) != 0)
+        with_bit = dict(zip(bits, lanes_with, strict=True))
+        masks, flips = np.zeros(1, np.int64), np.zeros_like(lanes_with[:1])
         for bit in sources:
             masks = np.concatenate([masks, masks | 1 << bit])
-            flips = np.concatenate([flips, flips ^ self._lanes(self.words >> bit)])
-        rows, parity = {}, np.bitwise_count(masks & last).astype(np.int64) % 2
-        for bit in range(question.field.targets.stop):
+            flips = np.concatenate([flips, flips ^ with_bit[bit]])
+        parity = np.bitwise_count(masks & last).astype(np.int64) % 2
+        for bit in targets:
             seen = (self.low <= bit) & (bit < self.high)
             allowed = masks & ~question.field.sources(bit) == 0
             if bit not in question.given.targets:
@@ -209,9 +220,8 @@ class _Tree:
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
             if not seen.any():
                 allowed = _first_of_each(parity, allowed)
-            lanes = np.where(seen, flips ^ self._lanes(self.words >> bit), 0).astype(flips.dtype)
-            rows[bit] = _Row(masks, lanes, parity, seen.astype(np.int64)).only(allowed)
-        return rows
+            lanes = np.where(seen, flips ^ with_bit[bit], 0).astype(flips.dtype)
+            yield bit, _Row(masks, lanes, parity, seen.astype(np.int64)).only(allowed)
 
     def _patterns(self) -> list[int]:
         """The bits that may be flipped in the last block, so that the layout takes no more than it may."""
