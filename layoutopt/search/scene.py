@@ -103,7 +103,16 @@ class Scene:
         counted: Trace | None = None,
         instead: Instead = lambda _: None,
     ) -> None:
-        """Arguments are those of `layoutopt.search.search.search`."""
+        """What is asked, and what bounds the candidates.
+
+        Args:
+            counted: the instructions of `trace` whose excess counts, where not all of them: the others bind
+                vectors only.
+            instead: asked for another answer before a long search for the least excess.
+
+        Raises:
+            ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
+        """
         self.problem, self.device, self.trace, self.ask = problem, device, trace, ask
         self.instead, self.counted = instead, counted or trace
         self.tile, self.conflict_free = problem.tile, ask.conflict_free

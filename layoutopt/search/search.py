@@ -37,7 +37,7 @@ from layoutopt.search.fall_back import fall_back
 from layoutopt.search.mask_tree import least_excess
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reach_floor import ReachFloor
-from layoutopt.search.scene import Instead, Scene
+from layoutopt.search.scene import Scene
 
 ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
 NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
@@ -53,25 +53,20 @@ _NOT_ALL: Final = "over values, only plain layouts and swizzles of one shift wer
 _COST_OPEN: Final = "that no index of these families is cheaper is not proved"
 
 
-def search(
-    problem: Problem,
-    device: Device,
-    trace: Trace,
-    ask: Ask,
-    counted: Trace | None = None,
-    instead: Instead = lambda _: None,
-) -> Proposal:
-    """The layout with the least weighted excess, then bytes, then index cost; and who decided it.
-
-    Args:
-        counted: the instructions of `trace` whose excess counts, where not all of them: the others bind
-            vectors only.
-        instead: asked for another answer before a long search for the least excess.
-
-    Raises:
-        ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
-    """
-    return _answer(Scene(problem, device, trace, ask, counted, instead))
+def search(scene: Scene) -> Proposal:
+    """The layout with the least weighted excess, then bytes, then index cost; and who decided it."""
+    if scene.limit is not None and scene.tile.bytes > scene.limit:
+        reason = f"the elements alone need {scene.tile.bytes} bytes; max_bytes is {scene.limit}"
+        return scene.none(reason, EVERY_LAYOUT, True)
+    if scene.conflict_free and scene.floor:
+        return scene.none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
+    if not scene.objective.instructions_first:
+        return _least_excess(scene)
+    cheapest = None if scene.conflict_free else _plainest_formula(scene)
+    proposal = cheapest or _least_excess(scene)
+    if proposal.layout is None or (cheapest is not None and not cheapest.left_open):
+        return proposal
+    return replace(proposal, left_open=True, reason=_COST_OPEN)
 
 
 def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> Iterator[tuple[Layout, str]]:
@@ -97,21 +92,6 @@ def _swizzled_plainly(scene: Scene) -> Iterator[Found]:
             highest = (candidate.span * scene.tile.element_bytes - 1) // scene.field.word_bytes
             given = rules(candidate, scene.field, scene.tile)
             yield from (Found(candidate, masks, 0) for masks in textbook(scene.field, given, highest))
-
-
-def _answer(scene: Scene) -> Proposal:
-    if scene.limit is not None and scene.tile.bytes > scene.limit:
-        reason = f"the elements alone need {scene.tile.bytes} bytes; max_bytes is {scene.limit}"
-        return scene.none(reason, EVERY_LAYOUT, True)
-    if scene.conflict_free and scene.floor:
-        return scene.none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
-    if not scene.objective.instructions_first:
-        return _least_excess(scene)
-    cheapest = None if scene.conflict_free else _plainest_formula(scene)
-    proposal = cheapest or _least_excess(scene)
-    if proposal.layout is None or (cheapest is not None and not cheapest.left_open):
-        return proposal
-    return replace(proposal, left_open=True, reason=_COST_OPEN)
 
 
 def _plainest_formula(scene: Scene) -> Proposal | None:

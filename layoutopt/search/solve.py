@@ -26,6 +26,7 @@ from layoutopt.search.free_lanes import solve_free
 from layoutopt.search.instructions import chooses_instructions, solve_instructions
 from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
 from layoutopt.search.sample import by_sample, is_large
+from layoutopt.search.scene import Scene
 from layoutopt.search.search import over_values, search
 from layoutopt.search.verify import Answer, verified
 
@@ -311,7 +312,7 @@ def formulas(case: Case, ask: Ask) -> Proposal:
 
     def searched(counted: Trace | None = None) -> Proposal:
         with spending(searching):
-            return search(problem, case.device, case.certain, ask, counted, instead)
+            return search(Scene(problem, case.device, case.certain, ask, counted, instead))
 
     return by_sample(case, ask, searched) if large else searched()
 

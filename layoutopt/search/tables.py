@@ -21,6 +21,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.problems.types import FAMILIES, Family, Problem
 from layoutopt.proof.reasons import EveryLayout, Search, every_layout
 from layoutopt.search.proposal import STOPPED, Ask, Proposal, standing
+from layoutopt.search.scene import Scene
 from layoutopt.search.search import search
 
 # Elements beyond which no kernel would want a table of offsets.
@@ -163,7 +164,7 @@ def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> 
 def _best_formula(case: Case, proposal: Proposal, ask: Ask) -> FreeAssignment | None:
     if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
         with spending(current().part(_HINT_SHARE)):
-            proposal = search(within(case.lowered, None), case.device, case.lanes, ask)
+            proposal = search(Scene(within(case.lowered, None), case.device, case.lanes, ask))
     return _as_assignment(proposal, case.lowered.tile.bytes)
 
 
@@ -174,7 +175,7 @@ def _hint(case: Case, start: FreeAssignment | None, ask: Ask) -> IntArray | None
         free = msgspec.structs.replace(limits, max_bytes=None, families=None)
         problem = msgspec.structs.replace(case.lowered, layout=free)
         with spending(current().part(_HINT_SHARE)):
-            wide = _as_assignment(search(problem, case.device, case.lanes, ask), 0)
+            wide = _as_assignment(search(Scene(problem, case.device, case.lanes, ask)), 0)
         if wide is not None and (start is None or (wide.excess or 0) < (start.excess or 0)):
             return wide.table
     return start.table if start is not None else None

@@ -39,6 +39,7 @@ from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.reasons import Search, every_layout
 from layoutopt.search.proposal import Ask
+from layoutopt.search.scene import Scene
 from layoutopt.search.search import search
 from layoutopt.search.solve import solve, solve_cases
 from layoutopt.study.compare import compare
@@ -300,7 +301,7 @@ def test_listing_asks_the_clock_and_leaves_the_first():
 def found_without_time(asked):
     lanes = trace(asked, GPU)
     with spending(Budget(0)):
-        return search(asked, GPU, lanes, Ask())
+        return search(Scene(asked, GPU, lanes, Ask()))
 
 
 @pytest.mark.parametrize("element", ["f32", "6B"])
