@@ -17,9 +17,8 @@ resumed. Another thread starts without any.
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar
@@ -82,7 +81,7 @@ class Budget:
 
     def stop(self) -> None:
         """Nothing is left from now on, here and in every part; from any thread."""
-        self._stop.give()
+        self._stop.given = True
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -94,15 +93,6 @@ class Budget:
         finally:
             if left is not None:
                 self._end = time.monotonic() + left
-
-    @contextmanager
-    def telling(self, call: Callable[[], None]) -> Iterator[None]:
-        """Inside, `call` is called when the budget is stopped, at once if it was."""
-        self._stop.tell(call)
-        try:
-            yield
-        finally:
-            self._stop.forget(call)
 
     @property
     def stopped(self) -> bool:
@@ -197,30 +187,9 @@ class Budget:
 
 
 class _Stop:
-    """A flag that a budget and its parts share, and who is told when it is set."""
+    """What a budget and its parts share: whether somebody stopped it, and whether time ended something."""
 
-    def __init__(self) -> None:
-        self.given = self.ran_out = False
-        self._lock = threading.Lock()
-        self._calls: list[Callable[[], None]] = []
-
-    def give(self) -> None:
-        with self._lock:
-            self.given = True
-            calls = tuple(self._calls)
-        for call in calls:
-            call()
-
-    def tell(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            self._calls.append(call)
-            given = self.given
-        if given:
-            call()
-
-    def forget(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            self._calls.remove(call)
+    given = ran_out = False
 
 
 _IN_FORCE: ContextVar[Budget | None] = ContextVar("budget", default=None)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from layoutopt.ground.budget import current
+from layoutopt.ground.budget import Budget, current
 
 SEED = 1
 FAR: Final = 1 << 40  # beyond every sum of layouts
@@ -229,8 +229,9 @@ class Model:
         )
 
 
-# Seconds that a solve may take to notice its time limit before nobody waits for it any longer.
-_GRACE_SECONDS = 0.5
+# Seconds that a solve may take to notice its time limit before nobody waits for it any longer; and between
+# two looks at whether the budget was stopped.
+_GRACE_SECONDS, _LOOKS_EVERY_SECONDS = 0.5, 0.05
 
 
 def _response(wrapper: Any, proto: Any) -> Any:
@@ -255,14 +256,14 @@ def _response(wrapper: Any, proto: Any) -> Any:
             done.set()
 
     thread = threading.Thread(target=work, daemon=True)
-    with budget.telling(done.set):
-        thread.start()
-        left = budget.seconds
-        try:
-            done.wait(None if left is None else left + _GRACE_SECONDS)
-        finally:
-            if not response and thread.is_alive():
-                _left_behind.append((thread, wrapper))
+    thread.start()
+    patience = Budget(None if budget.seconds is None else budget.seconds + _GRACE_SECONDS)
+    try:
+        while not (done.wait(_LOOKS_EVERY_SECONDS) or budget.stopped or patience.spent):
+            pass
+    finally:
+        if not response and thread.is_alive():
+            _left_behind.append((thread, wrapper))
     if response and isinstance(response[0], BaseException):
         raise response[0]
     return response[0] if response else None

@@ -332,7 +332,8 @@ def under_layout(
     for k, access in enumerate(problem.accesses):
         if access.values is not None:
             loops = steps.get(k, [*accesses[k].loops][::-1])
-            lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu)
+            with unhurried():
+                lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu)
             several = [loop for loop in loops if loop is not None and accesses[k].loops[loop] > 1]
             accesses[k] = reordered(settled, accesses[k], several, Given(lanes.accesses[0], table, gpu))
     settled = msgspec.structs.replace(settled, accesses=tuple(accesses))

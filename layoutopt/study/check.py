@@ -181,10 +181,11 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
     chosen, left = problem, current().seconds
     if is_free(problem):
         with unhurried():
-            natural = case_of(naturally(problem, free_accesses(problem, gpu)), gpu)
+            free = free_accesses(problem, gpu)
+            natural = case_of(naturally(problem, free), gpu)
         table = in_use(natural, layout).table.repeat(problem.tile.packed)
         with spending(current().part(_EDIT_SHARE)):
-            chosen = under_layout(problem, gpu, table)
+            chosen = under_layout(problem, gpu, table, free)
     limited = left is not None and any(access.any for access in problem.accesses)
     with spending(Budget(2 * left + _COUNTING_S if limited and left is not None else None)):
         options = [in_use(case, layout) for case in cases(chosen, gpu)]
