@@ -164,10 +164,10 @@ def evaluated(path: Path, options: LaunchOptions, seconds: float) -> Evaluation:
     """
     from layoutopt.ground.budget import deadline
     from layoutopt.kernels.machine.evaluate import evaluate
-    from layoutopt.kernels.read.files import chosen, programs
+    from layoutopt.kernels.read.files import chosen, kernels
 
     with deadline(seconds + READING_S):
-        program = chosen(programs(path, options.target, options.compiler), options.entry)
+        program = chosen(kernels(path, options.target, options.compiler), options.entry).read()
         launch, gpu = launch_of(program, options)
         return evaluate(program, launch, gpu, most_steps=options.max_steps)
 

@@ -326,7 +326,7 @@ def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_K
     module = read_ptx(text, "the patched PTX")
     if now.arrays()[symbol].start >= (now.evaluation.program.static_bytes or 0):
         launch = replace(launch, shared_bytes=max(launch.shared_bytes, remap.size))
-    program = next(one for one in programs if one.name == entry)
+    program = next(one for one in programs if one.name == entry).read()
     # The launch may name parameters as the source does.
     program = replace(program, parameters=now.evaluation.program.parameters)
     later = _Kernel.launched(module, program, launch, request)

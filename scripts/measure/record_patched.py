@@ -51,7 +51,7 @@ def write(folder: Path) -> None:
         numbers = collection.scalars(kernel)
         launch = Launch(block=kernel.block, grid=kernel.grid, arguments=numbers, shared_bytes=kernel.shared)
         try:
-            (program,) = [one for one in from_ptx(text) if one.name == kernel.symbol]
+            (program,) = [one.read() for one in from_ptx(text) if one.name == kernel.symbol]
             found = patch(text, kernel.name, program, Request(launch, device("sm_90"), time_limit=10))
         except ProblemFileError as error:
             print(f"{kernel.name}: {error}", flush=True)

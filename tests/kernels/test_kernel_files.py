@@ -349,7 +349,8 @@ def test_a_disassembler_that_never_ends_is_out_of_time(tmp_path, monkeypatch):
     endless.write_text("#!/bin/sh\nsleep 60\n")
     endless.chmod(0o755)
     monkeypatch.setattr(files, "find_tool", lambda _: str(endless))
-    monkeypatch.setattr(files.elf, "sections", lambda _: ())
+    monkeypatch.setattr(files.elf, "sections", lambda _: [])
+    monkeypatch.setattr(files.elf, "kernels", lambda _: [("k", 1)])
     monkeypatch.setattr(files.elf, "is_cubin", lambda _: True)
     kernel.write_bytes(b"damaged")
     with pytest.raises(OutOfTime, match="nvdisasm worked"), spending(Budget(0.1)):

@@ -43,7 +43,7 @@ def patched_kernel(name):
 
 
 def patch_of(text, symbol, asked):
-    (program,) = [one for one in from_ptx(text) if one.name == symbol]
+    (program,) = [one.read() for one in from_ptx(text) if one.name == symbol]
     return patch(text, symbol, program, asked)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown
 from layoutopt.kernels.program import Parameter
 
 MAX_BYTES: Final = 256 << 20
@@ -30,6 +31,8 @@ _SIZED: Final = 4
 _USER_BANK: Final = 3
 _USER_CONSTANTS: Final = f".nv.constant{_USER_BANK}"
 _OBJECT: Final = 1
+_FUNCTION: Final = 2
+_CODE: Final = ".text."
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,31 @@ def _text(texts: bytes, at: int) -> str:
     return texts[at:end].decode("utf-8", "replace") if at < len(texts) and end >= 0 else ""
 
 
+def kernels(found: list[Section]) -> list[tuple[str, int]]:
+    """Names of the kernels of a cubin, and the numbers of their symbols, in the order of their code.
+
+    Raises:
+        ProblemFileError: a kernel has no symbol.
+    """
+    by_name = {section.name: section.content for section in found}
+    texts = by_name.get(".strtab", b"")
+    symbols: dict[str, int] = {}
+    for k, (name, info, *_) in enumerate(_symbols(found)):
+        if info & 15 == _FUNCTION:
+            symbols.setdefault(_text(texts, name), k)
+    names = [one.name.removeprefix(_CODE) for one in found if one.name.startswith(_CODE)]
+    kernels = [name for name in names if f".nv.info.{name}" in by_name]
+    if missing := [name for name in kernels if name not in symbols]:
+        raise ProblemFileError("", f"broken cubin: no symbol of {shown(missing[0])}")
+    return [(name, symbols[name]) for name in kernels]
+
+
+def _symbols(found: list[Section]) -> Iterator[tuple[int, ...]]:
+    """Name, type, -, section, value and size of each."""
+    table = next((section.content for section in found if section.name == ".symtab"), b"")
+    return struct.iter_unpack("<IBBHQQ", table[: len(table) // 24 * 24])
+
+
 def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
     """What the sections of a cubin say of a kernel, by fields of its `Program`."""
     by_name = {section.name: section for section in found}
@@ -121,8 +149,7 @@ def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
 def _zeros(found: list[Section], place: int) -> Iterator[tuple[int, int]]:
     """First byte and size of a section's variables that hold nothing but zeros: nobody gave them a value."""
     content = found[place].content[:MAX_CONSTANT_BYTES]
-    symbols = next((section.content for section in found if section.name == ".symtab"), b"")
-    for _, info, _, section, start, size in struct.iter_unpack("<IBBHQQ", symbols[: len(symbols) // 24 * 24]):
+    for _, info, _, section, start, size in _symbols(found):
         if section == place and info & 15 == _OBJECT and size and not any(content[start : start + size]):
             yield start, min(size, MAX_CONSTANT_BYTES)
 

@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import json_data
@@ -19,14 +20,28 @@ from layoutopt.hardware.machine import ended, find_tool
 from layoutopt.kernels.program import Program
 from layoutopt.kernels.read import elf, sass
 from layoutopt.kernels.read.compiled import kept
-from layoutopt.kernels.read.declarations import UNNAMED, base_name, source_parameters, without_types
+from layoutopt.kernels.read.declarations import (
+    UNNAMED,
+    base_name,
+    demangled,
+    source_parameters,
+    without_types,
+)
 
 MAX_BYTES: Final = 256 << 20
 DEFAULT_TARGET: Final = "sm_90"
 
 
-def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
-    """The kernels of a file.
+class Listed(NamedTuple):
+    """A kernel of a file: its name there, its name in C++, and what reads its code."""
+
+    name: str
+    title: str
+    read: Callable[[], Program]
+
+
+def kernels(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Listed, ...]:
+    """The kernels of a file; what takes long for a large one is done where one of them is read.
 
     Args:
         path: a cubin, a listing, a source, PTX, or a file with cubins in it.
@@ -49,7 +64,16 @@ def programs(path: Path, target: str | None = None, options: Sequence[str] = ())
         return from_ptx(text, target)
     if "\0" in text:
         raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
-    return sass.from_text(text, target)
+    return tuple(Listed(one.name, one.title, partial(_as_it_is, one)) for one in sass.from_text(text, target))
+
+
+def _as_it_is(program: Program) -> Program:
+    return program
+
+
+def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
+    """All kernels of a file; as `kernels`."""
+    return tuple(one.read() for one in kernels(path, target, options))
 
 
 def ptx_text(
@@ -73,10 +97,10 @@ def ptx_text(
         text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     else:
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
-    return text, chosen(from_ptx(text, target), entry)
+    return text, chosen(from_ptx(text, target), entry).read()
 
 
-def from_ptx(text: str, target: str | None = None) -> tuple[Program, ...]:
+def from_ptx(text: str, target: str | None = None) -> tuple[Listed, ...]:
     """The kernels of PTX as ptxas assembles them, for the GPU that the text names where no other is given."""
     named = re.search(r"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", text, re.M)
     with current().standing_still():
@@ -93,7 +117,7 @@ def assemble(text: str, target: str) -> bytes:
         return (folder / "kernel.cubin").read_bytes()
 
 
-def chosen(found: Sequence[Program], entry: str | None) -> Program:
+def chosen(found: Sequence[Listed], entry: str | None) -> Listed:
     """The kernel that `--entry` names, as it is in the binary, in C++, or without types; or by its number.
 
     Spaces in a C++ name, and letters behind its numbers (`reduce<256u>`), need not be given; `*` stands for
@@ -128,7 +152,7 @@ def chosen(found: Sequence[Program], entry: str | None) -> Program:
 
 _TEMPLATES: Final = " (a template is one where the file uses it)"
 # Names that `--entry` may give, the most precise first.
-_FORMS: Final[tuple[Callable[[Program], str], ...]] = (
+_FORMS: Final[tuple[Callable[[Listed], str], ...]] = (
     lambda p: p.name,
     lambda p: p.title,
     lambda p: without_types(p.title),
@@ -145,7 +169,7 @@ def _pattern(entry: str) -> re.Pattern[str]:
     return re.compile(".*".join(re.escape(part) for part in _plain(entry).split("*")))
 
 
-def _some(found: Sequence[Program], some: Sequence[Program]) -> str:
+def _some(found: Sequence[Listed], some: Sequence[Listed]) -> str:
     """Their numbers and names: without types where that tells them apart, and at most so many."""
     several = Counter(without_types(p.title) for p in found)
     numbered = [(k, p.title, without_types(p.title)) for k, p in enumerate(found, 1) if p in some]
@@ -157,17 +181,27 @@ def _some(found: Sequence[Program], some: Sequence[Program]) -> str:
 _SHOWN: Final = 40
 
 
-def _from_cubin(data: bytes) -> tuple[Program, ...]:
-    elf.sections(data)
+def _from_cubin(data: bytes) -> tuple[Listed, ...]:
+    found = elf.sections(data)
+    return tuple(
+        Listed(name, demangled(name), partial(_disassembled, data, name, symbol))
+        for name, symbol in elf.kernels(found)
+    )
+
+
+def _disassembled(data: bytes, name: str, symbol: int) -> Program:
     with temporary_folder() as folder:
         path = folder / "kernel.cubin"
         path.write_bytes(data)
         # It may never end on a file that is damaged.
-        listing = run_tool("nvdisasm", ["-g", "-c", str(path)], folder)
-    return sass.from_cubin(data, listing)
+        listing = run_tool("nvdisasm", ["-g", "-c", "-fun", str(symbol), str(path)], folder)
+    found = [one for one in sass.from_cubin(data, listing) if one.name == name]
+    if not found:
+        raise ProblemFileError("", f"broken cubin: nvdisasm prints no code of {shown(name)}")
+    return found[0]
 
 
-def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
+def _from_container(path: Path, target: str | None) -> tuple[Listed, ...]:
     """Executables, libraries, objects and fat binaries: cuobjdump takes the cubins out."""
     with temporary_folder() as folder:
         run_tool("cuobjdump", ["-xelf", "all", os.path.realpath(path)], folder)
@@ -180,20 +214,21 @@ def _from_container(path: Path, target: str | None) -> tuple[Program, ...]:
         targets = sorted({cubin.name.split(".")[-2] for cubin in cubins})
         if len(targets) > 1:
             raise ProblemFileError("--target", f"the file has code of several GPUs: {', '.join(targets)}")
-        found = [program for cubin in cubins for program in _from_cubin(cubin.read_bytes())]
-    by_name = {program.name: program for program in found}
+        found = [kernel for cubin in cubins for kernel in _from_cubin(cubin.read_bytes())]
+    by_name = {kernel.name: kernel for kernel in found}
     return tuple(by_name.values())
 
 
-def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Program, ...]:
+def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Listed, ...]:
     text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     with current().standing_still():
         cubin = compile_source(path, target, options)
-    return tuple(_named(one, text) for one in _from_cubin(cubin))
+    return tuple(one._replace(read=partial(_named, one, text)) for one in _from_cubin(cubin))
 
 
-def _named(program: Program, source: str) -> Program:
+def _named(kernel: Listed, source: str) -> Program:
     """The kernel with names of its parameters and types of pointers, which machine code does not hold."""
+    program = kernel.read()
     told = source_parameters(source, base_name(program.title))
     return replace(program, parameters=sass.described(program.parameters or (), told))
 
