@@ -72,7 +72,8 @@ class ReachFloor:
         """Nothing is solved yet; without `presolved`, CP-SAT decides everything."""
         self.scene, self.tally, self.space = scene, scene.tally, scene.space
         self.presolved = presolved
-        self.patience = current().portion(*_PATIENCE[scene.conflict_free])
+        share, effort = _PATIENCE[scene.conflict_free]
+        self.patience = current().part(share).portion(1, effort)
         every_pitch = most_elements(scene.space)
         if scene.limit is not None:
             limit = scene.limit // scene.tile.element_bytes

@@ -165,8 +165,10 @@ def better_placement(
     return None
 
 
-def enumerate_placements(tile: Tile, accesses: list[Access], room: int, below: float) -> list[int] | None:
-    """Every placement within `room` bytes, where there are few enough: one below, or None."""
+def enumerate_placements(
+    tile: Tile, accesses: list[Access], room: int, below: float, most: int = MAX_PLACEMENTS * 20
+) -> list[int] | None:
+    """Every placement within `room` bytes, where there are at most so many: one below, or None."""
     parts = blocks(tile, accesses)
     if not parts or any(access.any_is for access in accesses):
         return None
@@ -174,7 +176,7 @@ def enumerate_placements(tile: Tile, accesses: list[Access], room: int, below: f
         [b + r for b in range(0, room, p.modulus) for r in p.residues if b + r + p.bytes <= room]
         for p in parts
     ]
-    if math.prod(map(len, spots)) > MAX_PLACEMENTS * 20:
+    if math.prod(map(len, spots)) > most:
         return None
     state, seen = Placements(tile, accesses, parts, room), 0
 
