@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,11 @@ from layoutopt.ground.escape import described
 from layoutopt.problems.types import Block, Problem
 
 MAX_FILE_BYTES: Final = 8 << 20
+# Fields that there were, and what to write instead.
+_GONE: Final = {
+    "layout.must_be": 'an access says it, such as {"name": "out", "op": "tma.store", "mode": "128B"}',
+    "sizes": "give the values in `params`; `layoutopt sweep --export FILE.cuh` makes one header for all",
+}
 # Stands for the accesses while the rest of a file is read.
 _ANY_ACCESS: Final = {"name": "any", "op": "load", "index": ["0"]}
 
@@ -89,7 +95,14 @@ def from_data(raw: Any) -> Problem | Block:
     if isinstance(raw, dict) and "convert" in raw:
         raise ProblemFileError("convert", "a conversion of registers, which `layoutopt convert` answers")
     kind: type[Problem | Block] = Block if isinstance(raw, dict) and "tiles" in raw else Problem
-    problem = json_data.convert(written_out(templates.single(raw)), kind)
+    try:
+        problem = json_data.convert(written_out(templates.single(raw)), kind)
+    except ProblemFileError as error:
+        place = f"{error.field}.{error.reason.rpartition('unknown field ')[2].strip('`')}".lstrip(".")
+        instead = _GONE.get(re.sub(r"^tiles\[\d+\]\.", "", place))
+        if instead is None:
+            raise
+        raise ProblemFileError(place, f"there is no such field: {instead}") from None
     check(problem)
     return problem
 

@@ -34,6 +34,10 @@ BROKEN = {
     "fractional threads": ({"threads": 32.5}, "threads: expected `int`, got `float`"),
     "unknown target": ({"target": "sm_77"}, "target: unknown target 'sm_77'"),
     "unknown field": ({"thread": 64}, "unknown field `thread`"),
+    "what the hardware dictates, of the layout": (
+        {"layout": {"must_be": "tma.128B"}},
+        'layout.must_be: there is no such field: an access says it, such as {"name": "out", "op": "tma.store", "mode": "128B"}',
+    ),
     "other schema": ({"schema": "layoutopt.problem/2"}, "schema: invalid enum value"),
     "no accesses": ({"accesses": []}, "accesses: expected `array` of length >= 1"),
     "unknown field of an access": (with_access(wieght=2), "accesses[0]: object contains unknown field `wieght`"),

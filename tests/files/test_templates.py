@@ -147,7 +147,7 @@ def test_one_problem_where_one_is_expected():
 
 
 def test_sizes_are_a_sweep():
-    with pytest.raises(ProblemFileError, match="unknown field `sizes`"):
+    with pytest.raises(ProblemFileError, match=r"sizes: there is no such field: .* `layoutopt sweep"):
         from_data({**data_of("32 f32, 32 threads", "a: load 4 [tid]"), "sizes": [{"M": 8}]})
 
 
