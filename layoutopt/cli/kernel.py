@@ -117,7 +117,7 @@ launch_options = added(
     click.option("--shared", type=click.IntRange(0, 1 << 18), default=0, metavar="BYTES",
                  help="Dynamic shared memory."),
     click.option("--data", type=TextOrFile(), multiple=True, callback=_pairs, metavar="P=FILE.npy",
-                 help="What a pointer points to: an array of a file."),
+                 help="What a pointer points to: an array of a file, or zeros, iota or random:SEED."),
     click.option("--assume", multiple=True, callback=_numbers, metavar="P=VALUE",
                  help="As --arg, for a value that is only assumed; the verdict names it."),
     click.option("--max-steps", type=click.IntRange(1, 10**9), default=DEFAULT_MOST_STEPS, show_default=True,
@@ -150,7 +150,7 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
         grid=options.grid,
         arguments={**options.assume, **options.arg},
         shared_bytes=options.shared,
-        buffers={name: buffer(Path(text)) for name, text in options.data.items()},
+        buffers={name: buffer(program, name, text) for name, text in options.data.items()},
     )
     return launch, device(program.target.rstrip("af"))
 

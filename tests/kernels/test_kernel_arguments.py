@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.kernels.machine.launch import Launch, arguments, element_type, packed
+from layoutopt.kernels.machine.launch import Launch, arguments, buffer, element_type, packed
 from layoutopt.kernels.program import Exit, Parameter, Program, Step
 from layoutopt.kernels.read import sass
 from layoutopt.kernels.read.declarations import ptx_parameters
@@ -131,6 +131,22 @@ def test_arrays_of_unknown_elements_stay_as_they_are(kind):
     array = np.arange(64)
     (found,) = given(kernel(Parameter(0, 8, pointer=True, type=kind)), (), {"0": array}).buffers.values()
     assert found == array.tobytes()
+
+
+def test_fills_have_the_elements_of_the_type():
+    program = kernel(
+        Parameter(0, 8, "a", type="float*"), Parameter(8, 8, "b", type="bool*"), Parameter(16, 8),
+        Parameter(24, 8, "h", type="__half*"),
+    )  # fmt: skip
+    fills = [buffer(program, name, "random:1") for name in ("0", "a", "+0", "b", "2")]
+    assert [fill.dtype for fill in fills] == [np.float32] * 3 + [bool, np.int32]
+    assert set(fills[3].view(np.uint8).tolist()) == {0, 1}
+    assert buffer(program, "h", "iota")[:4].tolist() == [0, 1, 2, 3]
+    assert not buffer(program, "2", "zeros").any()
+    found = given(program, arrays={"0": buffer(program, "0", "iota")})
+    assert struct.unpack("<3f", next(iter(found.buffers.values()))[:12]) == (0, 1, 2)
+    with pytest.raises(ProblemFileError, match="--data: 'c' is no parameter"):
+        buffer(program, "c", "zeros")
 
 
 def test_ptx_declares_types():

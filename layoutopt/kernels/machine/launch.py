@@ -29,6 +29,8 @@ from layoutopt.kernels.program import (
 MAX_THREADS: Final = 1024
 MAX_SHARED_BYTES: Final = 1 << 18
 MAX_BUFFER_BYTES: Final = 1 << 28
+# A fill has as many: what lies behind is unknown.
+FILL_BYTES: Final = 1 << 24
 # By their names in demangled C++ and in declarations of PTX; of other types nothing is known.
 _NUMBERS: Final = {
     name: np.dtype(kind)
@@ -348,12 +350,41 @@ def as_numbers(
     return values.astype(kind), exact
 
 
-def buffer(path: Path) -> npt.NDArray[Any]:
-    """What a pointer parameter points to, out of a file.
+def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
+    """What a pointer parameter points to.
+
+    Args:
+        program: the kernel; the elements of a fill are of the parameter's type where that is known, else
+            integers of 32 bits.
+        name: the parameter, as a key of `arguments`.
+        text: a file, or `zeros`, `iota` (0, 1, 2, ...) or `random:SEED` (integers of all sizes, floats from
+            0 to 1).
 
     Raises:
-        ProblemFileError: it cannot be read or is too large.
+        ProblemFileError: the file cannot be read or is too large, or there is no such parameter.
     """
+    match = re.fullmatch(r"zeros|iota|random(?::(\d{1,9}))?", text)
+    if match is None:
+        return _file(Path(text))
+    parameters = program.parameters or ()
+    _, at = _place(parameters, name, "--data")
+    of_type = next((element_type(parameter.type) for parameter in parameters if parameter.offset == at), None)
+    kind = of_type or np.dtype(np.int32)
+    count = FILL_BYTES // kind.itemsize
+    if text == "zeros":
+        return np.zeros(count, kind)
+    if text == "iota":
+        with np.errstate(over="ignore"):  # as a program that converts them
+            return np.arange(count).astype(kind)
+    random = np.random.default_rng(int(match[1] or 0))
+    if kind.kind == "f":
+        return random.random(count).astype(kind)
+    if kind.kind == "b":
+        return random.integers(0, 2, count).astype(kind)
+    return random.integers(0, 256, FILL_BYTES, np.uint8).view(kind)
+
+
+def _file(path: Path) -> npt.NDArray[Any]:
     found = opened(path, "--data")
     if found.nbytes > MAX_BUFFER_BYTES:
         raise ProblemFileError("--data", f"{shown(str(path))} has more than {MAX_BUFFER_BYTES:,} bytes")
