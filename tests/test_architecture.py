@@ -108,6 +108,7 @@ def test_heavy_libraries_have_one_importer():
     assert importers("ortools") == {"model/cp_sat.py"}
     assert importers("distributed") == {"sweeps/workers.py"}
     assert importers("pyarrow") == {"sweeps/export.py"}
+    assert importers("sympy") == {"expressions/sympy_form.py"}
     assert all(p.startswith("cli/") for p in importers("click"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -323,6 +323,19 @@ class Result(Versioned, frozen=True):
             LayoutError: there is no layout.
         """
         return self._found().table()
+
+    def to_sympy(self) -> Any:
+        """The element offset as a sympy expression over the integers x0, x1, ...
+
+        Bit operations are functions that come out as numbers once their arguments are numbers.
+
+        Raises:
+            LayoutError: there is no layout.
+        """
+        from layoutopt.expressions.sympy_form import as_sympy
+        from layoutopt.layout.formula import element_expression
+
+        return as_sympy(element_expression(self._found()))
 
     def _found(self) -> Layout:
         if self.layout is None:

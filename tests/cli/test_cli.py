@@ -254,8 +254,8 @@ def test_interrupt_gives_the_best_so_far():
 @pytest.mark.parametrize(
     ("arguments", "said", "heavy"),
     [
-        (["--help"], b"solve", ["numpy", "ortools", "msgspec"]),
-        (["solve", str(TRANSPOSE), "--json"], b"optimal", ["pandas"]),
+        (["--help"], b"solve", ["numpy", "ortools", "sympy", "msgspec"]),
+        (["solve", str(TRANSPOSE), "--json"], b"optimal", ["sympy", "pandas"]),
     ],
 )
 def test_what_a_command_does_not_need_is_not_loaded(arguments, said, heavy):
