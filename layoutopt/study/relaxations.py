@@ -198,7 +198,7 @@ class Relaxations:
         with unhurried():
             after = case_of(open_, self.case.device, chosen)
         saved = _wavefronts(self.case, layout) - _wavefronts(after, other.layout)
-        less = [name for name, width in chosen.items() if width != widths[name][0]]
+        less = [name for name, some in widths.items() if chosen[name] != some[0]]
         if saved > 0 and less:
             typed = " and ".join(f'"bytes": [{widths[n][0]}, {chosen[n]}] for `{n}`' for n in less)
             text = f"{typed}: {saved:,g} fewer wavefronts, {other.offset}"

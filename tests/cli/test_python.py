@@ -125,6 +125,7 @@ def test_the_page_for_compiler_authors_runs(capsys):
     for block in page.split("```python\n")[1:]:
         exec(block.split("```")[0], space)
         assert "result" not in space or space["result"].excess == 0
+    assert "result" in space
     printed = capsys.readouterr().out
     assert "optimal" in printed
     assert "smem_a" in printed

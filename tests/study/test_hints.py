@@ -7,7 +7,7 @@ from command import layoutopt
 from msgspec.structs import replace
 from written import data_of, problem_of, rows_of, saved
 
-from layoutopt import compare, load, problem, solve
+from layoutopt import compare, explain, load, problem, solve
 from layoutopt.engine.case import case_of
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.catalogue import find
@@ -35,6 +35,14 @@ def test_narrower_accesses_that_have_fewer_wavefronts_are_said_with_what_to_type
     assert wide - narrow == 384
     assert hint in layoutopt("solve", path).stdout
     assert json.loads(layoutopt("solve", path, "--json").stdout)["hints"] == [hint]
+
+
+def test_widths_that_the_file_leaves_open_are_not_told_again():
+    asked = load("leimao_vectorised_swizzled_f32")
+    (fixed, *others) = asked.accesses
+    others[-1] = replace(others[-1], bytes=(others[-1].bytes, 4) if others[-1].bytes != 4 else (4,))
+    told = explain(replace(asked, accesses=(fixed, *others)), time_limit=5)
+    assert "narrower" in [relaxation.kind for relaxation in told.relaxations]
 
 
 def test_other_instructions_are_said_where_no_width_helps():
