@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from layoutopt.cli.options import json_option, time_limit_option
+from layoutopt.cli.options import json_option, store_option, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json, terminal_width
 from layoutopt.cli.several import problems_command
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from layoutopt.hardware.machine import Gpu
     from layoutopt.problems.types import Block, Problem
     from layoutopt.study.comparison import Comparison, Row
+    from layoutopt.sweeps.store import Store
 
 
 @problems_command("compare", one_only=("as_csv",))
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @time_limit_option("Seconds for the search over everything, and as many for the rest.")
+@store_option
 def command(
     problem: Problem | Block,
     gpu: Device,
@@ -38,6 +40,7 @@ def command(
     run: bool,
     offset: str | None,
     time_limit: float,
+    store: Store | None,
     **formed: bool,
 ) -> int:
     """Padding or swizzle? The best layout of each family, what it costs, and which to take.
@@ -69,7 +72,8 @@ def command(
         from layoutopt.hardware.machine import gpu_present
 
         card = gpu_present()  # or refused before the search
-    result = compare(problem, target=gpu, time_limit=time_limit, progress=progress("comparing"))
+    known = None if store is None else store.answer(problem, gpu, time_limit=time_limit)
+    result = compare(problem, target=gpu, time_limit=time_limit, progress=progress("comparing"), known=known)
     end_progress()
     if card is not None:
         result = with_measured(problem, result, card)

@@ -17,6 +17,7 @@ from layoutopt.ground.escape import shown
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Block, Problem
+    from layoutopt.sweeps.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -97,6 +98,26 @@ def time_limit_option(text: str) -> Callable[[Command], Command]:
     )  # fmt: skip
 
 
+class StorePath(InputPath):
+    """A store of `layoutopt sweep`, opened to be read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The store."""
+        from layoutopt.sweeps.store import Store
+
+        return Store(super().convert(value, param, ctx), write=False)
+
+    def files(self, value: Store) -> Iterable[Path]:
+        """Its file."""
+        return () if value.path is None else (value.path,)
+
+
+store_option = click.option(
+    "--store",
+    type=StorePath(),
+    metavar="FILE",
+    help="A store of `layoutopt sweep`: what it answers is not solved again.",
+)
 device_file_option = click.option(
     "--device-file",
     type=InputPath(),

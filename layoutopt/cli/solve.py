@@ -14,7 +14,7 @@ import msgspec
 
 from layoutopt.cli.files import OutputPath, write_all
 from layoutopt.cli.interrupt import interruptibly, stopped
-from layoutopt.cli.options import json_option, time_limit_option, workers_option
+from layoutopt.cli.options import json_option, store_option, time_limit_option, workers_option
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import problems_command
 from layoutopt.problems.answer import METHODS, Arrangement, Method, Result, Status
@@ -23,6 +23,7 @@ from layoutopt.problems.types import FAMILIES, Block, Problem
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
+    from layoutopt.sweeps.store import Store
 
 P = TypeVar("P", bound=Problem | Block)
 
@@ -75,6 +76,7 @@ _HINT_SECONDS = 2.0  # for what would leave fewer conflicts
     help="model: one CP-SAT model decides pads, order and XOR masks; auto: counting and a tree first.",
 )
 @click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
+@store_option
 def command(
     problem: Problem | Block,
     gpu: Device,
@@ -84,6 +86,7 @@ def command(
     workers: int,
     conflict_free: bool,
     method: Method,
+    store: Store | None,
     certificate: Path | None,
     **asked: Any,
 ) -> int:
@@ -100,6 +103,8 @@ def command(
     """
     from layoutopt.study.hints import with_faster, with_hints
 
+    if store is not None and certificate is not None:
+        raise click.UsageError("--certificate: an answer out of a store has none")
     tighter = {field: asked.pop(field) for field in _TIGHTER}
     problem = _constrained(problem if families is None else _with_families(problem, families), **tighter)
     if certificate is not None:
@@ -108,7 +113,8 @@ def command(
         check_certifiable(problem)
     start = time.monotonic()
     how: dict[str, Any] = {"time_limit": time_limit, "conflict_free": conflict_free, "method": method}
-    found = solve_interruptibly(problem, gpu, workers=workers, **how)
+    found = None if store is None else store.answer(problem, gpu, **how)
+    found = found or solve_interruptibly(problem, gpu, workers=workers, **how)
     seconds = time.monotonic() - start
     if not stopped():
         left = time_limit - seconds

@@ -21,7 +21,7 @@ from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
-from layoutopt.problems.answer import Arrangement, Status
+from layoutopt.problems.answer import Arrangement, Result, Status
 from layoutopt.problems.target import target_of
 from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
@@ -34,6 +34,7 @@ from layoutopt.search.same_layout import within_room
 from layoutopt.study.advice import advised
 from layoutopt.study.check import check
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow, room
+from layoutopt.study.known import check_answer
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
 # What is taken of a tile that has no such row: its layout in use.
@@ -51,6 +52,7 @@ def compare(
     target: Device | str | None = None,
     time_limit: float | None = None,
     progress: Progress = lambda _: None,
+    known: Result | Arrangement | None = None,
 ) -> Comparison:
     """The best layout of each family, and the layout in use; of several tiles, rows are of all.
 
@@ -59,14 +61,21 @@ def compare(
         target: the device or its name, where it is not the one the problem names.
         time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
+        known: the answer of `solve` to the problem: where excess comes first in it, the best layout of all is
+            not searched again; of several tiles, that of those whose layout is proved best of every layout.
 
     Raises:
-        ProblemFileError: the problem contradicts itself.
+        ProblemFileError: the problem contradicts itself, or `known` is no answer to it.
     """
     gpu = target_of(problem, target)
+    if known is not None:
+        check_answer(problem, gpu, known)
+    answer = known if problem.layout.objective.excess_first else None
     if isinstance(problem, Block):
-        return _BlockRows(problem, gpu, time_limit, progress).comparison()
-    tile = TileRows(problem, gpu, time_limit, progress)
+        arranged = answer if isinstance(answer, Arrangement) else None
+        return _BlockRows(problem, gpu, time_limit, progress, arranged).comparison()
+    best = answer if isinstance(answer, Result) else None
+    tile = TileRows(problem, gpu, time_limit, progress, best)
     dictated, why, rows = problem.is_dictated, why_no_estimate(tile.case), tile.rows()
     if chooses_instructions(problem):
         accesses = tuple(as_given(access) if access.instructions else access for access in problem.accesses)
@@ -150,21 +159,33 @@ _Places = tuple[int, tuple[TileOfRow, ...]]
 class _BlockRows:
     """Rows of all tiles, from those of each."""
 
-    def __init__(self, block: Block, gpu: Device, time_limit: float | None, progress: Progress) -> None:
+    def __init__(
+        self,
+        block: Block,
+        gpu: Device,
+        time_limit: float | None,
+        progress: Progress,
+        known: Arrangement | None,
+    ) -> None:
         self.block, self.gpu, self.progress = block, gpu, progress
         units = units_of(block, gpu)
         self.plan = plan_of(block, units)
         # As much for what does not fit as for one tile.
         share = None if time_limit is None else time_limit / (len(units) + 1)
-        self.members = [self._member(unit, share) for unit in units]
+        if not all(unit.is_settled for unit in units):
+            known = None  # the rows of each tile have its own lanes and widths
+        parts = known.tiles if known is not None else ()
+        best = [_best_alone(part.result) for part in parts] or [None] * len(units)
+        self.members = [self._member(*pair, share) for pair in zip(units, best, strict=True)]
         self.budget = Budget(None if share is None else 2 * share)
-        self.arranged: dict[tuple[str, ...], Arrangement] = {}
+        # Answers within the budget, by the families that were searched.
+        self.arranged = {self._families(ALL): known} if known is not None else {}
         self.limit = within_room(block, gpu).layout.max_bytes
 
-    def _member(self, unit: Unit, share: float | None) -> _Member:
+    def _member(self, unit: Unit, known: Result | None, share: float | None) -> _Member:
         with fields_of(self.block, *unit.tiles):
             told = partial(_tell, self.progress, unit.tiles[0].name)
-            found = TileRows(unit.asked, self.gpu, share, told)
+            found = TileRows(unit.asked, self.gpu, share, told, known)
             rows = found.dictated_rows() if unit.asked.is_dictated else found.rows()
         return _Member(unit, found, {row.family: row for row in rows})
 
@@ -320,6 +341,13 @@ class _BlockRows:
             found = solve(asked, target=self.gpu, time_limit=None, progress=self.progress)
         self.arranged[families] = found
         return self.arranged[families]
+
+
+def _best_alone(result: Result) -> Result | None:
+    """The layout of one of several tiles, if no other is better for it, whatever there is room for."""
+    proof = result.proof
+    proved = result.status is Status.OPTIMAL and proof.objective.everywhere and proof.bytes.everywhere
+    return result if proved else None
 
 
 def _sum(rows: Sequence[Row], field: str) -> Any:

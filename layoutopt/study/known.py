@@ -95,6 +95,7 @@ def solved(
     gpu: Device,
     *,
     progress: Progress = lambda _: None,
+    known: Result | None = None,
     indexed: bool = True,
     **constraints: Any,
 ) -> Solved:
@@ -104,6 +105,7 @@ def solved(
         problem: what to solve.
         gpu: its device.
         progress: called with a line of text from time to time.
+        known: the answer, where it is known: nothing is searched.
         indexed: index code of what is proved is counted.
         constraints: of the layout, in the place of the file's, once the lanes are chosen.
 
@@ -114,14 +116,16 @@ def solved(
     chosen, layout = problem, msgspec.structs.replace(problem.layout, offset=None)
     if is_free(problem):
         with spending(current().part(_SHARE)):
-            free = solve(msgspec.structs.replace(problem, layout=layout), target=gpu)
+            free = known or solve(msgspec.structs.replace(problem, layout=layout), target=gpu)
         chosen = assigned(problem, free)
     layout = msgspec.structs.replace(layout, **constraints)
     asked = msgspec.structs.replace(chosen, layout=layout)
     case = case_of(asked, gpu)
     ask = Ask(progress=progress, every_layout=not current().spent)  # without time a layout, and no more
     with spending(current().part(_SHARE)):
-        if case.widths:
+        if known is not None:
+            result = known
+        elif case.widths:
             result = solve(asked, target=gpu, progress=progress)
         else:
             result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)

@@ -71,6 +71,7 @@ class TileRows:
         gpu: Device,
         time_limit: float | None,
         progress: Callable[[str], None],
+        known: Result | None = None,
     ) -> None:
         self.gpu, self.progress = gpu, progress
         self.budget = Budget(None if time_limit is None else 2 * time_limit)
@@ -80,7 +81,7 @@ class TileRows:
         layout: dict[str, Any] = {"minimise": "excess", "indexed": False}
         if not problem.is_dictated:
             layout["families"] = families
-        search = partial(solved, problem, gpu, progress=progress, **layout)
+        search = partial(solved, problem, gpu, progress=progress, known=known, **layout)
         with spending(self.budget):
             best, self.seconds = _timed(search)
         self.case, self.everything, self.widths = best.case, best.result, best.widths

@@ -14,7 +14,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -24,11 +24,16 @@ import msgspec
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.files.templates import Value
-from layoutopt.problems.answer import Arrangement, Result
-from layoutopt.sweeps.task import DECIDED, ERROR, Outcome, named
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Arrangement, Method, Result
+from layoutopt.problems.types import Block, Problem
+from layoutopt.study.known import check_answer
+from layoutopt.sweeps.task import DECIDED, ERROR, Outcome, digest, named
 
 _APPLICATION: Final = 0x4C594F50
 _FORMAT: Final = 3
+# What data of another form makes of code that reads it.
+_OF_DATA: Final = (TypeError, ValueError, LookupError, AttributeError, RecursionError)
 _OUTCOME: Final = ", ".join(Outcome.__struct_fields__)
 _TABLES: Final = f"""
 BEGIN; PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT};
@@ -162,6 +167,40 @@ class Store:
             kept = msgspec.convert(row, Outcome) if row else None
         return kept if kept is not None and (kept.status in DECIDED or limit >= time_limit) else None
 
+    def answer(
+        self,
+        problem: Problem | Block,
+        gpu: Device,
+        *,
+        time_limit: float,
+        conflict_free: bool = False,
+        method: Method = "auto",
+    ) -> Result | Arrangement | None:
+        """What is kept for a problem, if anything is; its counts are confirmed by the conflict engine.
+
+        Args:
+            problem: the question; the layout in use is no part of it.
+            gpu: its device.
+            time_limit: seconds; what was not decided in as many is no answer.
+            conflict_free: as for `solve`.
+            method: as for `solve`.
+
+        Raises:
+            ProblemFileError: the store cannot be read, or what it holds is not true.
+        """
+        asked = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
+        hash_ = digest(asked, gpu, conflict_free=conflict_free, method=method)
+        kept = self.standing(hash_, time_limit)
+        if kept is None or not kept.answer:
+            return None
+        with self._failures():
+            _, found = _read(kept, problem.name, [access.name for access in problem.accesses])
+        try:
+            check_answer(problem, gpu, found)
+        except ProblemFileError as error:
+            raise ProblemFileError("", _wrong(problem.name, error)) from None
+        return found
+
     def answered(self) -> Iterator[Answered]:
         """Every problem in the order in which they came, with its answer."""
         own = ", ".join(f"answers.{column}" for column in Outcome.__struct_fields__)
@@ -175,7 +214,7 @@ class Store:
         """Errors of SQLite, and of rows that another program wrote, as ours."""
         try:
             yield
-        except (sqlite3.Error, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        except (sqlite3.Error, msgspec.MsgspecError, *_OF_DATA) as error:
             raise ProblemFileError("", f"the store {str(self.path)!r}: {error}") from None
         except OSError as error:
             raise ProblemFileError("", f"cannot open {str(self.path)!r}: {error.strerror}") from None
@@ -198,11 +237,18 @@ def _answered(text: str | bytes, row: list[Any]) -> Answered:
     if tile.error or row[0] is None:
         return Answered(tile, ERROR if tile.error else "missing", error=tile.error)
     kept = msgspec.convert(row, Outcome)
-    answer, result = None, None
-    if kept.answer:
-        answer = named(msgspec.json.decode(kept.answer, type=dict[str, Any]), tile.name, tile.accesses)
-        try:
-            result = answer_from_data(answer)
-        except ProblemFileError as error:
-            raise ProblemFileError("", f"the store holds a wrong answer to {tile.name!r}: {error}") from None
+    answer, result = _read(kept, tile.name, tile.accesses) if kept.answer else (None, None)
     return Answered(tile, kept.status, kept.excess, kept.seconds, answer, result, kept.error)
+
+
+def _read(kept: Outcome, name: str, accesses: Sequence[str]) -> tuple[dict[str, Any], Result | Arrangement]:
+    """The answer that is kept, as JSON data and typed, with the names of the problem that asks for it."""
+    answer = named(msgspec.json.decode(kept.answer, type=dict[str, Any]), name, accesses)
+    try:
+        return answer, answer_from_data(answer)
+    except ProblemFileError as error:
+        raise ProblemFileError("", _wrong(name, error)) from None
+
+
+def _wrong(name: str, error: ProblemFileError) -> str:
+    return f"the store holds a wrong answer to {name!r}: {error}"

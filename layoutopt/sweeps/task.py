@@ -51,6 +51,14 @@ def named(answer: dict[str, Any], name: str, accesses: Sequence[str]) -> dict[st
     if reports:
         own = [{**report, "name": called} for report, called in zip(reports, accesses, strict=True)]
         answer = {**answer, "accesses": own}
+    if "tiles" in answer:  # of which each is called by its problem and its own name
+        parts = [(part, part["result"]) for part in answer["tiles"]]
+        tails = [result["problem"].removeprefix(answer["problem"]) for _, result in parts]
+        own = [
+            {**part, "result": {**result, "problem": f"{name}{tail}"}}
+            for (part, result), tail in zip(parts, tails, strict=True)
+        ]
+        answer = {**answer, "tiles": own}
     return {**answer, "problem": name}
 
 

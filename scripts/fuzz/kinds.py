@@ -130,6 +130,8 @@ sweep --report s.sqlite [--json]
 sweep --report s.sqlite --export o.csv|o.json|o.parquet|o.cuh
 sweep --report s.sqlite --export VALUE
 sweep p.json -o s.sqlite --workers 1 [--export o.csv --json]
+solve p.json --store s.sqlite [--json]
+compare p.json --store s.sqlite
 """
 OF_A_KERNEL = """
 check KERNEL LAUNCH [--no-fix] [--json]

@@ -188,7 +188,7 @@ def test_coordinates_are_integers(coordinate):
 
 
 def test_a_result_of_another_question_is_refused():
-    """Code would say of one problem what was counted for another."""
+    """Code and comparison would say of one problem what was counted for another."""
     small, large = (layoutopt.load(f"transpose_{n}x32_f32") for n in (16, 32))
     result = layoutopt.solve(small)
     both = transpose()
@@ -199,4 +199,6 @@ def test_a_result_of_another_question_is_refused():
     for problem, found in ((large, result), (both, one), (both, other), (small, 1), (small, small)):
         with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
             layoutopt.emit(problem, found)
+        with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
+            layoutopt.compare(problem, known=found, time_limit=0)
     assert layoutopt.emit(small, result) == layoutopt.emit(small)

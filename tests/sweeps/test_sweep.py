@@ -288,6 +288,57 @@ def test_a_full_disk_keeps_what_was_there(template, monkeypatch):
         assert [one.status for one in done.answered()] == ["optimal"] * 8
 
 
+def test_solve_and_compare_read_a_store_first(answers, store, tmp_path):
+    some = (answers, "--over", "N=16")
+    solved = layoutopt("solve", *some, "--json")
+    database = sqlite3.connect(store)
+    assert layoutopt("solve", *some, "--json", "--store", store).stdout == solved.stdout
+    # Its own reason shows where an answer comes from.
+    database.execute('UPDATE answers SET answer = replace(answer, \'"reason": ""\', \'"reason": "kept"\')')
+    database.commit()
+    kept = layoutopt("solve", *some, "--json", "--store", store)
+    assert {json.loads(line)["reason"] for line in kept.stdout.splitlines()} == {"kept"}
+    one = [*some, "--over", "M=8", "--over", "kind=load", "--store", store]
+    for more in ((), ("--offset", "x0*17 + x1")):  # the layout in use is no part of the question
+        found = json.loads(layoutopt("compare", *one, *more, "--json").stdout)
+        assert {row["family"]: row["reason"] for row in found["rows"]}["all"] == "kept"
+    fresh = layoutopt("solve", *some, "--over", "M=24", "--json", "--store", store)
+    assert {json.loads(line)["reason"] for line in fresh.stdout.splitlines()} == {""}
+    database.execute("UPDATE answers SET answer = (SELECT max(answer) FROM answers)")  # that of 8x32
+    database.commit()
+    database.close()
+    for command in ("solve", "compare"):
+        wrong = layoutopt(command, *one)
+        assert (wrong.returncode, wrong.stdout) == (2, "")
+        assert "the store holds a wrong answer to 'tile 8x16': " in wrong.stderr
+    assert layoutopt("solve", answers, "--store", tmp_path / "none").returncode == 2
+    both = layoutopt("solve", *one, "--certificate", tmp_path / "c.json")
+    assert "--certificate: an answer out of a store has none" in both.stderr
+
+
+def test_a_store_answers_several_tiles_of_another_name(tmp_path):
+    several = {
+        "name": "pair", "threads": 32, "layout": {"families": ["none", "pad"], "max_bytes": 8400},
+        "tiles": [{"name": name, "shape": [32, 32], "element": "f32"} for name in "AB"],
+        "accesses": [
+            {"tile": name, "name": f"{name} {op}", "op": op, "bytes": 4, "index": index, "for": {"i": 32}}
+            for name in "AB" for op, index in (("store", ["i", "tid"]), ("load", ["tid", "i"]))
+        ],
+    }  # fmt: skip
+    path, store = saved(tmp_path, "pair.json", several), tmp_path / "s.sqlite"
+    package.sweep(several, store=store, workers=1).close()
+    saved(tmp_path, "pair.json", several | {"name": "other"})
+    alone = json.loads(layoutopt("solve", path, "--json").stdout)
+    assert json.loads(layoutopt("solve", path, "--json", "--store", store).stdout) == alone
+    rows, kept = (
+        json.loads(layoutopt("compare", path, "--json", *more).stdout)["rows"]
+        for more in ((), ("--store", store))
+    )
+    for row in (*rows, *kept):
+        del row["seconds"]
+    assert kept == rows
+
+
 def load_checker():
     spec = importlib.util.spec_from_file_location("check_sweep", ROOT / "scripts/checkers/check_sweep.py")
     module = importlib.util.module_from_spec(spec)
