@@ -1,4 +1,4 @@
-"""The code and the edits of placed tiles: of several, where each lies, then those of each."""
+"""The code, the edits and the self-test of placed tiles: of several, where each lies, then those of each."""
 
 from __future__ import annotations
 
@@ -157,16 +157,21 @@ def edits_of(tiles: Placed) -> list[tuple[str, dict[str, Any]]]:
 
 
 def self_test(tiles: Placed) -> str:
-    """A CUDA program that tests the one tile; `nvcc -arch=native` compiles it.
+    """A CUDA program that tests each tile, and that none lies on another; `nvcc -arch=native` compiles it.
 
     Raises:
-        LayoutError: there are several, no NVIDIA GPU has the tile's size or an access's instruction, or what
-            an access costs is known at run time only.
+        LayoutError: no NVIDIA GPU has a tile's size or an access's instruction, or what an access costs is
+            known at run time only.
     """
-    if not tiles.alone:
-        raise LayoutError("a self-test is of one tile; of several, `layoutopt run` tests each")
-    (part,) = tiles.parts
-    return selftest.program(run_plan(part.problem, tiles.device, part.answer))
+    plans, tests = [], []
+    for part in tiles.parts:
+        with _named(tiles, part) as problem:
+            plans.append(run_plan(problem, tiles.device, part.answer))
+            if tiles.alone:
+                return selftest.program(plans[0])
+            tests.append(selftest.tile_test(plans[-1]))
+    _check_names(tiles, plans)
+    return selftest.block_program(tiles, text_of(tiles, plans), plans, tests)
 
 
 def _head(language: Language, tiles: Placed) -> list[str]:

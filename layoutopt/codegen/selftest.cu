@@ -1,4 +1,4 @@
-//@ program
+//@ start
 // Self-test. nvcc -std=c++17 -arch=native -o selftest selftest.cu && ./selftest
 // Counters: ncu --kernel-name regex:_access_ --metrics \
 //   l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum \
@@ -35,6 +35,23 @@ std::pair<int, int> matrix_place(int lane, int reg, int half, bool transposed) {
     return {8 * reg + row, 2 * column};
 }
 
+// Whether a byte has several owners, or another number of bytes has one.
+template <class Owned>
+int is_shared(size_t bytes, size_t expected, Owned owned) {
+    unsigned* d_owners;
+    std::vector<unsigned> owners(bytes);
+    CHECK(cudaMalloc(&d_owners, owners.size() * 4));
+    CHECK(cudaMemset(d_owners, 0, owners.size() * 4));
+    owned(d_owners);
+    CHECK(cudaMemcpy(owners.data(), d_owners, owners.size() * 4, cudaMemcpyDeviceToHost));
+    CHECK(cudaFree(d_owners));
+    for (unsigned count : owners) { if (count > 1) return 1; expected -= count; }
+    return expected != 0;
+}
+
+//@ tile
+namespace test_of_@NAME@ {
+
 __device__ uint32_t offset_of(uint32_t e) { return @NAME@_offset_bytes(@COORDINATES@); }
 
 // Put the elements of `in`, row-major, where the layout says; nullptr for zeros.
@@ -55,10 +72,12 @@ __device__ void read_back(unsigned char* out, int tid) {
         for (uint32_t k = 0; k < @SIZE@; ++k) out[e * @SIZE@ + k] = tile[offset_of(e) + k];
 }
 
-__global__ void @NAME@_bijection(unsigned* owners) {
+__global__ void owned(unsigned* owners, uint32_t bytes, uint32_t base, uint32_t stage_bytes, uint32_t stages) {
     for (uint32_t e = threadIdx.x; e < @ELEMENTS@; e += @THREADS@)
-        for (uint32_t k = 0; k < @SIZE@; ++k)
-            if (offset_of(e) + k < @NAME@_bytes) atomicAdd(&owners[offset_of(e) + k], 1u);
+        for (uint32_t k = 0; k < @SIZE@ * stages; ++k) {
+            const uint32_t at = base + k / @SIZE@ * stage_bytes + offset_of(e) + k % @SIZE@;
+            if (at < bytes) atomicAdd(&owners[at], 1u);
+        }
 }
 
 @KERNELS@
@@ -131,24 +150,13 @@ int @NAME@_test(Access a, int index, Values values, Alone alone, bool profile, L
     return wrong != 0;
 }
 
-int @NAME@_is_no_bijection() {
-    unsigned* d_owners;
-    std::vector<unsigned> owners(@NAME@_bytes);
-    CHECK(cudaMalloc(&d_owners, owners.size() * 4));
-    CHECK(cudaMemset(d_owners, 0, owners.size() * 4));
-    @NAME@_bijection<<<1, @THREADS@>>>(d_owners);
-    CHECK(cudaMemcpy(owners.data(), d_owners, owners.size() * 4, cudaMemcpyDeviceToHost));
-    CHECK(cudaFree(d_owners));
-    size_t owned = 0;
-    for (unsigned count : owners) { if (count > 1) return 1; owned += count; }
-    return owned != size_t(@ELEMENTS@) * @SIZE@;
-}
-
 int @NAME@_selftest(bool profile) {
     static_assert((@NAME@_alignment & (@NAME@_alignment - 1)) == 0, "a power of two");
     int wrong = 0;
     if (!profile) {
-        wrong = @NAME@_is_no_bijection();
+        wrong = is_shared(@NAME@_bytes, @ELEMENTS@ * @SIZE@, [](unsigned* owners) {
+            owned<<<1, @THREADS@>>>(owners, @NAME@_bytes, 0, 0, 1);
+        });
         std::printf("@NAME@: every element has its own bytes: %s\n", wrong ? "NO" : "yes");
         std::printf("access\tname\top\tvalues\twavefronts predicted\tbank conflicts predicted\tcycles\n");
     }
@@ -156,12 +164,23 @@ int @NAME@_selftest(bool profile) {
     return wrong;
 }
 
+}  // namespace test_of_@NAME@
+
+//@ apart
+int apart() {
+    static_assert((@BLOCK@_alignment & (@BLOCK@_alignment - 1)) == 0, "a power of two");
+    const int wrong = @TIMES@;
+    std::printf("tiles that live together share no byte: %s\n", wrong ? "NO" : "yes");
+    return wrong;
+}
+
+//@ end
 }  // namespace
 
 // Without arguments: values and cycles. With `profile`: each access once, for a profiler.
 int main(int argc, char** argv) {
     const bool profile = argc > 1 && !std::strcmp(argv[1], "profile");
-    const int wrong = @NAME@_selftest(profile);
+    const int wrong = @TESTS@;
     CHECK(cudaDeviceSynchronize());
     return wrong != 0;
 }

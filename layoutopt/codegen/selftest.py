@@ -10,6 +10,7 @@ of the access.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from layoutopt.codegen import cuda
@@ -19,7 +20,9 @@ from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.templates import filled, lines
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted
+from layoutopt.ground.escape import identifier
 from layoutopt.index.address_forms import over_tid
+from layoutopt.study.block import Placed
 
 REPEATS: Final = 64
 MAX_SHARED_BYTES: Final = 227 << 10  # of one block on compute capability 9.0, CUDA programming guide
@@ -34,6 +37,44 @@ def program(plan: Plan) -> str:
     Raises:
         LayoutError: no NVIDIA GPU has the tile's size or an access's instruction.
     """
+    return _program(cuda.emit(plan), tile_test(plan), [_run_of(plan)])
+
+
+def block_program(tiles: Placed, header: str, plans: Sequence[Plan], tests: Sequence[str]) -> str:
+    """The program of several tiles: tests each by itself, and that none lies on another while both live.
+
+    Args:
+        tiles: where they lie.
+        header: the code of all of them.
+        plans: of each.
+        tests: what `tile_test` gives for each.
+    """
+    block, overlaid = identifier(tiles.name), {tile for time in tiles.times for tile in time}
+    checks = []
+    for time in tiles.times or ((),):
+        size, owned = 0, ""
+        for plan, part in zip(plans, tiles.parts, strict=True):
+            if part.tile in time or part.tile not in overlaid:
+                size += part.stages * plan.problem.tile.elements * plan.element_bytes
+                place = f"{block}_bytes, {block}_{part.tile}_base, {block}_{part.tile}_stage_bytes"
+                kernel = f"test_of_{plan.name}::owned<<<1, {plan.problem.threads}>>>"
+                owned += f"\n        {kernel}(owners, {place}, {part.stages});"
+        checks.append(f"is_shared({block}_bytes, {size}, [](unsigned* owners) {{{owned}\n    }})")
+    apart = filled("selftest", "apart", TIMES=" + ".join(checks), BLOCK=block)
+    return _program(header, "".join(tests) + apart, ["(profile ? 0 : apart())", *map(_run_of, plans)])
+
+
+def _program(header: str, tests: str, calls: Sequence[str]) -> str:
+    start = filled("selftest", "start", HEADER=header.replace("#pragma once\n", ""))
+    return start + tests + filled("selftest", "end", TESTS=" + ".join(calls))
+
+
+def _run_of(plan: Plan) -> str:
+    return f"test_of_{plan.name}::{plan.name}_selftest(profile)"
+
+
+def tile_test(plan: Plan) -> str:
+    """What tests one tile, in a namespace of its own; as for `program`."""
     if plan.bytes > MAX_SHARED_BYTES:
         raise LayoutError(f"a block has at most {MAX_SHARED_BYTES} bytes of shared memory, not {plan.bytes}")
     for access in plan.accesses:
@@ -43,7 +84,7 @@ def program(plan: Plan) -> str:
     called = helpers("\n".join(kernels), f"{plan.name}_test", "static", "long long")
     return filled(
         "selftest",
-        "program",
+        "tile",
         KERNELS="\n".join([*called, *kernels]),
         RUNS="\n".join(_run(plan, k, access) for k, access in enumerate(plan.accesses)),
         COORDINATES=_coordinates(plan),
@@ -52,7 +93,6 @@ def program(plan: Plan) -> str:
         SIZE=plan.element_bytes,
         REPEATS=REPEATS,
         NAME=plan.name,
-        HEADER=cuda.emit(plan).replace("#pragma once\n", ""),
     )
 
 

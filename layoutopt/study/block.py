@@ -51,6 +51,7 @@ class Placed:
         bytes: to the end of the last tile.
         alignment_bytes: of the start of everything.
         summary: what is known of it, in a line.
+        times: the tiles that lie in the same bytes at different times, time by time.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Placed:
     bytes: int = 0
     alignment_bytes: int = 1
     summary: str = ""
+    times: tuple[tuple[str, ...], ...] = ()
 
     @property
     def alone(self) -> bool:
@@ -83,7 +85,7 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
         parts.append(Part(tile.name, own, place.base_bytes, place.stages, place.stage_bytes, layout))
     summary = f"{answer.bytes} bytes, {answer.excess} excess wavefronts; {answer.status}"
     size, alignment = answer.bytes, answer.alignment_bytes
-    return Placed(problem.name, gpu, tuple(parts), size, alignment, summary)
+    return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
 
 
 def tables_of(block: Block, found: Arrangement) -> dict[str, IntArray]:
@@ -150,4 +152,4 @@ def placed_in_use(block: Block, gpu: Device) -> Placed:
         parts.append(Part(part.tile, own, part.base_bytes, part.stages, part.stage_bytes, part.audit.offset))
     alignment = max(part.audit.alignment_bytes for part in audit.tiles)
     summary = f"{audit.bytes} bytes, {audit.excess} excess wavefronts; as the file has it"
-    return Placed(block.name, gpu, tuple(parts), audit.bytes, alignment, summary)
+    return Placed(block.name, gpu, tuple(parts), audit.bytes, alignment, summary, block.overlay)

@@ -1,11 +1,12 @@
 """Programs that run on a GPU: what they print is read right, the H200 agreed with it, and no GPU is one clear line."""
 
 import json
+import re
 import subprocess
 
 import msgspec
 import pytest
-from command import python, refused
+from command import layoutopt, python, refused
 from conftest import PROBLEMS, ROOT
 from emit_programs import solved
 from written import data_of, problem_of, saved
@@ -168,9 +169,23 @@ def compiled(text, folder):
     subprocess.run(["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", *built], check=True)
 
 
-def test_a_self_test_is_of_one_tile(tmp_path):
-    path = saved(tmp_path, "pair.json", PAIR)
-    refused("of one tile; of several, `layoutopt run` tests each", "emit", path, "--self-test")
+def test_the_self_test_of_a_block_tests_each_tile_and_where_they_lie(tmp_path):
+    text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
+    assert [f"pair_{tile}_selftest(profile)" in text for tile in "ABC"] == [True] * 3
+    times = [
+        set(re.findall(r"test_of_pair_(\w)::owned", time)) for time in text.split("is_shared(pair_bytes")[1:]
+    ]
+    assert times == [{"A", "B"}, {"A", "C"}]
+    assert text.count("#include <vector>") == text.count("int main(") == 1
+    amd = {**PAIR, "target": "gfx942", "tiles": PAIR["tiles"][:1], "accesses": PAIR["accesses"][:1]}
+    path = saved(tmp_path, "amd.json", {**amd, "overlay": []})
+    refused("tile 'A': the self-test runs on NVIDIA GPUs", "emit", path, "--self-test")
+
+
+@pytest.mark.nvcc
+def test_the_self_test_of_a_block_compiles(tmp_path):
+    text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
+    compiled(text, tmp_path)
 
 
 @pytest.mark.nvcc
