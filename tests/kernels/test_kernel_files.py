@@ -93,6 +93,13 @@ def test_eight_bytes_of_a_listing_may_be_two_parameters():
     assert check(*launch, "--arg", "+16=50", "--arg", "+20=45", "--arg", "0=4096")["certain"]
 
 
+def test_what_cannot_be_read_behind_a_parameter_is_not_followed(tmp_path):
+    (tmp_path / "k.sass").write_text(
+        "code for sm_90\n/*0000*/ LDC R2, c[0x0][0x220] ;\n/*0010*/ IMAD.WIDE R10, R0 ;\n"
+    )
+    assert not check(tmp_path / "k.sass", "--block", "32")["certain"]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -169,7 +169,7 @@ def _is_one_value(steps: tuple[Step, ...], load: int, cells: tuple[str, ...]) ->
         is_place = isinstance(action, Memory) and action.space in ("global", "generic")
         if is_place and step.sources[0].cells[:2] == cells:
             return True
-        if "IMAD.WIDE" in step.text and step.sources[-1].cells == cells:
+        if "IMAD.WIDE" in step.text and any(one.cells == cells for one in step.sources[-1:]):
             return True
         leaves = isinstance(action, Reconverge) and action.leaves
         ends = (leaves or isinstance(action, Jump | Exit)) and step.guard is None
