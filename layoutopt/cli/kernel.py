@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from click.core import ParameterSource
 from layoutopt.cli.files import TextOrFile
 from layoutopt.cli.options import Extents, added, pairs
 from layoutopt.cli.output import say, say_json
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import LayoutoptError, ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
@@ -55,10 +57,10 @@ class LaunchOptions:
     entry: str | None
     block: tuple[int, int, int] | None
     grid: tuple[int, int, int]
-    arg: dict[str, int | float | str]
+    arg: dict[str, int | float | str | bytes]
     shared: int
     data: dict[str, str]
-    assume: dict[str, int | float | str]
+    assume: dict[str, int | float | str | bytes]
     max_steps: int
     target: str | None
     include: tuple[str, ...] = ()
@@ -95,14 +97,41 @@ def _kept_where(_: click.Context, __: click.Parameter, folder: str | None) -> No
         os.environ["LAYOUTOPT_CACHE"] = os.path.realpath(folder) if folder else ""
 
 
-def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str:
+def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str | bytes:
     words: dict[str, int | str] = {"pointer": "pointer", "null": 0, "true": 1, "false": 0}
     if text in words:
         return words[text]
     for read in (lambda: int(text, 0) if len(text) < 25 else int(""), lambda: float(text)):
         with contextlib.suppress(ValueError):
             return read()
-    raise click.BadParameter(f"expected a number, pointer or null, got {shown(text)!r}", ctx, param)
+    with contextlib.suppress(ValueError, OverflowError, struct.error):
+        if text.startswith("@"):
+            return _bytes(text[1:], ctx, param)
+        if (match := _TYPED.fullmatch(text)) is not None:
+            kind, number = match[2], float(match[1]) if match[2][0] == "f" else int(match[1], 0)
+            return struct.pack(f"<{_TYPES[kind]}", number)
+    raise click.BadParameter(
+        f"expected a number, with :i64 or another type, pointer, null or @FILE, got {shown(text)!r}",
+        ctx,
+        param,
+    )
+
+
+# What `VALUE:TYPE` may say, by its code in `struct`.
+_TYPES = {"i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
+          "f16": "e", "f32": "f", "f64": "d"}  # fmt: skip
+_TYPED = re.compile(rf"([^:]{{1,40}}):({'|'.join(_TYPES)})")
+_MOST_BYTES = 1 << 15  # of all parameters of a kernel
+
+
+def _bytes(name: str, ctx: click.Context, param: click.Parameter) -> bytes:
+    """The contents of a file: a parameter as it lies in memory."""
+    from layoutopt.ground import json_data
+
+    try:
+        return json_data.read(Path(name), _MOST_BYTES)
+    except LayoutoptError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 _BLOCKS = Extents(10**10 - 1, three=True)  # what a launch may have is checked with it
@@ -112,8 +141,8 @@ launch_options = added(
     click.option("--grid", type=_BLOCKS, default="1", metavar="X,Y,Z",
                  help="Blocks  [default: 1]"),
     click.option("--arg", multiple=True, callback=_numbers, metavar="P=VALUE",
-                 help="A parameter of the kernel, by position from 0 or by name: a number, pointer or null; "
-                      "P+BYTE is a member of a structure."),
+                 help="A parameter of the kernel, by position from 0 or by name: a number, pointer, null or "
+                      "@FILE with its bytes; P+BYTE is a member of a structure, VALUE:i64 one of that type."),
     click.option("--shared", type=click.IntRange(0, 1 << 18), default=0, metavar="BYTES",
                  help="Dynamic shared memory."),
     click.option("--data", type=TextOrFile(), multiple=True, callback=_pairs, metavar="P=FILE.npy",
@@ -172,6 +201,10 @@ def evaluated(path: Path, options: LaunchOptions, seconds: float) -> Evaluation:
         return evaluate(program, launch, gpu, most_steps=options.max_steps)
 
 
+def _told(value: int | float | str | bytes) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
 def check_kernels(
     paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
 ) -> int:
@@ -189,7 +222,10 @@ def check_kernels(
         if as_json:
             # JSON knows neither infinity nor what is no number.
             given = options.assume.items()
-            assumed = {n: v if isinstance(v, str) or math.isfinite(v) else str(v) for n, v in given}
+            assumed = {
+                n: v if isinstance(v, int) or (isinstance(v, float) and math.isfinite(v)) else _told(v)
+                for n, v in given
+            }
             data = report.to_json() | {"assumed": assumed}
             for array in data["arrays"]:
                 array["fix"] = fixes.get(array["name"])
@@ -198,7 +234,9 @@ def check_kernels(
         else:
             from layoutopt.report.kernel_text import kernel_report
 
-            lines = [f"  assumed: parameter {name} is {value}" for name, value in options.assume.items()]
+            lines = [
+                f"  assumed: parameter {name} is {_told(value)}" for name, value in options.assume.items()
+            ]
             lines += [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
             lines += [f"  {name}: {text}" for name, text in wider.items()]
             say(("\n" if number else "") + kernel_report(report, lines))

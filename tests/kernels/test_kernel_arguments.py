@@ -78,6 +78,16 @@ def test_a_listing_with_a_name_of_cpp_knows_the_types():
         given(program, (), {"2": np.zeros(4)})
 
 
+def test_a_structure_is_given_by_its_bytes():
+    parameter = Parameter(0, 24, type="P")
+    raw = bytes(range(24))
+    assert given(kernel(parameter), {"0": raw}).content == raw
+    found = given(kernel(parameter), {"0": raw, "0+8": struct.pack("<q", -2)})
+    assert found.content == raw[:8] + struct.pack("<q", -2) + raw[16:]
+    with pytest.raises(ProblemFileError, match=r"parameter 0 \(P\) has 24 bytes, got 23"):
+        given(kernel(parameter), {"0": raw[1:]})
+
+
 def test_a_structure_is_given_by_its_members():
     program = kernel(Parameter(0, 8), Parameter(8, 24, type="P"))
     with pytest.raises(ProblemFileError, match=r"parameter 1 \(P\) has 24 bytes: expected its members"):

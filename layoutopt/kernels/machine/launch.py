@@ -60,14 +60,15 @@ class Launch:
     Attributes:
         block: threads along x, y, z.
         grid: blocks along x, y, z.
-        arguments: numbers of parameters, by position or name; each is converted to the parameter's type.
+        arguments: numbers of parameters, by position or name; each is converted to the parameter's type, but
+            bytes, which are put there as they are.
         shared_bytes: dynamic shared memory.
         buffers: contents of what pointer parameters point to, by position or name.
     """
 
     block: tuple[int, int, int]
     grid: tuple[int, int, int] = (1, 1, 1)
-    arguments: Mapping[str, int | float | str] = field(default_factory=dict)
+    arguments: Mapping[str, int | float | str | bytes] = field(default_factory=dict)
     shared_bytes: int = 0
     buffers: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
 
@@ -152,7 +153,7 @@ def arguments(program: Program, launch: Launch) -> Arguments:
         k = next((k for k, p in enumerate(parameters) if p.offset == at and p.size <= 8), position)
         if k is None:
             k = len(parameters)
-            parameters.append(Parameter(at, 8 if option == "--data" or _is_wide(value) else 4))
+            parameters.append(Parameter(at, 8 if option == "--data" else _size(value)))
         elif not parameters[k].whole and at + 4 in halves:
             parameters[k] = replace(parameters[k], size=4, whole=True, type="")
         values.setdefault(k, {})[option] = value
@@ -201,17 +202,25 @@ def _place(parameters: Sequence[Parameter], key: str, option: str) -> tuple[int 
     return None, parameter.offset + int(offset)
 
 
-def _is_wide(value: int | float | str) -> bool:
-    """Whether a value takes 8 bytes: a pointer, or what 4 do not hold."""
-    return isinstance(value, str) or (isinstance(value, int) and not -(1 << 31) <= value < 1 << 32)
+def _size(value: int | float | str | bytes) -> int:
+    """Bytes that a value takes: 8 for a pointer and for what 4 do not hold."""
+    if isinstance(value, bytes):
+        return len(value)
+    return (
+        8 if isinstance(value, str) or (isinstance(value, int) and not -(1 << 31) <= value < 1 << 32) else 4
+    )
 
 
-def _packed(value: int | float | str, parameter: Parameter, position: int) -> bytes:
+def _packed(value: int | float | str | bytes, parameter: Parameter, position: int) -> bytes:
     """The bytes of an argument, converted to the parameter's type."""
     told, size, at = f"parameter {position}{parameter.of_type}", parameter.size, parameter.offset
+    if isinstance(value, bytes):
+        if len(value) != size:
+            raise ProblemFileError("--arg", f"{told} has {size} bytes, got {len(value)}")
+        return value
     if isinstance(value, str):
         raise ProblemFileError("--arg", f"{told}: expected a number or pointer, got {value!r}")
-    if not parameter.whole and not _is_wide(value):
+    if not parameter.whole and _size(value) < 8:
         raise ProblemFileError(
             "--arg",
             f"{told} is 8 bytes that are read together, one value or two of 4 bytes: give both "
@@ -222,7 +231,9 @@ def _packed(value: int | float | str, parameter: Parameter, position: int) -> by
     if data is not None:
         return data
     if size not in (1, 2, 4, 8):
-        said = f" has {size} bytes: expected its members, --arg {position}+BYTE=VALUE"
+        said = (
+            f" has {size} bytes: expected its members, --arg {position}+BYTE=VALUE, or --arg {position}=@FILE"
+        )
     elif type_size(parameter.type) is not None:
         said = f": expected a number that {parameter.type} holds"
     else:
