@@ -15,7 +15,7 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     """The report; `fixes` are lines that say what to change."""
     block, grid = (",".join(map(str, sizes)) for sizes in (report.block, report.grid))
     lines = [f"{report.title}  block {block}  grid {grid}  {report.target} (machine code)", ""]
-    lines += _table(report.accesses, report.bounded) or ["  no shared memory is touched"]
+    lines += _table(report.accesses, report.bounded) or [f"  no shared memory is touched{_but(report)}"]
     lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
     totals = report.totals
     names = {"wavefronts" if report.bounded else "wavefronts, at least": "wavefronts"}
@@ -28,6 +28,12 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     if report.worst is not None:
         lines += ["", *_worst(report, report.worst)]
     return "\n".join([*lines, *(["", *fixes] if fixes else []), ""])
+
+
+def _but(report: KernelReport) -> str:
+    if not report.by_hardware:
+        return ""
+    return f" by loads, stores and atomics; what {', '.join(report.by_hardware)} move, no counter holds"
 
 
 def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:

@@ -93,6 +93,36 @@ def test_eight_bytes_of_a_listing_may_be_two_parameters():
     assert check(*launch, "--arg", "+16=50", "--arg", "+20=45", "--arg", "0=4096")["certain"]
 
 
+def test_shared_memory_that_only_hardware_touches_is_said(tmp_path):
+    code = ("UTMALDG.2D [UR8], [UR4]", "HGMMA.64x64x16.F32 R24, gdesc[UR4], R24, gsb0", "EXIT")
+    lines = (f"/*{16 * k:04x}*/ {text} ;" for k, text in enumerate(code))
+    (tmp_path / "k.sass").write_text("code for sm_90\nFunction : k\n" + "\n".join(lines) + "\n")
+    said = layoutopt("check", tmp_path / "k.sass", "--block", "128").stdout
+    assert (
+        "  no shared memory is touched by loads, stores and atomics; what HGMMA, UTMALDG move, no counter"
+        in said
+    )
+    assert check(tmp_path / "k.sass", "--block", "128")["by_hardware"] == ["HGMMA", "UTMALDG"]
+
+
+def test_what_a_header_of_the_toolkit_does_stands_where_it_is_called():
+    header = "/usr/local/cuda-13.0/bin/../targets/x86_64-linux/include/cuda_fp16.hpp"
+    told = (
+        f'//## File "{header}", line 274 inlined at "/home/me/helper.cuh", line 9',
+        '//## File "/home/me/helper.cuh", line 9 inlined at "/home/me/k.cu", line 30',
+        '//## File "/home/me/k.cu", line 30',
+        "/*0000*/ STS [R2], R3 ;",
+        '//## File "/home/me/helper.cuh", line 11 inlined at "/home/me/k.cu", line 31',
+        '//## File "/home/me/k.cu", line 31',
+        "/*0010*/ EXIT ;",
+    )
+    (program,) = sass.from_text("\n".join(("code for sm_90", "Function : k", *told)) + "\n")
+    assert [(step.place.file, step.place.line) for step in program.steps] == [
+        ("/home/me/helper.cuh", 9),
+        ("/home/me/helper.cuh", 11),
+    ]
+
+
 def test_what_cannot_be_read_behind_a_parameter_is_not_followed(tmp_path):
     (tmp_path / "k.sass").write_text(
         "code for sm_90\n/*0000*/ LDC R2, c[0x0][0x220] ;\n/*0010*/ IMAD.WIDE R10, R0 ;\n"

@@ -19,6 +19,7 @@ _FUNCTION: Final = re.compile(r"\s*Function : (\S+)\s*$|\.text\.(\S+):\s*$")
 _LABEL: Final = re.compile(r"(\.L_[\w$]+|\$[\w$.]+|[A-Za-z_][\w$.]*):\s*$")
 _TARGET: Final = re.compile(r"sm_(\d{2,3}[af]?)\b|\bEF_CUDA_SM(\d{2,3})")
 _LINE: Final = re.compile(r'\s*//## File "([^"]*)", line (\d{1,8})( inlined at)?')
+_OF_TOOLKIT: Final = re.compile(r"/(targets/[^/]+|nvidia/[^/]+|cuda[^/]*)/include/|^/usr/include/")
 # What nvdisasm says behind an instruction, except where a jump through a table may go.
 _REMARK: Final = re.compile(r'\s*\(\*"(?!BRANCH_TARGETS)[^"]*"\*\)')
 _TEXT: Final = re.compile(
@@ -99,8 +100,9 @@ def functions(text: str) -> list[Function]:
             found.append(Function(name, target))
             place, pending = None, []
         elif match := _LINE.match(line):
-            # Inlined code: the first line is its own, those that follow say where it was called.
-            if not inlined:
+            # Inlined code: the first line is its own, those that follow say where it was called. What the
+            # toolkit's headers define stands where somebody else calls it.
+            if not inlined or (place is not None and _OF_TOOLKIT.search(place.file)):
                 place = Place(match[1], int(match[2]))
             inlined = match[3] is not None
         elif match := _LABEL.match(line):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -64,7 +65,8 @@ class KernelReport(Struct, frozen=True):
     """A launch. `certain`: the totals are those of the hardware; else `unknown` says why they may not be.
 
     `bounded`: there is a worst case; else a loop may go round any number of times, or the evaluation ended
-    before the kernel does, and worst is null in JSON.
+    before the kernel does, and worst is null in JSON. `by_hardware`: instructions of the kernel by which
+    TMA or tensor cores reach shared memory; no counter holds what these take.
     """
 
     entry: str
@@ -83,6 +85,7 @@ class KernelReport(Struct, frozen=True):
     worst: WorstInstruction | None
     evaluated_blocks: int
     bounded: bool = True
+    by_hardware: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready data, the schema first."""
@@ -133,7 +136,11 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
         _worst(evaluation),
         evaluation.evaluated_blocks,
         evaluation.bounded,
+        tuple(sorted({match[0] for step in program.steps if (match := _BY_HARDWARE.search(step.text))})),
     )
+
+
+_BY_HARDWARE: Final = re.compile(r"\b(UTMA(LDG|STG|REDG)|UBLK(CP|RED)|[HIQB]GMMA|UTC[A-Z]*MMA)\b")
 
 
 def _access(evaluation: Evaluation, k: int, tally: Tally, array: str | None) -> KernelAccess:

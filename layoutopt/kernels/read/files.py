@@ -233,6 +233,7 @@ def _named(kernel: Listed, source: str) -> Program:
     return replace(program, parameters=sass.described(program.parameters or (), told))
 
 
+_MOST_SAID: Final = 540  # characters of what a tool complains of
 # nvcc hands names to a shell, between double quotes.
 _RUNS_IN_SHELLS: Final = frozenset('"$`\\\n')
 # What helps where a compiler says so.
@@ -291,8 +292,9 @@ def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = 
     done = ended([_tool(tool), *arguments], folder, here=here)
     if done.returncode:
         text = done.stderr or done.stdout
-        lines = [line for line in text.splitlines() if "error" in line.lower() or "fatal" in line.lower()]
-        said = shown(" ".join((lines or text.splitlines() or ["?"])[0].split()), 300)
+        lines = [line for line in text.splitlines() if re.search(r"\berror\b|\bfatal\b", line, re.I)]
+        told = [" ".join(line.split()) for line in lines or text.splitlines()[:1] or ["?"]]
+        said = shown(" | ".join(dict.fromkeys(told)), _MOST_SAID)
         hint = next((hint for known, hint in _HINTS.items() if known in said), "")
         raise ProblemFileError("", f"{tool} fails: {said}{hint}")
     return done.stdout
