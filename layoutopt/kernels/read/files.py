@@ -127,7 +127,8 @@ def chosen(found: Sequence[Listed], entry: str | None) -> Listed:
         ProblemFileError: none or several are meant.
     """
     if not found:
-        raise ProblemFileError("", "no kernel in the file" + _TEMPLATES)
+        line = "template __global__ void k<256>(float *);"
+        raise ProblemFileError("", f"no kernel in the file{_TEMPLATES}; a line such as {line} makes one")
     if entry is None:
         if len(found) == 1:
             return found[0]
