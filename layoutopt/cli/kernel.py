@@ -93,8 +93,10 @@ def _numbers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 
 
 def _kept_where(_: click.Context, __: click.Parameter, folder: str | None) -> None:
+    from layoutopt.kernels.read.compiled import VARIABLE
+
     if folder is not None:
-        os.environ["LAYOUTOPT_CACHE"] = os.path.realpath(folder) if folder else ""
+        os.environ[VARIABLE] = os.path.realpath(folder) if folder else ""
 
 
 def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str | bytes:

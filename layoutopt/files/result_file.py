@@ -34,17 +34,6 @@ MAX_BYTES: Final = 1 << 32
 _ROUNDING: Final = 1e-6  # of sums of weights and expectations
 
 
-def layout_from_data(raw: Any) -> Layout:
-    """A layout from decoded JSON data, whose table can be computed.
-
-    Raises:
-        ProblemFileError: the data is no layout, a number is out of range, or elements overlap.
-    """
-    layout = _converted(raw, Layout, "layout")
-    _check_layout(layout)
-    return layout
-
-
 def is_answer(raw: Any) -> bool:
     """Whether decoded JSON data is what `solve --json` prints."""
     return isinstance(raw, dict) and raw.get("schema") in (RESULT_SCHEMA, ARRANGEMENT_SCHEMA)

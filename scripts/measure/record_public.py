@@ -180,7 +180,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         "([how](kernels.md#public-kernels-against-the-profiler)): wavefronts and bank conflicts of loads,",
         "stores and atomics as an H200 counts them, the fewest where its repetitions differ, and whether",
         "`check` is certain of them, by the launch or with the contents of the buffers. All are compiled for",
-        "sm_90 with `-O3`.",
+        "sm_90: CUDA sources with `-O3`, those in Python by Triton.",
     ]
     repository = None
     for row in _compared(rows):

@@ -1,5 +1,6 @@
 """Files that are cut, too large, or say of themselves what does not hold: one line, and nothing is loaded."""
 
+import msgspec
 import numpy as np
 import pytest
 from written import access_from, data_of, problem_of
@@ -8,11 +9,12 @@ from layoutopt.accesses.trace import trace
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import opened, read_offsets
 from layoutopt.files.file import from_data
-from layoutopt.files.result_file import layout_from_data, result_from_data
+from layoutopt.files.result_file import result_from_data
 from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import triton
 from layoutopt.kernels.read.files import programs
+from layoutopt.layout.layout import Layout
 
 SM_90 = device("sm_90")
 
@@ -198,7 +200,7 @@ def with_stride(stride):
 )
 def test_layouts_that_are_none(layout):
     with pytest.raises(ProblemFileError, match="layout"):
-        layout_from_data(layout)
+        result_from_data({**RESULT, "layout": layout})
 
 
 RESULT = {
@@ -228,7 +230,7 @@ def bounded(scope="every layout", **bounds):
 
 
 def test_a_result_that_agrees_with_its_layout():
-    assert result_from_data(RESULT).layout == layout_from_data(LAYOUT)
+    assert result_from_data(RESULT).layout == msgspec.convert(LAYOUT, Layout)
     other_words = {**RESULT, "offset": "8*x0 + (x1 ^ 0)"}
     assert result_from_data(other_words).offset == "8*x0 + (x1 ^ 0)"
 

@@ -67,9 +67,9 @@ def steps(function: Function) -> tuple[Step, ...]:
     """
     table = {**OPERATIONS, **_Jumps(function).table}
     found = [_step(one, table) for one in current().each(function.instructions)]
-    for k, step in enumerate(found[:1]):
-        sources = (Source.always(values.ZERO) if _uniform(one) else one for one in step.sources)
-        found[k] = replace(step, sources=tuple(sources))
+    if function.target == "sm_87" and found:
+        sources = (Source.always(values.ZERO) if _uniform(one) else one for one in found[0].sources)
+        found[0] = replace(found[0], sources=tuple(sources))
     return tuple(found)
 
 

@@ -60,7 +60,7 @@ def declared_shape(file: str | None, name: str, size: int) -> tuple[int, ...] | 
 def source_parameters(source: str, kernel: str) -> list[tuple[str, str]]:
     """The names of a kernel's parameters as a CUDA source declares them, with the types of pointers.
 
-    None where it is not found, or one has no name.
+    Empty where it is not found, or one has no name.
     """
     found: list[tuple[str, str]] = []
     for one in _parameters(source, kernel):
