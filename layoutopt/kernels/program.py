@@ -309,6 +309,7 @@ class Program:
         unset: first byte and size of what the host fills of them, by number.
         static_bytes: end of static shared memory, where dynamic begins; None where not known.
         arrays: declared in shared memory, where known.
+        registers: of a thread, where known.
     """
 
     name: str
@@ -321,6 +322,7 @@ class Program:
     unset: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     static_bytes: int | None = None
     arrays: tuple[Array, ...] = ()
+    registers: int | None = None
 
     def shared_end(self, dynamic_bytes: int) -> int:
         """Bytes of the shared window that a block of a launch may use."""

@@ -12,26 +12,25 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.files.file import tile_from_data
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
 from layoutopt.kernels.machine.evaluate import Evaluation, evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Array, Memory, Program
-from layoutopt.kernels.ptx.edit import Remap, patched, remap_of, widest
+from layoutopt.kernels.ptx.edit import patched, widest
 from layoutopt.kernels.ptx.text import Module, read_ptx
 from layoutopt.kernels.question.arrays import UsedArray
 from layoutopt.kernels.question.problem_data import Question
 from layoutopt.kernels.read.files import from_ptx
 from layoutopt.layout.layout import Layout
+from layoutopt.layout.remap import Remap, remap_of
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Constraints, Problem
 from layoutopt.search.solve import solve
+from layoutopt.study.moved import Part, astray, costs, touching, why_not_better
 
 # What can be put into compiled code.
 FAMILIES: Final = ("none", "pad", "interval", "xor")
@@ -141,54 +140,13 @@ class _Kernel:
 
     def steps(self, array: Array) -> dict[int, Memory]:
         """Instructions that touch an array, by index."""
-        found = {}
-        for index, tally in sorted(self.evaluation.tallies.items()):
-            step = self.evaluation.program.steps[index]
-            reaches = tally.low < tally.high and tally.low < array.start + array.size
-            if not isinstance(step.action, Memory) or step.action.operation is None or not reaches:
-                continue
-            if array.start < tally.high:
-                if tally.low < array.start or tally.high > array.start + array.size:
-                    beyond = f"{step.text} reaches beyond the array: it cannot be moved"
-                    raise ProblemFileError(array.name, beyond)
-                found[index] = step.action
+        found = touching(self.evaluation, array)
+        for index in found:
+            tally, step = self.evaluation.tallies[index], self.evaluation.program.steps[index]
+            if tally.low < array.start or tally.high > array.start + array.size:
+                beyond = f"{step.text} reaches beyond the array: it cannot be moved"
+                raise ProblemFileError(array.name, beyond)
         return found
-
-    def costs(self) -> tuple[int, ...]:
-        """Wavefronts, none of which may rise: at most and at least, of what is profiled and of all."""
-        found = [int(not self.evaluation.bounded), int(self.evaluation.ended), 0, 0, 0, 0]
-        for index, tally in self.evaluation.tallies.items():
-            action = self.evaluation.program.steps[index].action
-            assert isinstance(action, Memory)
-            for k, part in enumerate((tally.worst, tally.best)):
-                wavefronts = (2 if action.doubled else 1) * (tally.wavefronts + part)
-                found[2 + k] += wavefronts * (action.counter is not None)
-                found[4 + k] += wavefronts
-        return tuple(found)
-
-    def touched(self, array: Array) -> dict[bool, IntArray] | None:
-        """Threads of the first block and the bytes of an array that they store (True), and all they reach.
-
-        Columns in order, each once; None where not all of them are known.
-        """
-        found: dict[bool, list[IntArray]] = {kind: [np.zeros((2, 0), np.int64)] for kind in (True, False)}
-        for k, action in self.steps(array).items():
-            assert action.operation is not None
-            traces = self.evaluation.traces.get(k, [])
-            if self.evaluation.tallies[k].unknown or sum(len(t.warps) for t in traces) > MOST_TRACED_ROWS:
-                return None
-            addressed = np.arange(32) < (8 * action.operation.matrices or 32)
-            for one in traces:
-                lanes = one.lanes & addressed
-                thread = np.broadcast_to(one.warps[:, None] * 32 + np.arange(32), lanes.shape)[lanes]
-                first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
-                places = np.unique(np.stack([thread, first]), axis=1)
-                every = np.repeat(places, action.width_bytes, axis=1)
-                every[1] += np.tile(np.arange(action.width_bytes), places.shape[1])
-                found[False].append(every)
-                if action.kind not in ("load", "ldmatrix"):
-                    found[True].append(every)
-        return {kind: np.unique(np.concatenate(some, axis=1), axis=1) for kind, some in found.items()}
 
 
 def patch(text: str, origin: str, program: Program, request: Request) -> Patch:
@@ -259,7 +217,7 @@ def _move(now: _Kernel, symbol: str, request: Request) -> tuple[Moved, _Kernel]:
         if remap.moves:
             later, why = _with(now, symbol, remap, request)
         stays = replace(one, layout=None, reason=why)
-        if later is None or (best is not None and best[1].costs() <= later.costs()):
+        if later is None or (best is not None and costs(best[1].evaluation) <= costs(later.evaluation)):
             continue
         best = replace(one, reason="", bytes_after=max(array.size, remap.size)), later
         if one.result is not None and one.result.excess == 0:
@@ -330,29 +288,10 @@ def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_K
     # The launch may name parameters as the source does.
     program = replace(program, parameters=now.evaluation.program.parameters)
     later = _Kernel.launched(module, program, launch, request)
-    before, after = now.costs(), later.costs()
-    if any(b > a for a, b in zip(before, after, strict=True)) or before == after:
-        return None, f"the layout found takes {after[-1]:,} wavefronts where {before[-1]:,} are taken now"
-    _check_same_bytes(now, later, symbol, remap)
-    return later, ""
-
-
-def _check_same_bytes(now: _Kernel, later: _Kernel, moved: str, remap: Remap) -> None:
-    """Every thread of the first block reaches the bytes that it did, those of one array at their new places.
-
-    Arrays of which an address is not known, or more was executed than is kept, are not compared. Where a
-    thread loads what it stored, the assembler may keep it in a register.
-
-    Raises:
-        VerificationError: one does not.
-    """
+    if (why := why_not_better(now.evaluation, later.evaluation)) is not None:
+        return None, why
     arrays = now.arrays()
-    for symbol, array in later.arrays().items():
-        before, after = now.touched(arrays[symbol]), later.touched(array)
-        if before is None or after is None:
-            continue
-        for stored in (True, False):
-            threads, offsets = before[stored]
-            expected = np.stack([threads, remap.apply(offsets) if symbol == moved else offsets])
-            if not np.array_equal(np.unique(expected, axis=1), after[stored]):
-                raise VerificationError(f"{array.name}: the patched kernel reaches other bytes")
+    parts = (Part(arrays[s], new, remap if s == symbol else None) for s, new in later.arrays().items())
+    if (name := astray(now.evaluation, later.evaluation, parts, barriers=False)) is not None:
+        raise VerificationError(f"{name}: the patched kernel reaches other bytes")
+    return later, ""

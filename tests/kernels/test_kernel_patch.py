@@ -12,11 +12,12 @@ from conftest import ROOT
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.launch import Launch
-from layoutopt.kernels.ptx.edit import Moves, Remap, patched, remap_of
+from layoutopt.kernels.ptx.edit import patched
 from layoutopt.kernels.ptx.flow import held_in, uses_of
 from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read.files import from_ptx
 from layoutopt.layout.layout import Digit, Layout, Target, row_major
+from layoutopt.layout.remap import Moves, Remap, remap_of
 from layoutopt.report.patch_text import patch_report
 from layoutopt.study.patch import Request, patch
 

@@ -19,6 +19,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.kernels.machine.counts import OPEN, Counter, Execution, Tally
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine.loops import Loops
+from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.relevance import Relevance, constant_bytes, relevance
 from layoutopt.kernels.machine.warps import Machine, TooManySteps
@@ -105,6 +106,49 @@ def evaluate(
         done,
         tuple(sorted(first.barriers)),
         total.ended,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What the first block of a launch does, executed step by step, values included.
+
+    Attributes:
+        evaluation: of this block alone.
+        memory: the buffers of the launch afterwards, by their first addresses.
+        issued: warp instructions.
+    """
+
+    evaluation: Evaluation
+    memory: dict[int, Bytes]
+    issued: int
+
+
+def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) -> Followed:
+    """Execute the first block of a launch, with all that it computes and writes to global memory.
+
+    Raises:
+        ProblemFileError: as `evaluate`.
+    """
+    given = arguments(program, checked(launch))
+    slice_ = relevance(program, ("shared", "local", "global"), ("shared", "global"))
+    run = _Run(program, slice_, launch, given, gpu, most_steps)
+    counter = Counter(program, gpu, launch.warps, traced=True)
+    machine = run.machine(counter, np.zeros((1, 3), np.int64), follows_global=True)
+    run.execute(machine)
+    return Followed(
+        Evaluation(
+            program,
+            launch,
+            counter.tallies,
+            counter.doubts,
+            counter.traces,
+            1,
+            tuple(counter.barriers),
+            counter.ended,
+        ),
+        machine.memory.global_memory(),
+        machine.issued,
     )
 
 
@@ -245,9 +289,24 @@ class _Run:
         return counter
 
     def _execute(self, counter: Counter, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
-        cells = Registers(self.program, self.launch, self.given, blocks, hidden)
-        machine = Machine(cells, self.relevance, self.given, counter, self.most_steps)
+        machine = self.machine(counter, blocks, hidden)
         machine.back = Loops(self.relevance.live)
+        return self.execute(machine)
+
+    def machine(
+        self,
+        counter: Counter,
+        blocks: npt.NDArray[np.int64],
+        hidden: tuple[int, ...] = (0, 0, 0),
+        follows_global: bool = False,
+    ) -> Machine:
+        """A machine about to execute some blocks."""
+        cells = Registers(self.program, self.launch, self.given, blocks, hidden)
+        return Machine(cells, self.relevance, self.given, counter, self.most_steps, follows_global)
+
+    def execute(self, machine: Machine) -> int:
+        """Let it execute, and count; the steps that it takes."""
+        counter = machine.recorder
         try:
             machine.run()
         except Stopped as stop:

@@ -56,6 +56,11 @@ class Bytes:
         """Of all rows."""
         return self._data.size
 
+    def differs(self, other: Bytes) -> tuple[int, int]:
+        """Bytes that are known in both and differ, and those that are known in neither or in one alone."""
+        known = (self._hidden | other._hidden) == 0
+        return int((known & (self._data != other._data)).sum()), int((~known).sum())
+
     def merge(self, one: Any, other: Any) -> None:
         """Hold what both hold; what differs is unknown."""
         differs = (one._data != other._data) | (one._hidden != other._hidden)

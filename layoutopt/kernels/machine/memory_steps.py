@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -69,8 +69,16 @@ class MemorySteps:
     What they hold is only kept where something that matters is loaded from them.
     """
 
-    def __init__(self, cells: Registers, recorder: Counter, given: Arguments, kept: frozenset[str]) -> None:
+    def __init__(
+        self,
+        cells: Registers,
+        recorder: Counter,
+        given: Arguments,
+        kept: frozenset[str],
+        follows_global: bool = False,
+    ) -> None:
         self._cells, self._recorder, self._frozen = cells, recorder, False
+        self._follows_global = follows_global
         self._rows_held = cells.rows
         self._end = cells.program.shared_end(cells.launch.shared_bytes)
         self._size = max(self._end, LEAST_BYTES)
@@ -88,6 +96,10 @@ class MemorySteps:
     def is_large(self) -> bool:
         """Whether a copy of what is held is too much."""
         return sum(memory.bytes for memory in self._held()) > MOST_COPIED_BYTES
+
+    def global_memory(self) -> dict[int, Bytes]:
+        """The buffers of the launch, by their first addresses."""
+        return dict(self._memories.get("global", ()))
 
     def _held(self) -> list[Bytes]:
         return [memory for memories in self._memories.values() for _, memory in memories]
@@ -250,8 +262,9 @@ class MemorySteps:
     def _change(self, one: _Access) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""
         nowhere, lost = one.lanes & one.hidden, one.unsure
-        # What is written to global memory is not followed, nor what a row of a matrix takes of other lanes.
-        followed = one.space != "global" and one.action.kind != "stmatrix"
+        # What a row of a matrix takes of other lanes is not followed, nor, where only the accesses of shared
+        # memory are asked for, what is written to global memory.
+        followed = (one.space != "global" or self._follows_global) and one.action.kind != "stmatrix"
         if not followed:
             lost = lost | one.addressing
         for base, memory in one.memories:
@@ -262,10 +275,16 @@ class MemorySteps:
                 width = min(8, one.action.width_bytes)
                 memory.store(one.row, one.address - base + k, width, unknown(64), lost)
             memory.wrote(one.row, one.warp, one.address, one.action.width_bytes, lost)
-        if followed:
-            (self._atomic if one.action.kind == "atomic" else self._store)(one, one.memories[0][1])
-        elif one.step.dests:
+        if one.step.dests and (one.space == "global" or not followed):
             self._forget(one.group, one.step, one.lanes, one.unsure)
+        for base, memory in one.memories if followed else ():
+            here = one
+            if one.space == "global":
+                address = one.address - base
+                inside = memory.inside(address, one.action.width_bytes)
+                here = replace(one, address=address, lanes=one.lanes & inside)
+            if here.lanes.any():
+                (self._atomic if one.action.kind == "atomic" else self._store)(here, memory)
 
     def _store(self, one: _Access, memory: Bytes) -> None:
         action, sure = one.action, one.sure
@@ -289,7 +308,7 @@ class MemorySteps:
         width = action.width_bytes
         sources = [self._cells.read(one.group, source) for source in one.step.sources[1:]]
         old = memory.load(row, address, width)
-        places = np.broadcast_to(row, address.shape) * (self._size + int(address.max())) + address
+        places = np.broadcast_to(row, address.shape) * (memory.size + int(address.max())) + address
         firsts, crowded = _firsts(places, sure)
         open_ = memory.late(row, one.warp, address, width) | crowded
         if action.combine is None or (not action.commutes and open_.any()):

@@ -42,18 +42,19 @@ class Relevance(NamedTuple):
     shortcuts: Mapping[int, int]
 
 
-def relevance(program: Program, spaces: Iterable[str]) -> Relevance:
+def relevance(program: Program, spaces: Iterable[str], results: Iterable[str] = ()) -> Relevance:
     """What matters of a program; branches that need not be decided are passed over.
 
     Args:
         program: the kernel.
         spaces: memories whose contents can be known: `shared`, `local`, `global` where buffers are given.
+        results: memories whose contents matter in any case.
     """
-    flow, allowed = Flow(program.steps), frozenset(spaces)
+    flow, allowed, kept = Flow(program.steps), frozenset(spaces), frozenset(results)
     branches = (k for k, step in enumerate(program.steps) if _decides(step))
     taken = {k: detour for k in branches if (detour := flow.around(k)) is not None}
     while True:
-        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()})
+        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept)
         right = {
             k: detour
             for k, detour in taken.items()
@@ -64,8 +65,9 @@ def relevance(program: Program, spaces: Iterable[str]) -> Relevance:
         taken = right
 
 
-def _slice(flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int]) -> Relevance:
-    kept: frozenset[str] = frozenset()
+def _slice(
+    flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str]
+) -> Relevance:
     following = flow.following.copy()
     for k, meet in shortcuts.items():
         following[k] = (meet,)

@@ -65,7 +65,9 @@ class Machine:
         given: Arguments,
         counter: Counter,
         most_steps: int,
+        follows_global: bool = False,
     ) -> None:
+        self.issued = 0  # warp instructions of groups that stood together
         self.steps_left = self._most_steps = most_steps
         self.trials = _TRIALS * most_steps
         self.at = 0
@@ -77,7 +79,7 @@ class Machine:
         self._shortcuts = relevance.shortcuts
         self._alone()
         self._by_address = {step.address: k for k, step in enumerate(self._steps)}
-        self.memory = MemorySteps(registers, counter, given, relevance.kept)
+        self.memory = MemorySteps(registers, counter, given, relevance.kept, follows_global)
         self.maybe: Bools = np.zeros(registers.live.shape, bool)
         # Ways that may still be followed; by index of a branch of which one is being followed, whether it is
         # the one that jumps: a loop whose end is unknown comes back to it, and then leaves the other way.
@@ -197,6 +199,7 @@ class Machine:
             if self.steps_left <= 0:
                 raise TooManySteps(self.registers.named(at))
             self.steps_left -= 1
+            self.issued += len(group.rows)
             if self.steps_left % ASK_THE_CLOCK_EVERY == 0:
                 checkpoint()
             self.at = group.at = at

@@ -25,6 +25,7 @@ _NO_BITS: Final = 8
 _GLOBAL_POINTER: Final = 5
 # Attributes of .nv.info (NVIDIA does not document them; cuobjdump -elf prints them by name).
 _PARAMETER: Final = 0x17
+_REGISTERS: Final = 0x2F
 _PARAMETER_BANK: Final = 0x0A
 _SIZED: Final = 4
 # Where variables declared __constant__ lie, and what a symbol of one is.
@@ -143,6 +144,10 @@ def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
     said: dict[str, Any] = {"constants": constants, "unset": unset}
     said["parameters"] = tuple(parameters[k] for k in range(len(parameters)))
     said |= {"static_bytes": shared.size} if shared is not None else {}
+    common, number = by_name.get(".nv.info"), dict(kernels(found)).get(name)
+    for attribute, payload in _attributes(common.content if common is not None else b""):
+        if attribute == _REGISTERS and len(payload) >= 8 and struct.unpack_from("<I", payload)[0] == number:
+            said["registers"] = struct.unpack_from("<I", payload, 4)[0]
     return said | ({"parameter_base": base} if base is not None else {})
 
 

@@ -1,0 +1,116 @@
+"""Whether a kernel with the bytes of its arrays at other places may take the place of the first one.
+
+It may where its machine code takes fewer wavefronts, none of which may rise, and every thread reaches the
+bytes that it did between the same barriers, moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from layoutopt.ground.arrays import IntArray
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
+from layoutopt.kernels.machine.evaluate import Evaluation
+from layoutopt.kernels.program import Array, Memory
+from layoutopt.layout.remap import Remap
+
+_LANES: Final = 32
+
+
+class Part(NamedTuple):
+    """An array before and after, and where its bytes go; None for those that stay."""
+
+    before: Array
+    after: Array
+    remap: Remap | None = None
+
+
+def touching(evaluation: Evaluation, array: Array) -> dict[int, Memory]:
+    """Instructions that touch an array, by index."""
+    found = {}
+    for index, tally in sorted(evaluation.tallies.items()):
+        action = evaluation.program.steps[index].action
+        reaches = tally.low < tally.high and tally.low < array.start + array.size and array.start < tally.high
+        if isinstance(action, Memory) and action.operation is not None and reaches:
+            found[index] = action
+    return found
+
+
+def costs(evaluation: Evaluation) -> tuple[int, ...]:
+    """Wavefronts, none of which may rise: at most and at least, of what is profiled and of all."""
+    found = [int(not evaluation.bounded), int(evaluation.ended), 0, 0, 0, 0]
+    for index, tally in evaluation.tallies.items():
+        action = evaluation.program.steps[index].action
+        assert isinstance(action, Memory)
+        for k, part in enumerate((tally.worst, tally.best)):
+            wavefronts = (2 if action.doubled else 1) * (tally.wavefronts + part)
+            found[2 + k] += wavefronts * (action.counter is not None)
+            found[4 + k] += wavefronts
+    return tuple(found)
+
+
+def why_not_better(before: Evaluation, after: Evaluation) -> str | None:
+    """Why the second may not take the place of the first; None where it takes fewer wavefronts."""
+    old, new = costs(before), costs(after)
+    if all(b <= a for a, b in zip(old, new, strict=True)) and old != new:
+        return None
+    return f"the layout found takes {new[-1]:,} wavefronts where {old[-1]:,} are taken now"
+
+
+def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> dict[bool, IntArray] | None:
+    """What threads of the first block do to an array: what they store (True), and all that they reach.
+
+    Args:
+        evaluation: with traces.
+        array: its place.
+        barriers: whether accesses before and after a barrier of the block are told apart.
+
+    Returns:
+        Columns (barriers before, thread, byte of the array), in order, each once; None where not all of them
+        are known.
+    """
+    found: dict[bool, list[IntArray]] = {kind: [np.zeros((3, 0), np.int64)] for kind in (True, False)}
+    for k, action in touching(evaluation, array).items():
+        assert action.operation is not None
+        traces = evaluation.traces.get(k, [])
+        if evaluation.tallies[k].unknown or sum(len(t.warps) for t in traces) > MOST_TRACED_ROWS:
+            return None
+        addressed = np.arange(_LANES) < (8 * action.operation.matrices or _LANES)
+        for one in traces:
+            lanes = one.lanes & addressed
+            thread = np.broadcast_to(one.warps[:, None] * _LANES + np.arange(_LANES), lanes.shape)[lanes]
+            first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
+            now = np.searchsorted(evaluation.barriers, one.order) if barriers else 0
+            places = np.unique(np.stack([np.full_like(first, now), thread, first]), axis=1)
+            every = np.repeat(places, action.width_bytes, axis=1)
+            every[2] += np.tile(np.arange(action.width_bytes), places.shape[1])
+            found[False].append(every)
+            if action.kind not in ("load", "ldmatrix"):
+                found[True].append(every)
+    return {kind: np.unique(np.concatenate(some, axis=1), axis=1) for kind, some in found.items()}
+
+
+def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part], barriers: bool = True) -> str | None:
+    """The first array of which threads reach other bytes afterwards; None where all are right.
+
+    Arrays of which an address is not known, or more was executed than is kept, are not compared. Where a
+    thread loads what it stored, a compiler may keep it in a register.
+
+    Args:
+        before, after: the launch, evaluated.
+        parts: the arrays.
+        barriers: as `footprint`.
+    """
+    for part in parts:
+        old, new = footprint(before, part.before, barriers), footprint(after, part.after, barriers)
+        if old is None or new is None:
+            continue
+        for stored in (True, False):
+            expected = old[stored].copy()
+            expected[2] = part.remap.apply(expected[2]) if part.remap is not None else expected[2]
+            if not np.array_equal(np.unique(expected, axis=1), new[stored]):
+                return part.before.name
+    return None
