@@ -24,7 +24,7 @@ from layoutopt.ground.escape import shown
 if TYPE_CHECKING:
     from layoutopt.ground.budget import Budget
     from layoutopt.hardware.devices import Device
-    from layoutopt.kernels.machine.evaluate import Evaluation
+    from layoutopt.kernels.machine.counts import Evaluation
     from layoutopt.kernels.machine.launch import Launch
     from layoutopt.kernels.program import Program
     from layoutopt.study.check import Audit

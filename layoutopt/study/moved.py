@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
-from layoutopt.kernels.machine.evaluate import Evaluation
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.program import Array, Memory
 from layoutopt.layout.remap import Remap
 

@@ -17,7 +17,8 @@ from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.machine.evaluate import Evaluation, evaluate
+from layoutopt.kernels.machine.counts import Evaluation
+from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Array, Memory, Program
 from layoutopt.kernels.ptx.edit import patched, widest

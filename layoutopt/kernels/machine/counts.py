@@ -17,6 +17,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.groups import NOBODY
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.machine.registers import Stopped
 from layoutopt.kernels.machine.values import Bools
 from layoutopt.kernels.program import Memory, Program
@@ -91,26 +92,26 @@ class Execution:
 
 
 @dataclass(slots=True)
-class Counter:
-    """Who is told what the kernel does to shared memory, and counts it.
+class Evaluation:
+    """What a launch, or some of its blocks, does to shared memory: told and counted while it runs.
 
     Attributes:
-        program, gpu: what runs where.
-        warps: of a block.
+        program, launch, gpu: what runs where.
         traced: addresses are kept of the first block.
         strict: the first doubt ends the evaluation, except those that are excused.
         excused: doubts that there are anyway.
         rounds: of a loop, that are executed side by side.
         tallies: by index of the step.
-        doubts: why the counts may differ from what runs, by index of the step.
-        traces: what the first block did, by index of the step.
+        doubts: why the counts may differ from what runs, by index of the step; empty if they are certain.
+        traces: executions of the first block, by index of the step.
         barriers: of the whole first block: the order of the last execution before each.
-        ended: the evaluation ended before the kernel did.
+        ended: the evaluation ended before the kernel did: what comes after is not counted.
+        evaluated_blocks: how many blocks of a launch were executed; the others do the same.
     """
 
     program: Program
+    launch: Launch
     gpu: Device
-    warps: int
     traced: bool = False
     strict: bool = False
     excused: frozenset[str] = frozenset()
@@ -120,9 +121,20 @@ class Counter:
     traces: dict[int, list[Execution]] = field(default_factory=dict)
     barriers: list[int] = field(default_factory=list)
     ended: bool = False
+    evaluated_blocks: int = 0
     _waiting: dict[tuple[int, int], list[tuple[IntArray, Bools]]] = field(default_factory=dict)
     _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0
+
+    @property
+    def certain(self) -> bool:
+        """Whether the totals are what runs."""
+        return not self.doubts
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a worst case: no loop whose rounds are unknown, and nothing left out."""
+        return not self.ended and not any(why.endswith(OPEN) for why in self.doubts)
 
     def uncertain(self, index: int, why: str) -> None:
         """The counts may differ from what runs."""
@@ -130,12 +142,12 @@ class Counter:
         if self.strict and why not in self.excused:
             raise Stopped(why)
 
-    def trial(self, rounds: int = 1) -> Counter:
-        """A counter for what may happen next, in so many rounds of a loop side by side."""
+    def trial(self, rounds: int = 1) -> Evaluation:
+        """What may happen next, in so many rounds of a loop side by side."""
         excused = self.excused | self.doubts.keys()
-        return Counter(self.program, self.gpu, self.warps, self.traced, True, excused, rounds)
+        return Evaluation(self.program, self.launch, self.gpu, self.traced, True, excused, rounds)
 
-    def add(self, other: Counter, times: int = 1) -> None:
+    def add(self, other: Evaluation, times: int = 1) -> None:
         """What another one counted happened so many times, too."""
         self.finish()
         other.finish()
@@ -145,17 +157,17 @@ class Counter:
             self.doubts.setdefault(why, index)
         self.ended |= other.ended
 
-    def take(self, other: Counter) -> None:
+    def take(self, other: Evaluation) -> None:
         """What a trial counted happened, one round after another."""
         self.add(other)
         executions = [(index, one) for index, ones in other.traces.items() for one in ones]
         once = other.rounds >= _MANY and all(one.times > 1 for _, one in executions)
         rounds = range(1 if once else other.rounds)
         for k, (index, one) in itertools.product(rounds, executions):
-            mine = one.warps // self.warps == (k if one.times == 1 else 0)
+            mine = one.warps // self.launch.warps == (k if one.times == 1 else 0)
             if mine.any() and self._traced[index] <= MOST_TRACED_ROWS:
                 order, times = self._clock + k * other._clock + one.order, one.times if once else 1
-                warps = one.warps[mine] % self.warps
+                warps = one.warps[mine] % self.launch.warps
                 self._keep(index, Execution(warps, one.address[mine], one.lanes[mine], order, times))
         self.barriers += [self._clock + k * other._clock + at for k in rounds for at in other.barriers]
         self._clock += len(rounds) * other._clock
@@ -195,7 +207,7 @@ class Counter:
                 # All rounds do the same: one of them is counted.
                 times, one = self.rounds, len(rows) // self.rounds
                 rows, address, lanes = rows[:one], address[:one], lanes[:one]
-        first = rows < self.warps * self.rounds
+        first = rows < self.launch.warps * self.rounds
         # One more than the most is kept, so that it is seen that some are missing.
         if self.traced and first.any() and self._traced[index] <= MOST_TRACED_ROWS:
             self._keep(index, Execution(rows[first], address[first], lanes[first], self._clock, times))

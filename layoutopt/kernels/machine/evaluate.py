@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.machine.counts import OPEN, Counter, Execution, Tally
+from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine.loops import Loops
 from layoutopt.kernels.machine.memory import Bytes
@@ -40,40 +40,6 @@ _LIKE_THE_FIRST: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What a launch does to shared memory.
-
-    Attributes:
-        program, launch: what ran.
-        tallies: by index of the step, over the whole grid.
-        doubts: why the totals may differ from what runs; empty if they are certain.
-        traces: executions of the first block, by index of the step.
-        evaluated_blocks: how many blocks were executed; the others do the same.
-        barriers: of the first block: the order of the last execution before each.
-        ended: the evaluation ended before the kernel does: what comes after is not counted.
-    """
-
-    program: Program
-    launch: Launch
-    tallies: dict[int, Tally]
-    doubts: dict[str, int]
-    traces: dict[int, list[Execution]]
-    evaluated_blocks: int
-    barriers: tuple[int, ...] = ()
-    ended: bool = False
-
-    @property
-    def certain(self) -> bool:
-        """Whether the totals are what runs."""
-        return not self.doubts
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is a worst case: no loop whose rounds are unknown, and nothing left out."""
-        return not self.ended and not any(why.endswith(OPEN) for why in self.doubts)
-
-
 def evaluate(
     program: Program,
     launch: Launch,
@@ -91,22 +57,14 @@ def evaluate(
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
     slice_ = relevance(program, spaces)
     run = _Run(program, slice_, launch, given, gpu, most_steps)
-    done = run.cover()
-    total = Counter(program, gpu, launch.warps)
-    for counter, times in run.parts:
-        total.add(counter, times)
-    doubts = dict.fromkeys(_not_known(program, slice_, given), -1) if total.doubts else {}
-    first = run.parts[0][0]
-    return Evaluation(
-        program,
-        launch,
-        total.tallies,
-        doubts | total.doubts,
-        first.traces,
-        done,
-        tuple(sorted(first.barriers)),
-        total.ended,
-    )
+    total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
+    for part, times in run.parts:
+        total.add(part, times)
+    if total.doubts:
+        total.doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | total.doubts
+    first, _ = run.parts[0]
+    total.traces, total.barriers = first.traces, sorted(first.barriers)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +91,10 @@ def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) ->
     given = arguments(program, checked(launch))
     slice_ = relevance(program, ("shared", "local", "global"), ("shared", "global"))
     run = _Run(program, slice_, launch, given, gpu, most_steps)
-    counter = Counter(program, gpu, launch.warps, traced=True)
-    machine = run.machine(counter, np.zeros((1, 3), np.int64), follows_global=True)
+    found = Evaluation(program, launch, gpu, traced=True, evaluated_blocks=1)
+    machine = run.machine(found, np.zeros((1, 3), np.int64), follows_global=True)
     run.execute(machine)
-    return Followed(
-        Evaluation(
-            program,
-            launch,
-            counter.tallies,
-            counter.doubts,
-            counter.traces,
-            1,
-            tuple(counter.barriers),
-            counter.ended,
-        ),
-        machine.memory.global_memory(),
-        machine.issued,
-    )
+    return Followed(found, machine.memory.global_memory(), machine.issued)
 
 
 class Box(NamedTuple):
@@ -201,7 +146,7 @@ class _Run:
     given: Arguments
     gpu: Device
     most_steps: int
-    parts: list[tuple[Counter, int]] = field(default_factory=list)
+    parts: list[tuple[Evaluation, int]] = field(default_factory=list)
     probed: int = 0
     executed: int = 0
     excused: frozenset[str] = frozenset()
@@ -273,50 +218,48 @@ class _Run:
     def box(self, box: Box) -> bool:
         """Evaluate a box as one block, up to a doubt that is not excused; whether there is none."""
         hidden = tuple((1 << bits) - 1 for bits in box.bits)
-        counter = Counter(
-            self.program, self.gpu, self.launch.warps, traced=True, strict=True, excused=self.excused
-        )
-        self.probed += self._execute(counter, np.array([box.origin], np.int64), hidden)
-        sure = counter.doubts.keys() <= self.excused
+        one = Evaluation(self.program, self.launch, self.gpu, traced=True, strict=True, excused=self.excused)
+        self.probed += self._execute(one, np.array([box.origin], np.int64), hidden)
+        sure = one.doubts.keys() <= self.excused
         if sure:
-            self.parts.append((counter, box.blocks))
+            self.parts.append((one, box.blocks))
         return sure
 
-    def blocks(self, blocks: npt.NDArray[np.int64], traced: bool = False) -> Counter:
+    def blocks(self, blocks: npt.NDArray[np.int64], traced: bool = False) -> Evaluation:
         """Execute some blocks."""
-        counter = Counter(self.program, self.gpu, self.launch.warps, traced)
-        self.executed += self._execute(counter, blocks, (0, 0, 0))
-        return counter
+        found = Evaluation(self.program, self.launch, self.gpu, traced)
+        self.executed += self._execute(found, blocks, (0, 0, 0))
+        return found
 
-    def _execute(self, counter: Counter, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
-        machine = self.machine(counter, blocks, hidden)
+    def _execute(self, told: Evaluation, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
+        machine = self.machine(told, blocks, hidden)
         machine.back = Loops(self.relevance.live)
         return self.execute(machine)
 
     def machine(
         self,
-        counter: Counter,
+        told: Evaluation,
         blocks: npt.NDArray[np.int64],
         hidden: tuple[int, ...] = (0, 0, 0),
         follows_global: bool = False,
     ) -> Machine:
         """A machine about to execute some blocks."""
         cells = Registers(self.program, self.launch, self.given, blocks, hidden)
-        return Machine(cells, self.relevance, self.given, counter, self.most_steps, follows_global)
+        return Machine(cells, self.relevance, self.given, told, self.most_steps, follows_global)
 
     def execute(self, machine: Machine) -> int:
         """Let it execute, and count; the steps that it takes."""
-        counter = machine.recorder
+        told = machine.recorder
         try:
             machine.run()
         except Stopped as stop:
-            counter.doubts.setdefault(str(stop), machine.at)
-            counter.ended = True
+            told.doubts.setdefault(str(stop), machine.at)
+            told.ended = True
         except TooManySteps as stop:
             advice = "give a larger limit, or a launch with shorter loops"
             more = f"more steps are needed, {stop} comes next; {advice}"
             raise ProblemFileError("--max-steps", more) from None
-        counter.finish()
+        told.finish()
         return machine.used
 
 

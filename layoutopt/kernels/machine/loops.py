@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.counts import Counter
+from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.registers import Stopped, repeated
 from layoutopt.kernels.machine.values import Value
@@ -119,7 +119,7 @@ def _right(
     header: int,
     now: dict[str, Value],
     guess: _Guess,
-    counter: Counter,
+    counter: Evaluation,
     live: frozenset[str],
 ) -> int:
     """How many periods side by side end as the next one begins."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.counts import Counter
+from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory import Bytes, SharedBytes, check_reach
@@ -72,7 +72,7 @@ class MemorySteps:
     def __init__(
         self,
         cells: Registers,
-        recorder: Counter,
+        recorder: Evaluation,
         given: Arguments,
         kept: frozenset[str],
         follows_global: bool = False,
@@ -111,7 +111,7 @@ class MemorySteps:
         other._memories = copy.deepcopy(self._memories)
         return other
 
-    def read_only(self, cells: Registers, recorder: Counter) -> MemorySteps:
+    def read_only(self, cells: Registers, recorder: Evaluation) -> MemorySteps:
         """The same memories, for rows of which these are copies: what changes them ends the evaluation."""
         other = copy.copy(self)
         other._cells, other._recorder, other._frozen = cells, recorder, True

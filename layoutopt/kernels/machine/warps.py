@@ -1,7 +1,7 @@
 """The machine: all warps of some blocks, step by step, as arrays over warps and lanes.
 
 The group at the lowest step goes first, so that warps stay together. Only steps that matter are executed
-(`relevance`). What shared memory is asked goes to a `Counter`.
+(`relevance`). What shared memory is asked goes to an `Evaluation`.
 
 Of a branch on an unknown value both ways are followed to where they meet. Each way is a machine of its own,
 in which only the lanes that go it are alive. Of lanes whose way is unknown it is counted what they may do;
@@ -20,7 +20,7 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
 from layoutopt.kernels.machine import groups as converged
-from layoutopt.kernels.machine.counts import ONE_ROUND, Counter
+from layoutopt.kernels.machine.counts import ONE_ROUND, Evaluation
 from layoutopt.kernels.machine.groups import NOBODY, Barriers, Group, Meetings
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory_steps import MemorySteps
@@ -63,7 +63,7 @@ class Machine:
         registers: Registers,
         relevance: Relevance,
         given: Arguments,
-        counter: Counter,
+        counter: Evaluation,
         most_steps: int,
         follows_global: bool = False,
     ) -> None:
@@ -130,7 +130,7 @@ class Machine:
         return not (self._waiting() or self._barriers.arrived.any() or self.maybe.any())
 
     def rounds(
-        self, header: int, period: int, begin: dict[str, Value], counter: Counter, most_steps: int
+        self, header: int, period: int, begin: dict[str, Value], counter: Evaluation, most_steps: int
     ) -> tuple[Registers, Bools]:
         """Execute rounds of a loop, by all lanes together, in as many copies of the rows as the counter says.
 

@@ -20,8 +20,7 @@ from typing import Final
 import numpy as np
 
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Execution
-from layoutopt.kernels.machine.evaluate import Evaluation
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation, Execution
 from layoutopt.kernels.program import Array, Memory, Program
 
 # First byte, end, and the steps that touch what is between.

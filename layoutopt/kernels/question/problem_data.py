@@ -22,8 +22,7 @@ from layoutopt.expressions.fit import fit_threads
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
-from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS
-from layoutopt.kernels.machine.evaluate import Evaluation
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.question.arrays import UsedArray, memory, moved_by_itself
 from layoutopt.kernels.read.declarations import declared_shape
 from layoutopt.problems.types import Problem, Tile

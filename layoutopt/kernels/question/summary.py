@@ -8,8 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from layoutopt.kernels.machine.counts import Tally
-from layoutopt.kernels.machine.evaluate import Evaluation
+from layoutopt.kernels.machine.counts import Evaluation, Tally
 from layoutopt.kernels.question.arrays import array_of, memory, used_arrays
 from layoutopt.kernels.read.declarations import base_name
 
