@@ -14,6 +14,9 @@ A warning, `DisputedRuleWarning`, says that public sources contradict each other
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class LayoutoptError(Exception):
     """Base of every error that layoutopt raises on purpose."""
@@ -25,12 +28,44 @@ class ProblemFileError(LayoutoptError):
     Attributes:
         field: path of the field, such as `accesses[2].index[0]`; empty for the whole file.
         reason: what was required and what was given.
+        of_file: the field is one of the whole file, whatever part of it was looked at.
     """
 
-    def __init__(self, field: str, reason: str) -> None:
+    def __init__(self, field: str, reason: str, *, of_file: bool = False) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
         self.field = field
         self.reason = reason
+        self.of_file = of_file
+
+    def move(self, field: str) -> None:
+        """Say that the field is another one."""
+        self.field = field
+        self.args = (f"{field}: {self.reason}" if field else self.reason,)
+
+
+@contextlib.contextmanager
+def under(place: str) -> Iterator[None]:
+    """Errors inside name fields of what stands at `place` in the file, such as `accesses[2]`."""
+    try:
+        yield
+    except ProblemFileError as error:
+        if not error.of_file:
+            error.move(f"{place}.{error.field}".replace(".[", "[").strip("."))
+        raise
+
+
+Wrong = Iterator[tuple[str, str]]
+"""Fields with what is wrong with each; only the first is asked for."""
+
+
+def raise_first(wrong: Wrong) -> None:
+    """Raise the first of what is wrong, if anything is.
+
+    Raises:
+        ProblemFileError: it.
+    """
+    for field, reason in wrong:
+        raise ProblemFileError(field, reason)
 
 
 class ExpressionError(ProblemFileError):

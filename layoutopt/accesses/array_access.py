@@ -66,39 +66,36 @@ class BasesAccess(NamedAccess, frozen=True, kw_only=True):
     bytes: Annotated[int | None, Meta(description="That a thread moves at once; the most possible")] = None
 
 
-def from_coordinates(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
     """An access by coordinates, as an ordinary one.
 
     Args:
         data: fields of an `ArrayAccess`; arrays may be NumPy's.
-        place: path of the access, for errors.
         head: a problem with the tile, the threads and the target.
 
     Raises:
         ProblemFileError: a field is wrong.
     """
-    coordinates = _integers(data["coordinates"], f"{place}.coordinates", 3)
+    coordinates = _integers(data["coordinates"], "coordinates", 3)
     rest = {key: value for key, value in data.items() if key not in ("coordinates", "active")}
-    known = json_data.convert({**rest, "coordinates": ()}, ArrayAccess, place)
-    operation = parse_operation(known.op, known.bytes, f"{place}.op")
+    known = json_data.convert({**rest, "coordinates": ()}, ArrayAccess)
+    operation = parse_operation(known.op, known.bytes)
     shape, lanes = head.tile.shape, coordinates.shape[1]
-    _check_lanes(lanes, head.target, f"{place}.coordinates")
+    _check_lanes(lanes, head.target, "coordinates")
     if coordinates.shape[2] != len(shape):
-        raise ProblemFileError(
-            f"{place}.coordinates",
-            f"expected {len(shape)} coordinates for each lane, got {coordinates.shape[2]}",
-        )
+        wrong = f"expected {len(shape)} coordinates for each lane, got {coordinates.shape[2]}"
+        raise ProblemFileError("coordinates", wrong)
     warps = -(-head.threads // lanes)
     # A lane beyond the last thread of the block takes part in nothing.
     there = np.arange(warps * lanes).reshape(warps, lanes) < head.threads
     there = there[np.arange(len(coordinates)) % warps]
-    active = _active(data.get("active"), f"{place}.active", there)
+    active = _active(data.get("active"), there)
     addressed = 8 * operation.matrices or lanes
     known_at = active & (np.arange(lanes) < addressed)
-    _check_inside(coordinates, known_at, shape, f"{place}.coordinates")
+    _check_inside(coordinates, known_at, shape)
     trips = -(-len(coordinates) // warps)
     if trips * warps * lanes > MAX_LANE_ACCESSES:
-        raise ProblemFileError(f"{place}.coordinates", f"more than {MAX_LANE_ACCESSES} lane accesses")
+        raise ProblemFileError("coordinates", f"more than {MAX_LANE_ACCESSES} lane accesses")
 
     def by_thread(rows: npt.NDArray[Any], none: int) -> npt.NDArray[Any]:
         whole = np.full((trips * warps, lanes), none, rows.dtype)
@@ -113,65 +110,43 @@ def from_coordinates(data: Mapping[str, Any], place: str, head: Problem) -> Acce
         lanes,
         taking=by_thread(active, False),
         addressed=addressed,
-        fields=(f"{place}.coordinates", f"{place}.active"),
+        fields=("coordinates", "active"),
     )
-    return Access(
-        name=known.name,
-        op=known.op,
-        index=tuple(found["index"]),
-        bytes=known.bytes,
-        loops=found.get("for", {}),
-        where=found.get("where"),
-        weight=known.weight,
-        notes=known.notes,
-    )
+    return known.ordinary(index=tuple(found["index"]), loops=found.get("for", {}), where=found.get("where"))
 
 
-def from_bases(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
     """An access by the bases of a linear layout, as an ordinary one.
 
     Args:
         data: fields of a `BasesAccess`.
-        place: path of the access, for errors.
         head: a problem with the tile, the threads and the target.
 
     Raises:
         ProblemFileError: a field is wrong, or the layout does not go with the tile or the threads.
     """
-    known = json_data.convert(data, BasesAccess, place)
+    known = json_data.convert(data, BasesAccess)
     tile = head.tile
     parts = {part: getattr(known.bases, part) for part in ("register", "lane", "warp")}
     if sum(map(len, parts.values())) > MAX_BASES:
-        raise ProblemFileError(f"{place}.bases", f"at most {MAX_BASES} vectors")
+        raise ProblemFileError("bases", f"at most {MAX_BASES} vectors")
     for part, vectors in parts.items():
         for k, vector in enumerate(vectors):
             if len(vector) != len(tile.shape) or min(vector) < 0:
-                raise ProblemFileError(
-                    f"{place}.bases.{part}[{k}]",
-                    f"expected {len(tile.shape)} numbers of at least 0, got {list(vector)}",
-                )
+                wanted = f"{len(tile.shape)} numbers of at least 0"
+                raise ProblemFileError(f"bases.{part}[{k}]", f"expected {wanted}, got {list(vector)}")
     lanes, warps = 1 << len(known.bases.lane), 1 << len(known.bases.warp)
-    _check_lanes(lanes, head.target, f"{place}.bases.lane")
+    _check_lanes(lanes, head.target, "bases.lane")
     if lanes * warps != head.threads:
-        raise ProblemFileError(
-            f"{place}.bases.warp", f"the block has {head.threads} threads, not {lanes} x {warps}"
-        )
+        raise ProblemFileError("bases.warp", f"the block has {head.threads} threads, not {lanes} x {warps}")
     values = held(parts, len(tile.shape))
     if (values >= np.array(tile.shape)).any():
-        raise ProblemFileError(f"{place}.bases", f"the layout leaves the tile {list(tile.shape)}")
+        raise ProblemFileError("bases", f"the layout leaves the tile {list(tile.shape)}")
     if known.op not in ("load", "store", "cp.async"):
-        raise ProblemFileError(f"{place}.op", f"expected load, store or cp.async, got {known.op!r}")
-    found = access_of(
-        values,
-        tile.shape,
-        tile.element_bytes,
-        known.name,
-        known.op,
-        known.bytes,
-        lanes=lanes,
-        bytes_field=f"{place}.bytes",
-    )
-    return json_data.convert({**found, "weight": known.weight, "notes": known.notes}, Access, place)
+        raise ProblemFileError("op", f"expected load, store or cp.async, got {known.op!r}")
+    how: Any = (known.name, known.op, known.bytes)
+    found = access_of(values, tile.shape, tile.element_bytes, *how, lanes=lanes, bytes_field="bytes")
+    return json_data.convert({**found, "weight": known.weight, "notes": known.notes}, Access)
 
 
 def _integers(raw: Any, place: str, dims: int) -> IntArray:
@@ -189,15 +164,16 @@ def _integers(raw: Any, place: str, dims: int) -> IntArray:
     return array.astype(np.int64)
 
 
-def _active(raw: Any, place: str, there: BoolArray) -> BoolArray:
+def _active(raw: Any, there: BoolArray) -> BoolArray:
     if raw is None:
         return there
-    active: BoolArray = _integers(raw, place, 2) != 0
+    active: BoolArray = _integers(raw, "active", 2) != 0
     if active.shape != there.shape:
-        raise ProblemFileError(place, f"expected shape {there.shape}, as of coordinates, got {active.shape}")
+        wrong = f"expected shape {there.shape}, as of coordinates, got {active.shape}"
+        raise ProblemFileError("active", wrong)
     if (active & ~there).any():
         row, lane = (int(k) for k in np.argwhere(active & ~there)[0])
-        raise ProblemFileError(f"{place}[{row}][{lane}]", "the block has no such thread")
+        raise ProblemFileError(f"active[{row}][{lane}]", "the block has no such thread")
     return active
 
 
@@ -210,11 +186,10 @@ def _check_lanes(lanes: int, target: str, place: str) -> None:
         raise ProblemFileError(place, f"expected {expected} lanes on {target}, got {lanes}")
 
 
-def _check_inside(coordinates: IntArray, known: BoolArray, shape: tuple[int, ...], place: str) -> None:
+def _check_inside(coordinates: IntArray, known: BoolArray, shape: tuple[int, ...]) -> None:
     outside = ((coordinates < 0) | (coordinates >= np.array(shape))) & known[..., None]
     if outside.any():
         row, lane, d = (int(k) for k in np.argwhere(outside)[0])
-        raise ProblemFileError(
-            f"{place}[{row}][{lane}][{d}]",
-            f"x{d} must lie in 0..{shape[d] - 1}, not {int(coordinates[row, lane, d])}",
-        )
+        given = int(coordinates[row, lane, d])
+        wrong = f"x{d} must lie in 0..{shape[d] - 1}, not {given}"
+        raise ProblemFileError(f"coordinates[{row}][{lane}][{d}]", wrong)

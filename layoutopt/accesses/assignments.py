@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.accesses.trace import LaneTrace, trace
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import (
     Const,
     Lookup,
@@ -167,7 +167,7 @@ def _primes(dim: int, stride: int, size: int) -> Iterator[Digit]:
             prime += 1
 
 
-def global_order(access: Access, field: str, dims: int) -> tuple[int, ...]:
+def global_order(access: Access, dims: int) -> tuple[int, ...]:
     """Dimensions from the slowest to the fastest in global memory; row-major where nothing is said.
 
     Raises:
@@ -175,14 +175,13 @@ def global_order(access: Access, field: str, dims: int) -> tuple[int, ...]:
     """
     inner = access.global_.order if access.global_ is not None else None
     if inner is not None and access.order is not None and inner != access.order:
-        raise ProblemFileError(f"{field}.order", "is another than that in `global`; keep one of them")
+        raise ProblemFileError("order", "is another than that in `global`; keep one of them")
     given: Order = inner or access.order or "row"
     rows = tuple(range(dims))
     order = rows if given == "row" else rows[::-1] if given == "column" else tuple(given)
     if sorted(order) != list(rows):
-        raise ProblemFileError(
-            f"{field}.order", f"expected row, column, or each of 0..{dims - 1} once, got {list(order)}"
-        )
+        expected = f"expected row, column, or each of 0..{dims - 1} once"
+        raise ProblemFileError("order", f"{expected}, got {list(order)}")
     return order
 
 
@@ -198,41 +197,43 @@ def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTr
         lanes = trace(msgspec.structs.replace(problem, accesses=(fixed,)), device).accesses[0]
     except ProblemFileError as error:
         raise ProblemFileError(error.field.replace("accesses[0]", field, 1), error.reason) from None
+    with under(field):
+        return _covered(problem, access, lanes), lanes
+
+
+def _covered(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
     does = lanes.operation.does
     if lanes.operation.matrices or does.adds:
-        raise ProblemFileError(
-            f"{field}.lanes", f"free lanes are for loads, stores and copies, not {does.short}"
-        )
+        raise ProblemFileError("lanes", f"free lanes are for loads, stores and copies, not {does.short}")
     if isinstance(access.weight, str):
-        raise ProblemFileError(f"{field}.weight", "of an access with free lanes is one number")
+        raise ProblemFileError("weight", "of an access with free lanes is one number")
     rounds = math.prod(access.loops.values())
     active = lanes.active.reshape(rounds, -1)[:, : problem.threads]
     taking = np.flatnonzero(active.any(axis=0))
     if not len(taking):
-        raise ProblemFileError(f"{field}.where", "no lane takes part, so that nothing is covered")
+        raise ProblemFileError("where", "no lane takes part, so that nothing is covered")
     first, threads = int(taking[0]), int(taking[-1] - taking[0]) + 1
     shape = problem.tile.shape
     piece = lanes.width_elements
     covered = np.sort(lanes.element[lanes.active])
     if (twice := np.flatnonzero(covered[1:] == covered[:-1])).size:
         place = [int(c) for c in np.unravel_index(covered[twice[0]], shape)]
-        raise ProblemFileError(f"{field}.index", f"free lanes cover every element once; {place} is met twice")
+        raise ProblemFileError("index", f"free lanes cover every element once; {place} is met twice")
     places = np.unravel_index(covered, shape)
     begin = [int(c.min()) for c in places]
     end = [int(c.max()) + 1 for c in places[:-1]] + [int(places[-1].max()) + piece]
     if math.prod(b - a for a, b in zip(begin, end, strict=True)) != len(covered) * piece:
-        raise ProblemFileError(f"{field}.index", "free lanes cover a box of the tile, without gaps")
-    work = work_on(problem, access, field, begin, end, first, threads, piece)
+        raise ProblemFileError("index", "free lanes cover a box of the tile, without gaps")
+    work = work_on(problem, access, begin, end, first, threads, piece)
     own_steps = work.steps == 1 or next(reversed(access.loops.values()), 1) == work.steps
     if rounds == work.rounds * work.steps and own_steps:
         work = replace(work, loops=access.loops)
-    return work, lanes
+    return work
 
 
 def work_on(
     problem: Problem,
     access: Access,
-    field: str,
     begin: Sequence[int],
     end: Sequence[int],
     first: int,
@@ -245,15 +246,14 @@ def work_on(
         ProblemFileError: units do not divide the box, or segments are no whole units.
     """
     tile, dims = problem.tile, len(problem.tile.shape)
-    order = global_order(access, field, dims)
+    order = global_order(access, dims)
     fast, last = order[-1], dims - 1
     side = access.global_
     along = piece if fast == last else 1  # elements of an access along the fastest dimension
     moved = (side.bytes if side is not None else None) or max(1, along * tile.element_bits // 8)
     if (8 * moved) % (along * tile.element_bits) and moved * 8 > along * tile.element_bits:
-        raise ProblemFileError(
-            f"{field}.global.bytes", f"{moved} bytes are no whole number of accesses to the tile"
-        )
+        wrong = f"{moved} bytes are no whole number of accesses to the tile"
+        raise ProblemFileError("global.bytes", wrong)
     steps = max(1, 8 * moved // (along * tile.element_bits))
     unit = [1] * dims
     unit[last] = piece
@@ -262,7 +262,7 @@ def work_on(
     for d in range(dims):
         if (end[d] - begin[d]) % unit[d]:
             raise ProblemFileError(
-                f"{field}.global.bytes" if steps > 1 else f"{field}.bytes",
+                "global.bytes" if steps > 1 else "bytes",
                 f"a thread moves {unit[d]} elements along dimension {d} at once, which do not divide "
                 f"the {end[d] - begin[d]} that are covered",
             )
@@ -271,10 +271,8 @@ def work_on(
     contiguous = (side.contiguous if side is not None else None) or moved
     if contiguous > moved:
         if contiguous % moved:
-            raise ProblemFileError(
-                f"{field}.global.contiguous",
-                f"segments of {contiguous} bytes are no whole number of global accesses of {moved} bytes",
-            )
+            wrong = f"segments of {contiguous} bytes are no whole number of global accesses of {moved} bytes"
+            raise ProblemFileError("global.contiguous", wrong)
         segment = contiguous // moved
         if extents[fast] % segment:  # lines that are no whole number of segments are covered whole
             segment = extents[fast]

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from layoutopt.accesses.assignments import work_on, written_out
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.ground import json_data
 from layoutopt.problems.types import (
     Access,
@@ -25,6 +25,7 @@ from layoutopt.problems.types import (
     Order,
     Positive,
     Problem,
+    Tile,
 )
 
 Bound = Annotated[int, Meta(ge=0)]
@@ -68,48 +69,43 @@ class CoverAccess(NamedAccess, frozen=True, kw_only=True, rename={"loops": "for"
     weight: Annotated[int | float, Meta(description="As for other accesses")] = 1
 
 
-def from_copy(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+def from_copy(data: Mapping[str, Any], head: Problem) -> Access:
     """The data of a `CopyAccess` as an ordinary access: consecutive threads take consecutive pieces.
 
     Raises:
         ProblemFileError: there is no such order, or pieces do not divide the tile.
     """
-    access = json_data.convert(data, CopyAccess, place)
+    access = json_data.convert(data, CopyAccess)
     tile, copy, dims = head.tile, access.copy, len(head.tile.shape)
     order = copy.order if copy.order is not None else tuple(range(dims))
-    if sorted(order) != list(range(dims)):
-        raise ProblemFileError(
-            f"{place}.copy.order", f"expected each of 0..{dims - 1} once, got {list(order)}"
-        )
-    workers = _workers(copy.threads, f"{place}.copy.threads", head)
-    vector = max(1, 8 * copy.bytes // tile.element_bits)
-    if 8 * copy.bytes % tile.element_bits:
-        raise ProblemFileError(
-            f"{place}.copy.bytes",
-            f"{copy.bytes} bytes are no whole number of {tile.element_bits}-bit elements",
-        )
-    if vector > 1 and (order[-1] != dims - 1 or tile.shape[-1] % vector):
-        raise ProblemFileError(
-            f"{place}.copy.bytes",
-            f"{copy.bytes} bytes are {vector} elements, which must lie along the last dimension "
-            f"and divide its extent, {tile.shape[-1]}",
-        )
-    plain = Access(
-        name=access.name, op=access.op, index=(0,) * dims, bytes=copy.bytes, weight=access.weight,
-        order=order, notes=access.notes,
-    )  # fmt: skip
-    work = work_on(head, plain, place, (0,) * dims, tile.shape, 0, workers, vector)
+    with under("copy"):
+        if sorted(order) != list(range(dims)):
+            raise ProblemFileError("order", f"expected each of 0..{dims - 1} once, got {list(order)}")
+        workers, vector = _workers(copy.threads, head), _elements(copy.bytes, tile)
+        if vector > 1 and (order[-1] != dims - 1 or tile.shape[-1] % vector):
+            must = f"must lie along the last dimension and divide its extent, {tile.shape[-1]}"
+            raise ProblemFileError("bytes", f"{copy.bytes} bytes are {vector} elements, which {must}")
+    plain = access.ordinary(index=(0,) * dims, bytes=copy.bytes, order=order)
+    work = work_on(head, plain, (0,) * dims, tile.shape, 0, workers, vector)
     return written_out(work, work.natural, plain, head.threads)
 
 
-def _workers(asked: int | None, place: str, head: Problem) -> int:
+def _workers(asked: int | None, head: Problem) -> int:
     """Threads that take part: all of the block where nothing is said."""
     if asked is not None and asked > head.threads:
-        raise ProblemFileError(place, f"the block has {head.threads} threads, not {asked}")
+        raise ProblemFileError("threads", f"the block has {head.threads} threads, not {asked}")
     return asked or head.threads
 
 
-def from_cover(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+def _elements(size: int, tile: Tile) -> int:
+    """Elements in so many bytes."""
+    if 8 * size % tile.element_bits:
+        wrong = f"{size} bytes are no whole number of {tile.element_bits}-bit elements"
+        raise ProblemFileError("bytes", wrong)
+    return 8 * size // tile.element_bits
+
+
+def from_cover(data: Mapping[str, Any], head: Problem) -> Access:
     """The data of a `CoverAccess` as an access with an index, whose lanes stay free.
 
     The index is a first assignment of pieces to threads, consecutive threads at consecutive pieces; the
@@ -117,47 +113,34 @@ def from_cover(data: Mapping[str, Any], place: str, head: Problem) -> Access:
 
     Args:
         data: the access as the file has it.
-        place: its path in the file, for errors.
         head: a problem with the tile and threads; its own accesses do not matter.
 
     Raises:
         ProblemFileError: the box lies outside the tile, pieces do not divide it, or the loops given do not
             run as often as the threads need.
     """
-    access = json_data.convert(data, CoverAccess, place)
+    access = json_data.convert(data, CoverAccess)
     tile, dims = head.tile, len(head.tile.shape)
     box = access.covers if access.covers is not None else tuple((0, extent) for extent in tile.shape)
     if len(box) != dims:
-        raise ProblemFileError(f"{place}.covers", f"expected one pair for each of {dims} dimensions")
+        raise ProblemFileError("covers", f"expected one pair for each of {dims} dimensions")
     for d, (low, high) in enumerate(box):
         if not low < high <= tile.shape[d]:
-            raise ProblemFileError(
-                f"{place}.covers[{d}]", f"expected 0 <= first < end <= {tile.shape[d]}, got [{low}, {high}]"
-            )
-    threads = _workers(access.threads, f"{place}.threads", head)
-    if 8 * access.bytes % tile.element_bits and 8 * access.bytes > tile.element_bits:
-        raise ProblemFileError(
-            f"{place}.bytes", f"{access.bytes} bytes are no whole number of {tile.element_bits}-bit elements"
-        )
-    piece = max(1, 8 * access.bytes // tile.element_bits)
+            wanted = f"0 <= first < end <= {tile.shape[d]}"
+            raise ProblemFileError(f"covers[{d}]", f"expected {wanted}, got [{low}, {high}]")
+    threads = _workers(access.threads, head)
+    piece = _elements(access.bytes, tile) if 8 * access.bytes > tile.element_bits else 1
     if box[-1][0] % piece:
-        raise ProblemFileError(
-            f"{place}.covers[{dims - 1}]", f"a piece is {piece} elements and starts at a multiple of them"
-        )
-    plain = Access(
-        name=access.name, op=access.op, index=(0,) * dims, bytes=access.bytes, weight=access.weight,
-        lanes=access.lanes, values=access.values, global_=access.global_, order=access.order,
-        notes=access.notes,
-    )  # fmt: skip
+        wrong = f"a piece is {piece} elements and starts at a multiple of them"
+        raise ProblemFileError(f"covers[{dims - 1}]", wrong)
+    plain = access.ordinary(index=(0,) * dims)
     begin, end = zip(*box, strict=True)
-    work = work_on(head, plain, place, begin, end, 0, threads, piece)
+    work = work_on(head, plain, begin, end, 0, threads, piece)
     if access.loops:
-        trips = math.prod(access.loops.values())
-        if trips != work.rounds * work.steps:
-            raise ProblemFileError(
-                f"{place}.for",
-                f"{work.threads} threads cover this in {work.rounds * work.steps} iterations, not {trips}",
-            )
+        given, runs = math.prod(access.loops.values()), work.rounds * work.steps
+        if given != runs:
+            cover = f"{work.threads} threads cover this in {runs} iterations"
+            raise ProblemFileError("for", f"{cover}, not {given}")
         work = replace(work, loops=access.loops)
     written = written_out(work, work.natural, plain, head.threads)
     return msgspec.structs.replace(plain, index=written.index, loops=written.loops, where=written.where)

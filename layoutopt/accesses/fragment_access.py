@@ -17,7 +17,7 @@ from msgspec import Meta, field
 
 from layoutopt.accesses.ownership import delivered
 from layoutopt.accesses.trace import expression_ranges
-from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
@@ -68,17 +68,17 @@ class FragmentAccess(NamedAccess, frozen=True, kw_only=True, rename={"loops": "f
     where: Annotated[Expression | None, Meta(description="Lanes for which this is 0 do not take part")] = None
 
 
-def _find(name: str, place: str) -> Fragment:
+def _find(name: str) -> Fragment:
     if name in fragments():
         return fragments()[name]
     import difflib
 
     near = difflib.get_close_matches(name, fragments(), n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/fragments.md lists them"
-    raise ProblemFileError(f"{place}.fragment", f"unknown fragment {name!r}{hint}")
+    raise ProblemFileError("fragment", f"unknown fragment {name!r}{hint}")
 
 
-def _packed(whole: Fragment, tile: Tile, place: str) -> Fragment:
+def _packed(whole: Fragment, tile: Tile) -> Fragment:
     """The fragment in tile elements: one of them may hold several of its own, and results are converted."""
     bits = tile.element_bits
     if bits == whole.bits:
@@ -89,18 +89,15 @@ def _packed(whole: Fragment, tile: Tile, place: str) -> Fragment:
     if whole.is_result and not contained:
         return replace(whole, bits=bits)  # converted in registers: every value stays where it is
     if not contained:
-        raise ProblemFileError(
-            f"{place}.fragment", f"{whole.name} has elements of {whole.bits} bits, the tile of {bits}"
-        )
+        wrong = f"{whole.name} has elements of {whole.bits} bits, the tile of {bits}"
+        raise ProblemFileError("fragment", wrong)
     along = next((c for c in whole.at if _goes_on(whole, c, p)), None)
     if along is not None:
         size = {c: p if c == along else 1 for c in whole.at}
         at = {c: table[:, :, ::p] // size[c] for c, table in whole.at.items()}
         return replace(whole, bits=bits, at=at, extent={c: e // size[c] for c, e in whole.extent.items()})
-    raise ProblemFileError(
-        f"{place}.fragment",
-        f"{whole.name}: no lane holds {p} consecutive elements, which one {bits}-bit element of the tile is",
-    )
+    what = f"{p} consecutive elements, which one {bits}-bit element of the tile is"
+    raise ProblemFileError("fragment", f"{whole.name}: no lane holds {what}")
 
 
 def _goes_on(held: Fragment, along: str, count: int) -> bool:
@@ -159,71 +156,58 @@ class _Move:
         return {c: f"{c}_step" for c, count in self.repeat.items() if count > 1}
 
 
-def from_fragment(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
     """The data of a `FragmentAccess` as an ordinary access, checked at every register.
 
     Raises:
         ProblemFileError: a field is wrong, or the instruction cannot move the fragment.
     """
-    access, tile, threads = json_data.convert(data, FragmentAccess, place), head.tile, head.threads
-    move = _move(access, place, tile, threads)
+    access, tile, threads = json_data.convert(data, FragmentAccess), head.tile, head.threads
+    move = _move(access, tile, threads)
     held = move.held
     new = {name: move.repeat[c] for c, name in move.steps().items()}
     if move.pieces > 1:
         new["piece"] = move.pieces
     for name in access.loops:
         if name in new or name in COORDINATES or name in ("tid", "lane", "warp"):
-            raise ProblemFileError(f"{place}.for", f"{name!r} is reserved; choose another variable")
+            raise ProblemFileError("for", f"{name!r} is reserved; choose another variable")
     loops = {**access.loops, **new}
 
     texts = access.index if access.index is not None else tuple(held.extent)
     if len(texts) != len(tile.shape):
         hint = f' (without "index" it is {", ".join(held.extent)})' if access.index is None else ""
-        raise ProblemFileError(
-            f"{place}.index", f"expected one expression for each of {len(tile.shape)} dimensions{hint}"
-        )
+        wanted = f"one expression for each of {len(tile.shape)} dimensions"
+        raise ProblemFileError("index", f"expected {wanted}{hint}")
     variables = frozenset({*held.extent, "tid", "lane", "warp", *access.loops})
     index = []
     for d, text in enumerate(texts):
-        try:
+        with under(f"index[{d}]"):
             index.append(parse(str(text), variables))
-        except ExpressionError as error:
-            raise ExpressionError(error.reason, error.position, f"{place}.index[{d}]") from None
-    _verify(move, index, access, place, threads)
+    _verify(move, index, access, threads)
 
-    coordinates = {c: _coordinate(move, c, place) for c in held.extent}
+    coordinates = {c: _coordinate(move, c) for c in held.extent}
     ranges = expression_ranges(threads, held.lanes, loops)
     written = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
-    return Access(
-        name=access.name,
-        op=access.op,
-        index=written,
-        bytes=access.bytes,
-        loops=loops,
-        where=move.where(access.where, threads // held.lanes),
-        weight=access.weight,
-        notes=access.notes,
-    )
+    where = move.where(access.where, threads // held.lanes)
+    return access.ordinary(index=written, loops=loops, where=where)
 
 
-def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move:
-    held = _packed(_find(access.fragment, place), tile, place)
-    operation = parse_operation(access.op, access.bytes, f"{place}.op")
+def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
+    held = _packed(_find(access.fragment), tile)
+    operation = parse_operation(access.op, access.bytes)
     repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
     for c in repeat:
         if c not in held.extent:
             known = " and ".join(held.extent)
-            raise ProblemFileError(f"{place}.repeat", f"{access.fragment} has {known}, not {c}")
+            raise ProblemFileError("repeat", f"{access.fragment} has {known}, not {c}")
     bits = tile.element_bits
     if operation.kind == "load.tr" and not access.op.endswith(f"b64_tr_b{bits}"):
-        raise ProblemFileError(
-            f"{place}.op",
-            f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; the tile's elements have {bits}, "
-            f"and the op is {access.op}",
-        )
+        other = f"the tile's elements have {bits}, and the op is {access.op}"
+        wrong = f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; {other}"
+        raise ProblemFileError("op", wrong)
     span_bits = 8 * (4 * operation.matrices or operation.width_bytes)
     if span_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
-        raise ProblemFileError(f"{place}.op", f"{access.op} does not move elements of {bits} bits")
+        raise ProblemFileError("op", f"{access.op} does not move elements of {bits} bits")
     moved = span_bits // bits
     at, stride = held.at, dict(held.extent)
     if moved > held.values:
@@ -232,7 +216,7 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
         if not c or moved % held.values or repeat[c] % more:
             given = f"{c} is repeated {repeat[c]} times" if c else "nothing is repeated"
             raise ProblemFileError(
-                f"{place}.repeat",
+                "repeat",
                 f"{access.op} moves {moved} values a lane and {held.name} has {held.values}: the first "
                 f"coordinate of repeat must be repeated a multiple of {more} times, but {given}",
             )
@@ -242,10 +226,8 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
         repeat[c] //= more
     values = next(iter(at.values())).shape[2]
     if values % moved:
-        raise ProblemFileError(
-            f"{place}.op", f"{access.op} moves {moved} values a lane, but a lane holds {values}"
-        )
-    groups = _groups(access, place, held, threads)
+        raise ProblemFileError("op", f"{access.op} moves {moved} values a lane, but a lane holds {values}")
+    groups = _groups(access, held, threads)
     taking: range | None = None
     turn = 0
     if access.first_warp is not None:
@@ -254,34 +236,30 @@ def _move(access: FragmentAccess, place: str, tile: Tile, threads: int) -> _Move
     return _Move(held, at, operation, moved, values // moved, stride, groups, repeat, turn, taking)
 
 
-def _groups(access: FragmentAccess, place: str, held: Fragment, threads: int) -> dict[str, tuple[int, int]]:
+def _groups(access: FragmentAccess, held: Fragment, threads: int) -> dict[str, tuple[int, int]]:
     unit = held.lanes * held.warps
     first = access.first_warp
     if threads % unit and first is None:
-        raise ProblemFileError("threads", f"{held.name} needs whole groups of {unit} threads, not {threads}")
+        wrong = f"{held.name} needs whole groups of {unit} threads, not {threads}"
+        raise ProblemFileError("threads", wrong, of_file=True)
     count = threads // unit
     if access.warps is None and count > 1 and first is None:
         what = "warps" if held.warps == 1 else f"groups of {held.warps} warps"
-        raise ProblemFileError(
-            f"{place}.warps", f'the block has {count} {what}: say how they lie, such as "warps": [{count}, 1]'
-        )
+        advice = f'say how they lie, such as "warps": [{count}, 1]'
+        raise ProblemFileError("warps", f"the block has {count} {what}: {advice}")
     along = access.warps or (1, 1)
     said = " x ".join(map(str, along))
     if first is not None:
         last = first + held.warps * math.prod(along)
         if first % held.warps:
-            raise ProblemFileError(
-                f"{place}.first_warp",
-                f"groups of {held.warps} warps begin at a multiple of that, not at {first}",
-            )
+            wrong = f"groups of {held.warps} warps begin at a multiple of that, not at {first}"
+            raise ProblemFileError("first_warp", wrong)
         if last > threads // held.lanes:
-            raise ProblemFileError(
-                f"{place}.warps",
-                f"{said} from warp {first} on end at {last}, and there are {count * held.warps} warps",
-            )
+            ends = f"{said} from warp {first} on end at {last}"
+            raise ProblemFileError("warps", f"{ends}, and there are {count * held.warps} warps")
     elif math.prod(along) != count:
         hint = "; first_warp says which, where not all take part" if math.prod(along) < count else ""
-        raise ProblemFileError(f"{place}.warps", f"{said} is not {count}, which {threads} threads make{hint}")
+        raise ProblemFileError("warps", f"{said} is not {count}, which {threads} threads make{hint}")
     groups, divide = {}, 1
     for c, size in zip(COORDINATES, along, strict=False):
         groups[c] = (divide, size)
@@ -289,7 +267,7 @@ def _groups(access: FragmentAccess, place: str, held: Fragment, threads: int) ->
     return groups
 
 
-def _coordinate(move: _Move, c: str, place: str) -> Node:
+def _coordinate(move: _Move, c: str) -> Node:
     """Coordinate `c` of the element at a lane's address, over lane, warp and the loops."""
     held = move.held
     lane, piece, in_group = np.indices((held.lanes, move.pieces, held.warps), dtype=np.int64, sparse=True)
@@ -297,7 +275,7 @@ def _coordinate(move: _Move, c: str, place: str) -> Node:
     table = move.at[c][holder, in_group, value]
     node = fit(table, {"lane": held.lanes, "piece": move.pieces, "warp": held.warps})
     if node is None:
-        raise ProblemFileError(f"{place}.fragment", f"no formula gives coordinate {c} of {held.name}")
+        raise ProblemFileError("fragment", f"no formula gives coordinate {c} of {held.name}")
     warp: Node = Op("+", (Var("warp"), Const(move.turn))) if move.turn else Var("warp")
     if held.warps > 1:  # groups begin at a multiple of their warps
         node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
@@ -311,15 +289,13 @@ def _coordinate(move: _Move, c: str, place: str) -> Node:
     return join("+", terms)
 
 
-def _verify(move: _Move, index: list[Node], access: FragmentAccess, place: str, threads: int) -> None:
+def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int) -> None:
     """Compare where every register's element lies in the tile with where the instruction takes it from."""
     held = move.held
     loops = [*access.loops.items(), *((name, move.repeat[c]) for c, name in move.steps().items())]
     extents = (held.lanes, threads // held.lanes, move.pieces, *(trips for _, trips in loops))
     if math.prod(extents) * move.moved > MAX_PLACES:
-        raise ProblemFileError(
-            f"{place}.for", f"more than {MAX_PLACES} elements are moved; shorten the loops"
-        )
+        raise ProblemFileError("for", f"more than {MAX_PLACES} elements are moved; shorten the loops")
     lane, warp, piece, *rest = np.indices(extents, dtype=np.int64, sparse=True)
     variables = {"lane": lane, "warp": warp, "tid": warp * held.lanes + lane}
     variables |= dict(zip((name for name, _ in loops), rest, strict=True))
@@ -333,18 +309,16 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, place: str, 
             env[c] = move.at[c][holder, warp % held.warps, value] + move.stride[c] * (
                 move.repeat.get(c, 1) * group + step
             )
-        try:
+        with under("index"):
             return [np.broadcast_to(evaluate(node, env), extents) for node in index]
-        except ExpressionError as error:
-            raise ExpressionError(error.reason, None, f"{place}.index") from None
 
     base = place_of(*move.moved_from(lane, piece))
     elements = (16 if move.operation.matrices else move.operation.width_bytes) * 8 // held.bits
     for e in range(1, elements):
-        _compare(place_of(*move.moved_from(lane, piece, e)), [*base[:-1], base[-1] + e], access, place)
+        _compare(place_of(*move.moved_from(lane, piece, e)), [*base[:-1], base[-1] + e], access)
 
 
-def _compare(held: list[IntArray], taken: list[IntArray], access: FragmentAccess, place: str) -> None:
+def _compare(held: list[IntArray], taken: list[IntArray], access: FragmentAccess) -> None:
     wrong = np.any([a != b for a, b in zip(held, taken, strict=True)], axis=0)
     if wrong.any():
         at = int(wrong.ravel().argmax())
@@ -355,7 +329,7 @@ def _compare(held: list[IntArray], taken: list[IntArray], access: FragmentAccess
             f"{other}, another index order, or narrower loads" if "matrix" in access.op else "fewer bytes"
         )
         raise ProblemFileError(
-            f"{place}.op",
+            "op",
             f"{access.op} cannot move {access.fragment} with this index: a register holds the element at "
             f"({has}), the instruction moves the one at ({gets}); try {advice}",
         )

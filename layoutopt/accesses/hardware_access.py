@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, Wrong, raise_first
 from layoutopt.ground import json_data
 from layoutopt.hardware.devices import devices
 from layoutopt.hardware.dictated import Engine, engine, modes, why_undeclared
@@ -64,7 +64,7 @@ def _is_like_one(op: str) -> bool:
     return op not in BY_ITSELF and (family or why_undeclared(op) is not None)
 
 
-def from_hardware(data: Mapping[str, Any], place: str, head: Problem) -> Access:
+def from_hardware(data: Mapping[str, Any], head: Problem) -> Access:
     """The data of a `HardwareAccess` as an ordinary access that no lane executes.
 
     Raises:
@@ -73,13 +73,13 @@ def from_hardware(data: Mapping[str, Any], place: str, head: Problem) -> Access:
     op, tile = str(data.get("op")), head.tile
     if op not in BY_ITSELF:
         known = f"it is none of {', '.join(BY_ITSELF)}"
-        raise ProblemFileError(f"{place}.op", f"{op!r} is not declared: {why_undeclared(op) or known}")
-    access = json_data.convert(data, HardwareAccess, place)
+        raise ProblemFileError("op", f"{op!r} is not declared: {why_undeclared(op) or known}")
+    access = json_data.convert(data, HardwareAccess)
     name = BY_ITSELF[access.op]
     for field in HardwareChoices.__struct_fields__:
         if getattr(access, field) is not None and field not in _FIELDS[name]:
             allowed = ", ".join(_FIELDS[name])
-            raise ProblemFileError(f"{place}.{field}", f"{access.op} has no such field; it has {allowed}")
+            raise ProblemFileError(field, f"{access.op} has no such field; it has {allowed}")
     use = HardwareUse(engine=name, **{field: getattr(access, field) for field in _FIELDS[name]})
     plain = Access(
         name=access.name,
@@ -90,108 +90,72 @@ def from_hardware(data: Mapping[str, Any], place: str, head: Problem) -> Access:
         notes=access.notes,
         hardware=use,
     )
-    check_use(plain, place, tile)
+    raise_first(wrong_use(plain, tile))
     return plain
 
 
-def check_use(access: Access, place: str, tile: Tile) -> None:
-    """Check what one access asks of the layout against the rules and its tile.
-
-    Raises:
-        ProblemFileError: it asks what no layout can give; `field` says where.
-    """
-    use = access.hardware
+def wrong_use(access: Access, tile: Tile) -> Wrong:
+    """What one access asks of the layout that no layout can give, by the rules and the tile."""
+    use, dims = access.hardware, len(tile.shape)
     if use is None:
         return
     if BY_ITSELF.get(access.op) != use.engine:
-        raise ProblemFileError(f"{place}.op", f"{access.op!r} is not done by {use.engine}")
-    rules, dims = engine(use.engine), len(tile.shape)
-    named = [mode.short for mode in modes(use.engine)]
+        yield "op", f"{access.op!r} is not done by {use.engine}"
+    rules, named = engine(use.engine), [mode.short for mode in modes(use.engine)]
     if use.mode is not None and use.mode not in named:
-        why = why_undeclared(use.mode)
-        raise ProblemFileError(
-            f"{place}.mode",
-            f"{use.engine} has the modes {', '.join(named)}, not {use.mode!r}{f': {why}' if why else ''}",
-        )
+        why = f": {known}" if (known := why_undeclared(use.mode)) else ""
+        yield "mode", f"{use.engine} has the modes {', '.join(named)}, not {use.mode!r}{why}"
     if use.order is not None and sorted(use.order) != list(range(dims)):
-        raise ProblemFileError(
-            f"{place}.order", f"expected each of 0..{dims - 1} once, got {list(use.order)}"
-        )
+        yield "order", f"expected each of 0..{dims - 1} once, got {list(use.order)}"
     if use.engine == "tma":
         if use.multicast is not None and access.op != "tma.load":
-            raise ProblemFileError(f"{place}.multicast", f"{access.op} has no such field; tma.load has")
-        _check_tma(use, place, tile, rules)
+            yield "multicast", f"{access.op} has no such field; tma.load has"
+        yield from _wrong_map(use, tile, rules)
     elif use.engine == "cp.async.bulk":
-        _check_bulk(use, place, tile, rules)
+        yield from _wrong_copy(use, tile, rules)
     else:
-        _check_matrix(access, use, place, tile, rules)
+        yield from _wrong_matrix(access, use, tile, rules)
 
 
-def _check_tma(use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
-    dims = len(tile.shape)
+def _wrong_map(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
+    dims, bits, shared = len(tile.shape), tile.element_bits, use.multicast or 1
     if dims > rules.max_dims:
-        raise ProblemFileError(
-            f"{place}.op", f"a tensor map has at most {rules.max_dims} dimensions, not {dims}"
-        )
+        yield "op", f"a tensor map has at most {rules.max_dims} dimensions, not {dims}"
     inner = use.order[-1] if use.order is not None else dims - 1
     if tile.packed > 1 and inner != dims - 1:
-        raise ProblemFileError(f"{place}.order", "elements that share a byte lie along the last dimension")
-    _check_map_element(use, place, tile)
+        yield "order", "elements that share a byte lie along the last dimension"
+    if use.element is not None:
+        if use.element not in DATA_TYPES:
+            known = ", ".join(DATA_TYPES)
+            yield "element", f"a tensor map has no {use.element!r}; it has {known}"
+        size = ELEMENT_BYTES[use.element]
+        if bits % (8 * size) and not (8 * size % bits == 0 and inner == dims - 1):
+            yield "element", f"{size} bytes are no whole part of the {bits}-bit elements"
     if use.box is None:
-        smallest = tile.elements * tile.element_bits // (8 * rules.chunk_bytes)  # boxes of one chunk
-        if smallest % (use.multicast or 1):
+        smallest = tile.elements * bits // (8 * rules.chunk_bytes)  # boxes of one chunk
+        if smallest % shared:
             shape = "x".join(map(str, tile.shape))
-            raise ProblemFileError(
-                f"{place}.multicast", f"{use.multicast} blocks cannot share {shape} elements evenly"
-            )
+            yield "multicast", f"{shared} blocks cannot share {shape} elements evenly"
         return
     if len(use.box) != dims:
-        raise ProblemFileError(
-            f"{place}.box", f"expected one extent for each of {dims} dimensions, got {len(use.box)}"
-        )
+        yield "box", f"expected one extent for each of {dims} dimensions, got {len(use.box)}"
     for d, (extent, whole) in enumerate(zip(use.box, tile.shape, strict=True)):
         if whole % extent:
-            raise ProblemFileError(f"{place}.box[{d}]", f"{extent} does not divide the tile's {whole}")
+            yield f"box[{d}]", f"{extent} does not divide the tile's {whole}"
         counted = extent
         if d == inner:
-            counted = extent * tile.element_bits // (8 * ELEMENT_BYTES[map_element(use, tile)])
+            counted = extent * bits // (8 * ELEMENT_BYTES[map_element(use, tile)])
         if counted > rules.max_box:
-            raise ProblemFileError(
-                f"{place}.box[{d}]", f"a box has at most {rules.max_box} elements a dimension, not {counted}"
-            )
-    row = use.box[inner] * tile.element_bits
+            yield f"box[{d}]", f"a box has at most {rules.max_box} elements a dimension, not {counted}"
+    row, field = use.box[inner] * bits, f"box[{inner}]"
     if row % (8 * rules.chunk_bytes):
-        raise ProblemFileError(
-            f"{place}.box[{inner}]",
-            f"a row of a box is a multiple of {rules.chunk_bytes} bytes, not {row / 8:g}",
-        )
-    spans = {mode.short: mode.span_bytes for mode in modes("tma") if mode.span_bytes is not None}
-    if use.mode in spans and row > 8 * spans[use.mode]:
-        raise ProblemFileError(
-            f"{place}.box[{inner}]",
-            f"a row of a box has at most the {spans[use.mode]} bytes of mode {use.mode}, not {row // 8}",
-        )
+        yield field, f"a row of a box is a multiple of {rules.chunk_bytes} bytes, not {row / 8:g}"
+    span = {mode.short: mode.span_bytes for mode in modes("tma")}.get(use.mode or "")
+    if span is not None and row > 8 * span:
+        yield field, f"a row of a box has at most the {span} bytes of mode {use.mode}, not {row // 8}"
     boxes = tile.elements // math.prod(use.box)
-    if boxes % (use.multicast or 1):
-        raise ProblemFileError(
-            f"{place}.multicast",
-            f"{use.multicast} blocks cannot share {boxes} boxes evenly; take smaller boxes",
-        )
-
-
-def _check_map_element(use: HardwareUse, place: str, tile: Tile) -> None:
-    if use.element is None:
-        return
-    if use.element not in DATA_TYPES:
-        known = ", ".join(DATA_TYPES)
-        raise ProblemFileError(f"{place}.element", f"a tensor map has no {use.element!r}; it has {known}")
-    size = ELEMENT_BYTES[use.element]
-    inner = use.order[-1] if use.order is not None else len(tile.shape) - 1
-    along = size * 8 % tile.element_bits == 0 and inner == len(tile.shape) - 1
-    if tile.element_bits % (8 * size) and not along:
-        raise ProblemFileError(
-            f"{place}.element", f"{size} bytes are no whole part of the {tile.element_bits}-bit elements"
-        )
+    if boxes % shared:
+        yield "multicast", f"{shared} blocks cannot share {boxes} boxes evenly; take smaller boxes"
 
 
 def map_element(use: HardwareUse, tile: Tile) -> str:
@@ -207,19 +171,16 @@ def map_element(use: HardwareUse, tile: Tile) -> str:
     return _BY_SIZE[min(8, size & -size)]
 
 
-def _check_bulk(use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
-    if use.bytes is None:
-        raise ProblemFileError(f"{place}.bytes", "cp.async.bulk needs the bytes of one copy")
-    if use.bytes % rules.chunk_bytes:
-        raise ProblemFileError(
-            f"{place}.bytes", f"a bulk copy is a multiple of {rules.chunk_bytes} bytes, not {use.bytes}"
-        )
-    if bulk_elements(use.bytes, tile) is None:
-        raise ProblemFileError(
-            f"{place}.bytes",
-            f"copies of {use.bytes} bytes do not cover rows of {tile.shape[-1]} elements evenly; a copy is a "
-            "part of a row that divides it, or whole rows that divide the tile",
-        )
+def _wrong_copy(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
+    size = use.bytes
+    if size is None:
+        yield "bytes", "cp.async.bulk needs the bytes of one copy"
+    elif size % rules.chunk_bytes:
+        yield "bytes", f"a bulk copy is a multiple of {rules.chunk_bytes} bytes, not {size}"
+    elif bulk_elements(size, tile) is None:
+        uneven = f"copies of {size} bytes do not cover rows of {tile.shape[-1]} elements evenly"
+        whole = "a part of a row that divides it, or whole rows that divide the tile"
+        yield "bytes", f"{uneven}; a copy is {whole}"
 
 
 def bulk_elements(size: int, tile: Tile) -> int | None:
@@ -236,40 +197,33 @@ def bulk_elements(size: int, tile: Tile) -> int | None:
     return None
 
 
-def _check_matrix(access: Access, use: HardwareUse, place: str, tile: Tile, rules: Engine) -> None:
+def _wrong_matrix(access: Access, use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
     size, dims = tile.element_bits // 8, len(tile.shape)
     if dims < 2:
-        raise ProblemFileError(f"{place}.op", f"{access.op} reads a matrix; the tile has one dimension")
+        yield "op", f"{access.op} reads a matrix; the tile has one dimension"
     if (isinstance(tile.element, str) and tile.element in VECTOR_TYPES) or size not in rules.element_bytes:
-        allowed = ", ".join(map(str, rules.element_bytes))
-        raise ProblemFileError(f"{place}.op", f"{access.op} reads elements of {allowed} bytes")
+        yield "op", f"{access.op} reads elements of {', '.join(map(str, rules.element_bytes))} bytes"
     if use.k is not None and use.k >= dims:
-        raise ProblemFileError(f"{place}.k", f"expected one of the dimensions 0..{dims - 1}, got {use.k}")
+        yield "k", f"expected one of the dimensions 0..{dims - 1}, got {use.k}"
     if use.major == "MN" and size not in rules.mn_major_bytes:
         allowed = " or ".join(map(str, rules.mn_major_bytes))
-        raise ProblemFileError(
-            f"{place}.major", f"{use.engine} reads elements of {size} bytes K-major; MN-major needs {allowed}"
-        )
+        yield "major", f"{use.engine} reads elements of {size} bytes K-major; MN-major needs {allowed}"
     k, mn = matrix_dims(use, dims)
     if not mn or len({k, *mn}) != 1 + len(mn) or max(mn) >= dims:
-        raise ProblemFileError(
-            f"{place}.mn",
-            f"expected some of the dimensions 0..{dims - 1} but {k}, which is K, got {list(mn)}",
-        )
-    extent = math.prod(tile.shape[d] for d in mn)
+        others = f"some of the dimensions 0..{dims - 1} but {k}, which is K"
+        yield "mn", f"expected {others}, got {list(mn)}"
     depth = rules.k_bytes // size
     if tile.shape[k] % depth:
-        raise ProblemFileError(f"{place}.k", f"K is a multiple of {depth} elements; x{k} has {tile.shape[k]}")
-    allowed_rows = _rows(access, tile)
-    if use.rows is not None and use.rows not in allowed_rows:
-        raise ProblemFileError(f"{place}.rows", f"an instruction has {_range(allowed_rows)}, not {use.rows}")
+        yield "k", f"K is a multiple of {depth} elements; x{k} has {tile.shape[k]}"
+    rows, allowed_rows = use.rows, _rows(access, tile)
+    if rows is not None and rows not in allowed_rows:
+        yield "rows", f"an instruction has {_range(allowed_rows)}, not {rows}"
     if instruction_rows(access, tile) is None:
-        raise ProblemFileError(
-            f"{place}.rows" if use.rows is not None else f"{place}.op",
-            f"{' and '.join(f'x{d}' for d in mn)} {'have' if len(mn) > 1 else 'has'} {extent} rows"
-            f"{'' if use.mn or dims < 3 else ' (mn names more dimensions)'}; an instruction takes "
-            + (str(use.rows) if use.rows is not None else _range(allowed_rows)),
-        )
+        extent, have = math.prod(tile.shape[d] for d in mn), "have" if len(mn) > 1 else "has"
+        has = f"{' and '.join(f'x{d}' for d in mn)} {have} {extent} rows"
+        more = "" if use.mn or dims < 3 else " (mn names more dimensions)"
+        takes = f"an instruction takes {_range(allowed_rows) if rows is None else rows}"
+        yield "op" if rows is None else "rows", f"{has}{more}; {takes}"
 
 
 def _range(values: tuple[int, ...]) -> str:
@@ -302,49 +256,27 @@ def instruction_rows(access: Access, tile: Tile) -> int | None:
     return max((rows for rows in wanted if rows in allowed and extent % rows == 0), default=None)
 
 
-def check_cluster(problem: Problem) -> None:
-    """Check the blocks of a cluster, and that they are as many as copies to several of them need.
-
-    Raises:
-        ProblemFileError: there is no such cluster, or it is too small.
-    """
-    cluster, rules = problem.block.cluster, engine("tma")
+def wrong_cluster(problem: Problem) -> Wrong:
+    """What is wrong with the blocks of a cluster: copies to several of them need as many."""
+    cluster, rules, target = problem.block.cluster, engine("tma"), problem.target
     if cluster is not None:
         if cluster > rules.max_cluster:
-            raise ProblemFileError(
-                "block.cluster",
-                f"expected 1 to {rules.max_cluster} blocks ({rules.portable_cluster} are portable), "
-                f"got {cluster}",
-            )
-        _check_has_clusters(problem.target)
+            most = f"1 to {rules.max_cluster} blocks ({rules.portable_cluster} are portable)"
+            yield "block.cluster", f"expected {most}, got {cluster}"
+        able = [known for known in devices() if known.has("tma")]  # what has TMA has clusters
+        if any(target.lower() in known.names for known in devices() if known not in able):
+            have = f"{', '.join(known.name for known in able)} have"
+            yield "block.cluster", f"{target} has no thread block clusters; {have}"
     for i, access in enumerate(problem.accesses):
         shared = None if access.hardware is None else access.hardware.multicast
         if shared is not None and (cluster or 1) % shared:
-            raise ProblemFileError(
-                f"accesses[{i}].multicast",
-                f"expected what divides block.cluster ({cluster or 'not given'}), got {shared}",
-            )
+            expected = f"expected what divides block.cluster ({cluster or 'not given'})"
+            yield f"accesses[{i}].multicast", f"{expected}, got {shared}"
 
 
-def _check_has_clusters(target: str) -> None:
-    """Check that a GPU of the package has clusters: what has TMA has them."""
-    wanted = target.lower()
-    known = next((d for d in devices() if wanted in (d.name, *(a.lower() for a in d.aliases))), None)
-    if known is not None and not known.has("tma"):
-        able = ", ".join(d.name for d in devices() if d.has("tma"))
-        raise ProblemFileError("block.cluster", f"{target} has no thread block clusters; {able} have")
-
-
-def check_target(problem: Problem) -> None:
-    """Check that a GPU which shares the rules of others has the engines that the accesses need.
-
-    Raises:
-        ProblemFileError: it has not.
-    """
+def wrong_target(problem: Problem) -> Wrong:
+    """Accesses that need an engine which a GPU lacks that shares the rules of others."""
     for i, access in enumerate(problem.accesses):
-        if access.hardware is not None:
-            without = engine(access.hardware.engine).without
-            if problem.target.lower() in without:
-                raise ProblemFileError(
-                    f"accesses[{i}].op", f"{problem.target} has no {access.hardware.engine}"
-                )
+        use = access.hardware
+        if use is not None and problem.target.lower() in engine(use.engine).without:
+            yield f"accesses[{i}].op", f"{problem.target} has no {use.engine}"

@@ -276,7 +276,7 @@ def _unit(step: Step, dims: int) -> tuple[int, ...]:
 def moved(access: Access, rounds: int, problem: Problem, device: Device) -> IntArray:
     """What each thread moves by an access with its instructions given: as `Owned.element`, but rising."""
     lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), device).accesses[0]
-    offsets = distances(steps_of(access, "accesses[0]", problem.tile), problem.tile.shape)
+    offsets = distances(steps_of(access, problem.tile), problem.tile.shape)
     warps = -(-problem.threads // device.lanes)
     holder, behind = received(lanes.operation, problem.tile.element_bits, device.lanes)
     start = np.where(lanes.active, lanes.element, -1)[:, holder]

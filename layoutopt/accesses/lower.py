@@ -17,6 +17,7 @@ A width that may change becomes one problem for each choice, where a narrower ac
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -24,9 +25,10 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError
-from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, parse, to_text, with_parts
+from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, tabulated, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
+from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.hardware_use import HardwareUse
@@ -77,7 +79,7 @@ def offset_formula(text: str, tile: Tile) -> Node:
     Raises:
         ExpressionError: the text is no formula of these.
     """
-    return parse(text, frozenset(f"x{d}" for d in range(len(tile.shape))))
+    return parse(text, frozenset(coordinate_ranges(tile.shape)))
 
 
 def over_bytes(offset: str, tile: Tile) -> str:
@@ -89,13 +91,8 @@ def bytes_formula(offset: Node, tile: Tile) -> Node:
     """The same of a formula that is read already; itself where elements are whole bytes."""
     if tile.packed == 1:
         return offset
-    last = Var(f"x{len(tile.shape) - 1}")
-    first = Op("*", (last, Const(tile.packed)))
-
-    def moved(node: Node) -> Node:
-        return first if node == last else with_parts(node, moved)
-
-    return Op("//", (moved(offset), Const(tile.packed)))
+    last, packed = f"x{len(tile.shape) - 1}", Const(tile.packed)
+    return Op("//", (substituted(offset, {last: Op("*", (Var(last), packed))}), packed))
 
 
 def byte_table(offset: Node, tile: Tile) -> IntArray:
@@ -109,8 +106,7 @@ def byte_table(offset: Node, tile: Tile) -> IntArray:
         ExpressionError: the formula cannot be evaluated.
         LayoutError: elements that share a byte do not stay together.
     """
-    grids = {f"x{d}": g for d, g in enumerate(np.indices(tile.shape, dtype=np.int64, sparse=True))}
-    offsets = np.broadcast_to(evaluate(offset, grids), tile.shape).reshape(-1, tile.packed)
+    offsets = tabulated(offset, tile.shape).reshape(-1, tile.packed)
     units = offsets[:, 0] // tile.packed
     if (offsets != units[:, None] * tile.packed + np.arange(tile.packed)).any():
         raise LayoutError(f"the {tile.packed} elements of a byte do not stay together")
@@ -127,11 +123,10 @@ def over_elements(offset: Node, tile: Tile) -> Node:
     """
     if tile.packed == 1:
         return offset
-    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(tile.shape)}
     last, packed = Var(f"x{len(tile.shape) - 1}"), Const(tile.packed)
 
     def moved(node: Node) -> Node:
-        return Op("//", (last, packed)) if node == last else with_parts(node, moved)
+        return substituted(node, {last.name: Op("//", (last, packed))})
 
     def scaled(node: Node) -> tuple[Node, bool]:
         """`node` times `packed`, and whether the place in the byte is added already."""
@@ -147,7 +142,8 @@ def over_elements(offset: Node, tile: Tile) -> Node:
         return Op("*", (moved(node), packed)), False
 
     whole, added = scaled(offset)
-    return simplify(whole if added else Op("+", (whole, Op("%", (last, packed)))), ranges)
+    whole = whole if added else Op("+", (whole, Op("%", (last, packed))))
+    return simplify(whole, coordinate_ranges(tile.shape))
 
 
 def width_choices(problem: Problem) -> list[Problem]:
@@ -159,9 +155,7 @@ def width_choices(problem: Problem) -> list[Problem]:
     lists = {
         a.name: sorted(set(a.bytes), reverse=True) for a in problem.accesses if isinstance(a.bytes, tuple)
     }
-    total = 1
-    for widths in lists.values():
-        total *= len(widths)
+    total = math.prod(map(len, lists.values()))
     if total > MAX_WIDTH_CHOICES:
         raise ProblemFileError(
             "accesses", f"{total} choices of widths are too many; at most {MAX_WIDTH_CHOICES} are compared"

@@ -24,11 +24,12 @@ from layoutopt.accesses.array_access import ArrayAccess, BasesAccess, from_bases
 from layoutopt.accesses.copy_access import CopyAccess, CoverAccess, from_copy, from_cover
 from layoutopt.accesses.fragment_access import FragmentAccess, from_fragment
 from layoutopt.accesses.hardware_access import HardwareAccess, from_hardware, is_hardware
+from layoutopt.errors import under
 from layoutopt.problems.types import Access, Problem
 
 # The types of named accesses, the field by which data is known to be one, and what makes an ordinary access
-# of data at a place in its file, for a problem with its tile, threads and target.
-_KINDS: Final[dict[type, tuple[str, Callable[[dict[str, Any], str, Problem], Access]]]] = {
+# of its data, for a problem with its tile, threads and target.
+_KINDS: Final[dict[type, tuple[str, Callable[[dict[str, Any], Problem], Access]]]] = {
     FragmentAccess: ("fragment", from_fragment),
     CopyAccess: ("copy", from_copy),
     CoverAccess: ("lanes", from_cover),
@@ -76,7 +77,8 @@ def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any
     kind = _kind(access)
     assert kind is not None
     free = access.get("instructions")
-    plain = _KINDS[kind][1]({k: v for k, v in access.items() if k != "instructions"}, place, head)
+    with under(place):
+        plain = _KINDS[kind][1]({k: v for k, v in access.items() if k != "instructions"}, head)
     left_out = {f.encode_name: f.default for f in msgspec.structs.fields(Access)} | {"for": {}, "any": {}}
     data = msgspec.to_builtins(plain)
     named = {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}

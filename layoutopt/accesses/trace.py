@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from layoutopt.accesses.view import steps_of
-from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.errors import ExpressionError, ProblemFileError, under
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import checkpoint
@@ -123,7 +123,8 @@ def trace(problem: Problem, device: Device) -> Trace:
             raise ProblemFileError(
                 f"accesses[{i}].for", f"more than {MAX_LANE_ACCESSES} lane accesses in all; shorten the loops"
             )
-        instructions, weight = _trace_access(access, i, problem, device)
+        with under(f"accesses[{i}]"):
+            instructions, weight = _trace_access(access, problem, device)
         unweighted.append(instructions)
         weights.append(weight)
     unit = math.lcm(*(weight.denominator for weight in weights if isinstance(weight, Fraction)))
@@ -186,15 +187,12 @@ def environment(
     return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **values}
 
 
-def _trace_access(
-    access: Access, i: int, problem: Problem, device: Device
-) -> tuple[LaneTrace, IntArray | Fraction]:
+def _trace_access(access: Access, problem: Problem, device: Device) -> tuple[LaneTrace, IntArray | Fraction]:
     """The trace with no weights yet, and what `_weights` returns."""
-    field = f"accesses[{i}]"
     tile = problem.tile
     if access.hardware is not None:
-        return _of_hardware(access, field, problem, device)
-    operation = _operation(access, field, tile, device)
+        return _of_hardware(access, problem, device)
+    operation = _operation(access, tile, device)
     covered = max(1, 8 * operation.width_bytes // tile.element_bits)
     iterations = math.prod(access.loops.values())
     warps = -(-problem.threads // device.lanes)
@@ -204,7 +202,7 @@ def _trace_access(
     for start in range(0, iterations, step):
         checkpoint()
         piece = range(start, min(iterations, start + step))
-        flat, active = _piece(access, field, problem, device, operation, covered, piece)
+        flat, active = _piece(access, problem, device, operation, covered, piece)
         element[piece.start : piece.stop, : problem.threads] = flat
         mask[piece.start : piece.stop, : problem.threads] = active
     rows = (-1, device.lanes)
@@ -217,42 +215,33 @@ def _trace_access(
         np.zeros(0, np.int64),
         covered,
     )
-    return lane_trace, _weights(access, f"{field}.weight", iterations)
+    return lane_trace, _weights(access, iterations)
 
 
-def _of_hardware(access: Access, field: str, problem: Problem, device: Device) -> tuple[LaneTrace, Fraction]:
+def _of_hardware(access: Access, problem: Problem, device: Device) -> tuple[LaneTrace, Fraction]:
     """What no lane executes, on a device that has it."""
     assert access.hardware is not None
     operation = Operation(access.hardware.engine, 16)
-    _check_served(operation, field, device)
+    device.rule(operation, "op")
     none = np.zeros((-(-problem.threads // device.lanes), device.lanes), np.int64)
     return LaneTrace(access.name, access.op, operation, none, none != 0, none[:, 0], 1), Fraction(1)
 
 
-def _check_served(operation: Operation, field: str, device: Device) -> None:
-    try:
-        device.rule(operation)
-    except ProblemFileError as error:
-        raise ProblemFileError(f"{field}.op", error.reason) from None
-
-
-def _operation(access: Access, field: str, tile: Tile, device: Device) -> Operation:
+def _operation(access: Access, tile: Tile, device: Device) -> Operation:
     """What the access's op means, on a device that serves it, for elements of this size."""
-    operation = parse_operation(access.op, access.single_width, f"{field}.op")
-    _check_served(operation, field, device)
+    operation = parse_operation(access.op, access.single_width)
+    device.rule(operation, "op")
     width = operation.width_bytes
     if width & (width - 1):
-        raise ProblemFileError(f"{field}.bytes", f"no layout is searched for accesses of {width} bytes")
+        raise ProblemFileError("bytes", f"no layout is searched for accesses of {width} bytes")
     if 8 * width > tile.element_bits and 8 * width % tile.element_bits:
-        raise ProblemFileError(
-            f"{field}.bytes", f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
-        )
+        wrong = f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
+        raise ProblemFileError("bytes", wrong)
     return operation
 
 
 def _piece(
     access: Access,
-    field: str,
     problem: Problem,
     device: Device,
     operation: Operation,
@@ -272,16 +261,16 @@ def _piece(
 
     active = np.ones(shape, bool)
     if access.where is not None:
-        value = _evaluate(access.where, f"{field}.where", env, None, spot)
+        value = _evaluate(access.where, "where", env, None, spot)
         active = np.broadcast_to(value != 0, shape).copy()
     if operation.matrices:
-        _check_whole_warps(active, f"{field}.where", access, problem, device, operation, spot)
+        _check_whole_warps(active, access, problem, device, spot)
         active &= env["lane"] < 8 * operation.matrices
 
-    steps = steps_of(access, field, tile) if access.vector is not None else []
+    steps = steps_of(access, tile) if access.vector is not None else []
     flat = np.zeros(shape, np.int64)
     for d, text in enumerate(access.index):
-        place = f"{field}.index[{d}]"
+        place = f"index[{d}]"
         value = np.broadcast_to(_evaluate(str(text), place, env, active, spot), shape)
         span = covered if d == len(tile.shape) - 1 and access.vector is None else 1
         inside = sum(far for dim, far in steps if dim == d) or span - 1
@@ -317,44 +306,35 @@ def _outside(value: int, dim: int, span: int, tile: Tile, spot: str) -> str:
 
 
 def _check_whole_warps(
-    active: BoolArray,
-    field: str,
-    access: Access,
-    problem: Problem,
-    device: Device,
-    operation: Operation,
-    spot: Callable[[int], str],
+    active: BoolArray, access: Access, problem: Problem, device: Device, spot: Callable[[int], str]
 ) -> None:
     """Matrix instructions are executed by whole warps, or not at all."""
     if problem.threads % device.lanes:
-        raise ProblemFileError(
-            "threads", f"{access.op} needs whole warps of {device.lanes}, not {problem.threads} threads"
-        )
+        wrong = f"{access.op} needs whole warps of {device.lanes}, not {problem.threads} threads"
+        raise ProblemFileError("threads", wrong, of_file=True)
     warps = active.reshape(-1, device.lanes)
     torn = warps.any(axis=1) & ~warps.all(axis=1)
     if torn.any():
         at = int(torn.argmax()) * device.lanes
-        raise ProblemFileError(
-            field, f"{access.op} is executed by all lanes of a warp or by none ({spot(at)})"
-        )
+        wrong = f"{access.op} is executed by all lanes of a warp or by none ({spot(at)})"
+        raise ProblemFileError("where", wrong)
 
 
-def _weights(access: Access, field: str, iterations: int) -> IntArray | Fraction:
+def _weights(access: Access, iterations: int) -> IntArray | Fraction:
     """One weight for all, or one by iteration."""
+    wrong = ProblemFileError("weight", f"a weight lies in 0..{MAX_WEIGHT}")
     if not isinstance(access.weight, str):
         weight = Fraction(str(access.weight))
         if not 0 <= weight <= MAX_WEIGHT:
-            raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
+            raise wrong
         return weight
     env = environment(access, 1, 1)
     loops = {name: env[name] for name in access.loops}
-    try:
+    with under("weight"):
         values = evaluate(parse(access.weight, frozenset(loops)), loops)
-    except ExpressionError as error:
-        raise ExpressionError(error.reason, error.position, field) from None
     weights = np.broadcast_to(values, (iterations, 1))[:, 0]
     if ((weights < 0) | (weights > MAX_WEIGHT)).any():
-        raise ProblemFileError(field, f"a weight lies in 0..{MAX_WEIGHT}")
+        raise wrong
     return weights
 
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
@@ -165,12 +165,11 @@ def view_of(problem: Problem) -> View | None:
         return None
     shape, longest, by = problem.tile.shape, list[Step](), ""
     for i, access in enumerate(problem.accesses):
-        own = steps_of(access, f"accesses[{i}]", problem.tile)
-        shorter, longer = sorted((own, longest), key=len)
-        if longer[: len(shorter)] != shorter:
-            raise ProblemFileError(
-                f"accesses[{i}].vector", f"its elements lie in another order than those of {by!r}"
-            )
+        with under(f"accesses[{i}]"):
+            own = steps_of(access, problem.tile)
+            shorter, longer = sorted((own, longest), key=len)
+            if longer[: len(shorter)] != shorter:
+                raise ProblemFileError("vector", f"its elements lie in another order than those of {by!r}")
         if len(own) > len(longest):
             longest, by = own, access.name
     return view_along(shape, longest)
@@ -211,38 +210,28 @@ def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
     return View(shape, (*outer, tuple(inner)))
 
 
-def steps_of(access: Access, place: str, tile: Tile) -> list[Step]:
+def steps_of(access: Access, tile: Tile) -> list[Step]:
     """From the first element of a vector to each that a bit of its number adds."""
     if access.hardware is not None:
-        raise ProblemFileError(f"{place}.op", "the hardware by itself knows no vectors that run another way")
-    operation = parse_operation(access.op, access.single_width, f"{place}.op")
+        raise ProblemFileError("op", "the hardware by itself knows no vectors that run another way")
+    operation = parse_operation(access.op, access.single_width)
     if tile.packed > 1:
-        raise ProblemFileError(f"{place}.vector", "elements that share bytes lie along the last dimension")
+        raise ProblemFileError("vector", "elements that share bytes lie along the last dimension")
     count = max(1, operation.width_bytes // tile.element_bytes).bit_length() - 1
     if access.vector is None:
         return [(len(tile.shape) - 1, 1 << k) for k in range(count)]
     found: list[Step] = []
     for k, vector in enumerate(access.vector):
-        field = f"{place}.vector[{k}]"
         used = [(d, far) for d, far in enumerate(vector) if far]
-        if (
-            len(vector) != len(tile.shape)
-            or len(used) != 1
-            or used[0][1] & (used[0][1] - 1)
-            or used[0][1] < 0
-        ):
-            raise ProblemFileError(
-                field, f"expected {len(tile.shape)} numbers, a power of two and else 0, got {list(vector)}"
-            )
+        if len(vector) != len(tile.shape) or len(used) != 1 or used[0][1] < 0 or used[0][1].bit_count() > 1:
+            wanted = f"{len(tile.shape)} numbers, a power of two and else 0"
+            raise ProblemFileError(f"vector[{k}]", f"expected {wanted}, got {list(vector)}")
         ((dim, far),) = used
         if tile.shape[dim] % (2 * far) or used[0] in found:
-            raise ProblemFileError(
-                field,
-                f"expected a step of its own, twice which divides the {tile.shape[dim]} of x{dim}, got {far}",
-            )
+            wanted = f"a step of its own, twice which divides the {tile.shape[dim]} of x{dim}"
+            raise ProblemFileError(f"vector[{k}]", f"expected {wanted}, got {far}")
         found.append(used[0])
     if len(found) < count:
-        raise ProblemFileError(
-            f"{place}.vector", f"{1 << count} elements of a vector need {count} steps, got {len(found)}"
-        )
+        wrong = f"{1 << count} elements of a vector need {count} steps, got {len(found)}"
+        raise ProblemFileError("vector", wrong)
     return found[:count]

@@ -188,10 +188,7 @@ def _mask(active: str | int | None, lanes: int) -> int:
 
 def _operation(op: str, width_bytes: int | None, device: Device) -> Operation:
     operation = parse_operation(op, width_bytes)
-    try:
-        device.rule(operation)
-    except ProblemFileError as error:
-        raise ProblemFileError("op", error.reason) from None
+    device.rule(operation, "op")
     return operation
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.accesses.hardware_access import check_cluster, check_target, check_use
-from layoutopt.errors import ProblemFileError
+from layoutopt.accesses.hardware_access import wrong_cluster, wrong_target, wrong_use
+from layoutopt.errors import ProblemFileError, Wrong, raise_first, under
 from layoutopt.problems.types import (
     ELEMENT_BYTES,
     PACKED_BITS,
@@ -39,7 +39,7 @@ def check(problem: Problem | Block) -> None:
     if isinstance(problem, Problem):
         _check_tile(problem)
         return
-    _raise_first(_wrong_in_block(problem))
+    raise_first(_wrong_in_block(problem))
     for i, tile in enumerate(problem.tiles):
         if all(access.tile != tile.name for access in problem.accesses):
             raise ProblemFileError(f"tiles[{i}]", f"no access names the tile {tile.name!r}")
@@ -50,27 +50,19 @@ def check(problem: Problem | Block) -> None:
                 wrong = f"{here} are allowed here, of all tiles {there}: none remains"
                 raise ProblemFileError("layout.families", wrong)
             _check_tile(own)
-    _raise_first(_wrong_in_overlay(problem))
+    raise_first(_wrong_in_overlay(problem))
 
 
 def _check_tile(problem: Problem) -> None:
     check_element(problem.tile)
-    _raise_first(_wrong_in_tile(problem))
+    raise_first(_wrong_in_tile(problem))
     for i, access in enumerate(problem.accesses):
-        check_use(access, f"accesses[{i}]", problem.tile)
-    check_target(problem)
-    check_cluster(problem)
+        with under(f"accesses[{i}]"):
+            raise_first(wrong_use(access, problem.tile))
+    raise_first(wrong_target(problem))
+    raise_first(wrong_cluster(problem))
     check_dictated(problem)
-    _raise_first(_wrong_in_layout(problem.layout, len(problem.tile.shape)))
-
-
-Wrong = Iterator[tuple[str, str]]
-"""Fields with what is wrong with each; only the first is asked for."""
-
-
-def _raise_first(wrong: Wrong) -> None:
-    for field, reason in wrong:
-        raise ProblemFileError(field, reason)
+    raise_first(_wrong_in_layout(problem.layout, len(problem.tile.shape)))
 
 
 def _named_twice(place: str, names: Sequence[str]) -> Wrong:
@@ -275,6 +267,5 @@ def fields_of(block: Block, tile: NamedTile, *others: NamedTile) -> Iterator[Non
             place = f"tiles[{i}].{place}"
         elif place in ("", "accesses"):
             place = f"tiles[{i}]"
-        error.field = place
-        error.args = (f"{place}: {error.reason}",)
+        error.move(place)
         raise

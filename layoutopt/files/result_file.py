@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
+from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError, under
 from layoutopt.expressions.grammar import coordinates, parse, tabulated, to_text
 from layoutopt.files.checks import MAX_ELEMENTS
 from layoutopt.ground import json_data
@@ -68,11 +68,10 @@ def arrangement_from_data(raw: Any) -> Arrangement:
     if not tiles and (arrangement.bytes, arrangement.excess) != (None, None):
         raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
     for k, part in enumerate(tiles):
-        try:
+        with under(f"tiles[{k}].result"):
             _check_result(part.result)
-        except ProblemFileError as error:
-            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
-        _check_place(part, f"tiles[{k}]")
+        with under(f"tiles[{k}]"):
+            _check_place(part)
     if tiles:
         end = max(place.end for part in tiles for place in part.places)
         alignment = arrangement.alignment_bytes or 0
@@ -172,19 +171,19 @@ def _total(numbers: list[int | float]) -> int | float:
     return round(sum(numbers), 6)
 
 
-def _check_place(part: PlacedTile, field: str) -> None:
+def _check_place(part: PlacedTile) -> None:
     if part.result.layout is None:
-        raise ProblemFileError(f"{field}.result.layout", "expected a layout")
+        raise ProblemFileError("result.layout", "expected a layout")
     if part.tiles != tuple(place.tile for place in part.places) or not part.tiles:
-        raise ProblemFileError(f"{field}.places", f"expected one of each of {', '.join(part.tiles)}")
+        raise ProblemFileError("places", f"expected one of each of {', '.join(part.tiles)}")
     for k, place in enumerate(part.places):
         step = place.bytes if place.stages > 1 else 1  # stages do not lie in one another
         for name, least in (("base_bytes", 0), ("stages", 1), ("bytes", 1), ("stage_bytes", step)):
             if not least <= (given := getattr(place, name)) <= MAX_BYTES:
                 expected = f"expected {least} to {MAX_BYTES}, got {given}"
-                raise ProblemFileError(f"{field}.places[{k}].{name}", expected)
+                raise ProblemFileError(f"places[{k}].{name}", expected)
     bases = tuple(place.base_bytes for place in part.places)
     stage = max(place.stage_bytes for place in part.places)
     for name, value in (("base_bytes", bases[0]), ("bases_bytes", bases), ("stage_bytes", stage)):
         if getattr(part, name) != value:
-            raise ProblemFileError(f"{field}.{name}", f"expected {value}, as `places` has it")
+            raise ProblemFileError(name, f"expected {value}, as `places` has it")

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from layoutopt.errors import ExpressionError, ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import described, shown
@@ -240,10 +240,8 @@ def substituted(data: Any, values: Values) -> Any:
         if key not in _TEXTS and given in values:
             return values[given]
         if key in _NUMBERS and given not in _ORDERS:
-            try:
+            with under(place):
                 return int(evaluate(parse(given, frozenset(integers)), integers))
-            except ExpressionError as error:
-                raise ExpressionError(error.reason, None, place) from None
         return _BRACED.sub(lambda match: str(values.get(match[1], match[0])), given)
 
     return _walk(data, text)
@@ -263,7 +261,7 @@ def _held(condition: str, params: Mapping[str, Sequence[Value]], every: Iterable
     def compared(match: re.Match[str]) -> str:
         return f"word_of_{match[1]} {match[2]} {number(match[4])}"
 
-    try:
+    with under("where"):
         names = {name: name for name, values in params.items() if all(isinstance(v, int) for v in values)}
         names |= {f"word_of_{name}": name for name in params}
         node = parse(_COMPARED.sub(compared, condition), frozenset(names))
@@ -273,5 +271,3 @@ def _held(condition: str, params: Mapping[str, Sequence[Value]], every: Iterable
                 for column, name in names.items()
             }
             yield from itertools.compress(some, np.broadcast_to(evaluate(node, columns) != 0, len(some)))
-    except ExpressionError as error:
-        raise ExpressionError(error.reason, None, "where") from None

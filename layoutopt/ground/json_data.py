@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.ground.escape import shown
 
 T = TypeVar("T")
@@ -168,12 +168,11 @@ def convert(raw: Any, kind: type[T], place: str = "") -> T:
         ProblemFileError: `field` is the path of the first one that is wrong.
     """
     prepare(kind)
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        inside = located(error, raw)
-        field = f"{place}.{inside.field}".replace(".[", "[").strip(".")
-        raise ProblemFileError(field, inside.reason) from None
+    with under(place):
+        try:
+            return msgspec.convert(raw, kind)
+        except msgspec.ValidationError as error:
+            raise located(error, raw) from None
 
 
 def line(data: bytes, decoder: msgspec.json.Decoder[T], number: int) -> T:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from layoutopt.errors import DisputedRuleWarning, ProblemFileError
+from layoutopt.errors import DisputedRuleWarning, ProblemFileError, under
 from layoutopt.ground import json_data
 from layoutopt.hardware.operations import KINDS, Operation
 
@@ -195,6 +195,11 @@ class Device:
     timing: Timing | None = None
     language: str = "cuda"
 
+    @property
+    def names(self) -> list[str]:
+        """What it may be called, in lower case."""
+        return [name.lower() for name in (self.name, *self.aliases)]
+
     def limits_of(self, target: str) -> Limits | None:
         """The limits of the chip that `target`, a name of this device, stands for; None if unknown."""
         wanted = target.lower()
@@ -204,8 +209,8 @@ class Device:
         """Whether a rule is published for accesses of this kind, of any width."""
         return any(known == kind for known, _ in self.rules)
 
-    def rule(self, operation: Operation) -> PhaseRule:
-        """The rule for `operation`.
+    def rule(self, operation: Operation, field: str = "") -> PhaseRule:
+        """The rule for `operation`, which `field` of a file names.
 
         Warns:
             DisputedRuleWarning: public sources contradict each other about it.
@@ -218,11 +223,13 @@ class Device:
             able = [known.name for known in devices() if known.has(operation.kind)]
             if able:
                 verb = "has" if len(able) == 1 else "have"
-                raise ProblemFileError("", f"{self.name} has no {operation.kind}; {', '.join(able)} {verb}")
+                raise ProblemFileError(
+                    field, f"{self.name} has no {operation.kind}; {', '.join(able)} {verb}"
+                )
         if rule is None:
             known = ", ".join(f"{kind} {width}" for kind, width in sorted(self.rules))
             raise ProblemFileError(
-                "",
+                field,
                 f"no published rule for {operation.kind} of {operation.width_bytes} bytes on {self.name}; "
                 f"known: {known}",
             )
@@ -323,7 +330,7 @@ def device(name: str, more: Sequence[Device] = ()) -> Device:
     """
     wanted = name.lower()
     for known in (*more, *devices()):
-        if wanted in (known.name.lower(), *(alias.lower() for alias in known.aliases)):
+        if wanted in known.names:
             return known
     names = ", ".join(d.name for d in (*more, *devices()))
     raise ProblemFileError("target", f"unknown target {name!r}; known: {names} (and their aliases)")
@@ -360,20 +367,21 @@ def _build(file: DeviceFile, sets: dict[str, tuple[InstructionEntry, ...]]) -> t
                 raise ProblemFileError(
                     f"devices[{i}]", f"{name!r} already names devices[{seen[name.lower()]}] of this file"
                 )
-        built.append(_device(entry, f"devices[{i}]", sets))
+        with under(f"devices[{i}]"):
+            built.append(_device(entry, sets))
     return tuple(built)
 
 
-def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEntry, ...]]) -> Device:
+def _device(entry: DeviceEntry, sets: dict[str, tuple[InstructionEntry, ...]]) -> Device:
     for what in ("lanes", "banks", "bank_bytes"):
-        _check_power_of_two(getattr(entry, what), f"{field}.{what}")
+        _check_power_of_two(getattr(entry, what), what)
     for i, limits in enumerate(entry.limits):
         for name in limits.targets:
             if name not in (entry.name, *entry.aliases):
-                raise ProblemFileError(f"{field}.limits[{i}].targets", f"{name!r} is no name of {entry.name}")
+                raise ProblemFileError(f"limits[{i}].targets", f"{name!r} is no name of {entry.name}")
     rules: dict[tuple[str, int], PhaseRule] = {}
     for i, item in enumerate(entry.instructions):
-        place = f"{field}.instructions[{i}]"
+        place = f"instructions[{i}]"
         instructions: tuple[tuple[str, InstructionEntry], ...]
         if isinstance(item, InstructionEntry):
             instructions = ((place, item),)
@@ -382,40 +390,35 @@ def _device(entry: DeviceEntry, field: str, sets: dict[str, tuple[InstructionEnt
         else:
             raise ProblemFileError(place, f"unknown instruction set {item!r}; known: {', '.join(sets)}")
         for where, instruction in instructions:
-            rule = _rule(instruction, entry, where)
+            with under(where):
+                rule = _rule(instruction, entry)
             rules.update(dict.fromkeys(itertools.product(instruction.ops, instruction.bytes), rule))
     counter = entry.conflict_counter.name if entry.conflict_counter is not None else None
     return Device(**_common(entry, Device), rules=rules, conflict_counter=counter)
 
 
-def _rule(instruction: InstructionEntry, entry: DeviceEntry, field: str) -> PhaseRule:
+def _rule(instruction: InstructionEntry, entry: DeviceEntry) -> PhaseRule:
     for k, kind in enumerate(instruction.ops):
         if kind not in KINDS:
-            raise ProblemFileError(f"{field}.ops[{k}]", f"expected one of {', '.join(KINDS)}, given {kind!r}")
-    phase, lanes = instruction.phase, entry.lanes
+            raise ProblemFileError(f"ops[{k}]", f"expected one of {', '.join(KINDS)}, given {kind!r}")
+    phase, lanes, widest = instruction.phase, entry.lanes, max(instruction.bytes)
     if isinstance(phase, int):
         if lanes % phase:
-            raise ProblemFileError(
-                f"{field}.phase", f"must divide the {lanes} lanes of a warp, given {phase}"
-            )
+            raise ProblemFileError("phase", f"must divide the {lanes} lanes of a warp, given {phase}")
         phases = tuple(tuple(range(start, start + phase)) for start in range(0, lanes, phase))
     else:
         phases = phase
         if sorted(itertools.chain(*phases)) != list(range(lanes)) or len(set(map(len, phases))) > 1:
-            raise ProblemFileError(
-                f"{field}.phase", f"must hold each of the lanes 0..{lanes - 1} once, in phases of one length"
-            )
+            wrong = f"must hold each of the lanes 0..{lanes - 1} once, in phases of one length"
+            raise ProblemFileError("phase", wrong)
     if instruction.merge == "pairs" and len(phases) % 2:
-        raise ProblemFileError(f"{field}.merge", f"pairs need an even number of phases, not {len(phases)}")
+        raise ProblemFileError("merge", f"pairs need an even number of phases, not {len(phases)}")
     banks = instruction.banks or entry.banks
-    _check_power_of_two(banks, f"{field}.banks")
-    _check_power_of_two(instruction.row_words, f"{field}.row_words")
-    if instruction.row_words > 1 and max(instruction.bytes) > entry.bank_bytes:
-        raise ProblemFileError(
-            f"{field}.row_words",
-            f"groups the words of accesses of at most one word, {entry.bank_bytes} bytes; "
-            f"given with {max(instruction.bytes)} bytes",
-        )
+    _check_power_of_two(banks, "banks")
+    _check_power_of_two(instruction.row_words, "row_words")
+    if instruction.row_words > 1 and widest > entry.bank_bytes:
+        groups = f"groups the words of accesses of at most one word, {entry.bank_bytes} bytes"
+        raise ProblemFileError("row_words", f"{groups}; given with {widest} bytes")
     return PhaseRule(
         **_common(instruction, PhaseRule)
         | {

@@ -68,9 +68,9 @@ def offset_expression(layout: Layout) -> Node:
     ranges = coordinate_ranges(layout.shape)
     if layout.packed > 1:
         units = msgspec.structs.replace(layout, shape=_units(layout), packed=1)
-        last = Var(f"x{len(layout.shape) - 1}")
-        unit = Op("//", (last, Const(layout.packed)))
-        return simplify(_with(offset_expression(units), last, unit), ranges)
+        last = f"x{len(layout.shape) - 1}"
+        unit = Op("//", (Var(last), Const(layout.packed)))
+        return simplify(substituted(offset_expression(units), {last: unit}), ranges)
     if layout.lookup:
         return simplify(_looked_up(layout), ranges)
     digits = [d for d in layout.digits if d.size > 1]
@@ -243,13 +243,6 @@ def _over_elements(layout: Layout) -> Layout:
     return Layout(layout.shape, 1, tuple(digits), swizzle, layout.turn * layout.packed, interval=interval)
 
 
-def _with(node: Node, variable: Node, value: Node) -> Node:
-    """`node` with `value` in place of `variable`."""
-    if node == variable:
-        return value
-    return with_parts(node, lambda part: _with(part, variable, value))
-
-
 def _linear(layout: Layout, digits: list[Digit]) -> Node:
     """The offset before the swizzle."""
     parts = [_scaled(_value(d), d.stride) for d in digits]
@@ -349,7 +342,7 @@ def _moved(value: Node, moves: list[tuple[int, int]]) -> Node:
 def spelled(lookup: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
     """An expression over x0, x1, ... with these values by row-major index; None where none is found."""
     table = np.array(lookup, np.int64).reshape(shape)
-    ranges = {f"x{d}": (0, extent - 1) for d, extent in enumerate(shape)}
+    ranges = coordinate_ranges(shape)
     for found in (_plain(table, range(len(shape))), _turned(table, ranges), _folded(table)):
         node = None if found is None else simplify(found, ranges)
         if node is None:

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from layoutopt.accesses.array_access import Bases
 from layoutopt.engine.conflicts import count_wavefronts
-from layoutopt.errors import ProblemFileError, VerificationError
+from layoutopt.errors import ProblemFileError, VerificationError, under
 from layoutopt.files.checks import MAX_ELEMENTS, check_element
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
@@ -189,11 +189,13 @@ def _convert(
 ) -> Conversion:
     _check_tile(tile)
     element_bits = tile.element_bytes.bit_length() - 1
-    held, wanting = (
-        _vectors(bases, tile.shape, threads, gpu.lanes, place)
-        for bases, place in zip(layouts, places, strict=True)
-    )
-    _check_held(held, wanting, places[1])
+    found = []
+    for bases, place in zip(layouts, places, strict=True):
+        with under(place):
+            found.append(_vectors(bases, tile.shape, threads, gpu.lanes))
+    held, wanting = found
+    with under(places[1]):
+        _check_held(held, wanting)
     registers = 1 << len(held["register"]), 1 << len(wanting["register"])
     made = partial(Conversion, target=gpu.name, registers=registers, element_bytes=tile.element_bytes)
     if copies := _copies_within_threads(held, wanting):
@@ -204,15 +206,15 @@ def _convert(
     lower = _lower_bound(held, wanted, element_bits, shared)
     made = partial(made, proof=Bound(lower, _EVERY), shuffles=_shuffles(held, wanting, tile.element_bytes))
     most = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
-    found: list[Plan] = []
+    fitting: list[Plan] = []
     for plan in plans(_stored(held), wanted, element_bits, shared, Room(most, minimise == "instructions")):
-        found.append(plan)
+        fitting.append(plan)
         if current().spent:
             break
-    if not found:
+    if not fitting:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
         return made("infeasible", reason=why)
-    best = min(found, key=lambda plan: _rank(plan, minimise))
+    best = min(fitting, key=lambda plan: _rank(plan, minimise))
     listed = tuple(instructions(best, (held["register"], wanting["register"]), element_bits))
     wavefronts = _count(listed, gpu)
     if wavefronts < lower:
@@ -224,7 +226,7 @@ def _convert(
         rounds=best.rounds,
         instructions=listed,
         register_copies=_repeats(wanting["register"]),
-        layout=tuple(_coordinates(vector, tile.shape) for vector in best.offset),
+        layout=tuple(tuple(map(int, np.unravel_index(v, tile.shape))) for v in best.offset),
     )
 
 
@@ -253,53 +255,36 @@ def _check_tile(tile: Tile) -> None:
         raise ProblemFileError("tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}")
     size = tile.element_bytes
     if size & (size - 1) or tile.element_alignment != size:
-        raise ProblemFileError(
-            "tile.element", f"expected aligned elements of 1, 2, 4, 8 or 16 bytes, got {size} bytes"
-        )
+        expected = "expected aligned elements of 1, 2, 4, 8 or 16 bytes"
+        raise ProblemFileError("tile.element", f"{expected}, got {size} bytes")
 
 
-def _vectors(
-    bases: Bases, shape: tuple[int, ...], threads: int, lanes: int, place: str
-) -> dict[str, list[int]]:
+def _vectors(bases: Bases, shape: tuple[int, ...], threads: int, lanes: int) -> dict[str, list[int]]:
     """The basis vectors as integers: the bits of the coordinates, the last dimension's lowest."""
     found: dict[str, list[int]] = {}
     for part in PARTS:
         found[part] = []
         for k, vector in enumerate(getattr(bases, part)):
             if len(vector) != len(shape) or not all(0 <= x < e for x, e in zip(vector, shape, strict=True)):
-                raise ProblemFileError(
-                    f"{place}.{part}[{k}]", f"expected coordinates in {list(shape)}, got {list(vector)}"
-                )
-            packed = 0
-            for x, extent in zip(vector, shape, strict=True):
-                packed = packed * extent + x
-            found[part].append(packed)
+                expected = f"expected coordinates in {list(shape)}"
+                raise ProblemFileError(f"{part}[{k}]", f"{expected}, got {list(vector)}")
+            found[part].append(int(np.ravel_multi_index(vector, shape)))
     if len(found["register"]) > MAX_REGISTER_BITS:
-        raise ProblemFileError(f"{place}.register", f"at most {MAX_REGISTER_BITS} vectors")
+        raise ProblemFileError("register", f"at most {MAX_REGISTER_BITS} vectors")
     for part, count in (("lane", lanes), ("warp", -(-threads // lanes))):
         if 1 << len(found[part]) != count or threads % lanes:
-            raise ProblemFileError(
-                f"{place}.{part}",
-                f"{threads} threads are {threads // lanes} warps of {lanes} lanes, not "
-                f"{1 << len(found['warp'])} of {1 << len(found['lane'])}",
-            )
+            given = f"{1 << len(found['warp'])} of {1 << len(found['lane'])}"
+            has = f"{threads} threads are {threads // lanes} warps of {lanes} lanes"
+            raise ProblemFileError(part, f"{has}, not {given}")
     return found
 
 
-def _coordinates(vector: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    found = []
-    for extent in reversed(shape):
-        found.append(vector % extent)
-        vector //= extent
-    return tuple(reversed(found))
-
-
-def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]], place: str) -> None:
+def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]]) -> None:
     held = Span(v for part in PARTS for v in source[part])
     for part in PARTS:
         for k, vector in enumerate(destination[part]):
             if vector not in held:
-                raise ProblemFileError(f"{place}.{part}[{k}]", "wants elements that the source does not hold")
+                raise ProblemFileError(f"{part}[{k}]", "wants elements that the source does not hold")
 
 
 def _stored(source: dict[str, list[int]]) -> list[Side]:

@@ -7,7 +7,7 @@ published JSON Schema is generated from them.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -107,7 +107,9 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
             return self.element.bytes
         if self.element in PACKED_BITS:
             raise ProblemFileError(
-                "tile.element", f"{self.element} elements share bytes, which is not supported here"
+                "tile.element",
+                f"{self.element} elements share bytes, which is not supported here",
+                of_file=True,
             )
         return ELEMENT_BYTES[self.element]
 
@@ -132,10 +134,7 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def elements(self) -> int:
         """Number of elements."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
@@ -256,6 +255,11 @@ class NamedAccess(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     name: Name
     weight: Annotated[int | float | Expression, Meta(description="As for other accesses")] = 1
     notes: str | None = None
+
+    def ordinary(self, **fields: Any) -> Access:
+        """An ordinary access with these fields, and with what else this one says of an access."""
+        own = {field: getattr(self, field) for field in Access.__struct_fields__ if hasattr(self, field)}
+        return Access(**own | fields)
 
 
 class Constraints(Struct, frozen=True, forbid_unknown_fields=True):

@@ -222,7 +222,7 @@ def _found(layout: Layout, result: Result) -> dict[str, Any]:
 
 def _target(problem: Problem, device: Device) -> str:
     """The device as the problem calls it, where it means this one."""
-    names = {name.lower() for name in (device.name, *device.aliases)}
+    names = set(device.names)
     return problem.target if problem.target.lower() in names else device.name
 
 

@@ -182,8 +182,8 @@ def _choices(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Devic
         free: which of them.
         gpu: its device.
     """
-    known = [(k, a) for k, a in enumerate(problem.accesses) if not a.is_free]
-    fixed = max((steps_of(a, f"accesses[{k}]", problem.tile) for k, a in known), key=len, default=[])
+    known = [steps_of(a, problem.tile) for a in problem.accesses if not a.is_free]
+    fixed = max(known, key=len, default=[])
     found: list[_Choice] = []
     for number, steps in enumerate(orders(free, fixed) if free else ()):
         try:

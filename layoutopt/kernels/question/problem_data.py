@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.accesses.array_access import from_coordinates
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.fit import fit_threads
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.escape import comment, shown
@@ -207,7 +207,8 @@ class Question:
             }
             if not site.operation.matrices:
                 data["bytes"] = site.operation.width_bytes
-            told = msgspec.to_builtins(from_coordinates(data, data["name"], head))
+            with under(data["name"]):
+                told = msgspec.to_builtins(from_coordinates(data, head))
             yield {k: v for k, v in told.items() if v is not None and (k not in empty or v != empty[k])}
 
 
