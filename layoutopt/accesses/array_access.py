@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Meta, Struct
 
-from layoutopt.accesses.ownership import access_of, written
+from layoutopt.accesses.ownership import access_of, written_by_lanes
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.bits import held
@@ -90,27 +89,21 @@ def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
     there = np.arange(warps * lanes).reshape(warps, lanes) < head.threads
     there = there[np.arange(len(coordinates)) % warps]
     active = _active(data.get("active"), there)
-    addressed = 8 * operation.matrices or lanes
-    known_at = active & (np.arange(lanes) < addressed)
+    known_at = active & (np.arange(lanes) < (8 * operation.matrices or lanes))
     _check_inside(coordinates, known_at, shape)
     trips = -(-len(coordinates) // warps)
     if trips * warps * lanes > MAX_LANE_ACCESSES:
         raise ProblemFileError("coordinates", f"more than {MAX_LANE_ACCESSES} lane accesses")
-
-    def by_thread(rows: npt.NDArray[Any], none: int) -> npt.NDArray[Any]:
-        whole = np.full((trips * warps, lanes), none, rows.dtype)
-        whole[: len(rows)] = rows
-        return whole.reshape(trips, -1).T[: head.threads]
-
     inside = tuple(np.moveaxis(np.where(known_at[..., None], coordinates, 0), -1, 0))
-    starts = np.where(known_at, np.ravel_multi_index(inside, shape), -1)
-    found = written(
-        by_thread(starts, -1),
+    starts, taking = np.zeros((trips * warps, lanes), np.int64), np.zeros((trips * warps, lanes), bool)
+    starts[: len(active)], taking[: len(active)] = np.ravel_multi_index(inside, shape), active
+    found = written_by_lanes(
+        starts.reshape(trips, warps, lanes),
+        taking.reshape(trips, warps, lanes),
         shape,
-        lanes,
-        taking=by_thread(active, False),
-        addressed=addressed,
-        fields=("coordinates", "active"),
+        head.threads,
+        operation.matrices,
+        ("coordinates", "active"),
     )
     return known.ordinary(index=tuple(found["index"]), loops=found.get("for", {}), where=found.get("where"))
 

@@ -301,6 +301,22 @@ def written(
     return found
 
 
+def written_by_lanes(
+    starts: IntArray,
+    taking: BoolArray,
+    shape: Sequence[int],
+    threads: int,
+    matrices: int,
+    fields: tuple[str, str],
+) -> dict[str, Any]:
+    """`written` of tables by iteration, warp and lane; of matrices, the first lanes give addresses."""
+    trips, _, lanes = starts.shape
+    addressed = 8 * matrices or lanes
+    known = np.where(taking & (np.arange(lanes) < addressed), starts, -1).reshape(trips, -1)
+    here = taking.reshape(trips, -1).T[:threads]
+    return written(known.T[:threads], shape, lanes, taking=here, addressed=addressed, fields=fields)
+
+
 def _out_of_place(
     coordinates: Sequence[IntArray],
     shape: Sequence[int],

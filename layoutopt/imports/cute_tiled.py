@@ -136,6 +136,8 @@ def multiplied(text: str, tile: Sequence[int], operand: str) -> IntArray:
         raise ProblemFileError("--tile", f"more than {MAX_VALUES} values")
     if len(np.unique(thread)) != total or len(atom) != len(threads[0]):
         raise ProblemFileError("", "ThrLayoutVMNK does not count the threads of the atom")
+    if atom.max() >= math.prod(extent):
+        raise ProblemFileError("", f"Layout{operand}_TV reaches element {int(atom.max())} of its atom")
     held = np.stack(np.unravel_index(atom, tuple(extent), order="F"), axis=-1)
     within = np.zeros((total, *held.shape[1:]), np.int64)
     for v, *mnk in itertools.product(*(range(len(mode)) for mode in threads)):

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from layoutopt.accesses.ownership import written
+from layoutopt.accesses.ownership import written_by_lanes
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -120,9 +120,8 @@ class _Block:
                 raise ProblemFileError(place, wrong)
             active[at] = int(record.active, 16) >> np.arange(LANES) & 1
             starts[at] = self._at(record, active[at] & (np.arange(LANES) < addressed), place)
-        by_thread, taking = (a.reshape(trips, -1).T[: self.threads] for a in (starts, active))
         fields = (f"the addresses of {name!r}", f"the lanes of {name!r}")
-        index = written(by_thread, self.shape, LANES, taking=taking, addressed=addressed, fields=fields)
+        index = written_by_lanes(starts, active, self.shape, self.threads, operation.matrices, fields)
         return {"name": name, "op": op} | ({} if width is None else {"bytes": width}) | index
 
     def _at(self, record: Record, used: BoolArray, place: str) -> IntArray:

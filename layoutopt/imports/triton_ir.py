@@ -22,6 +22,7 @@ import numpy as np
 from layoutopt.accesses.ownership import each_once, written
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.brackets import split
 from layoutopt.hardware.devices import device
 from layoutopt.imports.triton import linear_bases, thread_values
 from layoutopt.imports.triton_moves import Launch, Moved, access
@@ -187,7 +188,7 @@ def conversions(text: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             stages = list(_stages(named[1].partition(".")[2], operation, line, aliases, launch))
-        except (ProblemFileError, ValueError) as error:
+        except ProblemFileError as error:
             raise ProblemFileError(f"line {start}", str(error)) from None
         for k, (element, shape, source, destination) in enumerate(stages, 1):
             yield {
@@ -209,6 +210,8 @@ def _stages(
         linear_bases(f"{aliases}\n{parts[1]}", shape, launch.lanes)
         for parts, (shape, _) in zip(laid_out, shaped, strict=True)
     ]
+    if not bases or (operation == "convert_layout" and len(bases) != 2):
+        raise ProblemFileError("", "a statement without the types of its tensors")
     if operation == "convert_layout":
         (shape, element), (source, destination) = shaped[0], bases
         yield element, shape, source, destination
@@ -386,21 +389,9 @@ def _types(line: str) -> Iterator[tuple[str, str]]:
         yield ("tensor" if start[1] == "tensor" else "memdesc"), inner
 
 
-def _parts(text: str) -> list[str]:
-    """What commas outside of brackets separate."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<{[(") - (letter in ">}])")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
 def _laid_out(text: str) -> list[str]:
     """The parts of a tensor's or a buffer's type: its shape, its layout, and what else it says."""
-    parts = _parts(text)
+    parts = split(text, "<{[()]}>")
     if len(parts) < 2:
         raise ProblemFileError("", f"expected a shape and a layout, got the type {text[:60]!r}")
     return parts

@@ -418,6 +418,8 @@ def test_a_tiled_mma_becomes_an_access(tmp_path):
     moved = text.replace("(_,_,_)", "(_,(_2,_4):(_4,_1),_)")
     with pytest.raises(ProblemFileError, match="moves elements"):
         cute_tiled.multiplied(moved, (64, 32), "A")
+    with pytest.raises(ProblemFileError, match=r"reaches element \d+ of its atom"):
+        cute_tiled.multiplied(text.replace("(_16,_8,_16)", "(_8,_8,_8)"), (64, 32), "A")
 
 
 ATOM = "Copy_Atom\n  ThrID: {}:_1\n  ValLayoutSrc: {}\n  ValLayoutDst: {}\n  ValLayoutRef: {}\n  ValueType: 16b\n"

@@ -470,6 +470,8 @@ def test_scratch_of_reductions_and_scans(kind, axis, layout, shape, elements, sc
         taken[element] = max(taken[element], math.prod(one["tile"]["shape"]) * size[element])
     assert sum(taken.values()) == scratch
     assert [one["name"] for one in found] == [f"line 3, tt.{kind} {k + 1}" for k in range(len(found))]
+    with refused_with("line 3: a statement without the types of its tensors"):
+        list(conversions("\n".join((*lines[:-1], "    })"))))
 
 
 def held(bases, shape):

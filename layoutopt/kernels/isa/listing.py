@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.brackets import split
 from layoutopt.ground.budget import current
 from layoutopt.ground.escape import shown
 from layoutopt.kernels.program import Place
@@ -131,16 +132,3 @@ def _instruction(address: int, text: str, place: Place | None, number: int) -> I
     operands = tuple(part.replace(".reuse", "") for part in split(rest or ""))
     told = tuple(modifiers.split(".")[1:])
     return Instruction(address, " ".join(text.split()), opcode, told, operands, guard or "", place)
-
-
-def split(text: str, brackets: str = "([{)]}") -> list[str]:
-    """Parts between the commas outside brackets, of which the first half opens and the second closes."""
-    parts, depth, half = [""], 0, len(brackets) // 2
-    for character in text:
-        depth += (character in brackets[:half]) - (character in brackets[half:])
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    parts = [part.strip() for part in parts]
-    return parts if parts[-1] else parts[:-1]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.brackets import split
 from layoutopt.ground.budget import checkpoint
-from layoutopt.kernels.isa.listing import split
 from layoutopt.kernels.program import Place
 
 MAX_CHARACTERS: Final = 1 << 26

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
-from layoutopt.accesses.array_access import from_coordinates
+from layoutopt.accesses.ownership import written_by_lanes
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.fit import fit_threads
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -25,7 +24,6 @@ from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.question.arrays import UsedArray, memory, moved_by_itself
 from layoutopt.kernels.read.declarations import declared_shape
-from layoutopt.problems.types import Problem, Tile
 
 LANES: Final = 32
 _NAME_CHARACTERS: Final = 120  # of files and arrays, so that names of accesses keep to their limit
@@ -159,7 +157,6 @@ class Question:
             touched = (int(end[s.lanes].max()) for end, s in zip(ends, self._sites, strict=True))
             shape = (*extents[:-1], min(extents[-1], max(touched)))
         threads, target = self._evaluation.launch.threads, program.target.rstrip("af")
-        head = Problem("", Tile(shape, _ELEMENTS[element]), threads, (), target=target)
         grid = ",".join(map(str, self._evaluation.launch.grid))
         last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
         return {
@@ -170,7 +167,7 @@ class Question:
             "target": target,
             "tile": {"shape": list(shape), "element": _ELEMENTS[element]},
             "threads": threads,
-            "accesses": list(self._accesses(head, extents, strides)),
+            "accesses": list(self._accesses(shape, extents)),
             "published": {
                 "offset": " + ".join(f"x{k}*{s}" if s > 1 else f"x{k}" for k, s in enumerate(strides)),
                 "bytes": (last + 1) * element,
@@ -188,28 +185,23 @@ class Question:
             said += f" Accesses whose addresses depend on data are left out: {comment(lines)}."
         return said
 
-    def _accesses(
-        self, head: Problem, extents: tuple[int, ...], strides: list[int]
-    ) -> Iterator[dict[str, Any]]:
-        """The accesses of the problem, without fields that say nothing."""
-        empty: dict[str, Any] = {"for": {}, "any": {}, "any_is": "worst", "weight": 1}
+    def _accesses(self, shape: tuple[int, ...], extents: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+        """The accesses of the problem, of a tile of this shape in an array of these extents."""
         names: Counter[str] = Counter()
         for site in self._sites:
-            index = np.maximum(site.offset // self.element_bytes, 0)
-            parts = [index // stride % extent for stride, extent in zip(strides, extents, strict=True)]
+            operation = site.operation
             names[site.name] += 1
-            data: dict[str, Any] = {
-                "name": site.name if names[site.name] == 1 else f"{site.name} ({names[site.name]})",
-                "op": site.operation.text,
-                "coordinates": np.stack(parts, axis=-1).reshape(-1, LANES, len(extents)),
-                "active": site.lanes.reshape(-1, LANES),
-                "weight": site.weight,
-            }
-            if not site.operation.matrices:
-                data["bytes"] = site.operation.width_bytes
-            with under(data["name"]):
-                told = msgspec.to_builtins(from_coordinates(data, head))
-            yield {k: v for k, v in told.items() if v is not None and (k not in empty or v != empty[k])}
+            element = np.maximum(site.offset // self.element_bytes, 0) % math.prod(extents)
+            starts = np.ravel_multi_index(np.unravel_index(element, extents), shape, mode="clip")
+            name, fields = site.name, ("coordinates", "active")
+            if names[name] > 1:
+                name = f"{name} ({names[name]})"
+            threads = self._evaluation.launch.threads
+            with under(name):
+                found = written_by_lanes(starts, site.lanes, shape, threads, operation.matrices, fields)
+            width = {} if operation.matrices else {"bytes": operation.width_bytes}
+            often = {"weight": site.weight} if site.weight > 1 else {}
+            yield {"name": name, "op": operation.text, **width, **found, **often}
 
 
 def _split(site: Site, widest: int) -> list[Site]:

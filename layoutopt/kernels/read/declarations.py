@@ -20,7 +20,7 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import evaluate, names, parse
 from layoutopt.ground import json_data
-from layoutopt.kernels.isa.listing import split
+from layoutopt.ground.brackets import split
 from layoutopt.kernels.program import Array
 
 MAX_BYTES: Final = 4 << 20
@@ -62,8 +62,10 @@ def source_parameters(source: str, kernel: str) -> list[tuple[str, str]]:
 
     Empty where it is not found, or one has no name.
     """
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
+    head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^;{{}}]*)\)\s*\{{", plain)
     found: list[tuple[str, str]] = []
-    for one in _parameters(source, kernel):
+    for one in [] if head is None else split(head[1], "<([)]>"):
         name = re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip())
         if name is None:
             return []
@@ -132,15 +134,6 @@ def _entry(ptx: str, kernel: str) -> tuple[list[str], str] | None:
     return None if found is None else ([one for one in found[1].strip().split(",") if one], found[2])
 
 
-def _parameters(source: str, kernel: str) -> list[str]:
-    """The parameters of a kernel as they are declared; none where it is not found."""
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
-    found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^;{{}}]*)\)\s*\{{", plain)
-    if found is None:
-        return []
-    return split(found[1], "<([)]>")
-
-
 def _extent(text: str, constants: dict[str, int]) -> int | None:
     try:
         node = parse(text.strip(), frozenset(constants))
@@ -190,9 +183,7 @@ def demangled(name: str) -> str:
 
 def base_name(title: str) -> str:
     """`kernel` out of `void space::kernel<float, 3>(float*, int)`."""
-    head = _before(title, "(")
-    head = _before(head, "<")
-    return head.split(" ")[-1].split("::")[-1]
+    return _before(_before(title, "("), "<").split(" ")[-1].split("::")[-1]
 
 
 def without_types(title: str) -> str:
