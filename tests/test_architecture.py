@@ -1,6 +1,7 @@
 """Who may import whom, and which names are public."""
 
 import ast
+from functools import cache
 
 import pytest
 from conftest import ROOT
@@ -22,10 +23,15 @@ MODULES = {
 }
 
 
+@cache
+def nodes(path):
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path):
     """Modules of the package or of others that a file imports, wherever (`if TYPE_CHECKING` included)."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -34,7 +40,9 @@ def imports(path):
     return found
 
 
-IMPORTS = {name: imports(path) for name, path in MODULES.items()}
+@cache
+def imports_by_module():
+    return {name: imports(path) for name, path in MODULES.items()}
 
 
 def room(module):
@@ -45,7 +53,7 @@ def room(module):
 def importers(name):
     return {
         MODULES[path].relative_to(PACKAGE).as_posix()
-        for path, modules in IMPORTS.items()
+        for path, modules in imports_by_module().items()
         if any(module == name or module.startswith(name + ".") for module in modules)
     }
 
@@ -56,17 +64,22 @@ def test_every_folder_is_a_room():
     assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 23
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - {"layoutopt"}))
-def test_imports_come_from_rooms_below(module):
-    here = ROOMS.index(room(module))
-    upward = {other for other in IMPORTS[module] if other in MODULES and ROOMS.index(room(other)) > here}
+def test_imports_come_from_rooms_below():
+    level = {module: ROOMS.index(room(module)) for module in MODULES}
+    upward = {
+        (module, other)
+        for module, found in imports_by_module().items()
+        for other in found & set(MODULES)
+        if module != "layoutopt" and level[other] > level[module]
+    }
     assert not upward
 
 
 def test_no_circle():
     """Modules can be put in an order in which each imports only those before it."""
     left = {
-        m: {i for i in found if i in MODULES and i not in (m, "layoutopt")} for m, found in IMPORTS.items()
+        m: {i for i in found if i in MODULES and i not in (m, "layoutopt")}
+        for m, found in imports_by_module().items()
     }
     del left["layoutopt"]
     while ready := {module for module, needed in left.items() if not needed & set(left)}:
@@ -76,13 +89,10 @@ def test_no_circle():
 
 
 def test_model_and_conflict_engine_share_only_data():
-    assert not any(
-        room(m) == "engine" for name, found in IMPORTS.items() if room(name) == "model" for m in found
-    )
-    assert not any(
-        room(m) == "model" for name, found in IMPORTS.items() if room(name) == "engine" for m in found
-    )
-    conflicts = {m for m in IMPORTS["layoutopt.engine.conflicts"] if m.startswith("layoutopt")}
+    for one, other in (("engine", "model"), ("model", "engine")):
+        found = {m for name, modules in imports_by_module().items() if room(name) == one for m in modules}
+        assert other not in map(room, found)
+    conflicts = {m for m in imports_by_module()["layoutopt.engine.conflicts"] if m.startswith("layoutopt")}
     assert conflicts <= {
         "layoutopt.ground.arrays",
         "layoutopt.hardware.devices",
@@ -123,16 +133,14 @@ def test_public_names():
     assert all(getattr(layoutopt, name) is not None for name in layoutopt.__all__)
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_a_module_and_a_function_are_one_idea(module):
-    source = MODULES[module].read_text()
-    assert len(source.splitlines()) <= 600
-    long = [
-        node.name
-        for node in ast.walk(ast.parse(source))
+def test_a_module_and_a_function_are_one_idea():
+    assert not [name for name, path in MODULES.items() if len(path.read_text().splitlines()) > 600]
+    assert not [
+        (name, node.name)
+        for name, path in MODULES.items()
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 60
     ]
-    assert not long
 
 
 def test_names_of_the_last_release_warn():
