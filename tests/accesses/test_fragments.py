@@ -76,15 +76,14 @@ def test_fragment_is_what_the_ptx_isa_says(name):
         assert (first[lane, 0, i], second[lane, 0, i]) == PTX[name](lane // 4, lane % 4, i)
 
 
-@pytest.mark.parametrize("name", FRAGMENTS)
-def test_every_element_is_held_once(name):
+def test_every_element_is_held_once():
     """Each element of the operand by exactly one register; by one of each quad pair where there are four."""
-    held = FRAGMENTS[name]
-    first, second = held.at.values()
-    places = np.ravel_multi_index((first, second), tuple(held.extent.values()))
-    copies = 4 if "quad pair" in held.note and held.bits != 64 else held.copies
-    assert (np.bincount(places.ravel(), minlength=np.prod(list(held.extent.values()))) == copies).all()
-    assert held.source
+    for name, held in FRAGMENTS.items():
+        extent = tuple(held.extent.values())
+        places = np.ravel_multi_index(tuple(held.at.values()), extent)
+        copies = 4 if "quad pair" in held.note and held.bits != 64 else held.copies
+        assert (np.bincount(places.ravel(), minlength=np.prod(extent)) == copies).all(), name
+        assert held.source, name
 
 
 A_64X2 = {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16", "warps": [4, 2]}
@@ -195,20 +194,21 @@ def test_wmma_is_as_triton_lays_it(name, version, k_width):
         assert (places(held) == thread_values(text, (16, 16), 32)).all()
 
 
-@pytest.mark.parametrize("name", FRAGMENTS)
-def test_direct_loads_touch_the_fragment(name):
+def test_direct_loads_touch_the_fragment():
     """Element by element (packed ones together), the loads of all lanes are the fragment's table."""
-    held = FRAGMENTS[name]
-    p, element = max(1, 8 // held.bits), {8: "i8", 16: "f16", 32: "f32", 64: "f64"}.get(held.bits, "u8")
-    packed = next(c for c in ("k", "n", "m") if c in held.extent)  # below a byte, elements run along k
-    shape = [e // (p if c == packed else 1) for c, e in held.extent.items()]
-    target = "sm_90" if held.lanes == 32 else "gfx942"
-    access = {"name": "x", "op": "load", "bytes": max(1, held.bits // 8), "fragment": name}
-    data = problem(access, shape=shape, element=element, threads=held.lanes * held.warps, target=target)
-    coordinates, _ = lanes_of(data)
-    got = coordinates.reshape(-1, held.warps, held.lanes, 2).transpose(2, 1, 0, 3)
-    for d, (c, table) in enumerate(held.at.items()):
-        assert (got[..., d] == table[:, :, ::p] // (p if c == packed else 1)).all()
+    for name, held in FRAGMENTS.items():
+        p, element = max(1, 8 // held.bits), {8: "i8", 16: "f16", 32: "f32", 64: "f64"}.get(held.bits, "u8")
+        packed = next(c for c in ("k", "n", "m") if c in held.extent)  # below a byte, elements run along k
+        shape = [e // (p if c == packed else 1) for c, e in held.extent.items()]
+        target = "sm_90" if held.lanes == 32 else "gfx942"
+        access = {"name": "x", "op": "load", "bytes": max(1, held.bits // 8), "fragment": name}
+        threads = held.lanes * held.warps
+        coordinates, _ = lanes_of(
+            problem(access, shape=shape, element=element, threads=threads, target=target)
+        )
+        got = coordinates.reshape(-1, held.warps, held.lanes, 2).transpose(2, 1, 0, 3)
+        for d, (c, table) in enumerate(held.at.items()):
+            assert (got[..., d] == table[:, :, ::p] // (p if c == packed else 1)).all(), name
 
 
 def test_index_maps_coordinates_into_the_tile():

@@ -8,7 +8,8 @@ import pytest
 from command import python
 from conftest import PROBLEMS, ROOT
 from emit_programs import GCC, GXX, SOLVED, code, emit, run, solved, tabled
-from written import access_from, data_of, one_tile, problem_of
+from msgspec.structs import replace
+from written import access_from, one_tile, problem_of
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.languages import plan
@@ -26,39 +27,9 @@ from layoutopt.layout.formula import flipped_spelling, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.answer import Bound, Proof, Result, Status
 from layoutopt.problems.types import Problem
-from layoutopt.search.solve import solve
 
 CPP = [GXX, "-std=c++14", "-Wall", "-Wextra", "-Werror"]
 C = [GCC, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
-needs_compiler = pytest.mark.skipif(GXX is None or GCC is None, reason="no C or C++ compiler on this machine")
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    ("language", "command"), [("cuda", CPP), ("hip", CPP), ("c", C)], ids=["cuda", "hip", "c"]
-)
-def test_host_compiled_code_equals_the_table(language, command, tmp_path):
-    quiet = ["-Wno-unused-function"] if language == "c" else []
-    # On the host the texts of HIP and C are CUDA's but for guards, and types.
-    step = {"cuda": 1, "hip": 6, "c": 3}[language]
-    run([*command, *quiet], language, [solved(path) for path in SOLVED[::step]], tmp_path)
-
-
-@needs_compiler
-@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
-def test_a_table_of_offsets(language, command, tmp_path):
-    run([*command, "-Wno-unused-function"], language, [tabled()], tmp_path)
-
-
-@needs_compiler
-def test_code_of_published_layouts_equals_their_formula(tmp_path):
-    cases = [solved(path) for path in SOLVED]
-    run(
-        CPP,
-        "cuda",
-        [(p, gpu, p.published.offset) for p, gpu, _ in cases if p.published is not None],
-        tmp_path,
-    )
 
 
 @pytest.mark.nvcc
@@ -75,7 +46,7 @@ def test_nvcc_compiles_a_table_of_offsets(tmp_path):
     run(command, "cuda", [tabled()], tmp_path)
 
 
-AWKWARD = data_of(
+AWKWARD = problem_of(
     """3x10x7 12B, 70 threads
     int: load 4 [for_, tid // 7, 6 - tid % 7]; for_<3
     bytes: load 4 [abs // 2 - 1 if abs > 1 else 0, max(tid % 5 - 1, 0), min(tid, 6)]; abs<5
@@ -87,7 +58,7 @@ AWKWARD = data_of(
 )
 
 
-REMAINDERS = data_of(
+REMAINDERS = problem_of(
     """8x64 f32, 64 threads
     three: load 4 [(3*lane) % 4, tid]
     modulus: load 4 [tid % 2, (2*tid) % 64]
@@ -97,14 +68,6 @@ REMAINDERS = data_of(
     loop: load 4 [(5*i + 3*tid) % 8, (7*(i ^ tid % 3) + 6*tid) % 64]; i<6""",
     name="remainders, precedence and size",
 )
-
-
-@needs_compiler
-@pytest.mark.parametrize("data", [AWKWARD, REMAINDERS], ids=["names", "remainders"])
-@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
-def test_awkward_names_remainders_precedence_and_wide_steps(language, command, data, tmp_path):
-    problem = from_data(data)
-    run(command, language, [(problem, device(problem.target), solve(problem, time_limit=20))], tmp_path)
 
 
 def nested(symbol, depth=24):
@@ -123,18 +86,39 @@ def nested_problem(*symbols):
     accesses = [access_from(f"a{k}: load 4 [{nested(symbol)}]; i<3") for k, symbol in enumerate(symbols)]
     flat = ", ".join(f"(tid*{2 * k + 3} + i) % {1000 + k}" for k in range(60))
     accesses.append({**accesses[0], "name": "lesser", "index": [f"min({flat})"]})
-    return problem_of("1024 f32, 64 threads", *accesses)
+    return problem_of("1024 f32, 64 threads; name nested", *accesses)
 
 
-@needs_compiler
-@pytest.mark.parametrize(("language", "command"), [("cuda", CPP), ("c", C)], ids=["cuda", "c"])
-def test_long_operands_that_c_would_repeat_are_a_functions(language, command, tmp_path):
+GPU = device("sm_90")
+NESTED = nested_problem("min", "max", "//", "%"), GPU, "x0"
+ODD = [(AWKWARD, GPU, "x2*73 + x0*23 + x1"), (REMAINDERS, GPU, "x0*64 + (x1 ^ x0*4)"), NESTED]
+
+
+def cases(every):
+    """Solved problems, every so many, published layouts between them, and what is odd."""
+    found = [solved(path) for path in SOLVED]
+    published = [
+        (replace(p, name=f"{p.name} in use"), gpu, p.published.offset)
+        for p, gpu, _ in found
+        if p.published is not None
+    ]
+    return [*found[::every], *published[:: 2 * every], tabled(), *ODD]
+
+
+# On the host the texts of HIP and C are CUDA's but for guards, and types.
+@pytest.mark.skipif(GXX is None or GCC is None, reason="no C or C++ compiler on this machine")
+@pytest.mark.parametrize(
+    ("language", "command", "every"),
+    [("cuda", CPP, 1), ("hip", CPP, 8), ("c", C, 3)],
+    ids=["cuda", "hip", "c"],
+)
+def test_host_compiled_code_equals_the_table(language, command, every, tmp_path):
+    run([*command, "-Wno-unused-function"], language, cases(every), tmp_path)
+
+
+def test_long_operands_that_c_would_repeat_are_a_functions():
     """Written out, each inside the other two or four times, they would be gigabytes."""
-    problem = nested_problem("min", "max", "//", "%")
-    gpu = device(problem.target)
-    case = problem, gpu, "x0"
-    assert len(code(language, *case)) < 1 << 16
-    run(command, language, [case], tmp_path)
+    assert len(code("cuda", *NESTED)) < 1 << 16
 
 
 def test_where_no_function_can_take_long_operands_they_are_refused():

@@ -42,43 +42,39 @@ def lanes_of(row):
     return 1 << len(row["bases"]["lane"]) if "bases" in row else 32
 
 
-@pytest.mark.parametrize("row", TRITON, ids=lambda row: row["text"][:60])
-def test_triton_layout_is_what_triton_says(row):
-    got = triton.thread_values(row["text"], row["tile"], lanes_of(row))
-    bases, rank = row["bases"], len(row["tile"])
-    registers = [xor_of(bases["register"], r, rank) for r in range(1 << len(bases["register"]))]
-    lanes = [xor_of(bases["lane"], r, rank) for r in range(1 << len(bases["lane"]))]
-    warps = [xor_of(bases["warp"], r, rank) for r in range(1 << len(bases["warp"]))]
-    want = np.array([[w ^ x ^ r for r in registers] for w in warps for x in lanes])
-    assert got.shape == want.shape
-    assert (got == want).all()
+def test_triton_layout_is_what_triton_says():
+    for row in TRITON:
+        rank = len(row["tile"])
+        register, lane, warp = (
+            np.array([xor_of(bases, n, rank) for n in range(1 << len(bases))])
+            for bases in (row["bases"][part] for part in ("register", "lane", "warp"))
+        )
+        want = (warp[:, None, None] ^ lane[:, None] ^ register).reshape(-1, *register.shape)
+        assert np.array_equal(triton.thread_values(row["text"], row["tile"], lanes_of(row)), want), row
 
 
-@pytest.mark.parametrize("row", CUTE, ids=lambda row: row["text"])
-def test_cute_layout_is_what_pycute_says(row):
-    got = cute.thread_values(row["text"], row["tile"])
-    want = np.array(row["table"])
-    rows = row["tile"][0]
-    assert (got[..., 0] == want % rows).all()
-    assert (got[..., 1] == want // rows).all()
+def test_cute_layout_is_what_pycute_says():
+    for row in CUTE:
+        want = np.stack(np.divmod(row["table"], row["tile"][0])[::-1], axis=-1)
+        assert np.array_equal(cute.thread_values(row["text"], row["tile"]), want), row
 
 
-@pytest.mark.parametrize("row", SHARED, ids=lambda row: row["text"][:60])
-def test_shared_layout_is_what_its_peer_says(row):
-    if "offsets" in row:
-        got, formula = cute.offsets(row["text"], row["tile"], 2)
-        want = np.array(row["offsets"])
-    else:
-        got, formula = triton_shared.offsets(row["text"], row["tile"])
-        want = np.full(row["tile"], -1)
-        offset = np.arange(want.size)
-        place = np.zeros((want.size, want.ndim), np.int64)
-        for bit, basis in enumerate(row["offset"]):
-            place ^= (offset >> bit & 1)[:, None] * np.array(basis)
-        want[tuple(place.T)] = offset + sum(offset // interval * pad for interval, pad in row["pads"])
-    assert (got == want).all()
-    grids = dict(zip(("x0", "x1", "x2"), np.indices(row["tile"]), strict=False))
-    assert (evaluate(parse(formula, frozenset(grids)), grids) == want).all()
+def test_shared_layout_is_what_its_peer_says():
+    for row in SHARED:
+        if "offsets" in row:
+            got, formula = cute.offsets(row["text"], row["tile"], 2)
+            want = np.array(row["offsets"])
+        else:
+            got, formula = triton_shared.offsets(row["text"], row["tile"])
+            want = np.full(row["tile"], -1)
+            offset = np.arange(want.size)
+            place = np.zeros((want.size, want.ndim), np.int64)
+            for bit, basis in enumerate(row["offset"]):
+                place ^= (offset >> bit & 1)[:, None] * np.array(basis)
+            want[tuple(place.T)] = offset + sum(offset // interval * pad for interval, pad in row["pads"])
+        assert (got == want).all(), row
+        grids = dict(zip(("x0", "x1", "x2"), np.indices(row["tile"]), strict=False))
+        assert (evaluate(parse(formula, frozenset(grids)), grids) == want).all(), row
 
 
 # Of a matrix with few rows or columns: Triton 3.9's bases of registers, lanes and warps.
@@ -120,19 +116,17 @@ def test_gaps_between_4_bit_elements_are_refused_by_name():
         triton_shared.offsets(text, (8, 128))
 
 
-@pytest.mark.parametrize("row", [row for row in [*TRITON, *CUTE][::5] if lanes_of(row) == 32],
-                         ids=lambda row: row["text"][:60])  # fmt: skip
-def test_access_touches_what_the_table_says(row):
-    module = triton if row in TRITON else cute
-    table = module.thread_values(row["text"], row["tile"])
-    access = access_of(table, row["tile"], 2, "x", "load", None)
-    data = one_tile("p", row["tile"], "f16", len(table), [access])
-    loaded = from_data(data)
-    (lanes,) = trace(loaded, device("sm_90")).accesses
-    threads = lanes.element.reshape(-1, -(-len(table) // 32) * 32)[:, : len(table)]
-    got = (threads[..., None] + np.arange(lanes.width_elements)).transpose(1, 0, 2).reshape(len(table), -1)
-    flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), row["tile"])
-    assert [set(a) for a in got.tolist()] == [set(b) for b in flat.tolist()]
+def test_access_touches_what_the_table_says():
+    for row in [row for row in [*TRITON, *CUTE][::5] if lanes_of(row) == 32]:
+        table = (triton if "bases" in row else cute).thread_values(row["text"], row["tile"])
+        access = access_of(table, row["tile"], 2, "x", "load", None)
+        loaded = from_data(one_tile("p", row["tile"], "f16", len(table), [access]))
+        (lanes,) = trace(loaded, device("sm_90")).accesses
+        threads = lanes.element.reshape(-1, -(-len(table) // 32) * 32)[:, : len(table)]
+        got = threads[..., None] + np.arange(lanes.width_elements)
+        flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), row["tile"])
+        rows = zip(got.transpose(1, 0, 2).reshape(len(table), -1).tolist(), flat.tolist(), strict=True)
+        assert all(set(a) == set(b) for a, b in rows), row
 
 
 @pytest.mark.parametrize("version", [1, 2])
