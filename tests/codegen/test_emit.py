@@ -33,17 +33,10 @@ C = [GCC, "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", ["transpose_32x32_f32", "flash_attention_tile_k_d112", "gemm_a_128x64_f16"])
-def test_nvcc_compiles_the_code_for_host_and_device(name, tmp_path):
-    (path,) = [p for p in PROBLEMS if p.stem == name]
+def test_nvcc_compiles_the_code_for_host_and_device(tmp_path):
+    names = "transpose_32x32_f32", "flash_attention_tile_k_d112", "gemm_a_128x64_f16"
     command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-diag-suppress", "177"]
-    run(command, "cuda", [solved(path)], tmp_path)
-
-
-@pytest.mark.nvcc
-def test_nvcc_compiles_a_table_of_offsets(tmp_path):
-    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-diag-suppress", "177"]
-    run(command, "cuda", [tabled()], tmp_path)
+    run(command, "cuda", [*(solved(path) for path in PROBLEMS if path.stem in names), tabled()], tmp_path)
 
 
 AWKWARD = problem_of(
