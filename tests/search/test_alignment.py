@@ -78,7 +78,7 @@ def test_elements_are_as_aligned_as_the_file_says(size, width, excess):
     """By default to their size, so that narrow loads meet in few banks; otherwise no bound says so."""
     aligned = solve(loads_of(f"32 {size}B", width))
     assert (aligned.proof.excess.lower_bound, aligned.proof.excess.scope) == (excess, EVERY_LAYOUT)
-    packed = loads_of(f"32 {size}B@{width}", width)
+    packed = loads_of(f"32 {size}B@{width}", width, more="; families none pad")
     found = solve(packed)
     assert found.proof.excess.scope != EVERY_LAYOUT
     assert found.proof.every_layout.lower_bound == 0

@@ -186,12 +186,12 @@ def test_a_trace_in_pieces_is_the_trace():
 
 
 def test_many_loops_take_the_memory_of_few():
-    asked = problem_of("32 f32, 32 threads", "a: load 4 [tid]; " + ", ".join(f"v{k}<2" for k in range(19)))
+    asked = problem_of("32 f32, 32 threads", "a: load 4 [tid]; " + ", ".join(f"v{k}<2" for k in range(17)))
     (lanes,) = trace(asked, GPU).accesses
-    assert lanes.element.shape == (1 << 19, 32)
+    assert lanes.element.shape == (1 << 17, 32)
     (phases,) = phase_sets(Trace((lanes,), 1), asked.tile, GPU)
     assert phases.elements.shape == (1, 32)
-    assert phases.repeats.tolist() == phases.weight.tolist() == [1 << 19]
+    assert phases.repeats.tolist() == phases.weight.tolist() == [1 << 17]
 
 
 @pytest.fixture
@@ -354,7 +354,7 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
 
 
 def minimised(objective):
-    return from_data(lines_of(16, lines=("rows", "columns"), minimise=objective))
+    return from_data(lines_of(8, lines=("rows", "columns"), minimise=objective))
 
 
 def test_where_time_comes_first_pads_are_there_before_everything_is_searched(monkeypatch):
@@ -379,7 +379,7 @@ def test_the_plainest_formula_stays_where_the_time_is_over_before_others(monkeyp
         raise OutOfTime
 
     monkeypatch.setattr(sys.modules[solve.__module__], "_best_by_families", late)
-    assert solve(minimised("instructions")).offset == "x0*17 + x1"
+    assert solve(minimised("instructions")).offset == "x0*9 + x1"
 
 
 @pytest.mark.parametrize("minimise", ["instructions", "time"])
