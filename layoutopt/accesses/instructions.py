@@ -256,16 +256,14 @@ def _access(
     vector = (
         None if list(steps) == one.along(1 << len(steps)) else tuple(_unit(s, len(one.shape)) for s in steps)
     )
-    return Access(
-        name=one.access.name,
+    return msgspec.structs.replace(
+        with_fixed_lanes(one.access),
         op=operation.text,
         index=tuple(found["index"]),
         bytes=None if operation.matrices else operation.width_bytes,
         loops=found.get("for", {}),
         where=found.get("where"),
-        weight=one.access.weight,
         vector=vector,
-        notes=one.access.notes,
     )
 
 

@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import ProblemFileError, under
-from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, to_text
+from layoutopt.expressions.grammar import Const, Node, Op, Var, joined, parse, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import parse_operation
+from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.problems.types import Access, Problem, Tile
 
@@ -96,7 +97,7 @@ class View:
         return tuple(to_text(self._coordinate(pieces, own)) for pieces in self.dims)
 
     def _coordinate(self, pieces: tuple[Piece, ...], own: list[Node]) -> Node:
-        total: Node | None = None
+        parts = []
         for piece, unit in _with_units(pieces):
             node = own[piece.dim]
             if piece.divide > 1:
@@ -105,23 +106,20 @@ class View:
                 node = Op("%", (node, Const(piece.size)))
             if unit > 1:
                 node = Op("*", (node, Const(unit)))
-            total = node if total is None else Op("+", (total, node))
-        assert total is not None
-        return total
+            parts.append(node)
+        return joined("+", parts)
 
     def offset(self, own: Node) -> Node:
         """An offset over the tile's own coordinates, over those that are seen."""
-        parts: dict[str, Node] = {}
+        parts: dict[str, list[Node]] = {}
         for k, pieces in enumerate(self.dims):
             for piece, unit in _with_units(pieces):
                 digit: Node = Var(f"x{k}")
                 if len(pieces) > 1:
                     digit = Op("%", (Op("//", (digit, Const(unit))), Const(piece.size)))
-                part = Op("*", (digit, Const(piece.divide)))
-                name = f"x{piece.dim}"
-                parts[name] = Op("+", (parts[name], part)) if name in parts else part
-        ranges = {f"x{k}": (0, extent - 1) for k, extent in enumerate(self.seen_shape)}
-        return simplify(substituted(own, parts), ranges)
+                parts.setdefault(f"x{piece.dim}", []).append(Op("*", (digit, Const(piece.divide))))
+        own = substituted(own, {name: joined("+", mine) for name, mine in parts.items()})
+        return simplify(own, coordinate_ranges(self.seen_shape))
 
     def turned_back(self, layout: Layout) -> Layout:
         """A layout of the tile as it is seen, as one of the tile itself."""

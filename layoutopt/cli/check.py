@@ -10,7 +10,7 @@ import click
 from layoutopt.cli.files import InputPath
 from layoutopt.cli.kernel import LaunchOptions, check_kernels, given_option, is_kernel, launch_options
 from layoutopt.cli.options import json_option, time_limit_option
-from layoutopt.cli.output import say, say_json
+from layoutopt.cli.output import tell
 from layoutopt.cli.several import problems_command
 
 if TYPE_CHECKING:
@@ -99,8 +99,5 @@ def command(
         audit: Audit | BlockAudit = (
             check(problem, **how) if isinstance(problem, Block) else check(problem, layout, **how)
         )
-    if as_json:
-        say_json(audit.to_json())
-    else:
-        say(audit_report(problem, audit))
+    tell(as_json, audit.to_json, lambda: audit_report(problem, audit))
     return 0 if audit.status is AuditStatus.CONFLICT_FREE else 1

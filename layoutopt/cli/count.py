@@ -18,7 +18,7 @@ import click
 
 from layoutopt.cli.files import InputPath
 from layoutopt.cli.options import device_file_option, json_option, more_devices
-from layoutopt.cli.output import say, say_json
+from layoutopt.cli.output import say, tell
 from layoutopt.errors import ProblemFileError
 
 if TYPE_CHECKING:
@@ -97,10 +97,7 @@ def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Devi
     if str(path) == "-":
         raise click.UsageError("a .npy table is read from a file, not from standard input")
     totals = count_table(path, op, width_bytes, device)
-    if as_json:
-        say_json(to_builtins(totals))
-    else:
-        say(_table([totals]))
+    tell(as_json, lambda: to_builtins(totals), lambda: _table([totals]))
 
 
 def _count_lines(read: Callable[[int], bytes], device: Device, out: TextIO | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
@@ -143,13 +143,5 @@ def _code(tiles: Placed, lang: str, name: str | None, self_test: bool) -> tuple[
 
 def _instructions(planned: Plan) -> dict[str, Any]:
     """The cost of the index code, as `solve` and `compare` count it, and of each access."""
-    accesses = [
-        {
-            "name": access.access.name,
-            "once": access.instructions.once,
-            "looped": access.instructions.looped,
-            "iterations": access.instructions.iterations,
-        }
-        for access in planned.accesses
-    ]
+    accesses = [{"name": a.access.name, **asdict(a.instructions)} for a in planned.accesses]
     return {"instructions": planned.instructions, "accesses": accesses}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from layoutopt.cli.interrupt import interruptibly
 from layoutopt.cli.options import json_option, time_limit_option
-from layoutopt.cli.output import say, say_json
+from layoutopt.cli.output import tell
 from layoutopt.cli.several import problems_command
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ def command(problem: Problem | Block, gpu: Device, *, as_json: bool, time_limit:
     from layoutopt.study.explain import explain
 
     explanation: Any = interruptibly(partial(explain, problem, target=gpu), 2 * time_limit)
-    if as_json:
-        say_json(explanation.to_json())
-    else:
-        say(explanation_report(problem, explanation))
+    tell(as_json, explanation.to_json, lambda: explanation_report(problem, explanation))
     if explanation.conflict_free:
         return 0
     return 1 if explanation.conflict_free is False or explanation.excess is not None else 3

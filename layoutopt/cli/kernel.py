@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from layoutopt.kernels.machine.counts import Evaluation
     from layoutopt.kernels.machine.launch import Launch
     from layoutopt.kernels.program import Program
+    from layoutopt.kernels.question.arrays import UsedArray
+    from layoutopt.problems.types import Problem
     from layoutopt.study.check import Audit
 
 SUFFIXES = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
@@ -246,30 +248,39 @@ def check_kernels(
     return code
 
 
+def _problem_of(evaluation: Evaluation, used: UsedArray) -> Problem:
+    """The accesses of an array as a problem.
+
+    Raises:
+        ProblemFileError: the array cannot be moved, or nothing is known of it.
+    """
+    from layoutopt.files.file import tile_from_data
+    from layoutopt.kernels.question.arrays import moved_by_itself
+    from layoutopt.kernels.question.problem_data import array_problem
+
+    if (why := moved_by_itself(evaluation, used)) is not None:
+        raise ProblemFileError("", why)
+    return tile_from_data(array_problem(evaluation, used))
+
+
 def _wider(evaluation: Evaluation, budget: Budget) -> dict[str, str]:
     """What each array takes less where the scalar accesses of a loop become vectors or matrices; by name."""
-    from layoutopt.files.file import tile_from_data
     from layoutopt.ground.budget import spending
-    from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
-    from layoutopt.kernels.question.problem_data import array_problem
+    from layoutopt.kernels.question.arrays import used_arrays
     from layoutopt.study.hints import other_instructions
 
     found = {}
     for used in budget.while_left(used_arrays(evaluation)):
         with contextlib.suppress(ProblemFileError), spending(budget):
-            if moved_by_itself(evaluation, used) is None:
-                problem = tile_from_data(array_problem(evaluation, used))
-                if (text := other_instructions(problem)) is not None:
-                    found[used.array.name] = text
+            if (text := other_instructions(_problem_of(evaluation, used))) is not None:
+                found[used.array.name] = text
     return found
 
 
 def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
-    from layoutopt.files.file import tile_from_data
     from layoutopt.ground.budget import spending
-    from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
-    from layoutopt.kernels.question.problem_data import array_problem
+    from layoutopt.kernels.question.arrays import used_arrays
     from layoutopt.study.check import check
 
     tallies = evaluation.tallies
@@ -281,17 +292,12 @@ def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for number, used in enumerate(wanted):
         part = budget.part(1 / (len(wanted) - number))
-        why: object = moved_by_itself(evaluation, used)
-        if why is None:
-            try:
-                problem = tile_from_data(array_problem(evaluation, used))
-                with spending(part):
-                    audit = check(problem, mend=True)
-                found[used.array.name] = _advice(audit)
-                continue
-            except ProblemFileError as error:
-                why = error
-        found[used.array.name] = {"message": f"no fix is sought: {why}"}
+        try:
+            problem = _problem_of(evaluation, used)
+            with spending(part):
+                found[used.array.name] = _advice(check(problem, mend=True))
+        except ProblemFileError as error:
+            found[used.array.name] = {"message": f"no fix is sought: {error}"}
     return found
 
 

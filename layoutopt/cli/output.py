@@ -34,6 +34,14 @@ def say_json(data: Any) -> None:
     click.echo(json.dumps(data))
 
 
+def tell(as_json: bool, data: Callable[[], Any], text: Callable[[], str]) -> None:
+    """Print an answer as one JSON object, or as a report."""
+    if as_json:
+        say_json(data())
+    else:
+        say(text())
+
+
 def say_file(text: str) -> None:
     """Print the text of a JSON file, in UTF-8 whatever the terminal has, as the file would be written."""
     click.echo(json_text(text).encode(), nl=False)

@@ -10,7 +10,7 @@ import click
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.kernel import READING_S, LaunchOptions, launch_of, launch_options
 from layoutopt.cli.options import Extents, json_option, time_limit_option
-from layoutopt.cli.output import say, say_json
+from layoutopt.cli.output import tell
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
@@ -63,6 +63,7 @@ def command(
 
     reading = deadline(2 * time_limit + READING_S)  # begins before the imports, which take most of a second
     from layoutopt.kernels.read.files import ptx_text
+    from layoutopt.report.patch_text import patch_report
     from layoutopt.study.patch import Request, patch
 
     options = LaunchOptions(**launch)
@@ -84,12 +85,8 @@ def command(
         )
         found = patch(text, shown(str(kernel)), program, request)
     write_all({output: found.text.encode()})
-    if as_json:
-        say_json(_data(found))
-    else:
-        from layoutopt.report.patch_text import patch_report
-
-        say(patch_report(found, edits=kernel.suffix.lower() == ".cu"))
+    edits = kernel.suffix.lower() == ".cu"
+    tell(as_json, lambda: _data(found), lambda: patch_report(found, edits=edits))
     return int(any(tally.wavefronts > tally.phases for tally in found.after.tallies.values()))
 
 

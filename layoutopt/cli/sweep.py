@@ -17,7 +17,7 @@ from layoutopt.cli.options import (
     more_devices,
     time_limit_option,
 )
-from layoutopt.cli.output import USAGE_ERROR, end_progress, note, one_line, progress, say, say_json
+from layoutopt.cli.output import USAGE_ERROR, end_progress, note, one_line, progress, tell
 from layoutopt.cli.several import over_option, sources
 from layoutopt.problems.answer import METHODS, Method
 
@@ -149,7 +149,4 @@ def _report(store: Store, export: Path | None, as_json: bool, more: dict[str, An
     found = summary_of(store)
     if export is not None:
         write_all({export: partial(EXPORTS[export.suffix], store, export.stem)})
-    if as_json:
-        say_json(vars(found) | more)
-    else:
-        say(text_of(found))
+    tell(as_json, lambda: vars(found) | more, lambda: text_of(found))

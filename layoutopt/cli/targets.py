@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import click
 
 from layoutopt.cli.options import device_file_option, json_option, more_devices
-from layoutopt.cli.output import say, say_json
+from layoutopt.cli.output import tell
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device, PhaseRule
@@ -71,17 +71,13 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
         rules: dict[PhaseRule, list[tuple[str, int]]] = {}
         for access, rule in gpu.rules.items():
             rules.setdefault(rule, []).append(access)
-        if as_json:
-            served = [_served(rule, accesses) for rule, accesses in rules.items()]
-            say_json({"schema": "layoutopt.target/1", **fields(gpu, Detail), "instructions": served})
-        else:
-            say(_pictures(gpu, rules))
+        served = [_served(rule, accesses) for rule, accesses in rules.items()]
+        data = {"schema": "layoutopt.target/1", **fields(gpu, Detail), "instructions": served}
+        tell(as_json, lambda: data, lambda: _pictures(gpu, rules))
         return 0
     known = (*more, *devices())
-    if as_json:
-        say_json({"schema": "layoutopt.targets/1", "targets": [fields(gpu, Target) for gpu in known]})
-    else:
-        say(_list(known))
+    data = {"schema": "layoutopt.targets/1", "targets": [fields(gpu, Target) for gpu in known]}
+    tell(as_json, lambda: data, lambda: _list(known))
     return 0
 
 

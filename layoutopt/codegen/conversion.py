@@ -8,7 +8,7 @@ import numpy as np
 
 from layoutopt.codegen.c_text import operands, to_c
 from layoutopt.errors import LayoutError, VerificationError
-from layoutopt.expressions.bits import moved_bits
+from layoutopt.expressions.bits import combinations, moved_bits
 from layoutopt.expressions.fit import guard
 from layoutopt.expressions.grammar import Const, Node, Op, Var, substituted
 from layoutopt.expressions.simplify import simplify
@@ -120,12 +120,10 @@ class _Body:
     def _formula(address: IntArray) -> Node:
         """The address over `tid`: that of one thread, and what each bit of another changes."""
         known = address >= 0
-        first = int(known.argmax())
-        values = np.full(1, address[first])
-        for bit in range(len(address).bit_length() - 1):
-            other = int(address[first ^ 1 << bit])
-            values = np.concatenate([values, values ^ (other ^ int(address[first]) if other >= 0 else 0)])
-        values = values[np.arange(len(address)) ^ first]
+        first, bits = int(known.argmax()), range(len(address).bit_length() - 1)
+        others = address[[first ^ 1 << bit for bit in bits]]
+        changes = combinations(np.where(others < 0, 0, others ^ address[first]).tolist())
+        values = address[first] ^ changes[np.arange(len(address)) ^ first]
         moved = moved_bits(Var("tid"), values ^ values[0])
         if moved is None or (values != address)[known].any():
             raise VerificationError("the addresses of an instruction are not linear in the thread")

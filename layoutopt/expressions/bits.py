@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 
 import numpy as np
 
-from layoutopt.expressions.grammar import Const, Node, Op
+from layoutopt.expressions.grammar import Const, Node, Op, joined
 from layoutopt.expressions.simplify import weighted_sum
 from layoutopt.ground.arrays import IntArray
 
@@ -26,9 +25,9 @@ def xor_basis(numbers: Sequence[int]) -> list[int]:
     return basis
 
 
-def combinations(vectors: Sequence[Sequence[int]], rank: int) -> IntArray:
-    """The XOR of the vectors of each number's bits: int64, shape (2**len(vectors), rank)."""
-    total = np.zeros((1, rank), np.int64)
+def combinations(vectors: Sequence[int] | Sequence[Sequence[int]], *rank: int) -> IntArray:
+    """The XOR of the vectors of each number's bits: int64, shape (2**len(vectors), *rank)."""
+    total = np.zeros((1, *rank), np.int64)
     for vector in vectors:
         total = np.concatenate([total, total ^ np.array(vector, np.int64)])
     return total
@@ -49,11 +48,7 @@ def moved_bits(variable: Node, values: IntArray) -> Node | None:
     count = len(values)
     bits = max(count - 1, 0).bit_length()
     columns = [int(values[1 << b]) for b in range(bits)]
-    index = np.arange(count)
-    linear = np.zeros(count, np.int64)
-    for b, column in enumerate(columns):
-        linear ^= np.where(index >> b & 1, column, 0)
-    if count == 0 or values[0] != 0 or (linear != values).any():
+    if count == 0 or values[0] != 0 or (combinations(columns)[:count] != values).any():
         return None
     distances: dict[int, int] = {}  # distance -> source bits
     for b, column in enumerate(columns):
@@ -80,7 +75,7 @@ def moved_bits(variable: Node, values: IntArray) -> Node | None:
             field = Op("//", (variable, Const(1 << -distance)))
             whole = mask >> -distance == everything >> -distance
             nodes.append(field if whole else Op("&", (field, Const(mask >> -distance))))
-    return reduce(lambda a, b: Op("^", (a, b)), nodes) if nodes else Const(0)
+    return joined("^", nodes)
 
 
 def bit_sums(variable: Node, values: IntArray) -> list[Node]:

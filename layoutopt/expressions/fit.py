@@ -9,7 +9,6 @@ this order, and returns a formula only after evaluating it at every place of the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from layoutopt.expressions.grammar import (
     Op,
     Var,
     evaluate,
+    joined,
     substituted,
     to_text,
 )
@@ -80,7 +80,7 @@ def join(symbol: str, nodes: Sequence[Node]) -> Node:
                 todo += reversed(one.args)
             elif one != Const(0):
                 flat.append(one)
-    return reduce(lambda a, b: Op(symbol, (a, b)), flat) if flat else Const(0)
+    return joined(symbol, flat)
 
 
 def _around(node: Node, modulus: int) -> Node:
@@ -262,10 +262,10 @@ def guard(taking: BoolArray, lanes: int) -> Node | None:
             workers = _workers(taking)
             if "index" in view and workers < len(taking):
                 limits.insert(0, _within(Var("tid"), (0, workers), (0, len(taking))))
-            return simplify(_joined("and", limits), _ranges(env))
+            return simplify(_all_of("and", limits), _ranges(env))
     edges = np.flatnonzero(np.diff(taking[:, 0], prepend=False, append=False)).reshape(-1, 2).tolist()
     if (taking == taking[:, :1]).all() and len(edges) <= MAX_CASES:
-        return _joined("or", [_within(Var("tid"), (a, b), (0, len(taking))) for a, b in edges])
+        return _all_of("or", [_within(Var("tid"), (a, b), (0, len(taking))) for a, b in edges])
     return fit_threads(taking.astype(np.int64), lanes, np.ones_like(taking))
 
 
@@ -348,10 +348,10 @@ def _within(node: Node, interval: tuple[int, int], every: tuple[int, int]) -> No
     if high == low + 1:
         return Op("==", (node, Const(low)))
     above, below = Op(">=", (node, Const(low))), Op("<", (node, Const(high)))
-    return _joined("and", [above if low > every[0] else None, below if high < every[1] else None])
+    return _all_of("and", [above if low > every[0] else None, below if high < every[1] else None])
 
 
-def _joined(symbol: str, tests: Sequence[Node | None]) -> Node:
+def _all_of(symbol: str, tests: Sequence[Node | None]) -> Node:
     needed = tuple(test for test in tests if test is not None)
     return needed[0] if len(needed) == 1 else Op(symbol, needed)
 

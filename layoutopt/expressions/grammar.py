@@ -19,7 +19,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, Final
 
@@ -242,6 +242,11 @@ def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
         case Lookup(values, index, name):
             return Lookup(values, change(index), name)
     return node
+
+
+def joined(symbol: str, nodes: Iterable[Node]) -> Node:
+    """The nodes joined by an operator of two operands, the first ones first; 0 for none."""
+    return reduce(lambda a, b: Op(symbol, (a, b)), nodes) if (nodes := list(nodes)) else Const(0)
 
 
 def substituted(node: Node, values: Mapping[str, Node]) -> Node:

@@ -33,7 +33,7 @@ def load(path: str | Path) -> Problem | Block:
     Raises:
         ProblemFileError: the file cannot be read or does not hold a problem; `field` says where.
     """
-    return decode(read(path))
+    return from_data(parsed(read(path)))
 
 
 def read(path: str | Path) -> bytes:
@@ -64,15 +64,6 @@ def _is_missing(path: str) -> bool:
     except (OSError, ValueError):  # whoever reads it says why
         return False
     return False
-
-
-def decode(data: bytes) -> Problem | Block:
-    """Read a problem from JSON text (UTF-8).
-
-    Raises:
-        ProblemFileError: the text does not hold a problem.
-    """
-    return from_data(parsed(data))
 
 
 def parsed(data: bytes) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError, under
+from layoutopt.errors import LayoutError, ProblemFileError, under
 from layoutopt.expressions.grammar import coordinates, parse, tabulated, to_text
 from layoutopt.files.checks import MAX_ELEMENTS
 from layoutopt.ground import json_data
@@ -158,10 +158,8 @@ def _check_offset(layout: Layout, text: str | None) -> None:
     if text == to_text(element_expression(layout)):
         return
     grids = coordinates(layout.shape)
-    try:
+    with under("offset"):
         values = tabulated(parse(text or "", frozenset(grids)), layout.shape)
-    except ExpressionError as error:
-        raise ProblemFileError("offset", error.reason) from None
     if (values != layout.element_offset(*grids.values())).any():
         raise ProblemFileError("offset", f"{shown(text or '')} is not what the layout gives")
 

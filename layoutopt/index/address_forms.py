@@ -31,6 +31,7 @@ from layoutopt.expressions.grammar import (
     Op,
     Var,
     evaluate,
+    joined,
     names,
     operators,
     parse,
@@ -330,8 +331,7 @@ def _table(parts: Sequence[IntArray | None], sizes: Sequence[int], join: np.ufun
 
 
 def _joined(symbol: str, nodes: Sequence[Node | None]) -> Node:
-    parts = [node for node in nodes if node is not None and node != Const(0)]
-    return reduce(lambda a, b: Op(symbol, (a, b)), parts) if parts else Const(0)
+    return joined(symbol, (node for node in nodes if node is not None and node != Const(0)))
 
 
 def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str, Range]) -> Node | None:

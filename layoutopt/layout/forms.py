@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from layoutopt.expressions.bits import combinations
 from layoutopt.ground.arrays import IntArray
 
 _SAMPLE: Final = 64  # elements that refute most swizzles
@@ -36,12 +37,9 @@ def linear_columns(offsets: IntArray) -> list[list[int]] | None:
     ]
     made = np.zeros((), np.int64)
     for d, vectors in enumerate(columns):
-        along = np.zeros(1, np.int64)
-        for vector in vectors:
-            along = np.concatenate([along, along ^ vector])
         shape = [1] * offsets.ndim
         shape[d] = offsets.shape[d]
-        made = made ^ along[: offsets.shape[d]].reshape(shape)
+        made = made ^ combinations(vectors)[: offsets.shape[d]].reshape(shape)
     return columns if (made == offsets).all() else None
 
 

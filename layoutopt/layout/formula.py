@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from layoutopt.expressions.grammar import (
     Node,
     Op,
     Var,
+    joined,
     operators,
     substituted,
     tabulated,
@@ -81,10 +82,10 @@ def offset_expression(layout: Layout) -> Node:
     flips = [simplify(flip, ranges) for flip in _flips(layout, digits, linear)]
     home = None if layout.turn or layout.interval[0] else _home(digits, [t.bit for t in layout.swizzle])
     if home is None:
-        return simplify(reduce(_xor, flips, linear), ranges)
-    inner = reduce(_xor, flips, _scaled(_value(home), home.stride))
+        return simplify(joined("^", [linear, *flips]), ranges)
+    inner = joined("^", [_scaled(_value(home), home.stride), *flips])
     parts = [inner if d is home else _scaled(value, d.stride) for value, d in terms]
-    return simplify(_sum(parts), ranges)
+    return simplify(joined("+", parts), ranges)
 
 
 def _looked_up(layout: Layout) -> Node:
@@ -219,7 +220,7 @@ def _flipped(distances: Mapping[int, int], linear: Node, step: int) -> Node:
         Op("&", (Op("//", (linear, Const(1 << distance))), Const(mask << step)))
         for distance, mask in sorted(distances.items())
     ]
-    return reduce(_xor, flips, linear)
+    return joined("^", [linear, *flips])
 
 
 def _units(layout: Layout) -> tuple[int, ...]:
@@ -248,10 +249,10 @@ def _linear(layout: Layout, digits: list[Digit]) -> Node:
     parts = [_scaled(_value(d), d.stride) for d in digits]
     if layout.turn and digits and digits[-1] is layout.digits[-1]:
         size = digits[-1].size
-        line = _sum([_scaled(_value(d), d.stride // layout.pitch) for d in digits[:-1]])
-        place = _sum([_value(digits[-1]), _scaled(line, layout.turn)])
+        line = joined("+", [_scaled(_value(d), d.stride // layout.pitch) for d in digits[:-1]])
+        place = joined("+", [_value(digits[-1]), _scaled(line, layout.turn)])
         parts[-1] = Op("%", (place, Const(size)))
-    return _sum(parts)
+    return joined("+", parts)
 
 
 def _spread(layout: Layout, digits: list[Digit], linear: Node) -> Node:
@@ -269,8 +270,8 @@ def _spread(layout: Layout, digits: list[Digit], linear: Node) -> Node:
         parts.append(_scaled(_value(digit), digit.stride + extra * (cut == 1)))
         if 1 < cut < digit.size:
             parts.append(_scaled(Op("//", (_value(digit), Const(cut))), extra))
-        return _sum([*parts, *(_scaled(_value(d), d.stride) for d in digits[k + 1 :])])
-    return _sum([linear, _scaled(Op("//", (linear, Const(every))), extra)])
+        return joined("+", [*parts, *(_scaled(_value(d), d.stride) for d in digits[k + 1 :])])
+    return joined("+", [linear, _scaled(Op("//", (linear, Const(every))), extra)])
 
 
 def _value(digit: Digit) -> Node:
@@ -279,14 +280,6 @@ def _value(digit: Digit) -> Node:
 
 def _scaled(value: Node, factor: int) -> Node:
     return Op("*", (value, Const(factor)))
-
-
-def _sum(parts: list[Node]) -> Node:
-    return reduce(lambda a, b: Op("+", (a, b)), parts) if parts else Const(0)
-
-
-def _xor(a: Node, b: Node) -> Node:
-    return Op("^", (a, b))
 
 
 def _trailing_zeros(number: int) -> int:

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from layoutopt.accesses.array_access import Bases
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError, under
+from layoutopt.expressions.bits import combinations
 from layoutopt.files.checks import MAX_ELEMENTS, check_element
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
@@ -334,10 +335,8 @@ def _lower_bound(source: dict[str, list[int]], wanted: Side, element_bits: int, 
 def _repeats(registers: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """(to, from) of each register that holds what one with a lower number does."""
     first: dict[int, int] = {}
-    places = [0]
-    for vector in registers:
-        places += [p ^ vector for p in places]
-    return tuple((i, first[p]) for i, p in enumerate(places) if first.setdefault(p, i) != i)
+    places = enumerate(combinations(registers).tolist())
+    return tuple((i, first[p]) for i, p in places if first.setdefault(p, i) != i)
 
 
 def _copies_within_threads(
@@ -349,9 +348,7 @@ def _copies_within_threads(
     places = {0: 0}
     for i, vector in enumerate(source["register"]):
         places |= {p ^ vector: n | 1 << i for p, n in reversed(places.items()) if p ^ vector not in places}
-    wanted = [0]
-    for vector in destination["register"]:
-        wanted += [p ^ vector for p in wanted]
+    wanted = combinations(destination["register"]).tolist()
     if any(p not in places for p in wanted):
         return None
     return tuple((i, places[p]) for i, p in enumerate(wanted))

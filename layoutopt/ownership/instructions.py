@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from layoutopt.accesses.ownership import WORD_BYTES
+from layoutopt.expressions.bits import combinations
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.operations import Operation
 from layoutopt.ownership.linear import Move, Plan
@@ -73,20 +74,18 @@ class _Side:
         side = move.side
         self.inside = (1 << plan.offset_bits) - 1
         self.pair = at(pair)
-        self.lanes = _xors([at(v) for v in side.lanes])
-        self.warps = _xors([at(v) for v in side.warps])
+        self.lanes = combinations([at(v) for v in side.lanes])
+        self.warps = combinations([at(v) for v in side.warps])
         self.takes_part = np.multiply.outer(
-            _xors([int(v is None) << i for i, v in enumerate(side.warps)]) == 0,
-            _xors([int(v is None) << i for i, v in enumerate(side.lanes)]) == 0,
+            combinations([int(v is None) << i for i, v in enumerate(side.warps)]) == 0,
+            combinations([int(v is None) << i for i, v in enumerate(side.lanes)]) == 0,
         )
         row = [at(v) for i, v in enumerate(side.lanes) if i not in move.row_lanes]
-        self.rows = _xors([self.pair, *row] if pair else row)
+        self.rows = combinations([self.pair, *row] if pair else row)
         # Registers that repeat others are moved once.
-        numbers, places = [0], [0]
-        for i, vector in enumerate(bases):
-            if vector in side.registers and vector not in bases[:i]:
-                numbers += [number | 1 << i for number in numbers]
-                places += [p ^ at(vector) for p in places]
+        kept = [i for i, v in enumerate(bases) if v in side.registers and v not in bases[:i]]
+        numbers = combinations([1 << i for i in kept]).tolist()
+        places = combinations([at(bases[i]) for i in kept]).tolist()
         self.number_at = dict(zip(places, numbers, strict=True))
         # One place stands for those of an instruction: by a linear map, so that addresses are linear.
         within = Span([*(1 << i for i in range(move.own)), self.pair])
@@ -142,11 +141,3 @@ class _Side:
             vector = f".v{width // 4}" if width > 4 else ""
             op = f"{'st' if stores else 'ld'}.shared{vector}.b{min(width, 4) * 8}"
         return Instruction("store" if stores else "load", op, operation, width, number, registers, address)
-
-
-def _xors(vectors: Sequence[int]) -> IntArray:
-    """The sum of the vectors of each number's bits; int64, shape (2**len(vectors),)."""
-    total = np.zeros(1, np.int64)
-    for vector in vectors:
-        total = np.concatenate([total, total ^ vector])
-    return total

@@ -11,7 +11,7 @@ from written import access_from, data_of, saved
 from layoutopt.accesses.trace import trace
 from layoutopt.cli.commands import main
 from layoutopt.errors import LayoutoptError, ProblemFileError
-from layoutopt.files.file import decode, json_schema, load
+from layoutopt.files.file import from_data, json_schema, load, parsed
 from layoutopt.hardware.devices import device
 
 ROWS = access_from("rows: store 4 [tid // 8, tid % 8]")
@@ -189,4 +189,4 @@ def test_errors_carry_their_field(problem_file):
         load(problem_file(threads=0))
     assert caught.value.field == "threads"
     with pytest.raises(ProblemFileError):
-        decode(b'{"a": 1}')
+        from_data(parsed(b'{"a": 1}'))
