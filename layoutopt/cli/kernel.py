@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,12 +106,14 @@ def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | floa
     for read in (lambda: int(text, 0) if len(text) < 25 else int(""), lambda: float(text)):
         with contextlib.suppress(ValueError):
             return read()
-    with contextlib.suppress(ValueError, OverflowError, struct.error):
+    with contextlib.suppress(ValueError):
         if text.startswith("@"):
             return _bytes(text[1:], ctx, param)
-        if (match := _TYPED.fullmatch(text)) is not None:
-            kind, number = match[2], float(match[1]) if match[2][0] == "f" else int(match[1], 0)
-            return struct.pack(f"<{_TYPES[kind]}", number)
+        from layoutopt.kernels.machine.launch import packed
+
+        number, colon, kind = text.rpartition(":")
+        if data := packed(float(number) if kind.startswith("f") else int(number, 0), colon + kind, 0):
+            return data
     raise click.BadParameter(
         f"expected a number, with :i64 or another type, pointer, null or @FILE, got {shown(text)!r}",
         ctx,
@@ -121,10 +121,6 @@ def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | floa
     )
 
 
-# What `VALUE:TYPE` may say, by its code in `struct`.
-_TYPES = {"i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
-          "f16": "e", "f32": "f", "f64": "d"}  # fmt: skip
-_TYPED = re.compile(rf"([^:]{{1,40}}):({'|'.join(_TYPES)})")
 _MOST_BYTES = 1 << 15  # of all parameters of a kernel
 
 

@@ -139,6 +139,11 @@ class Memory:
         return self.width_bytes if self.kind == "atomic" else 4
 
     @property
+    def counted_times(self) -> int:
+        """How often the profiler counts each of its wavefronts."""
+        return 2 if self.doubled else 1
+
+    @property
     def counter(self) -> str | None:
         """`ld`, `st`, `atom`: the profiler's total of wavefronts that it enters; None for none of them."""
         counters = self.operation.does.counters if self.operation is not None else None

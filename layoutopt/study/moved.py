@@ -45,7 +45,7 @@ def costs(evaluation: Evaluation) -> tuple[int, ...]:
         action = evaluation.program.steps[index].action
         assert isinstance(action, Memory)
         for k, part in enumerate((tally.worst, tally.best)):
-            wavefronts = (2 if action.doubled else 1) * (tally.wavefronts + part)
+            wavefronts = action.counted_times * (tally.wavefronts + part)
             found[2 + k] += wavefronts * (action.counter is not None)
             found[4 + k] += wavefronts
     return tuple(found)

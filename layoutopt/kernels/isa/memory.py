@@ -40,29 +40,29 @@ def _place(one: Instruction, space: Space) -> Source:
     return address(text, wide=space in ("global", "generic"))
 
 
-def _operation(kind: str, space: Space, width: int) -> Operation | None:
+def _load(space: Space) -> Builder:
+    """A load, of constant memory by its bank."""
+
+    def build(one: Instruction) -> Built:
+        width, bank = _width(one), 0
+        if space == "constant":
+            if one.has("IL", "IS", "ISL"):
+                raise UnreadableOperand("an indexed bank")
+            bank, place = constant_place(one.operands[1])
+        else:
+            place = _place(one, space)
+        action = Memory("load", space, width, one.has("S8", "S16"), _served("load", space, width), bank=bank)
+        return Built(action, (place,), registers(one.operands[0], max(1, width // 4)))
+
+    return build
+
+
+def _served(kind: str, space: Space, width: int) -> Operation | None:
     """How it is served, where it may be shared memory."""
     return Operation(kind, width) if space in ("shared", "generic") else None
 
 
-def _load(one: Instruction, place: Source, space: Space, bank: int = 0) -> Built:
-    width, signed = _width(one), one.has("S8", "S16")
-    action = Memory("load", space, width, signed, _operation("load", space, width), bank=bank)
-    return Built(action, (place,), registers(one.operands[0], max(1, width // 4)))
-
-
-def _loads(space: Space) -> Builder:
-    return lambda one: _load(one, _place(one, space), space)
-
-
-def _constant(one: Instruction) -> Built:
-    if one.has("IL", "IS", "ISL"):
-        raise UnreadableOperand("an indexed bank")
-    bank, place = constant_place(one.operands[1])
-    return _load(one, place, "constant", bank)
-
-
-def _stores(space: Space) -> Builder:
+def _store(space: Space) -> Builder:
     """A store of one operand."""
 
     def build(one: Instruction) -> Built:
@@ -70,7 +70,7 @@ def _stores(space: Space) -> Builder:
         (data,) = (text for text in one.operands if not is_predicate(text) and not _is_place(text))
         count = max(1, width // 4)
         stored = [Source.cell(cell) for cell in registers(data, count)] or [word("RZ")] * count
-        action = Memory("store", space, width, operation=_operation("store", space, width))
+        action = Memory("store", space, width, operation=_served("store", space, width))
         return Built(action, (_place(one, space), *stored))
 
     return build
@@ -104,36 +104,32 @@ _COMBINATIONS: Final[Mapping[str, tuple[Callable[..., Value], bool]]] = {
 }
 
 
-def _shared_atomic(one: Instruction) -> Built:
-    """ATOMS: additions of 1 without a result serve lanes of one address together, others one by one."""
-    width = 8 if one.has("64") else 4
-    data = [text for text in one.operands if not is_predicate(text)][1:]
-    combine, commutes = None, False
-    if width == 4 and not one.has("F32", "F16x2", "F64"):
-        names = [f"{m}.S32" for m in one.modifiers if one.has("S32")] + list(one.modifiers)
-        combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
-    sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
-    action = Memory(
-        "atomic",
-        "shared",
-        width,
-        operation=Operation("reduce" if one.has("POPC") else "atomic", width),
-        combine=combine,
-        commutes=commutes,
-        doubled=one.has("CAS", "CAST"),
-        retried=one.has("CAST"),
-    )
-    return Built(action, (_place(one, "shared"), *sources), _returned(one, width))
-
-
 def _atomic(space: Space) -> Builder:
-    """Atomics of which it is not known what they return; a generic one may reach shared memory."""
+    """Atomics; what is left and returned is known of those of shared memory on words.
+
+    Additions of 1 without a result (POPC) serve lanes of one address together, others one by one.
+    """
 
     def build(one: Instruction) -> Built:
         width = _width(one)
-        operation = _operation("atomic", space, width) if width in (4, 8) else None
-        action = Memory("atomic", space, width, operation=operation, doubled=one.has("CAS", "CAST"))
-        return Built(action, (_place(one, space),), _returned(one, width))
+        combine, commutes = None, False
+        if space == "shared" and width == 4 and not one.has("F32", "F16x2", "F64"):
+            names = [f"{m}.S32" for m in one.modifiers if one.has("S32")] + list(one.modifiers)
+            combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
+        data = [text for text in one.operands if not is_predicate(text)][1:]
+        sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
+        kind = "reduce" if space == "shared" and one.has("POPC") else "atomic"
+        action = Memory(
+            "atomic",
+            space,
+            width,
+            operation=_served(kind, space, width) if width in (4, 8) else None,
+            combine=combine,
+            commutes=commutes,
+            doubled=one.has("CAS", "CAST"),
+            retried=space == "shared" and one.has("CAST"),
+        )
+        return Built(action, (_place(one, space), *sources), _returned(one, width))
 
     return build
 
@@ -154,20 +150,20 @@ def _copy(one: Instruction) -> Built:
 MEMORY: Final[Mapping[str, Builder]] = {
     "ATOM": _atomic("generic"),
     "ATOMG": _atomic("global"),
-    "ATOMS": _shared_atomic,
-    "LD": _loads("generic"),
-    "LDC": _constant,
-    "LDCU": _constant,
-    "LDG": _loads("global"),
+    "ATOMS": _atomic("shared"),
+    "LD": _load("generic"),
+    "LDC": _load("constant"),
+    "LDCU": _load("constant"),
+    "LDG": _load("global"),
     "LDGSTS": _copy,
-    "LDL": _loads("local"),
-    "LDS": _loads("shared"),
+    "LDL": _load("local"),
+    "LDS": _load("shared"),
     "LDSM": _matrices("ldmatrix"),
     "RED": _atomic("global"),
     "REDG": _atomic("global"),
-    "ST": _stores("generic"),
-    "STG": _stores("global"),
-    "STL": _stores("local"),
-    "STS": _stores("shared"),
+    "ST": _store("generic"),
+    "STG": _store("global"),
+    "STL": _store("local"),
+    "STS": _store("shared"),
     "STSM": _matrices("stmatrix"),
 }

@@ -31,22 +31,22 @@ MAX_SHARED_BYTES: Final = 1 << 18
 MAX_BUFFER_BYTES: Final = 1 << 28
 # A fill has as many: what lies behind is unknown.
 FILL_BYTES: Final = 1 << 24
-# By their names in demangled C++ and in declarations of PTX; of other types nothing is known.
+# By their names in demangled C++, in declarations of PTX and behind a value; of others nothing is known.
 _NUMBERS: Final = {
     name: np.dtype(kind)
     for kind, names in {
         "bool": ("bool",),
-        "int8": ("char", "signed char", ".s8"),
-        "uint8": ("unsigned char", ".u8"),
-        "int16": ("short", ".s16"),
-        "uint16": ("unsigned short", ".u16"),
-        "int32": ("int", ".s32"),
-        "uint32": ("unsigned int", ".u32"),
-        "int64": ("long", "long long", ".s64"),
-        "uint64": ("unsigned long", "unsigned long long", ".u64"),
-        "float16": ("__half", ".f16"),
-        "float32": ("float", ".f32"),
-        "float64": ("double", ".f64"),
+        "int8": ("char", "signed char", ".s8", ":i8"),
+        "uint8": ("unsigned char", ".u8", ":u8"),
+        "int16": ("short", ".s16", ":i16"),
+        "uint16": ("unsigned short", ".u16", ":u16"),
+        "int32": ("int", ".s32", ":i32"),
+        "uint32": ("unsigned int", ".u32", ":u32"),
+        "int64": ("long", "long long", ".s64", ":i64"),
+        "uint64": ("unsigned long", "unsigned long long", ".u64", ":u64"),
+        "float16": ("__half", ".f16", ":f16"),
+        "float32": ("float", ".f32", ":f32"),
+        "float64": ("double", ".f64", ":f64"),
     }.items()
     for name in names
 }
@@ -322,21 +322,17 @@ def packed(value: int | float, kind: str, size: int) -> bytes | None:
         if size not in ((4, 8) if letter == "f" else (1, 2, 4, 8)):
             return None
         known = np.dtype(f"{letter}{size}")
-    if isinstance(value, float) and known.kind == "f":
-        with np.errstate(over="ignore", under="ignore"):
-            rounded = np.array(value).astype(known)
-        lost = np.isfinite(rounded) != np.isfinite(value) or (rounded == 0) != (value == 0)
-        return None if lost else rounded.tobytes()
-    converted, exact = as_numbers(np.array(value), known)
+    converted, exact = as_numbers(np.array(value), known, rounds=True)
     return converted.tobytes() if exact.all() else None
 
 
 def as_numbers(
-    values: npt.NDArray[Any], kind: np.dtype[Any]
+    values: npt.NDArray[Any], kind: np.dtype[Any], rounds: bool = False
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """The values as numbers of a type, and which of them are exactly that.
 
-    Integers keep their bits: -1 may be of an unsigned type, and 0xffffffff of a signed one.
+    Integers keep their bits: -1 may be of an unsigned type, and 0xffffffff of a signed one. With `rounds`, a
+    fraction is also a float near it, unless that is 0 or infinite.
     """
     if values.dtype.kind not in "biuf":
         return values, np.zeros(values.shape, bool)
@@ -350,6 +346,8 @@ def as_numbers(
     if kind.kind == "f":
         with np.errstate(over="ignore", under="ignore"):
             found = values.astype(kind)
+        if values.dtype.kind == "f" and rounds:
+            return found, (np.isfinite(found) == np.isfinite(values)) & ((found == 0) == (values == 0))
         if values.dtype.kind == "f":
             return found, (found == values) | np.isnan(values)
         near = np.abs(found.astype(np.float64)) < _LARGEST_WHOLE

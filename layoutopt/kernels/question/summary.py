@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from layoutopt.kernels.machine.counts import Evaluation, Tally
+from layoutopt.kernels.program import Array
 from layoutopt.kernels.question.arrays import array_of, memory, used_arrays
 from layoutopt.kernels.read.declarations import base_name
 
@@ -100,24 +102,11 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
     """Put together what an evaluation counted; `entry` is the name that the user gave."""
     program, launch = evaluation.program, evaluation.launch
     arrays = used_arrays(evaluation)
-    accesses = []
-    for k, tally in sorted(evaluation.tallies.items()):
-        if memory(evaluation, k).operation is not None and (tally.phases or tally.unknown):
-            accesses.append(_access(evaluation, k, tally, array_of(arrays, k)))
-    reported = []
-    for used in arrays:
-        own = [a for a in accesses if a.array == used.array.name]
-        reported.append(
-            KernelArray(
-                used.array.name,
-                used.array.start,
-                used.array.size,
-                sum(a.wavefronts for a in own),
-                sum(a.ideal for a in own),
-                sum(a.bank_conflicts for a in own),
-                any(a.data_dependent for a in own),
-            )
-        )
+    accesses = [
+        _access(evaluation, k, tally, array_of(arrays, k))
+        for k, tally in sorted(evaluation.tallies.items())
+        if memory(evaluation, k).operation is not None and (tally.phases or tally.unknown)
+    ]
     return KernelReport(
         entry or base_name(program.title),
         program.name,
@@ -130,7 +119,7 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
         evaluation.certain,
         _totals(evaluation),
         tuple(accesses),
-        tuple(reported),
+        tuple(_array(used.array, [a for a in accesses if a.array == used.array.name]) for used in arrays),
         tuple(evaluation.doubts),
         _worst(evaluation),
         evaluation.evaluated_blocks,
@@ -142,14 +131,20 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
 _BY_HARDWARE: Final = re.compile(r"\b(UTMA(LDG|STG|REDG)|UBLK(CP|RED)|[HIQB]GMMA|UTC[A-Z]*MMA)\b")
 
 
+def _array(array: Array, own: Sequence[KernelAccess]) -> KernelArray:
+    wavefronts, ideal = sum(a.wavefronts for a in own), sum(a.ideal for a in own)
+    conflicts, depends = sum(a.bank_conflicts for a in own), any(a.data_dependent for a in own)
+    return KernelArray(array.name, array.start, array.size, wavefronts, ideal, conflicts, depends)
+
+
 def _access(evaluation: Evaluation, k: int, tally: Tally, array: str | None) -> KernelAccess:
     step = evaluation.program.steps[k]
     action = memory(evaluation, k)
     assert action.operation is not None
-    times = 2 if action.doubled else 1
+    times, place = action.counted_times, step.place
     return KernelAccess(
-        step.place.file if step.place is not None else None,
-        step.place.line if step.place is not None else None,
+        None if place is None else place.file,
+        None if place is None else place.line,
         step.address,
         step.text,
         action.operation.text,
@@ -180,7 +175,7 @@ def _totals(evaluation: Evaluation) -> dict[str, int]:
             totals[f"executed_{action.executed}"] += tally.executions
         if action.counter is None:
             continue
-        times = 2 if action.doubled else 1
+        times = action.counted_times
         conflicts = tally.wavefronts - tally.phases
         for suffix in ("", f"_{action.counter}"):
             totals[f"wavefronts{suffix}"] += times * (tally.wavefronts + tally.best)

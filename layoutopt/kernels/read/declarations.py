@@ -102,7 +102,7 @@ def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array,
                 continue
             size = int(bits) // 8 * int(count or 1)
             at = -(-at // int(align)) * int(align)
-            found.append(Array(_source_name(symbol), at, size, symbol))
+            found.append(Array(demangled(symbol).split("::")[-1], at, size, symbol))
             at += size
     largest = 16
     if not at <= static_bytes < at + largest:
@@ -142,11 +142,6 @@ def _extent(text: str, constants: dict[str, int]) -> int | None:
     except (ProblemFileError, TypeError, ValueError):
         return None
     return value if 0 < value < 1 << 24 else None
-
-
-def _source_name(symbol: str) -> str:
-    """The name in the source: the last part of a mangled one."""
-    return demangled(symbol).split("::")[-1]
 
 
 UNNAMED: Final = "(anonymous namespace)::"

@@ -64,11 +64,8 @@ def kernels(path: Path, target: str | None = None, options: Sequence[str] = ()) 
         return from_ptx(text, target)
     if "\0" in text:
         raise ProblemFileError("", f"{shown(str(path))} is neither a cubin nor text")
-    return tuple(Listed(one.name, one.title, partial(_as_it_is, one)) for one in sass.from_text(text, target))
-
-
-def _as_it_is(program: Program) -> Program:
-    return program
+    found = sass.from_text(text, target)
+    return tuple(Listed(one.name, one.title, partial(replace, one)) for one in found)
 
 
 def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
@@ -93,10 +90,9 @@ def ptx_text(
             text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
         source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
         return text, _named(chosen(from_ptx(text, target), entry), source)
-    if path.suffix.lower() == ".ptx":
-        text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-    else:
+    if path.suffix.lower() != ".ptx":
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
+    text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     return text, chosen(from_ptx(text, target), entry).read()
 
 
