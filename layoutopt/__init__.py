@@ -4,7 +4,6 @@ from __future__ import annotations
 
 # Not out of `typing`: nothing is imported before the command line can catch an interrupt.
 TYPE_CHECKING = False
-__version__ = "0.1.0"
 __all__ = [
     "Access",
     "Arrangement",
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from layoutopt.codegen.block import emit
     from layoutopt.files.file import load
     from layoutopt.files.inputs import load_all, problem
+    from layoutopt.ground.version import __version__
     from layoutopt.layout.layout import Layout
     from layoutopt.ownership.conversion import Conversion, convert
     from layoutopt.problems.answer import Arrangement, Result, Status
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from layoutopt.sweeps.sweep import Sweep, sweep
 
 _HOMES = {
+    "__version__": "layoutopt.ground.version",
     "Access": "layoutopt.problems.types",
     "Arrangement": "layoutopt.problems.answer",
     "Audit": "layoutopt.study.check",

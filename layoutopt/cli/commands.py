@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 import click
 
-from layoutopt import __version__
 from layoutopt.codegen.registry import LANGUAGES
+from layoutopt.ground.version import __version__
 
 
 class Command(NamedTuple):

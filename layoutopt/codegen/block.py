@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from layoutopt import __version__
 from layoutopt.codegen import selftest
 from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import plan, run_plan
@@ -20,6 +19,7 @@ from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import lookups
 from layoutopt.ground.escape import comment, described, identifier
+from layoutopt.ground.version import __version__
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.problems.answer import Arrangement, Result

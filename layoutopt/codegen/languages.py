@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from layoutopt import __version__
 from layoutopt.accesses.lower import (
     assigned,
     byte_table,
@@ -30,6 +29,7 @@ from layoutopt.expressions.grammar import (
     tabulated,
     to_text,
 )
+from layoutopt.ground.version import __version__
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.problems.answer import Result

@@ -48,7 +48,6 @@ _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
 COMPARED: Final = 16  # iterations by which forms are compared
-_KEPT: Final = 1 << 20  # values of an expression that are kept for when it is met again
 
 
 class _Changed(NamedTuple):
@@ -104,7 +103,6 @@ class FormSearch:
         self._bounds: dict[Node, Range] = {}
         self._changed: tuple[IntArray, _Changed | None] | None = None
         self._of_bits: dict[bytes, Node | None] = {}
-        self._ranked: set[Form] = set()
 
     def cheapest(self, addresses: Sequence[Node]) -> Form | None:
         """The cheapest form of any of these spellings of the address; None if none is right."""
@@ -133,9 +131,6 @@ class FormSearch:
         without loop variables is computed once even where a compiler does not unroll.
         """
         for form in forms:
-            if form in self._ranked:
-                continue
-            self._ranked.add(form)
             # With more in its base, a form must cost less.
             more = 0 if best is None else len(form.inside) - len(best[1].inside)
             most = math.inf if best is None else best[0] - (more > 0)
@@ -160,8 +155,7 @@ class FormSearch:
         except ExpressionError:
             return None
         found = np.broadcast_to(values, self.active.shape)
-        if found.size <= _KEPT:
-            self._known[node, everywhere] = found
+        self._known[node, everywhere] = found
         return found
 
     def _forms(self, address: Node, spelled: Callable[[Node], Node]) -> Iterator[Form]:

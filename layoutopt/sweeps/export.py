@@ -9,12 +9,12 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final
 
-from layoutopt import __version__
 from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.templates import filled, lines
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.expressions.grammar import Const, Op, Var, substituted
 from layoutopt.ground.escape import comment, csv_cell, identifier
+from layoutopt.ground.version import __version__
 from layoutopt.layout.formula import coordinate_ranges, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from layoutopt import __version__
 from layoutopt.errors import LayoutoptError, MachineError
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import OutOfTime
+from layoutopt.ground.version import __version__
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
 from layoutopt.problems.types import Block, Problem
