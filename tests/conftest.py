@@ -55,6 +55,8 @@ def answer_of(path):
 
 
 def pytest_collection_modifyitems(items):
+    # Fuzzers and pages, which take longest, come first, so that the processes of a run end together.
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
     missing = [tool for tool in ("nvcc", "nvdisasm") if find_tool(tool) is None]
     smi = shutil.which("nvidia-smi")
     gpu = smi is not None and subprocess.run([smi, "-L"], capture_output=True, check=False).returncode == 0

@@ -101,46 +101,37 @@ def test_bases_are_xored():
     assert single.accesses[0].loops == {"i": 8}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"coordinates": [[1, 2]]}, "coordinates: expected integers of shape (instructions, lanes, dimensions), got int64 of shape (1, 2)"),
-        ({"coordinates": [[[1], [1, 2]]]}, "coordinates: expected integers"),
-        ({"coordinates": [[[0.5, 1]] * 32]}, "coordinates: expected integers"),
-        ({"coordinates": [[[0, 1]] * 31]}, "coordinates: expected 32 lanes on sm_90, got 31"),
-        ({"coordinates": [[[0, 1, 2]] * 32]}, "coordinates: expected 2 coordinates for each lane, got 3"),
-        ({"coordinates": [[[0, 1]] * 31 + [[0, 32]]]}, "coordinates[0][31][1]: x1 must lie in 0..31, not 32"),
-        ({"active": [[0] * 32]}, "active: no lane with an address takes part"),
-        ({"active": [[1] * 31]}, "active: expected shape (1, 32), as of coordinates, got (1, 31)"),
-        ({"op": "laod"}, "op: unknown op 'laod'"),
-        ({"coordinates": "x"}, "coordinates: expected integers"),
-        ({"coordinates": None}, "coordinates: expected integers"),
-    ],
-)  # fmt: skip
-def test_errors_name_the_place(change, message):
-    with refused_with(f"accesses[0].{message}"):
-        problem({**access([[[0, 1]] * 32]), **change})
+GIVEN = access([[[0, 1]] * 32])
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({**access([[[0, 1]] * 32]), "where": "tid < 5"}, ": object contains unknown field `where`"),
+        ({**GIVEN, "coordinates": [[1, 2]]}, ".coordinates: expected integers of shape (instructions, lanes, dimensions), got int64 of shape (1, 2)"),
+        ({**GIVEN, "coordinates": [[[1], [1, 2]]]}, ".coordinates: expected integers"),
+        ({**GIVEN, "coordinates": [[[0.5, 1]] * 32]}, ".coordinates: expected integers"),
+        ({**GIVEN, "coordinates": [[[0, 1]] * 31]}, ".coordinates: expected 32 lanes on sm_90, got 31"),
+        ({**GIVEN, "coordinates": [[[0, 1, 2]] * 32]},
+         ".coordinates: expected 2 coordinates for each lane, got 3"),
+        ({**GIVEN, "coordinates": [[[0, 1]] * 31 + [[0, 32]]]},
+         ".coordinates[0][31][1]: x1 must lie in 0..31, not 32"),
+        ({**GIVEN, "active": [[0] * 32]}, ".active: no lane with an address takes part"),
+        ({**GIVEN, "active": [[1] * 31]}, ".active: expected shape (1, 32), as of coordinates, got (1, 31)"),
+        ({**GIVEN, "op": "laod"}, ".op: unknown op 'laod'"),
+        ({**GIVEN, "coordinates": "x"}, ".coordinates: expected integers"),
+        ({**GIVEN, "coordinates": None}, ".coordinates: expected integers"),
+        ({**GIVEN, "where": "tid < 5"}, ": object contains unknown field `where`"),
         ({"bases": {"lane": [[0, 1]] * 4}}, ".bases.lane: expected 32 lanes on sm_90, got 16"),
-        (
-            {"bases": {"lane": [[0, 1]] * 5, "warp": [[0, 1]]}},
-            ".bases.warp: the block has 32 threads, not 32 x 2",
-        ),
-        (
-            {"bases": {"lane": [[0, 1]] * 4 + [[0]]}},
-            ".bases.lane[4]: expected 2 numbers of at least 0, got [0]",
-        ),
+        ({"bases": {"lane": [[0, 1]] * 5, "warp": [[0, 1]]}},
+         ".bases.warp: the block has 32 threads, not 32 x 2"),
+        ({"bases": {"lane": [[0, 1]] * 4 + [[0]]}},
+         ".bases.lane[4]: expected 2 numbers of at least 0, got [0]"),
         ({"bases": {"lane": [[0, 1]] * 4 + [[64, 0]]}}, ".bases: the layout leaves the tile [32, 32]"),
         ({"bases": {"lanes": []}}, ".bases: object contains unknown field `lanes`"),
         ({"bases": {"register": [[0, 1]] * 40}}, ".bases: at most 22 vectors"),
     ],
-)
-def test_errors_of_bases_and_fields(fields, message):
+)  # fmt: skip
+def test_errors_name_the_place(fields, message):
     with refused_with(f"accesses[0]{message}"):
         problem({"name": "a", "op": "load", **fields})
 

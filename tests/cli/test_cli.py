@@ -195,22 +195,13 @@ def test_a_time_limit_is_what_a_person_waits():
 
 def test_what_is_not_proved_says_both_numbers_and_the_time():
     done = layoutopt("solve", DIAGONALS, "--time-limit", "0.5")
+    assert done.returncode == 1
     pattern = (
         r"feasible after \d+\.\d s: (\d+) excess wavefronts found, (\d+) proved to be needed; not proved best"
     )
     found, bound = re.search(pattern, done.stdout).groups()
     assert int(found) > int(bound)
     assert "stopped before the proof was complete, by the time limit" in done.stdout
-
-
-def test_time_limit_gives_the_best_so_far():
-    done = layoutopt("solve", DIAGONALS, "--json", "--time-limit", "1")
-    assert done.returncode == 1
-    result = json.loads(done.stdout)
-    assert result["status"] == "feasible"
-    assert result["reason"]
-    assert result["excess"] == sum(a["excess"] for a in result["accesses"]) > 0
-    assert result["proof"]["excess"]["lower_bound"] < result["excess"]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +235,9 @@ def test_interrupt_gives_the_best_so_far():
     said += os.read(terminal, 1 << 16)
     os.close(terminal)
     assert running.returncode == 1
-    assert json.loads(out)["status"] == "feasible"
+    result = json.loads(out)
+    assert (result["status"], result["reason"] != "") == ("feasible", True)
+    assert result["excess"] == sum(a["excess"] for a in result["accesses"]) > 0
     assert b"stopping with the best layout so far\r\n" in said
     assert re.search(
         rb"searching: \d+ of 10 s, best so far excess \d+ \(at least \d+\) in [\d,]+ bytes", said

@@ -113,12 +113,6 @@ def test_threads_do_not_disturb_each_other():
         assert list(pool.map(answer, names)) == list(map(answer, names))
 
 
-def test_import_loads_nothing():
-    code = "import sys; before = set(sys.modules); import layoutopt; print(sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert set(eval(done.stdout)) <= {"layoutopt", "__future__"}
-
-
 def test_the_page_for_compiler_authors_runs(capsys):
     page = (ROOT / "docs" / "compiler-authors.md").read_text()
     space = {}

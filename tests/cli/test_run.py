@@ -67,14 +67,6 @@ def predicted_today(problem, entry):
     }
 
 
-def test_cycles_tell_conflicts_apart():
-    """The data is of real runs: a wavefront costs a cycle or more."""
-    for entry in RUNS["runs"]:
-        for access in entry["accesses"]:
-            if WAVEFRONTS in access["measured"] and access["op"] == "load":
-                assert access["cycles"] >= 0.9 * access["measured"][WAVEFRONTS]
-
-
 OUTPUT = """t: every element has its own bytes: yes
 access\tname\top\tvalues\twavefronts predicted\tbank conflicts predicted\tcycles
 0\trows\tstore\tright\t16\t0\t36.4

@@ -82,12 +82,6 @@ def test_a_tile_that_only_a_table_serves():
     assert sorted(found.table.ravel()) == list(range(0, 2304, 8))
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_wrapped_diagonals_of_even_squares(n):
-    _, found = free(from_data(lines_of(n)), toy.toy_device(n, n))
-    assert (found.bound, found.excess) == (2, 2)
-
-
 def test_wide_vectors_fix_the_places_of_their_words():
     """Four-byte columns of 16-byte vectors: each phase meets one place of 32 vectors, on 8 groups."""
     lanes, found = free(load("leimao_vectorised_swizzled_f32"))
