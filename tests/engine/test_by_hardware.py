@@ -128,15 +128,6 @@ def test_rows_of_a_matrix_may_be_several_dimensions(with_tma):
     assert (sparse.status, of(sparse, "B").shape) == ("optimal", (256, 16))
 
 
-def test_rows_that_are_too_few_name_the_field():
-    for fields, said in (
-        ({}, "op: x1 has 16 rows (mn names more dim"),
-        *(({"mn": mn}, "mn: expected some of the dim") for mn in ([2, 0], [0, 0], [5], [])),
-    ):
-        with refused_with(f"accesses[0].{said}"):
-            from_data(data({"name": "A", "op": "wgmma.A", **fields}, shape=(8, 16, 64)))
-
-
 @pytest.mark.parametrize(("element", "large", "small"), [("e4m3", 120, 40), ("i8", 24, 8), ("u8", 24, 8)])
 def test_integers_of_8_bits_have_fewer_shapes(element, large, small):
     """ptxas knows m64n40k32 of e4m3, and not of s8 or u8."""
@@ -246,15 +237,23 @@ def test_what_is_not_declared_is_refused_by_name(op, why):
             from_data(asked)
 
 
+A = {"name": "A", "op": "wgmma.A"}
+
+
 @pytest.mark.parametrize(
     ("access", "more", "said"),
     [
         (FILL, {"target": "sm_80"}, "accesses[0].op: sm_80 has no tma; sm_90, sm_100 have"),
         ({"name": "A", "op": "tcgen05.A"}, {"target": "sm_120"}, "accesses[0].op: sm_120 has no tcgen05"),
-        ({"name": "A", "op": "wgmma.A", "major": "MN"}, {"element": "e4m3"}, "K-major; MN-major needs 2"),
+        ({**A, "major": "MN"}, {"element": "e4m3"}, "K-major; MN-major needs 2"),
+        (A, {"shape": (8, 16, 64)}, "accesses[0].op: x1 has 16 rows (mn names more dim"),
+        *(({**A, "mn": mn}, {"shape": (8, 16, 64)}, "accesses[0].mn: expected some of the dim")
+          for mn in ([2, 0], [0, 0], [5], [])),
         (FILL, {"layout": {"families": ["pad"]}}, "layout.families: an access of the hardware by itself"),
+        (ROWS, {"target": "sm_80", "block": {"cluster": 2}}, "block.cluster: sm_80 has no"),
+        (ROWS, {"block": {"cluster": 17}}, "block.cluster: expected 1 to 16"),
     ],
-)
+)  # fmt: skip
 def test_what_there_is_not_is_refused(access, more, said):
     with refused_with(said):
         solve(from_data(data(access, **more)))
@@ -271,14 +270,6 @@ def test_blocks_of_a_cluster_share_a_tile():
     assert ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" in text
     (alone,) = solved(FILL)[1].accesses
     assert "multicast" not in json.dumps(msgspec.to_builtins(alone))
-
-
-@pytest.mark.parametrize(
-    ("target", "cluster", "said"), [("sm_80", 2, "sm_80 has no"), ("sm_90", 17, "1 to 16")]
-)
-def test_clusters_that_there_are_not(target, cluster, said):
-    with pytest.raises(ProblemFileError, match=r"block\.cluster: .*" + said):
-        from_data(data(ROWS, target=target, block={"cluster": cluster}))
 
 
 def test_rows_shorter_than_the_span_leave_it_unfilled():

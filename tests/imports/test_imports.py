@@ -158,9 +158,9 @@ def test_compiler_text_and_gluon_text_are_the_same():
         "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8])", (16, 8))).all()  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+# What reads a text, the texts, and what is said of them.
+WRONG = {
+    "CuTe": (lambda text: cute.thread_values(text, (16, 8)), [
         ("((4,8),(2,2))", "expected shape:stride"),
         ("((4,8),(2,2)):((32,1),(16))", "shape and stride are not alike"),
         ("(4,8),(2):(1,2)", "matching parentheses"),
@@ -172,16 +172,8 @@ def test_compiler_text_and_gluon_text_are_the_same():
         ("((4,8),4):((32,1),1000)", "--tile"),
         ("(4 8):(1,2)", "expected integers, commas"),
         ("(4,0):(1,2)", "extent of 0"),
-    ],
-)
-def test_wrong_cute_text(text, reason):
-    with refused_with(reason):
-        cute.thread_values(text, (16, 8))
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+    ]),
+    "Triton": (lambda text: triton.thread_values(text, (16, 16)), [
         ("", "no text"),
         ("hello", "cannot read 'hello'"),
         ("BlockedLayout(size_per_thread=[1, 8])", "blocked without threadsPerWarp, warpsPerCTA, order"),
@@ -205,11 +197,32 @@ def test_wrong_cute_text(text, reason):
         ("DotOperandLayout(operand_index=0, parent=3, k_width=2)", "parent of dot_op is no layout"),
         ("BlockedLayout(__import__('os'))", "cannot read"),
         ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0], cga_layout=[[1, 0]])", "several blocks"),
-    ],
-)  # fmt: skip
-def test_wrong_triton_text(text, reason):
+    ]),
+    "shared CuTe": (lambda text: cute.offsets(text, (8, 64), 2), [
+        ("Sw<3,3,3> o (8,64):(64,1)", "expected Sw<B,M,S> o _0"),
+        ("S<3,4,3> o 0 o (8,64):(64,1)", "counts bytes of a pointer, or elements of the layout"),
+        ("Sw<9,3,3> o _0 o (8,64):(64,1)", "no swizzle that is read here"),
+        ("Sw<3,4,3> o smem_ptr[32b](unset) o (8,64):(64,1)", "elements of 32 bits, not of 16"),
+        ("Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),
+        ("Sw<3,3,3> o 0 o (8,64):(64,2)", "puts (0, 32) and (1, 0) in one place, 64 elements in"),
+        ("(8,64):(0,1)", "puts (0, 0) and (1, 0) in one place"),
+    ]),
+    "shared Triton": (lambda text: triton_shared.offsets(text, (8, 64)), [
+        ("#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 8, order = [1, 0]}>", "vec: powers of two are expected, not 3"),
+        ("#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 1]}>", "no order of 2"),
+        ("#ttg.nvmma_shared<{swizzlingByteWidth = 48, transposed = false, elementBitWidth = 16}>", "is read for"),
+        ("#ttg.shared_linear<{offset = [[0, 1], [0, 1]]}, alignment = 16>", "2 bases"),
+        ("#ttg.padded_shared<[3:+4] {order = [1, 0], shape = [8, 64]}>", "intervals and pads"),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"), [(kind, *row) for kind in WRONG for row in WRONG[kind][1]]
+)
+def test_wrong_text(kind, text, reason):
     with refused_with(reason):
-        triton.thread_values(text, (16, 16))
+        WRONG[kind][0](text)
 
 
 MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
@@ -466,28 +479,6 @@ def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
 def test_wrong_tiled_copies(text, reason):
     with refused_with(reason):
         cute_tiled.copied(text, (24, 24) if reason.startswith("repeats") else (32, 48), "load")
-
-
-@pytest.mark.parametrize(
-    ("module", "text", "reason"),
-    [
-        ("cute", "Sw<3,3,3> o (8,64):(64,1)", "expected Sw<B,M,S> o _0"),
-        ("cute", "S<3,4,3> o 0 o (8,64):(64,1)", "counts bytes of a pointer, or elements of the layout"),
-        ("cute", "Sw<9,3,3> o _0 o (8,64):(64,1)", "no swizzle that is read here"),
-        ("cute", "Sw<3,4,3> o smem_ptr[32b](unset) o (8,64):(64,1)", "elements of 32 bits, not of 16"),
-        ("cute", "Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),
-        ("cute", "Sw<3,3,3> o 0 o (8,64):(64,2)", "puts (0, 32) and (1, 0) in one place, 64 elements in"),
-        ("cute", "(8,64):(0,1)", "puts (0, 0) and (1, 0) in one place"),
-        ("triton", "#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 8, order = [1, 0]}>", "vec: powers of two are expected, not 3"),
-        ("triton", "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 1]}>", "no order of 2"),
-        ("triton", "#ttg.nvmma_shared<{swizzlingByteWidth = 48, transposed = false, elementBitWidth = 16}>", "is read for"),
-        ("triton", "#ttg.shared_linear<{offset = [[0, 1], [0, 1]]}, alignment = 16>", "2 bases"),
-        ("triton", "#ttg.padded_shared<[3:+4] {order = [1, 0], shape = [8, 64]}>", "intervals and pads"),
-    ],
-)  # fmt: skip
-def test_wrong_shared_text(module, text, reason):
-    with refused_with(reason):
-        cute.offsets(text, (8, 64), 2) if module == "cute" else triton_shared.offsets(text, (8, 64))
 
 
 def test_order_turns_the_tile(tmp_path):
