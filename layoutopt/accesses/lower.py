@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.errors import LayoutError, ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, tabulated, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
@@ -170,11 +170,11 @@ def with_widths(problem: Problem, widths: Mapping[str, int]) -> Problem:
     Raises:
         ProblemFileError: a width is not in the list, does not divide the widest, or tears elements.
     """
-    accesses = tuple(
-        _with_width(access, widths.get(access.name), problem.tile, f"accesses[{i}].bytes")
-        for i, access in enumerate(problem.accesses)
-    )
-    return replace(problem, accesses=accesses)
+    accesses = []
+    for i, access in enumerate(problem.accesses):
+        with under(f"accesses[{i}].bytes"):
+            accesses.append(_with_width(access, widths.get(access.name), problem.tile))
+    return replace(problem, accesses=tuple(accesses))
 
 
 def named_widths(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
@@ -191,19 +191,18 @@ def chosen_widths(problem: Problem, result: Result) -> dict[str, int]:
     return {a.name: taken.get(a.name) or max(a.bytes) for a in problem.accesses if isinstance(a.bytes, tuple)}
 
 
-def _with_width(access: Access, width: int | None, tile: Tile, field: str) -> Access:
+def _with_width(access: Access, width: int | None, tile: Tile) -> Access:
     if not isinstance(access.bytes, tuple):
         return access
     widest = max(access.bytes)
     width = widest if width is None else width
     if width not in access.bytes:
-        raise ProblemFileError(field, f"expected a choice out of {list(access.bytes)}, got {width}")
+        raise ProblemFileError("", f"expected a choice out of {list(access.bytes)}, got {width}")
     if width == widest:
         return replace(access, bytes=width)
     if width < 1 or widest % width or 8 * width % tile.element_bits:
-        raise ProblemFileError(
-            field, f"{width} bytes must divide {widest} and hold whole elements of {tile.element_bits} bits"
-        )
+        must = f"must divide {widest} and hold whole elements of {tile.element_bits} bits"
+        raise ProblemFileError("", f"{width} bytes {must}")
     part = "part"
     while part in access.loops or part in access.any:
         part += "_"

@@ -159,7 +159,7 @@ def expression_ranges(threads: int, lanes: int, loops: Mapping[str, int]) -> dic
 
 
 def environment(
-    access: Access, threads: int, lanes: int, iterations: range | None = None
+    access: Access, threads: int, lanes: int, iterations: range | IntArray | None = None
 ) -> dict[str, IntArray]:
     """Values of every variable that the access's expressions may use.
 
@@ -167,7 +167,7 @@ def environment(
         access: whose loops.
         threads: of the block.
         lanes: of a warp.
-        iterations: consecutive ones; None for all.
+        iterations: their numbers; None for all.
 
     Returns:
         int64 arrays that broadcast to shape (iterations, threads); the last loop variable is fastest.
@@ -340,8 +340,6 @@ def _weights(access: Access, iterations: int) -> IntArray | Fraction:
 
 def instruction_at(access: Access, row: int, warps: int) -> tuple[int, dict[str, int]]:
     """Warp and loop variables of a row of an access's trace."""
-    rest, warp = divmod(row, warps)
-    values = {}
-    for name, trips in reversed(access.loops.items()):
-        rest, values[name] = divmod(rest, trips)
-    return warp, dict(reversed(values.items()))
+    iteration, warp = divmod(row, warps)
+    values = np.unravel_index(iteration, tuple(access.loops.values())) if access.loops else ()
+    return warp, dict(zip(access.loops, map(int, values), strict=True))

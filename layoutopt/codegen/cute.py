@@ -23,7 +23,6 @@ from layoutopt.layout.formula import stages
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import MatrixDescriptor
 
-_SAMPLE: Final = 2048  # elements
 _NAMES: Final = {"none": "INTER", "32B": "SW32", "64B": "SW64", "128B": "SW128"}
 _TYPES: Final = {
     "f16": "cute::half_t", "bf16": "cute::bfloat16_t", "f32": "float", "tf32": "cute::tfloat32_t",

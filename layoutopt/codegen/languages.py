@@ -26,7 +26,6 @@ from layoutopt.expressions.grammar import (
     Op,
     coordinates,
     parse,
-    tabulated,
     to_text,
 )
 from layoutopt.ground.version import __version__
@@ -63,9 +62,8 @@ def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 
         with_loops(with_widths(problem, widths)) if problem.accesses else problem,
         gpu,
         offset_expression(layout),
-        layout.table(),
         reports=answer.accesses if problem.accesses else (),
-        layout=None if layout.lookup else layout,
+        layout=layout,
         alignment_bytes=answer.alignment_bytes or 1,
         about=about,
         unit_bytes=unit_bytes,
@@ -113,7 +111,6 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         settled = under_layout(problem, gpu, elements)
         case = case_under(settled, gpu, node)
         units = node if tile.packed == 1 else Op("//", (node, Const(tile.packed)))
-        table = tabulated(units, tile.shape) * tile.storage.element_bytes
     except ExpressionError as error:
         raise ExpressionError(error.reason, error.position, "offset") from None
     except LayoutError as error:
@@ -124,10 +121,10 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
     about = [
         f"{problem.name} on {gpu.name}: a given layout; code by layoutopt {__version__}",
         f"element offset = {to_text(node)}",
-        f"{int(table.max()) + tile.storage.element_bytes} bytes, "
+        f"{int(elements.max()) + tile.storage.element_bytes} bytes, "
         f"{rounded_count(sum(r.excess for r in reports))} excess wavefronts",
     ]
     return make_plan(
-        with_loops(case.problem), gpu, units, table, reports=reports, layout=None, alignment_bytes=alignment,
+        with_loops(case.problem), gpu, units, reports=reports, layout=None, alignment_bytes=alignment,
         about=about, unit_bytes=unit_bytes,
     )  # fmt: skip

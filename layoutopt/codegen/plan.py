@@ -206,7 +206,6 @@ def make_plan(
     problem: Problem,
     gpu: Device,
     offset: Node,
-    table: IntArray,
     *,
     reports: Sequence[AccessReport],
     layout: Layout | None,
@@ -220,18 +219,17 @@ def make_plan(
         problem: the tile and its accesses.
         gpu: the target.
         offset: element offset over x0, x1, ...
-        table: the layout: byte offsets, int64, in the shape of the tile.
         reports: what each access costs under it.
-        layout: its structure, if known.
+        layout: of these offsets, where they are one that layoutopt builds.
         alignment_bytes: of the base, as the layout needs it.
         about: header lines.
         unit_bytes: unit of the accesses' addresses; it divides every one of them.
 
     Raises:
-        VerificationError: an expression would not equal the table. Our bug.
+        VerificationError: an expression would not equal the layout's table. Our bug.
     """
-    shape = problem.tile.shape
-    if (tabulated(offset, shape) * problem.tile.storage.element_bytes != table).any():
+    table = tabulated(offset, problem.tile.shape) * problem.tile.storage.element_bytes
+    if layout is not None and (table != layout.table()).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
     used, offset = {f"{name}_{suffix}" for suffix in _OWN_NAMES}, _named(offset, f"{name}_lookup")
@@ -251,7 +249,7 @@ def make_plan(
         name=name,
         problem=problem,
         device=gpu,
-        layout=layout,
+        layout=None if layout is None or layout.lookup else layout,
         offset=offset,
         table=table,
         alignment_bytes=alignment_bytes,

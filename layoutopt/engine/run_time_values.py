@@ -35,15 +35,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from layoutopt.accesses.trace import Trace
+from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.engine.referee import CountedAccess
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import current
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Access, Problem
 
 # The standard error of an expectation is then below 1 % of a wavefront's standard deviation.
 SAMPLES: Final = 1 << 14
@@ -108,43 +108,42 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
     warps = -(-problem.threads // device.lanes)
     found = {}
     for i, (access, lanes) in enumerate(zip(problem.accesses, looped.accesses, strict=True)):
-        if not access.any:
-            continue
-        values = math.prod(access.any.values())
-        weight = lanes.weight.reshape(-1, values, warps)
-        if (weight != weight[:, :1]).any():
-            raise ProblemFileError(f"accesses[{i}].weight", "a weight cannot depend on values of `any`")
-        element = _by_value(np.where(lanes.active, lanes.element, -1), values, warps)
-        rows, row = _distinct(element)
-        if len(rows) > MAX_DISTINCT:
-            raise ProblemFileError(
-                f"accesses[{i}].any",
-                f"{len(rows):,} instructions choose from different elements, of at most {MAX_DISTINCT:,}",
-            )
-        apart_bytes = max(lanes.operation.width_bytes, problem.tile.storage.element_bytes)
-        rule = device.rule(lanes.operation)
-        if lanes.operation.width_bytes > rule.banks * rule.bank_bytes:
-            raise ProblemFileError(
-                f"accesses[{i}].bytes",
-                f"values known only at run time are not counted for accesses wider than the "
-                f"{rule.banks * rule.bank_bytes} bytes of a row of banks",
-            )
-        _, banks, requests = _geometry(lanes.operation, rule)
-        per_word = _elements_per_word(apart_bytes, rule)
-        least = [
-            requests * _least_of_phases(lane_elements, banks, per_word, rule)
-            for lane_elements in current().each(rows)
-        ]
-        found[access.name] = ChoiceTrace(
-            replace(lanes, weight=weight[:, 0].ravel()),
-            device,
-            access.any_is,
-            rows=rows,
-            row=row,
-            least=np.array(least, np.int64),
-            apart_bytes=apart_bytes,
-        )
+        if access.any:
+            with under(f"accesses[{i}]"):
+                size = problem.tile.storage.element_bytes
+                found[access.name] = _choice(access, lanes, warps, size, device)
     return found
+
+
+def _choice(access: Access, lanes: LaneTrace, warps: int, size: int, device: Device) -> ChoiceTrace:
+    """The same of one access, to elements of so many bytes."""
+    values, width = math.prod(access.any.values()), lanes.operation.width_bytes
+    weight = lanes.weight.reshape(-1, values, warps)
+    if (weight != weight[:, :1]).any():
+        raise ProblemFileError("weight", "a weight cannot depend on values of `any`")
+    element = _by_value(np.where(lanes.active, lanes.element, -1), values, warps)
+    rows, row = _distinct(element)
+    if len(rows) > MAX_DISTINCT:
+        what = f"{len(rows):,} instructions choose from different elements"
+        raise ProblemFileError("any", f"{what}, of at most {MAX_DISTINCT:,}")
+    apart_bytes, rule = max(width, size), device.rule(lanes.operation)
+    if width > (row_bytes := rule.banks * rule.bank_bytes):
+        wider = f"accesses wider than the {row_bytes} bytes of a row of banks"
+        raise ProblemFileError("bytes", f"values known only at run time are not counted for {wider}")
+    _, banks, requests = _geometry(lanes.operation, rule)
+    per_word = _elements_per_word(apart_bytes, rule)
+    least = [
+        requests * _least_of_phases(elements, banks, per_word, rule) for elements in current().each(rows)
+    ]
+    return ChoiceTrace(
+        replace(lanes, weight=weight[:, 0].ravel()),
+        device,
+        access.any_is,
+        rows=rows,
+        row=row,
+        least=np.array(least, np.int64),
+        apart_bytes=apart_bytes,
+    )
 
 
 def _by_value(array: npt.NDArray[Any], values: int, warps: int) -> npt.NDArray[Any]:

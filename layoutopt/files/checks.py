@@ -145,14 +145,12 @@ def check_element(tile: Tile) -> None:
     named = {*ELEMENT_BYTES, *PACKED_BITS}
     if isinstance(tile.element, str) and tile.element not in named:
         known = ", ".join((*ELEMENT_BYTES, *PACKED_BITS))
-        raise ProblemFileError(
-            "tile.element", f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
-        )
+        wrong = f'unknown type {tile.element!r}; known: {known}, or {{"bytes": n}}'
+        raise ProblemFileError("tile.element", wrong)
     size, alignment = tile.storage.element_bytes, tile.element_alignment
     if size % alignment:
-        raise ProblemFileError(
-            "tile.element.align", f"expected a divisor of the {size} bytes of an element, got {alignment}"
-        )
+        wrong = f"expected a divisor of the {size} bytes of an element, got {alignment}"
+        raise ProblemFileError("tile.element.align", wrong)
 
 
 def _wrong_in_block(block: Block) -> Wrong:

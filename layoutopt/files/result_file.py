@@ -83,9 +83,9 @@ def arrangement_from_data(raw: Any) -> Arrangement:
     return arrangement
 
 
-def _converted(raw: Any, kind: type[T], place: str = "") -> T:
+def _converted(raw: Any, kind: type[T]) -> T:
     try:
-        return json_data.convert(raw, kind, place)
+        return json_data.convert(raw, kind)
     except LayoutError as error:
         raise ProblemFileError("layout", str(error)) from None
 

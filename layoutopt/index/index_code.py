@@ -259,8 +259,7 @@ def _wanted(
         The values of `tid`, `lane`, `warp` and the loop variables, which broadcast to (rows, threads); which
         threads take part; and their addresses, 0 where they do not.
     """
-    env = environment(access, threads, lanes.element.shape[1])
-    env = {name: values if values.shape[0] == 1 else values[rows] for name, values in env.items()}
+    env = environment(access, threads, lanes.element.shape[1], rows)
     iterations = math.prod(access.loops.values())
     # The trace pads the last warp; beyond the last thread nothing is active.
     active = lanes.active.reshape(iterations, -1)[rows, :threads]
