@@ -6,9 +6,9 @@ Whoever asks about layouts (solve, compare, check, explain, show, emit) wants no
     problem file ── one width for each access ── bytes for packed elements ── lanes, or what they may choose
        asked                 problem                     lowered                    lanes, accesses
 
-`cases` gives one for every choice of widths, `case_of` the one with widths that are known (those of a
-result: `case_of(problem, gpu, chosen_widths(problem, result))`), `case_under` the one with the widths that
-cost least under a layout that is given. Then, for any layout:
+`cases` gives one for every choice of widths, `case_of` the one with widths that are known,
+`case_of_result` the one with the lanes and widths that a result chose, `case_under` the one with the widths
+that cost least under a layout that is given. Then, for any layout:
 
     case = case_of(problem, gpu)
     table = case.table(layout)        # byte offsets of `lowered`, by row-major index: a Layout or a formula
@@ -38,6 +38,7 @@ from layoutopt.accesses.lower import (
     assigned,
     byte_table,
     bytes_formula,
+    chosen_widths,
     named_lanes,
     named_widths,
     stored,
@@ -289,6 +290,11 @@ def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None =
         ProblemFileError: as for `cases`, or a width is not one that the file allows.
     """
     return _lowered(problem, with_widths(problem, widths or {}), device)
+
+
+def case_of_result(problem: Problem, device: Device, result: Result) -> Case:
+    """The problem with the lanes and the widths that a result of it chose; as for `case_of`."""
+    return case_of(assigned(problem, result), device, chosen_widths(problem, result))
 
 
 def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:

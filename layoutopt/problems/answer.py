@@ -361,26 +361,31 @@ class Result(Versioned, frozen=True):
         )
 
 
-class Place(Struct, frozen=True):
-    """Where a tile lies.
+class Stages(Struct, frozen=True):
+    """Where the copies of a tile lie.
 
     Attributes:
-        base_bytes: where its first stage begins.
+        tile: its name; empty of one by itself.
+        base_bytes: where the first stage begins.
         stages: how many there are.
         stage_bytes: from one to the next.
-        bytes: of one.
     """
 
     tile: str
     base_bytes: int
     stages: int
     stage_bytes: int
-    bytes: int
 
     @property
-    def starts(self) -> range:
+    def starts(self) -> tuple[int, ...]:
         """Where each stage begins."""
-        return range(self.base_bytes, self.base_bytes + self.stages * self.stage_bytes, self.stage_bytes)
+        return tuple(self.base_bytes + k * self.stage_bytes for k in range(self.stages))
+
+
+class Place(Stages, frozen=True):
+    """The same with the bytes of one stage."""
+
+    bytes: int
 
     @property
     def end(self) -> int:

@@ -107,7 +107,7 @@ def _access(found: Views, number: int, iterations: range, warps: int) -> dict[st
         "left_out": len(access.element) // warps - len(iterations),
         "rule": _rule(found.case.device.rule(access.operation)),
         "element": _packed(element),
-        "cost": summary(access.name, found.costs(number), found.note),
+        "cost": summary(found, number),
     }
 
 

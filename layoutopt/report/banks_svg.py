@@ -46,8 +46,7 @@ def document(found: Views, colour_by: str | None) -> str:
     by = colour_by or default_colouring(shown)
     blocks = [_picture(p, by, found.case.device.lanes) for p in shown]
     width = max(_LEFT * 2 + sum(w for _, w, _ in blocks) + _GAP * (len(blocks) - 1), 640)
-    access = found.chosen.lanes
-    notes = [*summary(access.name, found.costs(found.chosen.access), found.note), _legend(by)]
+    notes = [*summary(found, found.chosen.access), _legend(by)]
     height = _TOP + max(h for _, _, h in blocks) + 22 + 16 * len(notes)
     title = headline(found)
     parts = [

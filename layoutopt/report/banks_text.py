@@ -11,7 +11,7 @@ from layoutopt.ground.escape import terminal
 from layoutopt.problems.text import count_text, tile_text
 from layoutopt.report import palette
 from layoutopt.report.text import wrapped
-from layoutopt.study.picture import Cell, Cost, Picture
+from layoutopt.study.picture import Cell, Picture
 from layoutopt.study.show import Views
 
 MIN_WIDTH = 80
@@ -50,7 +50,7 @@ def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str
     lines += ["", *_wrapped(f"  {_legend({_style(drawn, each)[1] for drawn in shown}, lanes)}", width)]
     if colour and by == "phase":
         lines += _wrapped("  colours: phases, the lanes that are served together", width)
-    notes = summary(found.chosen.lanes.name, found.costs(found.chosen.access), found.note)
+    notes = summary(found, found.chosen.access)
     return "\n".join([*lines, "", *(piece for text in notes for piece in _wrapped("  " + text, width))])
 
 
@@ -66,10 +66,11 @@ def default_colouring(shown: Sequence[Picture]) -> str:
     return "phase" if any(len(p.phases) > 1 for p in shown) else "lane"
 
 
-def summary(access: str, costs: Sequence[Cost], note: str) -> list[str]:
-    """What the access costs in all, under each layout (the last is the best), and what to do."""
+def summary(found: Views, access: int) -> list[str]:
+    """What an access, by number, costs in all under each layout (the last is the best), and what to do."""
+    name, costs = found.case.lanes.accesses[access].name, found.costs(access)
     lines = [
-        f"{c.name}: all of {access!r} takes {count_text(c.wavefronts, 'wavefront')}, "
+        f"{c.name}: all of {name!r} takes {count_text(c.wavefronts, 'wavefront')}, "
         f"{c.wavefronts - c.ideal:,} more than ideal; {c.bytes:,} bytes"
         for c in costs
     ]
@@ -85,9 +86,7 @@ def summary(access: str, costs: Sequence[Cost], note: str) -> list[str]:
             lines.append(
                 f"to do: put each element at offset {new.offset}, in elements: {fewer}{more}{change}"
             )
-    if note:
-        lines.append(f"note: {note}")
-    return lines
+    return [*lines, f"note: {found.note}"] if found.note else lines
 
 
 def _legend(kinds: set[str], lanes: int) -> str:

@@ -19,9 +19,9 @@ from layoutopt.problems.answer import (
     Estimate,
     MatrixDescriptor,
     ModelGrowth,
-    Place,
     Proof,
     Result,
+    Stages,
     Status,
     TensorMap,
 )
@@ -29,10 +29,10 @@ from layoutopt.problems.text import abridged, count_text, instruction_text, shap
 from layoutopt.problems.types import Access, Block, Problem, Resources
 from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
-from layoutopt.study.check import Audit, AuditedAccess, AuditStatus, BlockAudit, PlacedAudit
+from layoutopt.study.check import Audit, AuditedAccess, AuditStatus, BlockAudit
 
 # A tile, its offset, where it lies, the bytes that it uses and its excess.
-_Row = tuple[str, str, Place | PlacedAudit, int, float]
+_Row = tuple[str, str, Stages, int, float]
 
 
 def report(problem: Problem | Block, found: Result | Arrangement, seconds: float | None = None) -> str:

@@ -30,9 +30,9 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.lower import chosen_widths, stored
+from layoutopt.accesses.lower import stored
 from layoutopt.accesses.trace import Trace
-from layoutopt.engine.case import case_of
+from layoutopt.engine.case import case_of_result
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.checks import fields_of
 from layoutopt.hardware.devices import Device
@@ -161,7 +161,7 @@ def _covers(problem: Problem, bound: Bound) -> dict[str, Any]:
 
 def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]:
     asked = problem
-    case = case_of(problem, device, chosen_widths(problem, result))
+    case = case_of_result(problem, device, result)
     problem, lanes = case.lowered, case.lanes
     bound, size = result.proof.objective, result.proof.bytes
     subject = subject_of(problem.tile, device, lanes)

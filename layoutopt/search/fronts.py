@@ -35,8 +35,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
-from layoutopt.accesses.lower import assigned, chosen_widths
-from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.files.checks import fields_of
@@ -97,7 +96,7 @@ class Unit:
         if self.is_settled:
             return self.case
         with unhurried():
-            return case_of(assigned(self.asked, result), self.case.device, chosen_widths(self.asked, result))
+            return case_of_result(self.asked, self.case.device, result)
 
     def value(self, result: Result) -> Fraction:
         """What comes first: weighted excess, wavefronts where widths are to be chosen, index cost or time."""

@@ -49,6 +49,11 @@ def check_method(method: Method) -> None:
         raise ProblemFileError("method", f"expected one of {', '.join(METHODS)}, got {described(method)}")
 
 
+def of_tile(name: str, progress: Progress) -> Progress:
+    """Progress of one of several tiles, which each line names."""
+    return lambda text: progress(f"{name}: {text}")
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What is asked beside the problem.

@@ -11,14 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
-from layoutopt.engine.estimate import timing_of
-from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Estimate, Status
 from layoutopt.problems.text import count_text
-from layoutopt.problems.types import Block, Problem
-from layoutopt.study.comparison import Comparison, Recommendation, Row
+from layoutopt.study.comparison import Recommendation, Row
 
 # Estimates that differ by less do not tell which layout is faster: three times their median error. A layout
 # in use is replaced only by one that is estimated faster by more, for one block alone and for as many as fit:
@@ -31,32 +26,6 @@ _STAGES_THAT_MATTER: Final = 8
 _IN_USE: Final = ("in_use", "published")
 _RIVALS: Final = ("pad", "interval", "xor", "none")
 _LATE: Final = "the time limit left no estimate of time"
-
-
-def advised(
-    problem: Problem | Block,
-    gpu: Device,
-    rows: Sequence[Row],
-    widths: dict[str, int],
-    *,
-    dictated: bool,
-    no_estimate: str | None,
-) -> Comparison:
-    """The comparison of these rows, and which to take; `no_estimate` says why none has an estimate."""
-    marked = tuple(msgspec.structs.replace(row, pareto=_is_pareto(row, rows)) for row in rows)
-    advice = recommend(marked, dictated=dictated, no_estimate=no_estimate)
-    borrowed = timing_of(gpu)[1]
-    return Comparison(
-        problem.name, gpu.name, problem.threads, marked, advice, widths, borrowed, no_estimate=no_estimate
-    )
-
-
-def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether no other row has less of weighted wavefronts or bytes and no more of the other."""
-    if row.wavefronts is None:
-        return False
-    mine, others = row.rank[:2], {other.rank[:2] for other in rows if other.wavefronts is not None}
-    return not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others - {mine})
 
 
 def recommend(

@@ -13,31 +13,25 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import coordinate_ranges, element_expression
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Stages, Status
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.search.same_layout import alike, beginning, groups, viewed_index
 from layoutopt.study.check import check
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Stages, frozen=True):
     """One tile.
 
     Attributes:
-        tile: its name; empty of one by itself.
         problem: the tile and its accesses.
-        base_bytes: where its first stage begins.
-        stages: how many copies there are.
-        stage_bytes: from one copy to the next.
         answer: the layout: a result, or element offsets over x0, x1, ...
+        whole: the result that it is of: the tile's, or that of all tiles that share its layout; None where
+            the layout was not solved for.
     """
 
-    tile: str
     problem: Problem
-    base_bytes: int
-    stages: int
-    stage_bytes: int
     answer: Result | str
+    whole: Result | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +66,18 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
     """The tiles of a problem under the layouts of an answer, or the one tile under a formula."""
     if isinstance(problem, Problem):
         assert not isinstance(answer, Arrangement)
-        return Placed(problem.name, gpu, (Part("", problem, 0, 1, 0, answer),))
+        whole = None if isinstance(answer, str) else answer
+        return Placed(problem.name, gpu, (Part("", 0, 1, 0, problem, answer, whole),))
     assert isinstance(answer, Arrangement)
     assert answer.bytes is not None
     assert answer.alignment_bytes is not None
-    where = {place.tile: (part, place) for part in answer.tiles for place in part.places}
+    where = {place.tile: (part.result, place) for part in answer.tiles for place in part.places}
     shared = {tile.name: one.tile for tiles, one in groups(problem) for tile in tiles}
     parts = []
     for tile, own in zip(problem.tiles, problem.each, strict=True):
-        part, place = where[tile.name]
-        layout = own_answer(part.result, own, shared[tile.name])
-        parts.append(Part(tile.name, own, place.base_bytes, place.stages, place.stage_bytes, layout))
+        whole, place = where[tile.name]
+        lies = place.base_bytes, place.stages, place.stage_bytes
+        parts.append(Part(tile.name, *lies, own, own_answer(whole, own, shared[tile.name]), whole))
     summary = f"{answer.bytes} bytes, {answer.excess} excess wavefronts; {answer.status}"
     size, alignment = answer.bytes, answer.alignment_bytes
     return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
@@ -149,7 +144,8 @@ def placed_in_use(block: Block, gpu: Device) -> Placed:
     parts = []
     for own, part in zip(block.each, audit.tiles, strict=True):
         assert part.audit.offset is not None
-        parts.append(Part(part.tile, own, part.base_bytes, part.stages, part.stage_bytes, part.audit.offset))
+        lies = part.base_bytes, part.stages, part.stage_bytes
+        parts.append(Part(part.tile, *lies, own, part.audit.offset))
     alignment = max(part.audit.alignment_bytes for part in audit.tiles)
     summary = f"{audit.bytes} bytes, {audit.excess} excess wavefronts; as the file has it"
     return Placed(block.name, gpu, tuple(parts), audit.bytes, alignment, summary, block.overlay)

@@ -12,7 +12,6 @@ from typing import Final, Literal, overload
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
 from layoutopt.accesses.lower import named_lanes
@@ -25,7 +24,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, current, spending, unhurried
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
-from layoutopt.problems.answer import AccessReport, Estimate
+from layoutopt.problems.answer import AccessReport, Estimate, Stages
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.free_lanes import under_layout
@@ -91,26 +90,15 @@ class Audit(Versioned, frozen=True):
     schema_: Literal["layoutopt.audit/1"] = "layoutopt.audit/1"
 
 
-class PlacedAudit(Struct, frozen=True):
-    """One tile of a block.
+class PlacedAudit(Stages, frozen=True):
+    """One tile of a block: where it lies, as the file says, else behind those before it; and one stage."""
 
-    Attributes:
-        base_bytes: where its first stage begins, as the file says, else behind the tiles before it.
-        stage_bytes: from one stage to the next.
-        audit: of one stage.
-    """
-
-    tile: str
-    base_bytes: int
-    stages: int
-    stage_bytes: int
     audit: Audit
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
         """First byte and end of each stage."""
-        starts = (self.base_bytes + stage * self.stage_bytes for stage in range(self.stages))
-        return [(start, start + self.audit.bytes) for start in starts]
+        return [(start, start + self.audit.bytes) for start in self.starts]
 
 
 class BlockAudit(Versioned, frozen=True):
@@ -247,7 +235,7 @@ def _block_audit(block: Block, gpu: Device, mend: bool) -> BlockAudit:
         with fields_of(block, tile):
             audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, mend)
     placed = tuple(_placed(block, {name: audit for name, (_, audit) in audits.items()}))
-    size = max(part.ranges[-1][0] + part.audit.declared_bytes for part in placed)
+    size = max(part.starts[-1] + part.audit.declared_bytes for part in placed)
     limit = within_room(block, gpu).layout.max_bytes
     wrong = [*_misplaced(placed), *_overlaps(block, placed)]
     if limit is not None and size > limit:
@@ -286,7 +274,7 @@ def _misplaced(placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
     """Stages that do not begin at a multiple of what the layout needs."""
     for part in placed:
         unit = part.audit.alignment_bytes
-        start = next((start for start, _ in part.ranges if start % unit), None)
+        start = next((start for start in part.starts if start % unit), None)
         if start is not None:
             text = f"tile {part.tile}: a stage begins at byte {start:,}; counts hold at multiples of {unit}"
             details = {"tile": part.tile, "byte_offset": start, "alignment_bytes": unit}

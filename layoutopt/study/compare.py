@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.instructions import as_given
-from layoutopt.engine.estimate import why_no_estimate
+from layoutopt.engine.estimate import timing_of, why_no_estimate
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import Device
@@ -27,18 +25,17 @@ from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
-from layoutopt.search.instructions import chooses_instructions
 from layoutopt.search.packing import pack, rounded_up
-from layoutopt.search.proposal import Progress
+from layoutopt.search.proposal import Progress, of_tile
 from layoutopt.search.same_layout import within_room
-from layoutopt.study.advice import advised
+from layoutopt.study.advice import recommend
 from layoutopt.study.check import check
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow, room
 from layoutopt.study.known import check_answer
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
-# What is taken of a tile that has no such row: its layout in use.
-_INSTEAD: Final = {"edit": ("in_use", "published"), "in_use": ("published",)}
+# What is taken of a tile that has no such row: its layout in use, else the best of all.
+_INSTEAD: Final = {"edit": ("in_use", "published"), "in_use": ("published",), "given": (ALL,)}
 _ADDED: Final = (
     "wavefronts", "ideal", "excess", "weighted_wavefronts", "index_ops", "instructions", "cycles", "seconds",
 )  # fmt: skip
@@ -70,18 +67,33 @@ def compare(
     gpu = target_of(problem, target)
     if known is not None:
         check_answer(problem, gpu, known)
-    answer = known if problem.layout.objective.excess_first else None
+    answer: Any = known if problem.layout.objective.excess_first else None
     if isinstance(problem, Block):
-        arranged = answer if isinstance(answer, Arrangement) else None
-        return _BlockRows(problem, gpu, time_limit, progress, arranged).comparison()
-    best = answer if isinstance(answer, Result) else None
-    tile = TileRows(problem, gpu, time_limit, progress, best)
-    dictated, why, rows = problem.is_dictated, why_no_estimate(tile.case), tile.rows()
-    if chooses_instructions(problem):
-        accesses = tuple(as_given(access) if access.instructions else access for access in problem.accesses)
-        given = TileRows(msgspec.structs.replace(problem, accesses=accesses), gpu, time_limit, progress)
-        rows.append(given.solved_row("given", "instructions as given", given.everything))
-    return advised(problem, gpu, rows, tile.widths or {}, dictated=dictated, no_estimate=why)
+        block = _BlockRows(problem, gpu, time_limit, progress, answer)
+        return _compared(problem, gpu, block.rows(), [member.found for member in block.members])
+    tile = TileRows(problem, gpu, time_limit, progress, answer)
+    return _compared(problem, gpu, tile.rows(), [tile])
+
+
+def _compared(
+    problem: Problem | Block, gpu: Device, rows: Sequence[Row], tiles: Sequence[TileRows]
+) -> Comparison:
+    """The rows and which to take, with what holds of all of them."""
+    marked = tuple(msgspec.structs.replace(row, pareto=_is_pareto(row, rows)) for row in rows)
+    dictated = all(tile.problem.is_dictated for tile in tiles)
+    why = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)
+    widths = {name: width for tile in tiles for name, width in tile.case.widths.items()}
+    advice = recommend(marked, dictated=dictated, no_estimate=why)
+    about = problem.name, gpu.name, problem.threads
+    return Comparison(*about, marked, advice, widths, timing_of(gpu)[1], no_estimate=why)
+
+
+def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether no other row has less of weighted wavefronts or bytes and no more of the other."""
+    if row.wavefronts is None:
+        return False
+    mine, others = row.rank[:2], {other.rank[:2] for other in rows if other.wavefronts is not None}
+    return not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others - {mine})
 
 
 # A block -----------------------------------------------------------------------------------------
@@ -184,22 +196,18 @@ class _BlockRows:
 
     def _member(self, unit: Unit, known: Result | None, share: float | None) -> _Member:
         with fields_of(self.block, *unit.tiles):
-            told = partial(_tell, self.progress, unit.tiles[0].name)
+            told = of_tile(unit.tiles[0].name, self.progress)
             found = TileRows(unit.asked, self.gpu, share, told, known)
             rows = found.dictated_rows() if unit.asked.is_dictated else found.rows()
         return _Member(unit, found, {row.family: row for row in rows})
 
-    def comparison(self) -> Comparison:
-        """All rows, and which to take."""
+    def rows(self) -> list[Row]:
+        """All rows."""
         families = dict.fromkeys(family for member in self.members for family in member.rows)
         # Everything is searched first: what it finds is the answer of every row that it belongs to.
         found = {ALL: self._row(ALL)}
         found |= {name: self._row(name) for name in families if name != ALL}
-        rows = [row for name in families if (row := found[name]) is not None]
-        dictated = all(member.dictated for member in self.members)
-        widths = {k: width for m in self.members for k, width in (m.found.widths or {}).items()}
-        why = next(filter(None, (why_no_estimate(m.found.case) for m in self.members)), None)
-        return advised(self.block, self.gpu, rows, widths, dictated=dictated, no_estimate=why)
+        return [row for name in families if (row := found[name]) is not None]
 
     def _row(self, family: str) -> Row | None:
         """The row of all tiles; None where one has nothing to put into it."""
@@ -364,7 +372,3 @@ def _time(rows: Sequence[Row], blocks: int) -> float | None:
             return None
         total += max(row.time, row.cycles / blocks)
     return total
-
-
-def _tell(progress: Progress, name: str, text: str) -> None:
-    progress(f"{name}: {text}")

@@ -20,6 +20,7 @@ from typing import Final
 from msgspec import Struct
 
 from layoutopt.engine.case import Case
+from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var
 from layoutopt.expressions.simplify import operations, sum_terms
@@ -149,11 +150,13 @@ class Nearest(Struct, frozen=True):
     Attributes:
         edit: what to change.
         excess: weighted excess of the layout after it, in units of the trace.
+        left: its excess in wavefronts, weights not applied.
         bytes: to the end of the last element.
     """
 
     edit: Edit
     excess: float
+    left: int | float
     bytes: int
 
     @property
@@ -222,7 +225,9 @@ def _measured(case: Case, edit: Edit) -> Nearest | None:
     except (ExpressionError, LayoutError):
         return None
     with unhurried():
-        return Nearest(edit, case.weighted_excess(case.count(table)), case.size(table))
+        counts = case.count(table)
+        left = rounded_count(sum(report.excess for report in case.reports(counts)))
+        return Nearest(edit, case.weighted_excess(counts), left, case.size(table))
 
 
 def _obeys(edit: Edit, allowed: Constraints, tile: Tile) -> bool:

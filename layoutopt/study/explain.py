@@ -6,7 +6,6 @@ Of several tiles: what decides each of them by itself, and what the common budge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, Literal, TypedDict, Unpack, overload
 
 import msgspec
@@ -25,7 +24,7 @@ from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Progress
+from layoutopt.search.proposal import Progress, of_tile
 from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
 from layoutopt.study.in_use import node_in_use
@@ -207,7 +206,7 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
         tuple(others),
         tuple(relaxations),
         tuple(reasons),
-        best.widths,
+        case.widths,
         result.decided_by,
         result.model,
         case.has_weights,
@@ -221,12 +220,9 @@ def _verdict(free: bool, refuted: bool, status: Status) -> bool | None:
 
 def _edit(best: Solved, in_use: Node | None) -> Iterator[Relaxation]:
     """The nearest edit of the layout in use, where it leaves no conflict, of weight 0 neither."""
-    case = best.case
     with spending(current().part(QUESTION_SHARE)):
-        found = None if in_use is None else nearest_edit(in_use, case)
-    with unhurried():
-        left = () if found is None else case.measure(found.edit.node)
-    if found is not None and not any(access.excess for access in left):
+        found = None if in_use is None else nearest_edit(in_use, best.case)
+    if found is not None and not found.left:
         after = f"{to_text(found.edit.node)} has no conflicts, {found.bytes:,} bytes"
         yield Relaxation("edit", f"{found.edit.text}: {after}")
 
@@ -280,7 +276,7 @@ def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation
         free, relaxations = _shared(block, found, room, answer)
     members, explained = groups(block), []
     for k, (tiles, problem) in enumerate(members):
-        told = partial(_tell, progress, tiles[0].name)
+        told = of_tile(tiles[0].name, progress)
         with fields_of(block, *tiles), spending(current().part(1 / (len(members) - k))):
             own = _of_tile(problem, gpu, told)
         explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
@@ -301,10 +297,6 @@ def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation
         tuple(_reasons(block, found, free, room, explained)),
         tuple(explained),
     )
-
-
-def _tell(progress: Progress, name: str, text: str) -> None:
-    progress(f"{name}: {text}")
 
 
 def _with(block: Block, **changes: int | None) -> Block:

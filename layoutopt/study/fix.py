@@ -58,10 +58,8 @@ def edited(used: InUse) -> EditedLayout | None:
     found = nearest_edit(used.node, used.case)
     if found is None:
         return None
-    with unhurried():
-        left = rounded_count(sum(report.excess for report in used.case.measure(found.edit.node)))
-    saved = rounded_count(used.excess - left)
-    return EditedLayout(found.edit.text, to_text(found.edit.node), left, found.bytes, saved)
+    saved = rounded_count(used.excess - found.left)
+    return EditedLayout(found.edit.text, to_text(found.edit.node), found.left, found.bytes, saved)
 
 
 def edit_finding(used: InUse, edit: EditedLayout) -> Finding:

@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
-from layoutopt.accesses.lower import assigned, chosen_widths
-from layoutopt.engine.case import case_of
+from layoutopt.engine.case import case_of, case_of_result
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import Device, device
@@ -53,7 +52,7 @@ def with_faster(
         return found
     if found.layout is None or budget.spent:
         return found
-    case = case_of(assigned(problem, found), gpu, chosen_widths(problem, found))
+    case = case_of_result(problem, gpu, found)
     if (why := why_no_estimate(case)) is not None:
         said = () if case.chooses else (f"no time is estimated, as {why}",)
         return msgspec.structs.replace(found, hints=said)

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from layoutopt.accesses.free_lanes import is_free
-from layoutopt.accesses.lower import assigned, chosen_widths
-from layoutopt.engine.case import Case, case_of, check_claims
+from layoutopt.accesses.lower import assigned
+from layoutopt.engine.case import Case, case_of, case_of_result, check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import current, spending, unhurried
 from layoutopt.ground.escape import described
@@ -81,13 +81,11 @@ class Solved:
         case: the problem without the layout in use, with the lanes and widths of the best one.
         result: the best layout.
         lanes: what lanes were chosen, in words; empty where none is free.
-        widths: those that were chosen where the file leaves them open, in bytes by access name.
     """
 
     case: Case
     result: Result
     lanes: str
-    widths: dict[str, int]
 
 
 def solved(
@@ -129,7 +127,7 @@ def solved(
             result = solve(asked, target=gpu, progress=progress)
         else:
             result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
-    widths = chosen_widths(asked, result)
-    with unhurried():
-        case = case_of(asked, gpu, widths) if widths else case
-    return Solved(case, result, lanes_text(problem, chosen), widths)
+    if case.widths:
+        with unhurried():
+            case = case_of_result(asked, gpu, result)
+    return Solved(case, result, lanes_text(problem, chosen))

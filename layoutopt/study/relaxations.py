@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.accesses.lower import MAX_WIDTH_CHOICES, assigned, chosen_widths
+from layoutopt.accesses.lower import MAX_WIDTH_CHOICES
 from layoutopt.accesses.trace import trace
-from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.case import Case, case_of_result
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending, unhurried
 from layoutopt.hardware.operations import parse_operation
@@ -191,17 +191,13 @@ class Relaxations:
             return
         accesses = (msgspec.structs.replace(a, bytes=widths.get(a.name, a.bytes)) for a in asked.accesses)
         open_ = msgspec.structs.replace(asked, accesses=tuple(accesses))
-        other = self._solved(open_, _CHOICE_SHARE)
-        if other is None or other.layout is None:
+        if (better := self._fewer(open_, layout)) is None:
             return
-        chosen = chosen_widths(open_, other)
-        with unhurried():
-            after = case_of(open_, self.case.device, chosen)
-        saved = _wavefronts(self.case, layout) - _wavefronts(after, other.layout)
-        less = [name for name, some in widths.items() if chosen[name] != some[0]]
-        if saved > 0 and less:
-            typed = " and ".join(f'"bytes": [{widths[n][0]}, {chosen[n]}] for `{n}`' for n in less)
-            text = f"{typed}: {saved:,g} fewer wavefronts, {other.offset}"
+        chosen, offset, before, after = better
+        less = [name for name, some in widths.items() if chosen.widths[name] != some[0]]
+        if less:
+            typed = " and ".join(f'"bytes": [{widths[n][0]}, {chosen.widths[n]}] for `{n}`' for n in less)
+            text = f"{typed}: {before - after:,g} fewer wavefronts, {offset}"
             yield Relaxation("narrower", text, less[0], less[1] if len(less) > 1 else None)
 
     def _widths(self, access: Access) -> tuple[int, ...]:
@@ -221,22 +217,18 @@ class Relaxations:
     def instructions(self, layout: Layout) -> Iterator[Relaxation]:
         """Instructions with fewer wavefronts in all, of accesses whose own are given."""
         case, asked = self.case, with_free_instructions(self.case.problem)
-        if asked is None or case.chooses:
+        if asked is None or case.chooses or (better := self._fewer(asked, layout)) is None:
             return
-        other = self._solved(asked, _CHOICE_SHARE)
-        if other is None or other.layout is None:
-            return
-        chosen = assigned(asked, other)
-        with unhurried():
-            before, after = _wavefronts(case, layout), _wavefronts(case_of(chosen, case.device), other.layout)
+        chosen, _, before, after = better
+        accesses = zip(case.problem.accesses, asked.accesses, chosen.asked.accesses, strict=True)
         told = [
             f"`{new.name}` {math.prod(own.loops.values())} x {own.op}"
             + (f" {own.bytes} bytes" if own.bytes else "")
             + f" ->{instruction_text(free, new, math.prod(new.loops.values()))}"
-            for own, free, new in zip(case.problem.accesses, asked.accesses, chosen.accesses, strict=True)
+            for own, free, new in accesses
             if (own.op, own.bytes) != (new.op, new.bytes)
         ]
-        if after < before and told:
+        if told:
             text = f'with `"instructions": "free"` {after:,g} wavefronts instead of {before:,g}'
             yield Relaxation("instructions", f"{text}: {', '.join(told)}")
 
@@ -266,6 +258,19 @@ class Relaxations:
         return apart[-1] if apart else len(shape) - 1
 
     # Answers -----------------------------------------------------------------------------------
+
+    def _fewer(self, asked: Problem, layout: Layout) -> tuple[Case, str | None, float, float] | None:
+        """What the solver chooses where `asked` leaves a choice, its offset, and wavefronts before and after.
+
+        None where they are not fewer than those of `layout`.
+        """
+        other = self._solved(asked, _CHOICE_SHARE)
+        if other is None or other.layout is None:
+            return None
+        with unhurried():
+            chosen = case_of_result(asked, self.case.device, other)
+            before, after = _wavefronts(self.case, layout), _wavefronts(chosen, other.layout)
+        return (chosen, other.offset, before, after) if after < before else None
 
     def _free_of_conflicts(self, problem: Problem) -> Result | None:
         """A layout without conflicts, if one is found in a share of the time."""

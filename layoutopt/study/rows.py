@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from layoutopt.accesses.instructions import as_given
 from layoutopt.accesses.lower import offset_formula, over_elements
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
@@ -36,6 +37,7 @@ from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.dictated import ranked
+from layoutopt.search.instructions import chooses_instructions
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
@@ -58,7 +60,6 @@ class TileRows:
 
     Attributes:
         case: with the lanes and widths of that layout.
-        widths: those of them that the file leaves open, in bytes by access name.
         formulas: of all rows that can be used, by their text.
 
     Raises:
@@ -73,7 +74,7 @@ class TileRows:
         progress: Callable[[str], None],
         known: Result | None = None,
     ) -> None:
-        self.gpu, self.progress = gpu, progress
+        self.asked, self.gpu, self.time_limit, self.progress = problem, gpu, time_limit, progress
         self.budget = Budget(None if time_limit is None else 2 * time_limit)
         self.allowed = problem.layout.families or FAMILIES
         self.in_use = problem.layout.offset
@@ -84,7 +85,7 @@ class TileRows:
         search = partial(solved, problem, gpu, progress=progress, known=known, **layout)
         with spending(self.budget):
             best, self.seconds = _timed(search)
-        self.case, self.everything, self.widths = best.case, best.result, best.widths
+        self.case, self.everything = best.case, best.result
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
         self.counter = Counter(self.case)
@@ -96,7 +97,7 @@ class TileRows:
         found = self._dictated() if self.problem.is_dictated else self._families()
         found += [*self._used(), *self._edits()]
         self.budget = whole
-        return self._estimated(found)
+        return [*self._estimated(found), *self._as_given()]
 
     def dictated_rows(self) -> list[Row]:
         """Of a tile whose layout the hardware dictates: the best layout, and what is in use."""
@@ -227,6 +228,15 @@ class TileRows:
             full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
             row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
             yield self._row(row, found.edit.node, full * tile.element_bits // 8)
+
+    def _as_given(self) -> Iterator[Row]:
+        """The best layout for the instructions that the file gives, where others may be chosen."""
+        if chooses_instructions(self.asked):
+            accesses = tuple(as_given(a) if a.instructions else a for a in self.asked.accesses)
+            asked = msgspec.structs.replace(self.asked, accesses=accesses)
+            given = TileRows(asked, self.gpu, self.time_limit, self.progress)
+            yield given.solved_row("given", "instructions as given", given.everything)
+            self.formulas |= given.formulas
 
     def _given(self, row: Row, field: str, text: str, declared: int | None = None) -> Row:
         """The row of a formula out of a field of the file."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from layoutopt.accesses.lower import assigned, chosen_widths, offset_formula
-from layoutopt.engine.case import Case, case_of
+from layoutopt.accesses.lower import offset_formula
+from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import to_text
@@ -117,14 +117,6 @@ def _about(problem: Problem | Block, tile: NamedTile | None) -> AbstractContextM
     return nullcontext() if tile is None or isinstance(problem, Problem) else fields_of(problem, tile)
 
 
-def _result(found: Result | Arrangement, tile: NamedTile | None) -> Result:
-    """The answer for a tile and all that share its layout."""
-    if isinstance(found, Result) or tile is None:
-        assert isinstance(found, Result)
-        return found
-    return next(part.result for part in found.tiles if tile.name in part.tiles)
-
-
 def _check_drawable(problem: Problem) -> None:
     """Refuse lanes that choose at run time: nobody knows which words they touch."""
     for i, access in enumerate(problem.accesses):
@@ -180,14 +172,13 @@ class _Asked:
             ProblemFileError: as for `views`.
         """
         layouts, notes, widths = [], [], {}
-        if part is not None:
-            result = _result(found, tile)
-            chosen, widths = assigned(problem, result), chosen_widths(problem, result)
-            case = case_of(chosen, case.device, widths)
+        if part is not None and part.whole is not None:
+            case = case_of_result(problem, case.device, part.whole)
+            widths = case.widths
             layouts = [_solved(case, part.answer)]
             if tile is not None:
                 notes = [f"tile {tile.name}; its first stage begins at byte {part.base_bytes:,}"]
-            texts = lanes_text(problem, chosen), widths_text(widths) if widths else ""
+            texts = lanes_text(problem, case.asked), widths_text(widths) if widths else ""
             notes += [f"drawn with {text}, as the solved layout has it" for text in texts if text]
         if self.before != SOLVED:
             first = _before(case, problem, self.before)

@@ -91,7 +91,7 @@ class Answered:
     error: str = ""
 
 
-class Store:
+class Store(contextlib.AbstractContextManager["Store"]):
     """An open store; one process writes, any number read.
 
     Args:
@@ -134,9 +134,6 @@ class Store:
     def close(self) -> None:
         """Close it; what was committed stays, in one file where nobody reads it."""
         self._opened.close()
-
-    def __enter__(self) -> Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ _READ_FIRST: Final = 20  # pieces
 
 
 @dataclass
-class Sweep:
+class Sweep(AbstractContextManager["Sweep"]):
     """What a sweep did, and its answers; it holds the store open until `close`, or the end of `with`.
 
     Attributes:
@@ -68,9 +69,6 @@ class Sweep:
     def close(self) -> None:
         """Close the store."""
         self.store.close()
-
-    def __enter__(self) -> Sweep:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

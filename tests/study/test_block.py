@@ -430,3 +430,17 @@ def test_a_row_within_the_budget_has_the_lanes_and_widths_of_the_others():
     assert rows["pad"].reason.startswith("without the limit")
     assert (rows["pad"].bytes <= 2100, rows["pad"].status) == (True, "optimal")
     assert rows["pad"].excess > rows["all"].excess
+
+
+def test_of_several_tiles_the_others_keep_their_best_beside_the_instructions_of_the_file():
+    tiles = data_of("""256 threads; name block; target sm_90
+        tile A: 128x8 f32
+        tile B: 32x32 f32
+        fill: store 4 [tid // 8 + 32*i, tid % 8]; i<4; tile A
+        read: load 4 [tid // 16 * 8 + i, k]; k<8, i<8; tile A
+        rows: store 4 [tid // 32 + 8*i, tid % 32]; i<4; tile B
+        columns: load 4 [tid % 32, tid // 32 + 8*i]; i<4; tile B""")
+    tiles["accesses"][1]["instructions"] = ["i"]
+    rows = {row.family: row for row in compare(from_data(tiles)).rows}
+    own = [[tile.wavefronts for tile in rows[name].tiles] for name in ("all", "given")]
+    assert own == [[288, 64], [544, 64]]
