@@ -15,14 +15,12 @@ registers).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.bits import held
 from layoutopt.ground.arrays import IntArray
-from layoutopt.imports.triton_text import PrintedLayout, Vector, check_tile, parse, wrong
+from layoutopt.imports.triton_text import PrintedLayout, Vector, of_tile, wrong
 
 PARTS: Final = ("register", "lane", "warp")
 MAX_VALUES: Final = 1 << 22
@@ -64,11 +62,7 @@ def linear_bases(text: str, tile: Sequence[int], lanes: int = 32) -> Bases:
     Raises:
         ProblemFileError: as for `thread_values`.
     """
-    check_tile(tile)
-    layout = parse(text)
-    if math.prod(tile) > MAX_VALUES:
-        raise ProblemFileError("--tile", f"at most {MAX_VALUES} elements")
-    bases = _bases(layout, tuple(tile))
+    bases = _bases(of_tile(text, tile, MAX_VALUES), tuple(tile))
     if 1 << len(bases["lane"]) != lanes:
         raise wrong(f"its warps have {1 << len(bases['lane'])} threads, those of the target {lanes}")
     if sum(map(len, bases.values())) > MAX_BASES:

@@ -10,19 +10,17 @@ in elements, has a basis vector in the tensor (Triton, lib/Dialect/TritonGPU/IR/
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.bits import combinations
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Op, tabulated, to_text
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton import unit
-from layoutopt.imports.triton_text import PrintedLayout, Vector, check_tile, parse, wrong
+from layoutopt.imports.triton_text import PrintedLayout, Vector, of_tile, parse, wrong
 
 KINDS: Final = ("swizzled_shared", "padded_shared", "nvmma_shared", "amd_rotating_shared", "shared_linear")
 MAX_ELEMENTS: Final = 1 << 20
@@ -48,10 +46,7 @@ def offsets(text: str, tile: Sequence[int]) -> tuple[IntArray, str | None]:
     Raises:
         ProblemFileError: the text is no layout that is read here, or does not go with the tile.
     """
-    check_tile(tile)
-    if math.prod(tile) > MAX_ELEMENTS:
-        raise ProblemFileError("--tile", f"at most {MAX_ELEMENTS} elements")
-    layout = parse(text)
+    layout = of_tile(text, tile, MAX_ELEMENTS)
     bases = _bases(layout, tuple(tile))
     table = np.full(tuple(tile), -1, np.int64)
     if 1 << len(bases) != table.size or any(x >= e for v in bases for x, e in zip(v, tile, strict=True)):

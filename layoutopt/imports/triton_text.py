@@ -266,12 +266,15 @@ def _check_one_block(fields: dict[str, Any]) -> None:
         raise wrong("it spreads a tensor over several blocks; shared memory is one block's")
 
 
-def check_tile(tile: Sequence[int]) -> None:
-    """Triton's tensors have extents that are powers of two."""
+def of_tile(text: str, tile: Sequence[int], most: int) -> PrintedLayout:
+    """The layout of a tensor of these extents, which are powers of two, and of at most so many elements."""
     if any(extent < 1 or extent & (extent - 1) for extent in tile):
         raise ProblemFileError(
             "--tile", f"Triton's tensors are powers of two, not {'x'.join(map(str, tile))}"
         )
+    if math.prod(tile) > most:
+        raise ProblemFileError("--tile", f"at most {most} elements")
+    return parse(text)
 
 
 def wrong(reason: str) -> ProblemFileError:

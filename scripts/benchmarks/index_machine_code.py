@@ -52,7 +52,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.hardware.machine import find_tool
 from layoutopt.index.address_forms import over_tid
 from layoutopt.kernels.program import Exit, Jump, Memory, Program, Step, read_by
-from layoutopt.kernels.read.files import programs
+from layoutopt.kernels.read.files import kernels
 from layoutopt.problems.types import Problem
 from layoutopt.search.solve import solve
 
@@ -79,7 +79,7 @@ def functions(title: str, text: str, cubin: Path, arch: str, *flags: str | Path)
     if done.returncode:
         print(title, done.stderr[:500], file=sys.stderr)
         return {}
-    return {program.name: program for program in programs(cubin)}
+    return {kernel.name: kernel.read() for kernel in kernels(cubin)}
 
 
 def is_shared(step: Step) -> bool:

@@ -13,7 +13,7 @@ from layoutopt.files.result_file import result_from_data
 from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import triton
-from layoutopt.kernels.read.files import programs
+from layoutopt.kernels.read.files import kernels
 from layoutopt.layout.layout import Layout
 
 SM_90 = device("sm_90")
@@ -138,7 +138,7 @@ def test_a_listing_of_empty_lines_is_none(tmp_path):
     path = tmp_path / "empty.sass"
     path.write_bytes(b"\n" * 500_000)
     with pytest.raises(ProblemFileError, match="no machine code"):
-        programs(path)
+        kernels(path)
 
 
 def test_more_dimensions_than_an_array_has(tmp_path):

@@ -293,7 +293,7 @@ def test_without_an_assembler_the_message_says_what_to_install(tmp_path, monkeyp
     (tmp_path / "k.ptx").write_text(PTX.format(STORE))
     monkeypatch.setattr(files, "find_tool", lambda _: None)
     with pytest.raises(MachineError, match=r"ptxas is not on this machine \(pip install 'layoutopt\[cuda\]'"):
-        files.programs(tmp_path / "k.ptx")
+        files.kernels(tmp_path / "k.ptx")
 
 
 @pytest.mark.nvcc
@@ -381,7 +381,7 @@ def test_a_disassembler_that_never_ends_is_out_of_time(tmp_path, monkeypatch):
     monkeypatch.setattr(files.elf, "is_cubin", lambda _: True)
     kernel.write_bytes(b"damaged")
     with pytest.raises(OutOfTime, match="nvdisasm worked"), spending(Budget(0.1)):
-        files.programs(kernel)
+        files.kernels(kernel)
 
 
 def test_the_time_that_a_compiler_takes_is_not_counted(tmp_path, monkeypatch):
@@ -398,5 +398,5 @@ def test_the_time_that_a_compiler_takes_is_not_counted(tmp_path, monkeypatch):
     left = []
     monkeypatch.setattr(files, "_from_cubin", lambda _: left.append(current().seconds) or ())
     with spending(Budget(10)):
-        files.programs(source)
+        files.kernels(source)
     assert left == [10]

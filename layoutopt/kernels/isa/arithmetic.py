@@ -8,7 +8,6 @@ from functools import reduce
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.isa.operands import (
@@ -27,8 +26,6 @@ from layoutopt.kernels.isa.operands import (
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import TRUE, ZERO, Bits, Bools, Value, constant
 from layoutopt.kernels.program import Source
-
-Reals = npt.NDArray[Any]
 
 # ---------------------------------------------------------------- integers
 

@@ -10,7 +10,6 @@ barrier of the whole block, behind which the other begins. What was executed by 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,12 +20,10 @@ import numpy as np
 
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation, Execution
-from layoutopt.kernels.program import Array, Memory, Program
+from layoutopt.kernels.program import Array, Forget, Memory, Program
 
 # First byte, end, and the steps that touch what is between.
 Cluster = tuple[int, int, list[int]]
-# Copies in bulk and TMA, between shared memory and elsewhere.
-_MOVERS: Final = re.compile(r"(?:@\S+\s+)?(?:UBLKCP|UBLKRED|UTMALDG|UTMASTG|UTMAREDG)\b")
 _READS: Final = ("load", "ldmatrix", "atomic")
 _WRITES: Final = ("store", "stmatrix", "copy", "atomic")
 
@@ -81,11 +78,6 @@ def moved_by_itself(evaluation: Evaluation, used: UsedArray) -> str | None:
     return f"{name} {'fills' if reads else 'reads'} it as it lies: no layout of its own is possible"
 
 
-def array_of(arrays: tuple[UsedArray, ...], step: int) -> str | None:
-    """The name of the array that a step touches."""
-    return next((used.array.name for used in arrays if step in used.steps), None)
-
-
 def memory(evaluation: Evaluation, k: int) -> Memory:
     """What a step does that touches shared memory."""
     action = evaluation.program.steps[k].action
@@ -95,7 +87,7 @@ def memory(evaluation: Evaluation, k: int) -> Memory:
 
 def _mover(program: Program) -> str | None:
     """The text of an instruction that moves bytes of shared memory as a whole; None where there is none."""
-    return next((step.text for step in program.steps if _MOVERS.match(step.text)), None)
+    return next((step.text for step in program.steps if step.action == Forget(fills=True)), None)
 
 
 def _clusters(evaluation: Evaluation, steps: Iterable[int]) -> list[Cluster]:

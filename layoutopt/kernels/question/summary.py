@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from layoutopt.kernels.machine.counts import Evaluation, Tally
 from layoutopt.kernels.program import Array
-from layoutopt.kernels.question.arrays import array_of, memory, used_arrays
+from layoutopt.kernels.question.arrays import memory, used_arrays
 from layoutopt.kernels.read.declarations import base_name
 
 SCHEMA: Final = "layoutopt.kernel/1"
@@ -102,8 +102,9 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
     """Put together what an evaluation counted; `entry` is the name that the user gave."""
     program, launch = evaluation.program, evaluation.launch
     arrays = used_arrays(evaluation)
+    homes = {k: used.array.name for used in arrays for k in used.steps}
     accesses = [
-        _access(evaluation, k, tally, array_of(arrays, k))
+        _access(evaluation, k, tally, homes.get(k))
         for k, tally in sorted(evaluation.tallies.items())
         if memory(evaluation, k).operation is not None and (tally.phases or tally.unknown)
     ]

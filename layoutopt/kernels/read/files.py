@@ -68,11 +68,6 @@ def kernels(path: Path, target: str | None = None, options: Sequence[str] = ()) 
     return tuple(Listed(one.name, one.title, partial(replace, one)) for one in found)
 
 
-def programs(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Program, ...]:
-    """All kernels of a file; as `kernels`."""
-    return tuple(one.read() for one in kernels(path, target, options))
-
-
 def ptx_text(
     path: Path,
     target: str | None,
