@@ -43,6 +43,7 @@ from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
 from layoutopt.study.counted import Counter, best, cute_swizzles, plainly
 from layoutopt.study.edits import nearest_edit, strides_of
+from layoutopt.study.in_use import node_in_use
 from layoutopt.study.instruction import Instruction
 from layoutopt.study.known import solved
 
@@ -77,7 +78,6 @@ class TileRows:
         self.asked, self.gpu, self.time_limit, self.progress = problem, gpu, time_limit, progress
         self.budget = Budget(None if time_limit is None else 2 * time_limit)
         self.allowed = problem.layout.families or FAMILIES
-        self.in_use = problem.layout.offset
         families = tuple(f for f in FAMILIES if f in self.allowed)
         layout: dict[str, Any] = {"minimise": "excess", "indexed": False}
         if not problem.is_dictated:
@@ -207,20 +207,18 @@ class TileRows:
 
     def _used(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
-        published = self.case.problem.published
-        if self.in_use is not None:
-            yield self._given(Row("in_use", "in use", "given"), "layout.offset", self.in_use)
+        in_use, published = self.asked.layout.offset, self.asked.published
+        if in_use is not None:
+            yield self._given(Row("in_use", "in use", "given"), "layout.offset", in_use)
         if published is not None:
             row = Row("published", "published", "given")
             yield self._given(row, "published.offset", published.offset, published.bytes)
 
     def _edits(self) -> Iterator[Row]:
         """The nearest edit of the layout in use, else of the published one, where one is better."""
-        tile, published = self.case.problem.tile, self.case.problem.published
-        text = self.in_use or (published.offset if published is not None else None)
-        if text is None:
+        tile, node = self.case.problem.tile, node_in_use(self.asked)
+        if node is None:
             return
-        node = offset_formula(text, tile)
         with spending(self.budget):
             found, seconds = _timed(partial(nearest_edit, node, self.case))
         if found is not None:
