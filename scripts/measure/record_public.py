@@ -121,7 +121,7 @@ def _without_folders(text: str) -> str:
 
 def compare(folder: Path, measured: Path | None) -> None:
     """Write what is predicted into the record, and print where it is not what was counted."""
-    from layoutopt.kernels.read.files import programs
+    from layoutopt.kernels.read.files import kernels
 
     record = json.loads(RECORD.read_text())
     rows = {row["name"]: row for row in record["kernels"]}
@@ -133,7 +133,7 @@ def compare(folder: Path, measured: Path | None) -> None:
         if row is None or row["code"] != digest(kernel):
             print(f"{kernel.name}: not measured, or other machine code", flush=True)
             continue
-        program = next(p for p in programs(kernel.source) if p.name == kernel.symbol)
+        program = next(one for one in kernels(kernel.source) if one.name == kernel.symbol).read()
         row["predicted"] = predicted(program, kernel, False)
         started = time.process_time()
         row["with_data"] = predicted(program, kernel, True)
