@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple
 
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.operations import Operation
-from layoutopt.kernels.machine.values import Value
+from layoutopt.kernels.machine.values import Value, invert
 
 Space = Literal["shared", "global", "local", "constant", "generic"]
 
@@ -50,6 +50,11 @@ def same(value: Value) -> Value:
     return value
 
 
+def opposite(value: Value) -> Value:
+    """What a predicate is not."""
+    return invert(value, 1)
+
+
 class Source(NamedTuple):
     """What an operand says: `value` out of the values of its cells; without cells, a constant."""
 
@@ -60,6 +65,11 @@ class Source(NamedTuple):
     def cell(cls, name: str) -> Source:
         """What a cell has."""
         return cls((name,), same)
+
+    @property
+    def negated(self) -> Source:
+        """The predicate that holds where this one does not."""
+        return self._replace(value=opposite if self.value is same else same)
 
     @classmethod
     def always(cls, value: Value) -> Source:

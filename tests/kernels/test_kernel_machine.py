@@ -11,6 +11,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.machine.relevance import relevance
 from layoutopt.kernels.program import Place
 from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.summary import summary
@@ -265,3 +266,34 @@ def test_whom_lanes_meet_behind_an_unknown_branch_is_what_it_was_before():
     found = counted(*left, "B:", "STS [R2], RZ", "M:", "BSYNC B1", "LDS R5, [R2]")
     assert found.bounded
     assert [tally.worst + tally.wavefronts for tally in tallies(found)] == [1, 1, 1]
+
+
+# P2 and P3 are the same lanes: the upper half of the warp; R8 keeps it, as compilers keep predicates.
+HALF = ("ISETP.GT.AND P2, PT, R1, 0xf, PT", "SEL R8, RZ, 0x1, !P2", "ISETP.NE.AND P3, PT, R8, RZ, PT")
+
+
+@pytest.mark.parametrize(("guard", "kept"), [("P2", ()), ("!P2", ("shared",)), ("P3", ("shared",))])
+def test_what_is_written_under_a_guard_is_not_asked_for_where_it_is_read_under_it(guard, kept):
+    """Nobody reads what was loaded, if the guards are one; only then need shared memory not be followed."""
+    lines = (*HALF, "LDS R5, [R2]", "@P2 MOV R5, R3", f"@{guard} LDS R6, [R5]")
+    found = relevance(program("S2R R1, SR_TID.X", COLUMN, *lines), ("shared",))
+    assert found.kept == set(kept)
+    assert not found.bold
+
+
+@pytest.mark.parametrize(("guard", "wavefronts"), [("P2", 16), ("P3", 16), ("!P3", 1), ("P1", 8)])
+def test_a_guard_that_was_kept_is_the_same_one(guard, wavefronts):
+    """What is stored below the guard is read where it is not what it seems: words of a row, or of a column."""
+    lines = (*HALF, "STS [R2], R2", "BAR.SYNC 0x0", "ISETP.GT.AND P1, PT, R1, 0x17, PT", "LDS R5, [R2]")
+    found = counted(COLUMN, *lines, "@P2 MOV R5, R3", f"@{guard} LDS R6, [R5]")
+    assert found.certain
+    assert tallies(found)[-1].wavefronts == wavefronts
+    kept = [relevance(found.program, ("shared",), bold=bold).kept for bold in (True, False)]
+    assert kept == [set(), set() if guard == "P2" else {"shared"}]
+
+
+def test_blocks_and_rounds_that_do_the_same_are_counted_once():
+    lines = ("S2R R3, SR_CTAID.X", "IMAD R3, R3, 0x4, R2", "MOV R5, RZ", "L:", "LDS R4, [R3]", "LDS R4, [R2]")
+    ends = ("VIADD R5, R5, 0x1", "ISETP.LT.AND P1, PT, R5, 0x64, PT", "@P1 BRA `(.L_L)")
+    found = counted(*lines, *ends, threads=64, grid=(9, 1, 1))
+    assert [(tally.executions, tally.wavefronts) for tally in tallies(found)] == [(1800, 1800)] * 2

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value, constant
-from layoutopt.kernels.program import Action, Compute, Forget, Source, same
+from layoutopt.kernels.program import Action, Compute, Forget, Source, opposite, same
 
 _PLACE: Final = re.compile(
     r"(?P<sign>[-~!])?(?P<bar>\|)?"
@@ -69,7 +69,7 @@ def predicate(text: str) -> Source:
     negated, name = match.groups()
     if name.endswith("T"):
         return Source.always(constant(0 if negated else 1))
-    return Source((name,), (lambda v: values.invert(v, 1)) if negated else same)
+    return Source((name,), opposite if negated else same)
 
 
 def registers(text: str, count: int = 1) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ from layoutopt.kernels.machine.registers import Stopped
 from layoutopt.kernels.machine.values import Bools
 from layoutopt.kernels.program import Memory, Program
 
-BATCH: Final = 128
+BATCH: Final = 1024  # warp instructions
+_STAGES: Final = 4  # executions before, of which one may have been the same
 # A doubt that leaves open how often anything behind it happens ends so.
 ONE_ROUND: Final = "of rounds that it may begin one is counted"
 # Doubts that leave open how much there is end with one of these.
@@ -92,6 +93,15 @@ class Execution:
 
 
 @dataclass(slots=True)
+class _Waiting:
+    """Warp instructions to be counted so many times."""
+
+    address: IntArray
+    lanes: Bools
+    times: int
+
+
+@dataclass(slots=True)
 class Evaluation:
     """What a launch, or some of its blocks, does to shared memory: told and counted while it runs.
 
@@ -122,7 +132,7 @@ class Evaluation:
     barriers: list[int] = field(default_factory=list)
     ended: bool = False
     evaluated_blocks: int = 0
-    _waiting: dict[tuple[int, int], list[tuple[IntArray, Bools]]] = field(default_factory=dict)
+    _waiting: dict[int, list[_Waiting]] = field(default_factory=dict)
     _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0
 
@@ -201,12 +211,15 @@ class Evaluation:
             self._bounded(tally, action, address[open_], lanes[open_], most, lost[open_])
             rows, address, lanes = rows[~open_], address[~open_], lanes[~open_]
         times = 1
-        if self.rounds > 1 and len(rows) % self.rounds == 0:
-            tables = [part.reshape(self.rounds, -1) for part in (address, lanes)]
-            if all(bool((table == table[:1]).all()) for table in tables):
-                # All rounds do the same: one of them is counted.
-                times, one = self.rounds, len(rows) // self.rounds
-                rows, address, lanes = rows[:one], address[:one], lanes[:one]
+        blocks = rows // self.launch.warps
+        one = int((blocks == blocks[:1]).sum())
+        if len(rows) > one and len(rows) % one == 0:
+            copies = len(rows) // one
+            tables = [part.reshape(copies, -1) for part in (address, lanes)]
+            every = not self.traced or np.array_equal(blocks, np.repeat(np.arange(self.rounds), one))
+            if every and all(bool((table == table[:1]).all()) for table in tables):
+                # All blocks, or rounds, do the same: one of them is counted.
+                times, rows, address, lanes = copies, rows[:one], address[:one], lanes[:one]
         first = rows < self.launch.warps * self.rounds
         # One more than the most is kept, so that it is seen that some are missing.
         if self.traced and first.any() and self._traced[index] <= MOST_TRACED_ROWS:
@@ -219,10 +232,16 @@ class Evaluation:
                 what = "how many of the lanes that meet are served together is not known"
                 self.uncertain(index, f"{step.named}: {what}")
             address, lanes = address[~crowded], lanes[~crowded]
-        if lanes.any():
-            self._waiting.setdefault((index, times), []).append((address, lanes))
-            if len(self._waiting[index, times]) >= BATCH:
-                self._count(index, times)
+        if not lanes.any():
+            return
+        waiting = self._waiting.setdefault(index, [])
+        for last in waiting[-_STAGES:]:
+            if np.array_equal(last.address, address) and np.array_equal(last.lanes, lanes):
+                last.times += times
+                return
+        waiting.append(_Waiting(address, lanes, times))
+        if len(waiting) * len(lanes) >= BATCH:
+            self._count(index)
 
     def _bounded(
         self, tally: Tally, action: Memory, address: IntArray, few: Bools, most: Bools, lost: Bools
@@ -259,21 +278,22 @@ class Evaluation:
 
     def finish(self) -> None:
         """Count what is left."""
-        for index, times in list(self._waiting):
-            self._count(index, times)
+        for index in list(self._waiting):
+            self._count(index)
 
-    def _count(self, index: int, times: int) -> None:
-        waiting = self._waiting.pop((index, times))
+    def _count(self, index: int) -> None:
+        waiting = self._waiting.pop(index)
         action = self.program.steps[index].action
         assert isinstance(action, Memory)
         assert action.operation is not None
-        address = np.concatenate([np.broadcast_to(a, one.shape) for a, one in waiting])
-        lanes = np.concatenate([one for _, one in waiting])
+        address = np.concatenate([np.broadcast_to(one.address, one.lanes.shape) for one in waiting])
+        lanes = np.concatenate([one.lanes for one in waiting])
+        times = np.repeat([one.times for one in waiting], [len(one.lanes) for one in waiting])
         counts = self._served(action.operation, address, lanes)
         tally = self.tallies[index]
-        tally.wavefronts += times * int(counts.wavefronts.sum())
-        tally.ideal += times * int(counts.ideal.sum())
-        tally.phases += times * int(counts.phases.sum())
+        tally.wavefronts += int(times @ counts.wavefronts)
+        tally.ideal += int(times @ counts.ideal)
+        tally.phases += int(times @ counts.phases)
         k = int(counts.bank_conflicts.argmax())
         used = addressing_lanes(lanes[k : k + 1], action.operation)[0]
         tally.meet(Worst(int(counts.bank_conflicts[k]), int(counts.wavefronts[k]), address[k], used))

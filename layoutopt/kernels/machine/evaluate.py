@@ -27,7 +27,7 @@ from layoutopt.kernels.program import STACK_BYTES, Forget, Program
 
 DEFAULT_MOST_STEPS: Final = 250_000
 # Warps that are evaluated at once.
-MOST_ROWS: Final = 512
+MOST_ROWS: Final = 1536
 # What their memories may take; a byte of shared memory takes 6 with who may rely on it, of local memory 2.
 MOST_BYTES: Final = 256 << 20
 _SHARED_COST: Final = 6
@@ -55,11 +55,14 @@ def evaluate(
     """
     given = arguments(program, checked(launch))
     spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
-    slice_ = relevance(program, spaces)
-    run = _Run(program, slice_, launch, given, gpu, most_steps)
-    total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
-    for part, times in run.parts:
-        total.add(part, times)
+    for bold in (True, False):
+        slice_ = relevance(program, spaces, bold=bold)
+        run = _Run(program, slice_, launch, given, gpu, most_steps)
+        total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
+        for part, times in run.parts:
+            total.add(part, times)
+        if not (slice_.bold and total.doubts):
+            break
     if total.doubts:
         total.doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | total.doubts
     first, _ = run.parts[0]
@@ -163,6 +166,9 @@ class _Run:
         if self.parts and not left:
             return len(self.parts)
         traced = self.blocks(np.zeros((1, 3), np.int64), traced=True)
+        if self.relevance.bold and traced.doubts:
+            self.parts = [(traced, 1)]
+            return 1
         if single:
             self.parts.append((traced, 1))
             return 1
@@ -227,7 +233,7 @@ class _Run:
 
     def blocks(self, blocks: npt.NDArray[np.int64], traced: bool = False) -> Evaluation:
         """Execute some blocks."""
-        found = Evaluation(self.program, self.launch, self.gpu, traced)
+        found = Evaluation(self.program, self.launch, self.gpu, traced, strict=self.relevance.bold)
         self.executed += self._execute(found, blocks, (0, 0, 0))
         return found
 
@@ -266,7 +272,7 @@ class _Run:
 def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterator[str]:
     """Instructions that are not known and parameters without a value, if what matters reads them."""
     read: set[int] = set()
-    for step, matters in zip(program.steps, needed.matters, strict=True):
+    for step, matters in zip(needed.steps, needed.matters, strict=True):
         if not matters:
             continue
         read.update(constant_bytes(step))

@@ -19,6 +19,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.registers import Stopped, repeated
+from layoutopt.kernels.machine.relevance import Live
 from layoutopt.kernels.machine.values import Value
 from layoutopt.kernels.machine.warps import Machine
 
@@ -65,7 +66,7 @@ class Loops:
         live: cells that matter before each step.
     """
 
-    def __init__(self, live: tuple[frozenset[str], ...]) -> None:
+    def __init__(self, live: tuple[Live, ...]) -> None:
         self._live = live
         self._seen: dict[int, _Seen] = {}
 
@@ -75,7 +76,8 @@ class Loops:
         waits = seen.first - machine.steps_left < seen.worth
         if waits or not group.full or not machine.stands_alone:
             return
-        now = machine.registers.held(self._live[header])
+        live = self._live[header].cells
+        now = machine.registers.held(live)
         if seen.guess is None:
             seen.history.append((now, machine.steps_left))
             if len(seen.history) not in _LOOKED_AT:
@@ -84,7 +86,7 @@ class Loops:
             if seen.guess is None and len(seen.history) < _LOOKED_AT[-1]:
                 return
             seen.history = []
-        if seen.guess is None or not _leap(machine, header, now, seen, seen.guess, self._live[header]):
+        if seen.guess is None or not _leap(machine, header, now, seen, seen.guess, live):
             seen.guess, seen.first, seen.worth = None, machine.steps_left, 4 * seen.worth
 
 

@@ -247,9 +247,14 @@ class MemorySteps:
     def _load(self, one: _Access) -> None:
         action = one.action
         width = min(action.unit_bytes, action.width_bytes)
-        alike = self._alike(one.group, one.step)
+        alike, address = self._alike(one.group, one.step), one.address
+        if one.row.shape[1] == 1 < address.shape[1]:
+            # Lanes that load the same do it once, whatever those have that do not load.
+            first = np.take_along_axis(address, one.lanes.argmax(axis=1)[:, None], axis=1)
+            if not ((address != first) & (one.lanes | one.unsure)).any():
+                address = first
         for k, cell in enumerate(one.step.dests):
-            at, value = one.address + k * action.unit_bytes, unknown(8 * width)
+            at, value = address + k * action.unit_bytes, unknown(8 * width)
             for base, memory in one.memories:
                 here = Value(memory.inside(at - base, width).astype(np.uint64))
                 value = select(here, memory.load(one.row, at - base, width), value)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import NOBODY, Group
@@ -15,6 +13,7 @@ from layoutopt.kernels.machine.launch import Arguments, Launch, constant_banks
 from layoutopt.kernels.machine.values import (
     NO_BITS,
     ZERO,
+    Bits,
     Bools,
     Value,
     constant,
@@ -167,20 +166,19 @@ class Registers:
         if group.full and unsure is NOBODY and (everybody or bool((lanes | ~self.live).all())):
             self._cells[cell] = value
             return
-        hidden = value.unknown if value.sure else self._spread(group, value.unknown)
-        value = Value(self._spread(group, value.bits), hidden)
-        condition = _doubted(
-            self._spread(group, np.broadcast_to(lanes, (len(group.rows), lanes.shape[1]))),
-            unsure if unsure is NOBODY else self._spread(group, unsure),
-        )
-        self._cells[cell] = select(condition, value, self._whole(cell))
+        condition = _doubted(np.broadcast_to(lanes, (len(group.rows), lanes.shape[1])), unsure)
+        new, old = select(condition, value, self._of(group, cell)), self._whole(cell)
+        if len(group.rows) < self.rows:
+            bits = self._put(group, old.bits, new.bits)
+            hidden = NO_BITS if new.sure and old.sure else self._put(group, old.unknown, new.unknown)
+            new = Value(bits, hidden if hidden is NO_BITS or hidden.any() else NO_BITS)
+        self._cells[cell] = new
 
-    def _spread(self, group: Group, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The rows of a group in a table of all rows, of which the others are 0."""
-        if len(group.rows) == self.rows or (len(table) == 1 and table.dtype != bool):
-            return table
-        every = np.zeros((self.rows, table.shape[1]), table.dtype)
-        every[group.rows] = table
+    def _put(self, group: Group, table: Bits, part: Bits) -> Bits:
+        """A table of all rows with others in the rows of a group."""
+        columns = max(table.shape[1], part.shape[1])
+        every = np.broadcast_to(table, (self.rows, columns)).copy()
+        every[group.rows] = part
         return every
 
     def taking(self, group: Group, step: Step) -> tuple[Bools, Bools]:

@@ -2,7 +2,8 @@
 
 A cell matters before a step if some path from there reads it, before it is written, in a step that matters.
 Steps of control, barriers and shared-memory accesses always matter; a step that computes does if one of its
-results does. Stores matter to memory from which something that matters is loaded.
+results does. Stores matter to memory from which something that matters is loaded. What is read under a guard
+matters where that holds: compilers write and read registers under one guard that nobody wrote before.
 
 The way of a branch need not be known where what lies between it and the step where its ways meet touches no
 shared memory, waits for nobody and does not end: slow paths of divisions, waits, searches. Registers written
@@ -13,15 +14,51 @@ between are unknown afterwards. Where nothing that matters reads these, a branch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Final, NamedTuple
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint, current
-from layoutopt.kernels.program import Compute, Exit, Forget, Jump, Memory, Program, Reconverge, Step, read_by
+from layoutopt.kernels.machine.values import TRUE
+from layoutopt.kernels.program import (
+    Compute,
+    Exit,
+    Forget,
+    Jump,
+    Memory,
+    Program,
+    Reconverge,
+    Source,
+    Step,
+    read_by,
+)
 
 MOST_LIVE: Final = 1 << 24  # cells that matter before the steps of a program, of all steps together
 _NOTHING: Final = Step(address=0, text="", action=Forget())
+_SOME: Final = Source.always(TRUE)  # a guard that is not told from others
+
+
+class Live(NamedTuple):
+    """Cells that something that matters may still read.
+
+    Attributes:
+        always: whatever happens.
+        guarded: where a predicate holds that nobody writes before.
+    """
+
+    always: frozenset[str] = frozenset()
+    guarded: frozenset[tuple[str, Source]] = frozenset()
+
+    @property
+    def cells(self) -> frozenset[str]:
+        """All of them."""
+        return self.always | {cell for cell, _ in self.guarded} if self.guarded else self.always
+
+    def union(self, other: Live) -> Live:
+        """Cells that either has."""
+        always = self.always if self.always >= other.always else self.always | other.always
+        return Live(always, self.guarded | other.guarded if other.guarded else self.guarded)
 
 
 class Relevance(NamedTuple):
@@ -29,36 +66,44 @@ class Relevance(NamedTuple):
 
     Attributes:
         flow: how control goes through the program.
+        steps: what to execute for each step of the program.
         matters: one a step.
         kept: memories whose contents matter: `shared`, `local`, `global`.
-        live: before each step, the cells that something that matters may still read.
-        shortcuts: branches that are passed over, and where their ways meet.
+        live: before each step.
+        bold: steps are among them that forget what may matter, if a guard is not what it seems.
     """
 
     flow: Flow
+    steps: tuple[Step, ...]
     matters: tuple[bool, ...]
     kept: frozenset[str]
-    live: tuple[frozenset[str], ...]
-    shortcuts: Mapping[int, int]
+    live: tuple[Live, ...]
+    bold: bool
 
 
-def relevance(program: Program, spaces: Iterable[str], results: Iterable[str] = ()) -> Relevance:
+def relevance(
+    program: Program, spaces: Iterable[str], results: Iterable[str] = (), *, bold: bool = False
+) -> Relevance:
     """What matters of a program; branches that need not be decided are passed over.
 
     Args:
         program: the kernel.
         spaces: memories whose contents can be known: `shared`, `local`, `global` where buffers are given.
         results: memories whose contents matter in any case.
+        bold: what is written and then read under guards is read only where it was written: compilers save
+            predicates and read them back, so that it cannot be seen that two guards are one. A step whose
+            results are only asked for where that is wrong forgets them, so that what is known stays right.
     """
     flow, allowed, kept = Flow(program.steps), frozenset(spaces), frozenset(results)
     branches = (k for k, step in enumerate(program.steps) if _decides(step))
     taken = {k: detour for k in branches if (detour := flow.around(k)) is not None}
     while True:
-        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept)
+        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept, bold)
         right = {
             k: detour
             for k, detour in taken.items()
-            if found.live[detour.meet].isdisjoint(detour.cells) and found.kept.isdisjoint(detour.memories)
+            if found.live[detour.meet].cells.isdisjoint(detour.cells)
+            and found.kept.isdisjoint(detour.memories)
         }
         if len(right) == len(taken):
             return found
@@ -66,27 +111,50 @@ def relevance(program: Program, spaces: Iterable[str], results: Iterable[str] = 
 
 
 def _slice(
-    flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str]
+    flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str], bold: bool
 ) -> Relevance:
     following = flow.following.copy()
     for k, meet in shortcuts.items():
         following[k] = (meet,)
     here = reached([0], following.__getitem__) if following else set()
     # Branches that are passed over read nothing, and what is never reached does not matter.
-    steps = tuple(step if k in here and k not in shortcuts else _NOTHING for k, step in enumerate(flow.steps))
+    steps = tuple(
+        step
+        if k in here - shortcuts.keys()
+        else replace(_NOTHING, action=Jump(shortcuts[k]))
+        if k in shortcuts
+        else _NOTHING
+        for k, step in enumerate(flow.steps)
+    )
     while True:
-        matters, live = _marked(steps, following, kept)
-        wanted = {
-            space
-            for step, after in zip(steps, following, strict=True)
-            if isinstance(step.action, Memory) and any(not live[k].isdisjoint(step.dests) for k in after)
-            for space in _read_spaces(step.action)
-        }
-        found = frozenset(wanted) & allowed
+        matters, live = _marked(steps, following, kept, bold)
+        found = _wanted(steps, following, live) & allowed
         if found <= kept:
-            matters = tuple(needed or k in shortcuts for k, needed in enumerate(matters))
-            return Relevance(flow, matters, kept, live, shortcuts)
+            break
         kept |= found
+    if bold:
+        sure, steps = (
+            matters,
+            tuple(
+                step if needed else replace(step, action=Forget(), sources=())
+                for step, needed in zip(steps, matters, strict=True)
+            ),
+        )
+        matters, live = _marked(steps, following, kept)
+        bold = matters != sure or not _wanted(steps, following, live) & allowed <= kept
+    return Relevance(flow, steps, matters, kept, live, bold)
+
+
+def _wanted(
+    steps: Iterable[Step], following: Iterable[tuple[int, ...]], live: Sequence[Live]
+) -> frozenset[str]:
+    """Memories from which something that matters is loaded."""
+    return frozenset(
+        space
+        for step, after in zip(steps, following, strict=True)
+        if isinstance(step.action, Memory) and any(not live[k].cells.isdisjoint(step.dests) for k in after)
+        for space in _read_spaces(step.action)
+    )
 
 
 def reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> set[int]:
@@ -114,10 +182,10 @@ def _decides(step: Step) -> bool:
 
 
 def _marked(
-    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str]
-) -> tuple[tuple[bool, ...], tuple[frozenset[str], ...]]:
+    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str], bold: bool = False
+) -> tuple[tuple[bool, ...], tuple[Live, ...]]:
     count = len(steps)
-    before: list[frozenset[str]] = [frozenset()] * count
+    before = [Live()] * count
     preceding: list[list[int]] = [[] for _ in range(count)]
     for k, targets in enumerate(following):
         for target in targets:
@@ -131,15 +199,11 @@ def _marked(
         checkpoint()
         k = todo.pop()
         queued[k] = False
-        first, *others = [before[target] for target in following[k]] or [frozenset[str]()]
-        after = first.union(*others) if others else first
-        matters[k], read = _needed(steps[k], after, kept)
-        live = after
-        if steps[k].dests and steps[k].guard is None and matters[k]:
-            live = live - frozenset(steps[k].dests)
-        live = live if read <= live else live | read
+        first, *others = [before[target] for target in following[k]] or [Live()]
+        after = reduce(Live.union, others, first)
+        matters[k], live = _before(steps[k], after, kept, bold)
         if live != before[k]:
-            own = 0 if live is after else len(live)
+            own = sum(0 if mine is theirs else len(mine) for mine, theirs in zip(live, after, strict=True))
             size, owned[k] = size + own - owned[k], own
             if size > MOST_LIVE:
                 raise ProblemFileError("", f"the kernel is too large: more than {MOST_LIVE:,} live values")
@@ -151,16 +215,45 @@ def _marked(
     return tuple(matters), tuple(before)
 
 
-def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bool, frozenset[str]]:
-    """Whether a step matters, given the cells that matter after it, and the cells that it then reads."""
-    action, guard = step.action, frozenset(step.guard.cells if step.guard is not None else ())
-    results = not after.isdisjoint(step.dests)
+def _before(step: Step, after: Live, kept: frozenset[str], bold: bool) -> tuple[bool, Live]:
+    """Whether a step matters, and the cells that matter before it, given those that matter after it."""
+    guard, dests, (always, guarded) = step.guard, frozenset(step.dests), after
+    here = [one for one in guarded if one[0] in dests and (guard is None or one[1] != guard.negated)]
+    moved = [one for one in guarded if not dests.isdisjoint(one[1].cells)]
+    matters, read = _needed(step, bool(here) or not always.isdisjoint(dests), kept)
+    if not matters:
+        return False, after
+    if moved:  # the predicate is another one before
+        always |= {cell for cell, _ in moved}
+        guarded = guarded.difference(moved)
+    if guard is None:
+        always = always if always.isdisjoint(dests) else always - dests
+        guarded = guarded.difference(here) if here else guarded
+        return True, Live(always if read <= always else always | read, guarded)
+    lanewise = isinstance(step.action, Memory) or (
+        isinstance(step.action, Compute) and not step.action.across
+    )
+    mine = {cell for cell in read if lanewise and _follows(cell, guard)}
+    replaced = {cell for cell in always & dests if not bold and _follows(cell, guard)}
+    elsewhere = {(cell, guard.negated) for cell in replaced}
+    asked = _SOME if bold else guard
+    guarded = guarded.difference((cell, asked) for cell in dests) | elsewhere | {(c, asked) for c in mine}
+    return True, Live(always - replaced | (read - mine) | frozenset(guard.cells), guarded)
+
+
+def _follows(cell: str, guard: Source) -> bool:
+    """Whether a guard says of a cell who has it: of one that a warp has, a guard of the warp."""
+    return not cell.startswith("U") or all(predicate.startswith("U") for predicate in guard.cells)
+
+
+def _needed(step: Step, results: bool, kept: frozenset[str]) -> tuple[bool, frozenset[str]]:
+    """Whether a step matters, whose results do or not, and the cells that it then reads, its guard aside."""
+    action, none = step.action, frozenset[str]()
     match action:
         case Compute():
-            return results, (step.cells if results else frozenset())
+            return results, read_by(step.sources) if results else none
         case Forget(_, counts, fills):
-            matters = results or counts or (fills and "shared" in kept)
-            return matters, (guard if matters else frozenset())
+            return results or counts or (fills and "shared" in kept), none
         case Memory():
             counted = action.space in ("shared", "generic")
             changes = action.kind in ("store", "atomic", "copy", "stmatrix")
@@ -168,8 +261,8 @@ def _needed(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bo
             loads = results and (action.space != "global" or "global" in kept)
             matters = counted or follows or results
             read = step.sources if follows else step.sources[:1] if counted or loads else ()
-            return matters, (guard | read_by(read) if matters else frozenset())
-    return True, step.cells
+            return matters, read_by(read) if matters else none
+    return True, read_by(step.sources)
 
 
 def constant_bytes(step: Step) -> Iterator[int]:

@@ -73,12 +73,11 @@ class Machine:
         self.at = 0
         self.back: Callable[[Machine, Group, int], None] | None = None
         self.recorder, self.registers = counter, registers
-        self._steps = registers.program.steps
+        self._steps = relevance.steps
         self._next = _following(relevance.matters)
         self._flow = relevance.flow
-        self._shortcuts = relevance.shortcuts
         self._alone()
-        self._by_address = {step.address: k for k, step in enumerate(self._steps)}
+        self._by_address = {step.address: k for k, step in enumerate(registers.program.steps)}
         self.memory = MemorySteps(registers, counter, given, relevance.kept, follows_global)
         self.maybe: Bools = np.zeros(registers.live.shape, bool)
         # Ways that may still be followed; by index of a branch of which one is being followed, whether it is
@@ -219,8 +218,6 @@ class Machine:
     def _execute(self, group: Group, step: Step) -> int | None:
         """The step after this one where the whole group goes on, else None."""
         at, action = group.at, step.action
-        if at in self._shortcuts:
-            return self._shortcuts[at]
         lanes, unsure = self.registers.taking(group, step)
         if isinstance(action, Jump):
             return self._jump(group, step, lanes, unsure)
