@@ -40,33 +40,20 @@ def count(address, operation, gpu=SM_90, active=None):
     return int(counts.wavefronts[0]), int(counts.bank_conflicts[0])
 
 
-def profiled():
-    paths = sorted(DATA.glob("h200_*.jsonl.gz"))
-    assert paths
-    for path in paths:
-        groups = defaultdict(list)
-        with gzip.open(path, "rt") as file:
-            for line in file:
-                record = json.loads(line)
-                groups[record.get("ptx", record["op"])].append(record)
-        for op, records in groups.items():
-            yield pytest.param(records, id=f"{path.name.split('.')[0]}-{op}")
-
-
-@pytest.mark.parametrize("records", list(profiled()))
-def test_equals_the_profiler(records):
-    operation = parse_operation(records[0]["op"], records[0].get("bytes"))
-    counts = count_wavefronts(*rows_of(records), operation, SM_90)
-    assert counts.wavefronts.tolist() == [r["wavefronts"] for r in records]
-    # Some records of cp.async have no conflict counter.
-    engine = counts.bank_conflicts.tolist()
-    assert engine == [r.get("bank_conflicts", own) for r, own in zip(records, engine, strict=True)]
-
-
-@pytest.mark.parametrize(("name", "records"), [("h200_wavefronts", 2082), ("h200_more", 1632)])
-def test_profiled_records_are_all_there(name, records):
+@pytest.mark.parametrize(("name", "many"), [("h200_wavefronts", 2082), ("h200_more", 1632)])
+def test_equals_the_profiler(name, many):
+    groups = defaultdict(list)
     with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
-        assert sum(1 for _ in file) == records
+        for record in map(json.loads, file):
+            groups[record.get("ptx", record["op"])].append(record)
+    assert sum(map(len, groups.values())) == many
+    for op, records in groups.items():
+        operation = parse_operation(records[0]["op"], records[0].get("bytes"))
+        counts = count_wavefronts(*rows_of(records), operation, SM_90)
+        assert counts.wavefronts.tolist() == [r["wavefronts"] for r in records], op
+        # Some records of cp.async have no conflict counter.
+        engine = counts.bank_conflicts.tolist()
+        assert engine == [r.get("bank_conflicts", own) for r, own in zip(records, engine, strict=True)], op
 
 
 def test_words_four_gigabytes_apart_are_two():

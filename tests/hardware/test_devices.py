@@ -60,11 +60,6 @@ def test_aliases(alias, name):
     assert device(alias).name == name
 
 
-def test_names_are_unambiguous():
-    names = [name.lower() for d in devices() for name in (d.name, *d.aliases)]
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.parametrize("gpu", devices(), ids=lambda gpu: gpu.name)
 def test_every_rule_and_every_chip_is_whole(gpu):
     """Rules serve every lane once; of each chip what a multiprocessor holds and what one block may take of it."""
