@@ -75,7 +75,7 @@ def different():
             yield path
 
 
-@pytest.mark.parametrize("path", different(), ids=problem_id)
+@pytest.mark.parametrize("path", list(different()), ids=problem_id)
 def test_problems_of_every_kind_can_be_drawn(path):
     if any(access.any for access in load(path).accesses):
         with refused_with("any: values known only at run time are not supported"):
