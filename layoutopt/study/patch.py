@@ -22,6 +22,7 @@ from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Array, Memory, Program
 from layoutopt.kernels.ptx.edit import patched, widest
+from layoutopt.kernels.ptx.flow import same_array
 from layoutopt.kernels.ptx.text import Module, read_ptx
 from layoutopt.kernels.question.arrays import UsedArray
 from layoutopt.kernels.question.problem_data import Question
@@ -132,7 +133,7 @@ class _Kernel:
         found = {array.symbol: array for array in program.arrays}
         text = self.module.text[slice(*self.module.functions[program.name].span)]
         dynamic = [v for v in self.module.variables if v.extern and v.name in text]
-        for variable in dynamic:
+        for variable in dynamic[:1]:  # the others begin where it does
             every = max(variable.align, 16)
             start = -(-(program.static_bytes or 0) // every) * every
             size = self.evaluation.launch.shared_bytes
@@ -181,7 +182,11 @@ def _chosen(kernel: _Kernel, request: Request) -> list[str]:
     """Symbols of the arrays to look at."""
     arrays = kernel.arrays()
     if request.array is not None:
-        found = [symbol for symbol, array in arrays.items() if request.array in (symbol, array.name)]
+        found = [
+            symbol
+            for symbol, array in arrays.items()
+            if request.array in {array.name} | same_array(kernel.module, symbol)
+        ]
         if len(found) != 1:
             names = ", ".join(array.name for array in arrays.values()) or "none"
             raise ProblemFileError("--array", f"expected one of the arrays ({names}), got {request.array!r}")

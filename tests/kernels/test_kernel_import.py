@@ -7,10 +7,14 @@ from types import SimpleNamespace
 import pytest
 from command import layoutopt
 from conftest import ROOT
+from machine_code import program
 from test_kernel_counters import LAUNCHES, RECORDS, evaluation
 
 from layoutopt.cli.kernel import _advice
 from layoutopt.files.file import from_data
+from layoutopt.hardware.devices import device
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Place
 from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.problem_data import array_problem
@@ -53,6 +57,18 @@ def test_accesses_become_formulas():
         *((f"warp + {8 * k}" if k else "warp", "lane") for k in range(4)),
         *(("lane", f"warp + {8 * k}" if k else "warp") for k in range(4)),
     }
+
+
+def test_unrolled_accesses_are_one_loop_whatever_order_they_got():
+    order = (5, 0, 3, 1, 7, 2, 6, 4)
+    lines = (f"LDS R4, [R2+{0x100 * k:#x}]" for k in order)
+    kernel = program("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", *lines)
+    steps = tuple(dataclasses.replace(step, place=Place("k.cu", 7)) for step in kernel.steps)
+    launch = Launch(block=(64, 1, 1), shared_bytes=2048)
+    found = evaluate(dataclasses.replace(kernel, steps=steps), launch, device("sm_90"))
+    (used,) = used_arrays(found)
+    (access,) = array_problem(found, used, (8, 64))["accesses"]
+    assert (access["index"], access["for"]) == (["i", "tid"], {"i": 8})
 
 
 def test_a_pad_is_not_part_of_the_tile():

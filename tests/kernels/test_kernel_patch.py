@@ -158,7 +158,7 @@ HEAD = (
     ("body", "named"),
     [
         ("st.shared.b32 [%r4], %r1; ld.param.u64 %rd1, [p]; st.global.b32 [%rd1], %r4;", "st.global.b32"),
-        ("cvt.u64.u32 %rd2, %r4; cvta.shared.u64 %rd3, %rd2; st.u32 [%rd3], %r1;", "cvta.shared.u64"),
+        ("cvt.u64.u32 %rd2, %r4; cvta.shared.u64 %rd3, %rd2; st.u32 [%rd3], %r1;", "st.u32"),
         ("{ .param .b32 a; st.param.b32 [a], %r4; call.uni f, (a); }", "st.param.b32"),
         ("selp.b32 %r5, %r4, other, 1; st.shared.b32 [%r5], %r1;", "st.shared.b32"),
         ("mbarrier.init.shared.b64 [%r4], 1; st.shared.b32 [%r4], %r1;", "mbarrier.init.shared.b64"),
@@ -180,6 +180,17 @@ def test_constant_and_wide_addresses():
     read_ptx(text, "k.ptx")
 
 
+def test_an_address_made_generic_and_shared_again_is_followed():
+    body = (
+        "cvt.u64.u32 %rd1, %r4; cvta.shared.u64 %rd2, %rd1; cvta.to.shared.u64 %rd3, %rd2; "
+        "cvt.u32.u64 %r5, %rd3; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r5]; ret; }"
+    )
+    module = read_ptx(HEAD + body, "k.ptx")
+    (use,) = uses_of(module, "tile", "k")
+    assert use.instruction.opcode.startswith("ldmatrix")
+    assert patched(module, "tile", Remap((Moves(True, ((5, 0x70),)),), 4096), "k").count("xor.b32") == 1
+
+
 def test_low_bits_of_registers_that_are_surely_0():
     """The row of a thread, 128 bytes; what is added, or loaded, or of floats, says nothing."""
     body = (
@@ -187,7 +198,7 @@ def test_low_bits_of_registers_that_are_surely_0():
         "LOOP: add.s32 %r3, %r3, 16; bra LOOP; }"
     )
     module = read_ptx(HEAD + body, "k.ptx")
-    found = held_in(module.functions["k"], "tile", frozenset())
+    found = held_in(module.functions["k"], "tile", {"tile": frozenset({"tile"})})
     bits = {name: found[f"%r{name}"].zeros for name in (1, 2, 3, 4, 5, 6, 7, 8)}
     assert bits == {1: 0, 2: 7, 3: 4, 4: 4, 5: 2, 6: 1, 7: 3, 8: 0}
 
@@ -208,7 +219,7 @@ def test_low_bits_of_registers_that_are_surely_0():
 )
 def test_low_bits_that_may_be_anything(line):
     module = read_ptx(HEAD + f"shl.b64 %rd2, %rd1, 4; {line} ret; }}", "k.ptx")
-    assert held_in(module.functions["k"], "tile", frozenset())["%r5"].zeros == 0
+    assert held_in(module.functions["k"], "tile", {"tile": frozenset({"tile"})})["%r5"].zeros == 0
 
 
 def test_a_file_patched_twice_keeps_its_names_apart():
@@ -363,6 +374,20 @@ def test_other_kernels_of_the_file_keep_their_layout():
     new = patched(read_ptx(text, "k.ptx"), "all", Remap((Moves(True, ((5, 0x7C),)),), 4096), "two")
     assert new.count("%moved0]") == 1
     assert new.index("%moved") > new.index(".entry two")
+
+
+def test_names_of_dynamic_shared_memory_are_one_array():
+    """All of them begin at one place, so that what moves in one moves in all."""
+    text = TWO + TWO.splitlines()[-1].replace("all[]", "words[]") + "\n"
+    body = "st.shared.b32 [%r4], %r1; mov.u32 %r0, words; ld.shared.b32 %r1, [%r0]; ld.shared.b32 %r2, [words+132];"
+    new = patched(
+        read_ptx(text + KERNEL.format("k", body), "k.ptx"),
+        "all",
+        Remap((Moves(True, ((5, 0x7C),)),), 4096),
+        "k",
+    )
+    assert new.count("%moved0]") == 2
+    assert "[all+128]" in new
 
 
 def test_a_function_of_two_kernels_is_not_changed_for_one():

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.kernels.ptx.flow import Use, access_bytes, uses_of
+from layoutopt.kernels.ptx.flow import Use, access_bytes, same_array, uses_of
 from layoutopt.kernels.ptx.text import Module, Variable
 from layoutopt.layout.remap import Remap
 
@@ -124,7 +124,7 @@ def _moved(
     match = _PLACE.search(text)
     assert match is not None
     base = match[1]
-    if base == name:
+    if base in same_array(module, name):
         new = int(remap.apply(np.array([place.offset + place.inside], np.int64))[0])
         return text[: match.start()] + f"[{name}+{new}]" + text[match.end() :]
     register = place.base.split(" ")[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from layoutopt.errors import ProblemFileError
@@ -21,7 +21,7 @@ _PLAIN: Final = {
     "mov", "add", "sub", "mul", "mad", "mad24", "mul24", "and", "or", "xor", "not", "shl", "shr", "shf",
     "lop3", "bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs", "rem",
     "div", "popc", "clz", "brev", "sad", "slct", "set", "fma", "isspacep", "addc", "subc", "madc", "cnot",
-    "bfind",
+    "bfind", "cvta",
 }  # fmt: skip
 
 
@@ -60,11 +60,9 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
         ProblemFileError: an address of the array goes where it cannot be followed; the message names the
             instruction. Or a function that reaches it serves other kernels, too.
     """
-    names = frozenset(variable.name for variable in module.variables)
-    extern = {variable.name for variable in module.variables if variable.extern}
-    if name in extern and len(extern) > 1:
-        others = ", ".join(sorted(extern - {name}))
-        raise ProblemFileError(name, f"expected one name for dynamic shared memory, got {others} beside it")
+    names = {variable.name: frozenset((variable.name,)) for variable in module.variables}
+    same = same_array(module, name)
+    names |= dict.fromkeys(same, frozenset((name,)))
     found = []
     for function in module.functions.values():
         if function.body is not None and (function.name == entry or not function.entry):
@@ -77,7 +75,13 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
     return found
 
 
-def _uses(function: Function, name: str, names: frozenset[str]) -> Iterator[Use]:
+def same_array(module: Module, name: str) -> frozenset[str]:
+    """The names of an array: all those of dynamic shared memory begin at one place."""
+    extern = frozenset(variable.name for variable in module.variables if variable.extern)
+    return extern if name in extern else frozenset((name,))
+
+
+def _uses(function: Function, name: str, names: Mapping[str, frozenset[str]]) -> Iterator[Use]:
     held = held_in(function, name, names)
 
     def arrays(text: str) -> frozenset[str]:
@@ -115,10 +119,9 @@ def _operands(item: Instruction, words: list[str]) -> tuple[str | None, list[str
 
 
 def _refuse_escape(item: Instruction, words: list[str], name: str) -> None:
-    if words[0] in _PLAIN or item.opcode.startswith("cvta.to"):
+    if words[0] in _PLAIN:
         return
     why = {
-        "cvta": "it makes the address generic",
         "call": "it passes the address to a function",
         "st": "it stores the address",
     }.get(words[0], "it takes the address")
@@ -152,7 +155,7 @@ _NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0|[1-9]\d*)")
 _ZERO_BITS: Final = 64
 
 
-def held_in(function: Function, name: str, names: frozenset[str]) -> dict[str, Held]:
+def held_in(function: Function, name: str, names: Mapping[str, frozenset[str]]) -> dict[str, Held]:
     """What registers hold, whatever way the kernel takes; low bits are counted from the start of an array.
 
     Of several instructions that write one: the arrays of all, and the fewest zeros.
@@ -165,7 +168,10 @@ def held_in(function: Function, name: str, names: frozenset[str]) -> dict[str, H
             word = item.opcode.split(".")[0]
             if len(item.operands) < 2 or word in _NO_RESULT:
                 continue
-            zeros = _aligned(item, [_bits(text, name, function, found) for text in item.operands[1:]])
+            zeros = _aligned(
+                item,
+                [_bits(text, name in names.get(text, ()), function, found) for text in item.operands[1:]],
+            )
             loads = word in ("ld", "atom", "ldmatrix")
             arrays = frozenset() if loads else _reached(" ".join(item.operands[1:]), names, found)
             for cell in _WORD.findall(item.operands[0]):
@@ -175,14 +181,14 @@ def held_in(function: Function, name: str, names: frozenset[str]) -> dict[str, H
     return found
 
 
-def _reached(text: str, names: frozenset[str], held: dict[str, Held]) -> frozenset[str]:
+def _reached(text: str, names: Mapping[str, frozenset[str]], held: dict[str, Held]) -> frozenset[str]:
     """The arrays whose addresses an operand may have."""
     words = _WORD.findall(text)
-    return frozenset(words) & names | frozenset(a for w in words if w in held for a in held[w].arrays)
+    return frozenset().union(*(held[w].arrays if w in held else names.get(w, ()) for w in words))
 
 
-def _bits(text: str, name: str, function: Function, held: dict[str, Held]) -> int:
-    if text == name:
+def _bits(text: str, begins: bool, function: Function, held: dict[str, Held]) -> int:
+    if begins:
         return _ZERO_BITS
     if _NUMBER.fullmatch(text):
         number = int(text, 0)

@@ -258,7 +258,10 @@ def _fits(sites: Sequence[Site]) -> bool:
 
 
 def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Site]:
-    """What the first block did at these steps, in order; iterations that repeat are one with a weight."""
+    """What the first block did at these steps, in order, of several steps that of their addresses.
+
+    Iterations that repeat are one with a weight.
+    """
     warps = evaluation.launch.warps
     executions = sorted((e for k in steps for e in evaluation.traces.get(k, ())), key=lambda e: e.order)
     if sum(len(e.warps) for e in executions) > MOST_TRACED_ROWS:
@@ -283,7 +286,9 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
     name = f"{operation.text} {_place(evaluation, steps[0])}"
     found = []
     for weight in sorted(set(often.values())):
-        chosen = (kind for key, kind in kinds.items() if often[key] == weight)
+        chosen = [kind for key, kind in kinds.items() if often[key] == weight]
+        if len(steps) > 1:  # unrolled, in an order that the assembler chose
+            chosen.sort(key=lambda kind: int(kind[0][kind[1]][0]))
         offsets, lanes_ = (np.stack(part) for part in zip(*chosen, strict=True))
         found.append(Site(name, operation, offsets, lanes_, weight))
     return found
