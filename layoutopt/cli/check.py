@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from layoutopt.cli.files import InputPath
-from layoutopt.cli.kernel import LaunchOptions, check_kernels, given_option, is_kernel, launch_options
+from layoutopt.cli.files import InputPath, OutputPath
+from layoutopt.cli.kernel import check_kernels, given_option, is_kernel, is_launches, launch_options
 from layoutopt.cli.options import json_option, time_limit_option
 from layoutopt.cli.output import tell
 from layoutopt.cli.several import problems_command
@@ -29,17 +29,23 @@ def _kernels(
     **options: Any,
 ) -> int | None:
     """Check kernels, which are no problems; None where there are none."""
-    kernels = [path for path in paths if is_kernel(path)]
+    kernels = [path for path in paths if is_kernel(path) or is_launches(path)]
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
     if kernels:
         if len(kernels) != len(paths) or offset is not None or table is not None or over:
             raise click.UsageError("a kernel is checked without problems, --offset, --table and --over")
-        how = {option: options.pop(option) for option in ("as_json", "no_fix", "time_limit")}
-        return check_kernels(kernels, LaunchOptions(**options), **how)
+        how = {option: options.pop(option) for option in (*_TOGETHER, "no_fix", "time_limit")}
+        how["form"] = "json" if options.pop("as_json") else how["form"]
+        return check_kernels(kernels, options, **how)
     if (needless := given_option()) is not None:
         raise click.UsageError(f"{needless} is for kernels; {paths[0]} is none")
+    if options["form"] not in ("text", "json") or any(options[option] for option in _TOGETHER[1:]):
+        raise click.UsageError(f"--format, --html and --baseline are for kernels; {paths[0]} is none")
     return None
+
+
+_TOGETHER = ("form", "html", "baseline", "update_baseline")
 
 
 @problems_command("check", before=_kernels)
@@ -50,7 +56,23 @@ def _kernels(
     metavar="FILE",
     help="The layout: byte offsets as .npy, in the tile's shape.",
 )
-@json_option("Print the audit as one JSON object.")
+@json_option("Print the audit as one JSON object: --format json.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github", "sarif", "junit"]),
+    default="text",
+    show_default=True,
+    help="What to print of kernels.",
+)
+@click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page with all kernels, too.")
+@click.option(
+    "--baseline",
+    type=OutputPath(),
+    metavar="FILE",
+    help="Exit code 1 only where kernels have more bank conflicts than it says.",
+)
+@click.option("--update-baseline", is_flag=True, help="Write the --baseline as it is now.")
 @click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
 @time_limit_option("Seconds to search for a better layout.")
 @launch_options
@@ -61,6 +83,7 @@ def command(
     offset: str | None,
     table: Path | None,
     as_json: bool,
+    form: str,
     no_fix: bool,
     time_limit: float,
     **_: Any,
@@ -69,6 +92,9 @@ def command(
 
     Without --offset or --table it is the file's layout.offset, else its published.offset.
     Exit code 1: there are conflicts, or the layout cannot hold the tile.
+
+    A file of launches (launches.toml, or the folder that `layoutopt capture` wrote) is audited whole: its
+    kernels by their bank conflicts times launches, and the worst lines.
 
     A kernel (.cubin, .cu, .sass, .ptx, an executable) is evaluated on the CPU, one launch of it: its lines
     that touch shared memory, what the profiler will count for them, and what to change.
@@ -79,6 +105,7 @@ def command(
     Example:
       layoutopt check problems/basics/transpose_32x32_f32.json --offset "x0*32 + x1"
       layoutopt check transpose.cu --block 32,8 --grid 32,32 --arg 2=1024
+      layoutopt check launches.toml --format github --baseline conflicts.json
     """
     from layoutopt.files.array_file import read_offsets
     from layoutopt.ground.budget import deadline
@@ -99,5 +126,5 @@ def command(
         audit: Audit | BlockAudit = (
             check(problem, **how) if isinstance(problem, Block) else check(problem, layout, **how)
         )
-    tell(as_json, audit.to_json, lambda: audit_report(problem, audit))
+    tell(as_json or form == "json", audit.to_json, lambda: audit_report(problem, audit))
     return 0 if audit.status is AuditStatus.CONFLICT_FREE else 1

@@ -31,6 +31,7 @@ COMMANDS: Final = (
     Command("convert", "convert", "Move a tile from one register layout to another: the instructions."),
     Command("show", "show", "Draw the banks under one warp instruction: text, SVG or a page."),
     Command("check", "check", "Audit a layout that is in use, or a compiled kernel."),
+    Command("capture", "capture", "Record what a program launches, to be checked."),
     Command("emit", "emit", f"Print a layout as code, in one of {len(LANGUAGES)} languages."),
     Command("patch", "patch", "Put conflict-free layouts into a compiled kernel, as PTX."),
     Command("run", "run", "Run a layout on the GPU: values, profiler counters and cycles."),

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from layoutopt.cli.files import TextOrFile
+from layoutopt.cli.files import TextOrFile, write_all
 from layoutopt.cli.options import Extents, added, pairs
-from layoutopt.cli.output import say, say_json
-from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.cli.output import end_progress, progress, say, say_json
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
-    from layoutopt.ground.budget import Budget
-    from layoutopt.hardware.devices import Device
-    from layoutopt.kernels.machine.counts import Evaluation
-    from layoutopt.kernels.machine.launch import Launch
-    from layoutopt.kernels.program import Program
-    from layoutopt.kernels.question.arrays import UsedArray
-    from layoutopt.problems.types import Problem
-    from layoutopt.study.check import Audit
+    from layoutopt.study.launches import Application, CheckedLaunch
 
 SUFFIXES = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
 DEFAULT_MOST_STEPS = 250_000
-READING_S = 1.0  # beyond the time limit: what any kernel may take to be read and evaluated
 
 
 def is_kernel(path: Path) -> bool:
@@ -50,28 +41,9 @@ def is_kernel(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class LaunchOptions:
-    """What the command line says of a launch; the options of `launch_options` by name."""
-
-    entry: str | None
-    block: tuple[int, int, int] | None
-    grid: tuple[int, int, int]
-    arg: dict[str, int | float | str | bytes]
-    shared: int
-    data: dict[str, str]
-    assume: dict[str, int | float | str | bytes]
-    max_steps: int
-    target: str | None
-    include: tuple[str, ...] = ()
-    define: tuple[str, ...] = ()
-    nvcc: tuple[str, ...] = ()
-
-    @property
-    def compiler(self) -> tuple[str, ...]:
-        """What nvcc is told."""
-        found = [f"-I{os.path.realpath(folder)}" for folder in self.include]
-        return (*found, *(f"-D{name}" for name in self.define), *self.nvcc)
+def is_launches(path: Path) -> bool:
+    """Whether a path is a file of launches, or a folder with such."""
+    return path.suffix == ".toml" or (path.is_dir() and any(path.glob("launches*.toml")))
 
 
 def given_option() -> str | None:
@@ -79,7 +51,7 @@ def given_option() -> str | None:
     running = click.get_current_context()
     for param in running.command.params:
         default = running.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
-        if param.name in LaunchOptions.__dataclass_fields__ and not default:
+        if param.name in _LAUNCH and not default:
             return param.opts[0]
     return None
 
@@ -93,47 +65,37 @@ def _numbers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...])
 
 
 def _kept_where(_: click.Context, __: click.Parameter, folder: str | None) -> None:
-    from layoutopt.kernels.read.compiled import VARIABLE
+    from layoutopt.ground.temporary import CACHE_VARIABLE
 
     if folder is not None:
-        os.environ[VARIABLE] = os.path.realpath(folder) if folder else ""
+        os.environ[CACHE_VARIABLE] = os.path.realpath(folder) if folder else ""
 
 
 def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str | bytes:
-    words: dict[str, int | str] = {"pointer": "pointer", "null": 0, "true": 1, "false": 0}
-    if text in words:
-        return words[text]
-    for read in (lambda: int(text, 0) if len(text) < 25 else int(""), lambda: float(text)):
-        with contextlib.suppress(ValueError):
-            return read()
-    with contextlib.suppress(ValueError):
-        if text.startswith("@"):
-            return _bytes(text[1:], ctx, param)
-        from layoutopt.kernels.machine.launch import packed
-
-        number, colon, kind = text.rpartition(":")
-        if data := packed(float(number) if kind.startswith("f") else int(number, 0), colon + kind, 0):
-            return data
-    raise click.BadParameter(
-        f"expected a number, with :i64 or another type, pointer, null or @FILE, got {shown(text)!r}",
-        ctx,
-        param,
-    )
-
-
-_MOST_BYTES = 1 << 15  # of all parameters of a kernel
-
-
-def _bytes(name: str, ctx: click.Context, param: click.Parameter) -> bytes:
-    """The contents of a file: a parameter as it lies in memory."""
-    from layoutopt.ground import json_data
+    from layoutopt.kernels.launches import argument
 
     try:
-        return json_data.read(Path(name), _MOST_BYTES)
-    except LayoutoptError as error:
+        return argument(text)
+    except ProblemFileError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+_LAUNCH = frozenset(
+    [
+        "entry",
+        "block",
+        "grid",
+        "arg",
+        "shared",
+        "data",
+        "assume",
+        "max_steps",
+        "target",
+        "include",
+        "define",
+        "nvcc",
+    ]
+)
 _BLOCKS = Extents(10**10 - 1, three=True)  # what a launch may have is checked with it
 launch_options = added(
     click.option("--entry", metavar="NAME", help="The kernel, where the file has several."),
@@ -160,45 +122,7 @@ launch_options = added(
     click.option("--cache", metavar="DIR", expose_value=False, callback=_kept_where, is_eager=True,
                  help="Where compiled sources are kept; '' keeps none  [default: the user's cache]"),
 )  # fmt: skip
-"""Adds the options of a launch; `LaunchOptions(**...)` takes their values."""
-
-
-def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:
-    """The launch that the options say, and the GPU.
-
-    Raises:
-        LayoutoptError: there can be no such launch.
-    """
-    from layoutopt.hardware.devices import device
-    from layoutopt.kernels.machine.launch import Launch, buffer
-
-    if options.block is None:
-        raise ProblemFileError("--block", "a kernel needs its block: --block X,Y,Z")
-    launch = Launch(
-        block=options.block,
-        grid=options.grid,
-        arguments={**options.assume, **options.arg},
-        shared_bytes=options.shared,
-        buffers={name: buffer(program, name, text) for name, text in options.data.items()},
-    )
-    return launch, device(program.target.rstrip("af"))
-
-
-def evaluated(path: Path, options: LaunchOptions, seconds: float) -> Evaluation:
-    """The launch that the options say of the kernel that they choose.
-
-    Raises:
-        LayoutoptError: the file cannot be read, or there can be no such launch.
-        OutOfTime: it takes `READING_S` longer than so many seconds; --max-steps bounds it in any case.
-    """
-    from layoutopt.ground.budget import deadline
-    from layoutopt.kernels.machine.evaluate import evaluate
-    from layoutopt.kernels.read.files import chosen, kernels
-
-    with deadline(seconds + READING_S):
-        program = chosen(kernels(path, options.target, options.compiler), options.entry).read()
-        launch, gpu = launch_of(program, options)
-        return evaluate(program, launch, gpu, most_steps=options.max_steps)
+"""Adds the options of a launch; `LaunchOptions` takes their values by name."""
 
 
 def _told(value: int | float | str | bytes) -> str:
@@ -206,104 +130,105 @@ def _told(value: int | float | str | bytes) -> str:
 
 
 def check_kernels(
-    paths: Sequence[Path], options: LaunchOptions, *, as_json: bool, no_fix: bool, time_limit: float
+    paths: Sequence[Path],
+    options: dict[str, Any],
+    *,
+    form: str,
+    html: Path | None,
+    baseline: Path | None,
+    update_baseline: bool,
+    no_fix: bool,
+    time_limit: float,
 ) -> int:
-    """Print what a launch of each kernel does to shared memory; 1 where there are conflicts."""
-    from layoutopt.ground.budget import Budget
-    from layoutopt.kernels.question.summary import summary
+    """Print what launches of kernels do to shared memory; 1 where there are conflicts.
 
+    With a baseline: 1 where there are more than it has.
+    """
+    from layoutopt.kernels.launches import LaunchOptions, read_launches
+    from layoutopt.study.launches import check_launch, check_launches
+
+    together = [path for path in paths if is_launches(path)]
+    if together and (needless := given_option()) is not None:
+        raise click.UsageError(f"{needless} is for a kernel; {together[0]} says what is launched")
+    if together or form not in ("text", "json") or html is not None or baseline is not None:
+        launches = [LaunchOptions(file=str(path), **options) for path in paths if path not in together]
+        launches += [one for path in together for one in read_launches(path)]
+        if not launches:
+            raise ProblemFileError("", f"no launch in {shown(str(paths[0]))}")
+        found = check_launches(launches, time_limit, not no_fix, progress("check"))
+        end_progress()
+        return _told_together(found, form, html, baseline, update_baseline)
     code = 0
     for number, path in enumerate(paths):
-        evaluation = evaluated(path, options, time_limit)
-        report = summary(evaluation, options.entry)
-        budget = Budget(time_limit)
-        fixes = {} if no_fix else _fixes(evaluation, budget)
-        wider = {} if no_fix else _wider(evaluation, budget)
-        if as_json:
-            # JSON knows neither infinity nor what is no number.
-            given = options.assume.items()
-            assumed = {
-                n: v if isinstance(v, int) or (isinstance(v, float) and math.isfinite(v)) else _told(v)
-                for n, v in given
-            }
-            data = report.to_json() | {"assumed": assumed}
-            for array in data["arrays"]:
-                array["fix"] = fixes.get(array["name"])
-                array["instructions"] = wider.get(array["name"])
-            say_json(data)
+        done = check_launch(LaunchOptions(file=str(path), **options), time_limit, not no_fix)
+        assert done.report is not None
+        if form == "json":
+            say_json(launch_data(done))
         else:
-            from layoutopt.report.kernel_text import kernel_report
-
-            lines = [
-                f"  assumed: parameter {name} is {_told(value)}" for name, value in options.assume.items()
-            ]
-            lines += [f"  {name}: {fix['message']}" for name, fix in fixes.items()]
-            lines += [f"  {name}: {text}" for name, text in wider.items()]
-            say(("\n" if number else "") + kernel_report(report, lines))
-        code = max(code, int(report.totals["bank_conflicts"] > 0))
+            say(("\n" if number else "") + _launch_text(done))
+        code = max(code, int(done.report.totals["bank_conflicts"] > 0))
     return code
 
 
-def _problem_of(evaluation: Evaluation, used: UsedArray) -> Problem:
-    """The accesses of an array as a problem.
+def _launch_text(done: CheckedLaunch) -> str:
+    from layoutopt.report.kernel_text import kernel_report
 
-    Raises:
-        ProblemFileError: the array cannot be moved, or nothing is known of it.
-    """
-    from layoutopt.files.file import tile_from_data
-    from layoutopt.kernels.question.arrays import moved_by_itself
-    from layoutopt.kernels.question.problem_data import array_problem
-
-    if (why := moved_by_itself(evaluation, used)) is not None:
-        raise ProblemFileError("", why)
-    return tile_from_data(array_problem(evaluation, used))
+    assert done.report is not None
+    lines = [f"  assumed: parameter {name} is {_told(value)}" for name, value in done.launch.assume.items()]
+    lines += [f"  {name}: {fix['message']}" for name, fix in done.fixes.items()]
+    lines += [f"  {name}: {text}" for name, text in done.instructions.items()]
+    return kernel_report(done.report, lines)
 
 
-def _wider(evaluation: Evaluation, budget: Budget) -> dict[str, str]:
-    """What each array takes less where the scalar accesses of a loop become vectors or matrices; by name."""
-    from layoutopt.ground.budget import spending
-    from layoutopt.kernels.question.arrays import used_arrays
-    from layoutopt.study.hints import other_instructions
-
-    found = {}
-    for used in budget.while_left(used_arrays(evaluation)):
-        with contextlib.suppress(ProblemFileError), spending(budget):
-            if (text := other_instructions(_problem_of(evaluation, used))) is not None:
-                found[used.array.name] = text
-    return found
-
-
-def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
-    """What to change of each array that has conflicts, found over all of its accesses; by name."""
-    from layoutopt.ground.budget import spending
-    from layoutopt.kernels.question.arrays import used_arrays
-    from layoutopt.study.check import check
-
-    tallies = evaluation.tallies
-    wanted = [
-        used
-        for used in used_arrays(evaluation)
-        if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)
-    ]
-    found: dict[str, dict[str, Any]] = {}
-    for number, used in enumerate(wanted):
-        part = budget.part(1 / (len(wanted) - number))
-        try:
-            problem = _problem_of(evaluation, used)
-            with spending(part):
-                found[used.array.name] = _advice(check(problem, mend=True))
-        except ProblemFileError as error:
-            found[used.array.name] = {"message": f"no fix is sought: {error}"}
-    return found
+def launch_data(done: CheckedLaunch) -> dict[str, Any]:
+    """One launch as JSON-ready data."""
+    if done.report is None:
+        return {"entry": done.launch.entry, "file": done.launch.file, "failure": done.failure}
+    # JSON knows neither infinity nor what is no number.
+    assumed = {
+        name: value if isinstance(value, (int, float)) and math.isfinite(value) else _told(value)
+        for name, value in done.launch.assume.items()
+    }
+    data = done.report.to_json() | {"assumed": assumed}
+    for array in data["arrays"]:
+        array["fix"] = done.fixes.get(array["name"])
+        array["instructions"] = done.instructions.get(array["name"])
+    return data
 
 
-def _advice(audit: Audit) -> dict[str, Any]:
-    """The fix of an array, or why there is none."""
-    said = {finding.kind: finding for finding in audit.findings}
-    if (fix := said.get("fix")) is not None:
-        return {"message": fix.message, **fix.details}
-    if (keep := said.get("keep")) is not None:
-        return {"message": f"{keep.message}; layoutopt patch tries what has the fewest conflicts"}
-    if not audit.excess:
-        return {"message": "no fix is sought: its first block has no conflicts"}
-    return {"message": "no layout with fewer conflicts was found"}
+def _told_together(
+    found: Application, form: str, html: Path | None, baseline: Path | None, update_baseline: bool
+) -> int:
+    """Print an application in a form, write its files; the exit code."""
+    from layoutopt.ground import json_data
+    from layoutopt.report.annotations import FORMATS
+    from layoutopt.report.launches_page import launches_page
+    from layoutopt.report.launches_text import application_report, conflict_lines
+    from layoutopt.study.baseline import MAX_BYTES, baseline_of, read_baseline, worse
+
+    outputs: dict[Path, bytes] = {}
+    more: dict[str, tuple[int, int]] | None = None
+    if baseline is not None and update_baseline:
+        outputs[baseline] = (json.dumps(baseline_of(found).to_json(), indent=1) + "\n").encode()
+        more = {}
+    elif baseline is not None:
+        with json_data.named_by("--baseline"):
+            more = worse(found, read_baseline(json_data.read(baseline, MAX_BYTES)))
+    if html is not None:
+        outputs[html] = launches_page(found).encode()
+    write_all(outputs)
+    if form == "json":
+        data = found.to_json() | {"kernels": [
+            launch_data(one) | {"launches": one.launch.launches} for one in found.kernels
+        ]}  # fmt: skip
+        say_json(data if more is None else data | {"worse_than_baseline": more})
+    elif form == "text":
+        said = [
+            f"  {key}: {now:,} bank conflicts, {before:,} in the baseline"
+            for key, (before, now) in (more or {}).items()
+        ]
+        say(application_report(found) + "".join(f"{line}\n" for line in ["", *said] if said))
+    else:
+        say(FORMATS[form](found, conflict_lines(found)))
+    failed = len(found.failed) == len(found.kernels)
+    return 2 if failed else int(bool(more) if more is not None else found.bank_conflicts > 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.kernel import READING_S, LaunchOptions, launch_of, launch_options
+from layoutopt.cli.kernel import launch_options
 from layoutopt.cli.options import Extents, json_option, time_limit_option
 from layoutopt.cli.output import tell
 from layoutopt.errors import ProblemFileError
@@ -61,7 +61,8 @@ def command(
     """
     from layoutopt.ground.budget import deadline
 
-    reading = deadline(2 * time_limit + READING_S)  # begins before the imports, which take most of a second
+    reading = deadline(2 * time_limit + 1)  # begins before the imports, which take most of a second
+    from layoutopt.kernels.launches import LaunchOptions, launch_of
     from layoutopt.kernels.read.files import ptx_text
     from layoutopt.report.patch_text import patch_report
     from layoutopt.study.patch import Request, patch

@@ -22,6 +22,21 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _left: set[str] = set()
 
 
+CACHE_VARIABLE: Final = "LAYOUTOPT_CACHE"
+
+
+def cache_folder() -> Path | None:
+    """Where what took long to make is kept: $LAYOUTOPT_CACHE, else `layoutopt` in the user's cache folder.
+
+    None where nothing is to be kept: the variable is empty.
+    """
+    given = os.environ.get(CACHE_VARIABLE)
+    if given is not None:
+        return Path(given) if given else None
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder, "layoutopt") if os.path.isabs(folder) else None
+
+
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """An empty folder, removed at the end with all that is in it."""

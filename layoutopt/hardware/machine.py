@@ -170,16 +170,17 @@ def run_passes(text: str, rows: int, gpu: Gpu) -> tuple[list[Times], list[dict[s
 def find_tool(name: str) -> str | None:
     """A CUDA tool: on PATH, as the extra `cuda` installs it, or where NVIDIA's installers put it."""
     profilers = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)
-    folders = (*_installed_by_pip(), "/usr/local/cuda/bin", *profilers)
+    folders = (*(str(root / "bin") for root in toolkits()), *profilers)
     candidates = [shutil.which(name), *(os.path.join(folder, name) for folder in folders)]
     return next((c for c in candidates if c and os.access(c, os.X_OK)), None)
 
 
-def _installed_by_pip() -> list[str]:
-    """Where NVIDIA's packages for Python put programs: nvidia/cu13/bin, the newest CUDA first."""
+def toolkits() -> list[Path]:
+    """Folders with CUDA's bin, include and lib: of NVIDIA's packages, the newest first, and /usr/local."""
     spec = importlib.util.find_spec("nvidia")
     roots = spec.submodule_search_locations if spec is not None else None
-    return sorted((found for root in roots or () for found in glob.glob(f"{root}/cu*/bin")), reverse=True)
+    by_pip = (Path(found) for root in roots or () for found in glob.glob(f"{root}/cu*"))
+    return [*sorted(by_pip, reverse=True), Path("/usr/local/cuda")]
 
 
 def gpu_present() -> Gpu:

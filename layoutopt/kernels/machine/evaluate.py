@@ -54,7 +54,7 @@ def evaluate(
             evaluated together need more steps than `most_steps`.
     """
     given = arguments(program, checked(launch))
-    spaces = ("shared", "local", *(("global",) if launch.buffers else ()))
+    spaces = ("shared", "local", *(("global",) if given.buffers else ()))
     for bold in (True, False):
         slice_ = relevance(program, spaces, bold=bold)
         run = _Run(program, slice_, launch, given, gpu, most_steps)

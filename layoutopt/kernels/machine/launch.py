@@ -64,6 +64,8 @@ class Launch:
             bytes, which are put there as they are.
         shared_bytes: dynamic shared memory.
         buffers: contents of what pointer parameters point to, by position or name.
+        parameters: all of them as bytes, as a program that ran gave them, instead of `arguments`.
+        memory: what the pointers in them point to, by address.
     """
 
     block: tuple[int, int, int]
@@ -71,6 +73,8 @@ class Launch:
     arguments: Mapping[str, int | float | str | bytes] = field(default_factory=dict)
     shared_bytes: int = 0
     buffers: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    parameters: bytes | None = None
+    memory: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -141,6 +145,9 @@ def arguments(program: Program, launch: Launch) -> Arguments:
     Raises:
         ProblemFileError: an argument names no parameter, or does not fit it.
     """
+    if launch.parameters is not None:
+        known = np.ones(len(launch.parameters), bool)
+        return Arguments(launch.parameters, known, launch.memory, ())
     parameters = list(program.parameters or ())
     told: list[tuple[str, str, Any]] = [
         *(("--arg", *item) for item in launch.arguments.items()),
@@ -359,6 +366,14 @@ def as_numbers(
     return values.astype(kind), exact
 
 
+_FILL: Final = re.compile(r"zeros|iota|random(?::(\d{1,9}))?")
+
+
+def is_fill(text: str) -> bool:
+    """Whether a text says what a buffer is filled with, and names no file."""
+    return _FILL.fullmatch(text) is not None
+
+
 def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
     """What a pointer parameter points to.
 
@@ -372,7 +387,7 @@ def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
     Raises:
         ProblemFileError: the file cannot be read or is too large, or there is no such parameter.
     """
-    match = re.fullmatch(r"zeros|iota|random(?::(\d{1,9}))?", text)
+    match = _FILL.fullmatch(text)
     if match is None:
         return _file(Path(text))
     parameters = program.parameters or ()

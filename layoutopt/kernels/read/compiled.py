@@ -17,9 +17,8 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.ground.temporary import discard, temporary_beside
+from layoutopt.ground.temporary import cache_folder, discard, temporary_beside
 
-VARIABLE: Final = "LAYOUTOPT_CACHE"
 MOST_ENTRIES: Final = 256
 # What compilers read beside their command line.
 _VARIABLES: Final = (
@@ -47,7 +46,7 @@ def kept(compiler: str, words: Sequence[str], make: Callable[[Path], bytes], fol
         make: compiles, and writes the names of the files that it reads as a rule of make into the file.
         folder: for that file.
     """
-    home = _home()
+    home = cache_folder()
     rule = folder / "read.d"
     if home is None:
         return make(rule)
@@ -64,14 +63,6 @@ def kept(compiler: str, words: Sequence[str], make: Callable[[Path], bytes], fol
         read = {path: _digest(path) for path in _listed(rule.read_text("utf-8", "surrogateescape"))}
         _write(place, msgspec.msgpack.encode(_Entry(read, made)))
     return made
-
-
-def _home() -> Path | None:
-    given = os.environ.get(VARIABLE)
-    if given is not None:
-        return Path(given) if given else None
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder, "layoutopt") if os.path.isabs(folder) else None
 
 
 def _digest(path: str) -> str:

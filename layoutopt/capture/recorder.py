@@ -1,0 +1,139 @@
+"""The recorder: `record.c`, compiled once with the host's compiler, and how a process loads it.
+
+The driver loads the library that CUDA_INJECTION64_PATH names into every process that uses a GPU; CUPTI then
+calls it (https://docs.nvidia.com/cupti/: callback API). Its header and library come with CUDA's toolkit, or
+as the package nvidia-cuda-cupti.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gzip
+import hashlib
+import os
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from layoutopt.errors import MachineError, ProblemFileError
+from layoutopt.ground.escape import shown
+from layoutopt.ground.temporary import cache_folder, discard, temporary_beside
+from layoutopt.hardware.machine import ended, find_tool, toolkits
+
+_FOLDER: Final = "LAYOUTOPT_CAPTURE"
+_DATA: Final = "LAYOUTOPT_CAPTURE_DATA"
+
+
+def recorder(scratch: Path) -> Path:
+    """The library, in the user's cache, or in a folder where nothing is kept.
+
+    Raises:
+        MachineError: there is no compiler, no header of CUPTI, or the compiler refuses.
+    """
+    headers, cupti = _folder("include", "cupti.h"), _library()
+    cuda, compiler = _folder("include", "cuda.h"), find_tool("cc") or find_tool("gcc")
+    source = resources.files("layoutopt.capture").joinpath("record.c").read_bytes()
+    if compiler is None:
+        raise MachineError("no C compiler (cc) on this machine; the recorder is compiled once")
+    told = hashlib.sha256(source + f"{headers}\0{cupti}".encode()).hexdigest()
+    made = (cache_folder() or scratch) / f"recorder-{told[:32]}.so"
+    if made.exists():
+        return made
+    made.parent.mkdir(parents=True, exist_ok=True)
+    text, built = scratch / "record.c", temporary_beside(made)
+    text.write_bytes(source)
+    options = ["-O2", "-shared", "-fPIC", "-std=gnu11", f"-I{headers}", f"-I{cuda}", "-o", built, str(text)]
+    try:
+        done = ended(
+            [compiler, *options, str(cupti), f"-Wl,-rpath,{cupti.parent}", "-ldl", "-lpthread"], scratch
+        )
+        if done.returncode:
+            raise MachineError(f"{compiler} refuses the recorder: {shown(done.stderr, 400)}")
+        os.replace(built, made)
+    finally:
+        discard([built])
+    return made
+
+
+def _folder(kind: str, name: str) -> Path:
+    for root in toolkits():
+        for folder in (root / kind, root / "extras/CUPTI" / kind):
+            if (folder / name).exists():
+                return folder
+    raise MachineError(f"{name} is not on this machine (pip install 'layoutopt[capture]' brings it)")
+
+
+def _library() -> Path:
+    """The library by the name that the loader looks for: libcupti.so.13."""
+    for root in toolkits():
+        for folder in (root / "lib64", root / "lib", root / "extras/CUPTI/lib64"):
+            if found := sorted(folder.glob("libcupti.so.??")):
+                return found[-1]
+    raise MachineError("libcupti.so is not on this machine (pip install 'layoutopt[capture]' brings it)")
+
+
+def new_folder(folder: Path) -> Path:
+    """The folder of a recording, made; it may be there, and empty.
+
+    Raises:
+        ProblemFileError: it holds something, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ProblemFileError("-o", f"{shown(str(folder))} is not empty")
+    except OSError as error:
+        raise ProblemFileError("-o", f"cannot write {shown(str(folder))}: {error.strerror}") from None
+    return folder.resolve()
+
+
+def environment(library: Path, folder: Path, most_data: int) -> dict[str, str]:
+    """What a process needs in its environment to be recorded.
+
+    Args:
+        library: the recorder.
+        folder: what it writes to.
+        most_data: bytes of an allocation up to which its contents are kept.
+    """
+    return {"CUDA_INJECTION64_PATH": str(library), _FOLDER: str(folder), _DATA: str(most_data)}
+
+
+def compress(folder: Path) -> None:
+    """Contents of allocations become .gz files; who reads the launches finds them by either name."""
+    for path in folder.glob("*.bin"):
+        packed = temporary_beside(path)
+        try:
+            with open(path, "rb") as source, gzip.open(packed, "wb", 6) as file:
+                while part := source.read(1 << 20):
+                    file.write(part)
+            os.replace(packed, f"{path}.gz")
+            path.unlink()
+        finally:
+            discard([packed])
+
+
+@contextlib.contextmanager
+def capture(folder: str | Path, *, data: int = 0) -> Iterator[None]:
+    """Record what this process launches on GPUs meanwhile, for `layoutopt check FOLDER`.
+
+    Code that was loaded to a GPU before is not known to the recorder: begin before the first kernel.
+
+    Args:
+        folder: new, or empty; launches are written to it as they happen.
+        data: bytes of an allocation up to which its contents are kept, for kernels whose addresses depend
+            on data; 0 keeps none.
+
+    Raises:
+        MachineError: there is no C compiler, or no CUPTI.
+        ProblemFileError: the folder holds something, or cannot be made.
+    """
+    where = new_folder(Path(folder))
+    library = ctypes.CDLL(str(recorder(where)))
+    library.layoutopt_capture_begin(os.fsencode(where), ctypes.c_ulonglong(data))
+    try:
+        yield
+    finally:
+        library.layoutopt_capture_end()
+        compress(where)

@@ -1,0 +1,249 @@
+"""What is launched: as the options of the command line say it, or a file of launches, `launches.toml`.
+
+A file of launches is written by hand, or by `layoutopt capture` as a program runs:
+
+    schema = "layoutopt.launches/1"
+
+    [[launch]]
+    file = "transpose.cu"        # beside the file of launches
+    block = [32, 8]
+    grid = [32, 32]
+    arg = {2 = 1024}
+    launches = 100               # how often it happens
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import struct
+import tomllib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
+from layoutopt.ground.budget import deadline
+from layoutopt.ground.escape import shown
+from layoutopt.hardware.devices import Device, device
+from layoutopt.kernels.machine.counts import Evaluation
+from layoutopt.kernels.machine.evaluate import DEFAULT_MOST_STEPS, evaluate
+from layoutopt.kernels.machine.launch import MAX_BUFFER_BYTES, Launch, buffer, is_fill
+from layoutopt.kernels.program import Program
+from layoutopt.kernels.read.files import chosen, kernels
+
+SCHEMA: Final = "layoutopt.launches/1"
+FILE_NAME: Final = "launches.toml"
+READING_S: Final = 1.0  # beyond the time limit: what any kernel may take to be read and evaluated
+_MAX_FILE_BYTES: Final = 256 << 20
+_MOST_PARAMETER_BYTES: Final = 1 << 15  # of all parameters of a kernel
+_SHAPE: Final = (1, 1, 1)
+
+
+class Memory(Struct, frozen=True, forbid_unknown_fields=True):
+    """An allocation of the GPU: where it begins, and the file with its bytes, also with .gz, compressed."""
+
+    address: int
+    file: str
+
+
+class LaunchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One launch: the options of the command line by name, an entry of a file of launches.
+
+    Attributes:
+        file: the kernel's.
+        block, grid, cluster: extents along x, y, z.
+        arg, assume, data: by position or name; values as on the command line where they are text.
+        parameters: all of them instead, as bytes in hexadecimal.
+        memory: what their pointers point to.
+        launches: how often it happens.
+        not_recorded: launches of the same kernel and shape, whose parameters nobody wrote down.
+    """
+
+    file: str = ""
+    entry: str | None = None
+    block: tuple[int, int, int] | None = None
+    grid: tuple[int, int, int] = _SHAPE
+    cluster: tuple[int, int, int] = _SHAPE
+    shared: int = 0
+    arg: dict[str, Any] = {}
+    assume: dict[str, Any] = {}
+    data: dict[str, str] = {}
+    parameters: str | None = None
+    memory: tuple[Memory, ...] = ()
+    target: str | None = None
+    include: tuple[str, ...] = ()
+    define: tuple[str, ...] = ()
+    nvcc: tuple[str, ...] = ()
+    max_steps: int = DEFAULT_MOST_STEPS
+    launches: int = 1
+    not_recorded: int = 0
+
+    @property
+    def compiler(self) -> tuple[str, ...]:
+        """What nvcc is told."""
+        found = [f"-I{os.path.realpath(folder)}" for folder in self.include]
+        return (*found, *(f"-D{name}" for name in self.define), *self.nvcc)
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    schema_: str = field(name="schema", default=SCHEMA)
+    launch: tuple[LaunchOptions, ...] = ()
+    spent_us: int = 0
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("launches*.toml")) if path.is_dir() else [path]  # one for each process
+
+
+def read_launches(path: Path) -> tuple[LaunchOptions, ...]:
+    """The launches of a file, or of all files of a folder; equal ones once.
+
+    Raises:
+        ProblemFileError: it is no such file; a place such as `launch[3].block` is named.
+    """
+    found: dict[bytes, LaunchOptions] = {}
+    for name in _files(path):
+        with json_data.named_by(shown(str(name))):
+            for one in _read(name):
+                key = msgspec.msgpack.encode(msgspec.structs.replace(one, launches=1, not_recorded=0))
+                if (seen := found.get(key)) is not None:
+                    counts = seen.launches + one.launches, seen.not_recorded + one.not_recorded
+                    one = msgspec.structs.replace(seen, launches=counts[0], not_recorded=counts[1])
+                found[key] = one
+    return tuple(found.values())
+
+
+def _read(path: Path) -> Iterator[LaunchOptions]:
+    try:
+        raw = tomllib.loads(json_data.read(path, _MAX_FILE_BYTES).decode())
+    except (ValueError, RecursionError) as error:
+        raise ProblemFileError("", f"no TOML: {shown(str(error), 200)}") from None
+    for one in raw["launch"] if isinstance(raw.get("launch"), list) else ():
+        for extents in ("block", "grid", "cluster"):
+            if isinstance(one, dict) and isinstance(sizes := one.get(extents), list) and len(sizes) < 3:
+                one[extents] = sizes + [1] * (3 - len(sizes))
+    for k, one in enumerate(json_data.convert(raw, _File).launch):
+        place = f"launch[{k}]"
+        if one.parameters is not None and (one.arg or one.assume or one.data):
+            raise ProblemFileError(f"{place}.parameters", "all are given: expected no arg, assume or data")
+        if min(one.launches, one.not_recorded) < 0:
+            raise ProblemFileError(f"{place}.launches", f"expected a count, given {one.launches}")
+        yield msgspec.structs.replace(
+            one,
+            file=str(path.parent / one.file) if one.file else "",
+            include=tuple(str(path.parent / folder) for folder in one.include),
+            arg=_arguments(one.arg, path.parent, f"{place}.arg"),
+            assume=_arguments(one.assume, path.parent, f"{place}.assume"),
+            data={n: text if is_fill(text) else str(path.parent / text) for n, text in one.data.items()},
+            memory=tuple(Memory(m.address, str(path.parent / m.file)) for m in one.memory),
+        )
+
+
+_NO_FILE: Final = "expected the kernel's file (of a recorded launch: its code was loaded before that began)"
+
+
+def _arguments(given: dict[str, Any], folder: Path, place: str) -> dict[str, Any]:
+    found = {}
+    for name, value in given.items():
+        try:
+            if not isinstance(value, (int, float, str)):
+                raise ProblemFileError("", f"expected a number or text, got {shown(repr(value))}")
+            found[name] = argument(value, folder) if isinstance(value, str) else value
+        except ProblemFileError as error:
+            raise ProblemFileError(f"{place}.{shown(name)}", error.reason) from None
+    return found
+
+
+# What `VALUE:TYPE` may say, by its code in `struct`.
+_TYPES: Final = {"i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
+                 "f16": "e", "f32": "f", "f64": "d"}  # fmt: skip
+_TYPED: Final = re.compile(rf"([^:]{{1,40}}):({'|'.join(_TYPES)})")
+_WORDS: Final[dict[str, int | str]] = {"pointer": "pointer", "null": 0, "true": 1, "false": 0}
+
+
+def argument(text: str, folder: Path = Path()) -> int | float | str | bytes:
+    """What a text says of a parameter: a number, with :i64 or another type, pointer, null, or @FILE's bytes.
+
+    Raises:
+        ProblemFileError: it is nothing of these, or the file cannot be read.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    for read in (lambda: int(text, 0) if len(text) < 25 else int(""), lambda: float(text)):
+        with contextlib.suppress(ValueError):
+            return read()
+    if text.startswith("@"):
+        return json_data.read(folder / text[1:], _MOST_PARAMETER_BYTES)
+    with contextlib.suppress(ValueError, OverflowError, struct.error):
+        if (match := _TYPED.fullmatch(text)) is not None:
+            kind, number = match[2], float(match[1]) if match[2][0] == "f" else int(match[1], 0)
+            return struct.pack(f"<{_TYPES[kind]}", number)
+    expected = "expected a number, with :i64 or another type, pointer, null or @FILE"
+    raise ProblemFileError("", f"{expected}, got {shown(text)!r}")
+
+
+def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:
+    """The launch that the options say, and the GPU.
+
+    Raises:
+        LayoutoptError: there can be no such launch.
+    """
+    if options.block is None:
+        raise ProblemFileError("--block", "a kernel needs its block: --block X,Y,Z")
+    launch = Launch(
+        block=options.block,
+        grid=options.grid,
+        arguments={**options.assume, **options.arg},
+        shared_bytes=options.shared,
+        buffers={name: buffer(program, name, text) for name, text in options.data.items()},
+        parameters=_hexadecimal(options.parameters) if options.parameters is not None else None,
+        memory={one.address: _contents(Path(one.file)) for one in options.memory},
+    )
+    return launch, device(program.target.rstrip("af"))
+
+
+def _hexadecimal(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise ProblemFileError("parameters", f"expected bytes in hexadecimal, got {shown(text)!r}") from None
+
+
+def _contents(path: Path) -> bytes:
+    path = path if path.exists() else path.with_name(f"{path.name}.gz")
+    data = json_data.read(path, MAX_BUFFER_BYTES)
+    if path.suffix != ".gz":
+        return data
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            data = file.read(MAX_BUFFER_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ProblemFileError("memory", f"{shown(str(path))} is no .gz file: {error}") from None
+    if len(data) > MAX_BUFFER_BYTES:
+        raise ProblemFileError("memory", f"{shown(str(path))} has more than {MAX_BUFFER_BYTES:,} bytes")
+    return data
+
+
+def evaluated(options: LaunchOptions, seconds: float) -> Evaluation:
+    """A launch of the kernel that the options choose, executed.
+
+    Raises:
+        LayoutoptError: the file cannot be read, or there can be no such launch.
+        OutOfTime: it takes `READING_S` longer than so many seconds; `max_steps` bounds it in any case.
+    """
+    if not options.file:
+        raise ProblemFileError("file", _NO_FILE)
+    with deadline(seconds + READING_S):
+        path = Path(options.file)
+        program = chosen(kernels(path, options.target, options.compiler), options.entry).read()
+        launch, gpu = launch_of(program, options)
+        return evaluate(program, launch, gpu, most_steps=options.max_steps)

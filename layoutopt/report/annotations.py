@@ -1,0 +1,103 @@
+"""Lines with bank conflicts for continuous integration: GitHub's annotations, SARIF 2.1.0, JUnit's XML."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Final
+from xml.sax.saxutils import escape, quoteattr
+
+from layoutopt import __version__
+from layoutopt.ground.escape import xml_text
+from layoutopt.report.launches_text import ConflictLine, name, verdict
+from layoutopt.study.launches import Application
+
+_HOME: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def _relative(file: str) -> str:
+    """As repositories name it, where it lies below the working directory."""
+    path = os.path.relpath(file)
+    return file if path.startswith("..") else path
+
+
+def github(found: Application, lines: list[ConflictLine]) -> str:
+    """Workflow commands: a warning at each line.
+
+    Format: https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+    """
+
+    def quoted(text: str, more: str = "") -> str:
+        for character in "%\r\n" + more:
+            text = text.replace(character, f"%{ord(character):02X}")
+        return text
+
+    told = [
+        f"::warning file={quoted(_relative(line.file), ':,')},line={max(line.line, 1)},"
+        f"title=bank conflicts::{quoted(line.message)}"
+        for line in lines
+    ]
+    failed = [f"::notice title=not evaluated::{quoted(f'{name(o)}: {o.failure}')}" for o in found.failed]
+    return "".join(f"{line}\n" for line in (*told, *failed))
+
+
+def sarif(found: Application, lines: list[ConflictLine]) -> str:
+    """SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/): a result a line."""
+    results: list[dict[str, Any]] = []
+    for line in lines:
+        place: dict[str, Any] = {"artifactLocation": {"uri": _relative(line.file).replace(os.sep, "/")}}
+        if line.line:
+            place["region"] = {"startLine": line.line}
+        mark = hashlib.sha256(f"{line.kernel}\0{line.array}\0{line.place}".encode()).hexdigest()
+        results.append(
+            {
+                "ruleId": "bank-conflicts",
+                "level": "warning",
+                "message": {"text": line.message},
+                "locations": [{"physicalLocation": place}],
+                "partialFingerprints": {"kernelLine/v1": mark},
+            }
+        )
+    notes = [{"level": "note", "message": {"text": f"{name(o)}: {o.failure}"}} for o in found.failed]
+    rule = {"id": "bank-conflicts", "shortDescription": {"text": "Bank conflicts in shared memory"}}
+    driver = {"name": "layoutopt", "version": __version__, "rules": [rule]}
+    run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
+    if notes:
+        run["invocations"] = [{"executionSuccessful": True, "toolExecutionNotifications": notes}]
+    return json.dumps({"$schema": _HOME, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def junit(found: Application, lines: list[ConflictLine]) -> str:
+    """JUnit's XML: a test a launch, which fails with its lines; one not evaluated is skipped."""
+    cases, failures = [], 0
+    for one in found.kernels:
+        sizes = [",".join(map(str, extents)) for extents in (one.launch.block or (), one.launch.grid)]
+        shape = f"block {sizes[0]} grid {sizes[1]}"
+        head = f"<testcase classname={_attribute(name(one))} name={_attribute(shape)}>"
+        own = [line.place + ": " + line.message for line in lines if line.kernel == name(one)]
+        body = ""
+        if one.report is None:
+            body = f"<skipped message={_attribute(one.failure or '')}/>"
+        elif one.conflicts and own:
+            failures += 1
+            said = f"{one.conflicts:,} bank conflicts, {verdict(one)}"
+            body = f"<failure message={_attribute(said)}>{escape(xml_text(chr(10).join(own)))}</failure>"
+        cases.append(f"{head}{body}</testcase>\n")
+    counts = f'tests="{len(cases)}" failures="{failures}" skipped="{len(found.failed)}"'
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuite name="layoutopt" {counts}>\n'
+        f"{''.join(cases)}</testsuite>\n"
+    )
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(xml_text(text))
+
+
+FORMATS: Final[dict[str, Callable[[Application, list[ConflictLine]], str]]] = {
+    "github": github,
+    "sarif": sarif,
+    "junit": junit,
+}

@@ -1,0 +1,91 @@
+"""All launches of a program as one self-contained page: a table that sorts, the worst lines, their banks."""
+
+from __future__ import annotations
+
+from importlib import resources
+from string import Template
+from typing import Final
+
+from layoutopt.errors import LayoutoptError
+from layoutopt.ground import json_data
+from layoutopt.ground.escape import xml
+from layoutopt.hardware.devices import device
+from layoutopt.kernels.question.summary import KernelReport
+from layoutopt.report.launches_text import (
+    MOST_LINES,
+    ConflictLine,
+    conflict_lines,
+    head,
+    name,
+    share,
+    verdict,
+)
+from layoutopt.study.launches import Application, CheckedLaunch
+
+_COLUMNS: Final = ("kernel", "block", "grid", "launches", "wavefronts", "bank conflicts", "of all", "verdict")
+_AROUND: Final = 3  # lines of source before and after
+_MAX_SOURCE_BYTES: Final = 8 << 20
+
+
+def launches_page(found: Application) -> str:
+    """The page as HTML, complete in itself: no network, no font, no library."""
+    room = resources.files("layoutopt.report")
+    return Template(room.joinpath("launches.html").read_text("utf-8")).substitute(
+        style=room.joinpath("page.css").read_text("utf-8"),
+        head="; ".join(map(xml, head(found))),
+        columns="".join(f"<th scope=col><button>{column}</button></th>" for column in _COLUMNS),
+        kernels="\n".join(_row(one, found.bank_conflicts) for one in found.kernels if one.report is not None),
+        lines="\n".join(_line(line) for line in conflict_lines(found)[:MOST_LINES])
+        + "\n".join(_banks(one, one.report) for one in found.kernels[:1] if one.report is not None),
+        failed="".join(["<h2>Not evaluated</h2>", *(
+            f"<p>{xml(name(one))} ({one.launch.launches:,} launches): {xml(one.failure or '')}</p>"
+            for one in found.failed
+        )] if found.failed else []),
+    )  # fmt: skip
+
+
+def _row(one: CheckedLaunch, all_conflicts: int) -> str:
+    assert one.report is not None
+    shapes = (" x ".join(map(str, sizes)) for sizes in (one.report.block, one.report.grid))
+    counts = (one.launch.launches, one.wavefronts, one.conflicts)
+    cells = [f"<td>{xml(name(one))}</td>", *(f"<td>{shape}</td>" for shape in shapes)]
+    cells += [f'<td data-value="{count}">{count:,}</td>' for count in counts]
+    cells += [f'<td data-value="{one.conflicts}">{share(one.conflicts, all_conflicts)}</td>']
+    return f"<tr>{''.join(cells)}<td>{verdict(one)}</td></tr>"
+
+
+def _line(line: ConflictLine) -> str:
+    """The line with those around it, where its file is here."""
+    text = f"<h3>{xml(line.place)}</h3><p>{xml(line.message)}</p>"
+    try:
+        source = json_data.read(line.file, _MAX_SOURCE_BYTES).decode("utf-8", "replace").splitlines()
+    except LayoutoptError:
+        return text
+    if not 0 < line.line <= len(source):
+        return text
+    shown = range(max(1, line.line - _AROUND), min(len(source), line.line + _AROUND) + 1)
+    rows = [f"{n:5}  {xml(source[n - 1])}" for n in shown]
+    rows[line.line - shown.start] = f"<mark>{rows[line.line - shown.start]}</mark>"
+    return text + "<pre>" + "\n".join(rows) + "</pre>"
+
+
+def _banks(one: CheckedLaunch, report: KernelReport) -> str:
+    """The words of each bank that the worst instruction of a kernel touches."""
+    if report.worst is None:
+        return ""
+    access = next(access for access in report.accesses if access.address == report.worst.address)
+    gpu = device(report.target.rstrip("af"))
+    lanes: dict[int, list[int]] = {}
+    for lane, address in enumerate(report.worst.byte_address):
+        for byte in range(0, access.bytes, gpu.bank_bytes) if address is not None else ():
+            lanes.setdefault((address or 0) // gpu.bank_bytes + byte // gpu.bank_bytes, []).append(lane)
+    rows = []
+    for bank in sorted({word % gpu.banks for word in lanes}):
+        words = [(word, own) for word, own in sorted(lanes.items()) if word % gpu.banks == bank]
+        rows.append(f"bank {bank:2}: " + ", ".join(f"word {word} (lanes {_few(own)})" for word, own in words))
+    told = f"{xml(access.instruction)}: {report.worst.wavefronts} wavefronts"
+    return f"<h3>The worst instruction of {xml(name(one))}</h3><p>{told}</p><pre>{chr(10).join(rows)}</pre>"
+
+
+def _few(lanes: list[int]) -> str:
+    return ", ".join(map(str, lanes[:4])) + (", ..." if len(lanes) > 4 else "")

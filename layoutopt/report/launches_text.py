@@ -1,0 +1,121 @@
+"""All launches of a program, for people: kernels by their conflicts, then the worst lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Final, NamedTuple
+
+from layoutopt.report.text import columns
+from layoutopt.study.launches import Application, CheckedLaunch
+
+MOST_LINES: Final = 10
+_MOST_NAME: Final = 60
+
+
+class ConflictLine(NamedTuple):
+    """A line of the source, or an instruction where there is none, over all launches."""
+
+    file: str
+    line: int
+    kernel: str
+    instruction: str
+    array: str | None
+    conflicts: int
+    wavefronts: int
+    fix: str | None
+
+    @property
+    def place(self) -> str:
+        """The file without its folder, and the line."""
+        return f"{PurePath(self.file).name}:{self.line}" if self.line else self.instruction
+
+    @property
+    def message(self) -> str:
+        """What happens there, in a sentence."""
+        text = f"{self.conflicts:,} of {self.wavefronts:,} wavefronts in shared memory are bank conflicts"
+        return f"{text} ({self.kernel})" + (f"; {self.array}: {self.fix}" if self.fix else "")
+
+
+def conflict_lines(found: Application) -> list[ConflictLine]:
+    """The lines with bank conflicts, the worst first."""
+    lines: dict[tuple[object, ...], ConflictLine] = {}
+    for one in found.kernels:
+        for access in one.report.accesses if one.report is not None else ():
+            if not access.bank_conflicts:
+                continue
+            instruction = f"0x{access.address:x} {access.instruction}"
+            place = (access.file or one.launch.file, access.line or 0)
+            key = (*place, name(one), access.array, access.op if access.line else instruction)
+            times = one.launch.launches
+            fix = one.fixes.get(access.array or "", {}).get("message")
+            before = lines.get(key) or ConflictLine(*place, name(one), instruction, access.array, 0, 0, fix)
+            lines[key] = before._replace(
+                conflicts=before.conflicts + times * access.bank_conflicts,
+                wavefronts=before.wavefronts + times * access.wavefronts,
+            )
+    return sorted(lines.values(), key=lambda line: -line.conflicts)
+
+
+def name(one: CheckedLaunch) -> str:
+    """The kernel in C++, without its parameters."""
+    return one.report.entry if one.report is not None else one.launch.entry or PurePath(one.launch.file).name
+
+
+def verdict(one: CheckedLaunch) -> str:
+    """Whether its figures are those of the hardware."""
+    if one.report is None:
+        return "not evaluated"
+    return "certain" if one.report.certain else "a bound" if one.report.bounded else "at least"
+
+
+def share(part: int, whole: int) -> str:
+    """As a percentage."""
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def application_report(found: Application) -> str:
+    """The report."""
+    return "\n".join([*head(found), *_kernels(found), *_lines(found), *_failed(found), ""])
+
+
+def head(found: Application) -> Iterator[str]:
+    """How many launches there were, and how much of their time in shared memory is conflicts."""
+    kinds = [verdict(one) for one in found.kernels]
+    counts = {kind: kinds.count(kind) for kind in ("certain", "a bound", "at least", "not evaluated")}
+    told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    yield f"{found.launches:,} launches, {len(found.kernels)} distinct: {told}"
+    if found.not_recorded:
+        yield f"{found.not_recorded:,} launches had parameters that were not recorded, and are not counted"
+    part = share(found.bank_conflicts, found.wavefronts)
+    yield f"{found.bank_conflicts:,} of {found.wavefronts:,} wavefronts ({part}) are bank conflicts"
+
+
+def _kernels(found: Application) -> Iterator[str]:
+    rows = [("kernel", "block", "grid", "launches", "wavefronts", "bank conflicts", "of all", "")]
+    for one in found.kernels:
+        if one.report is None or not (one.conflicts or one.report.totals["wavefronts_worst"]):
+            continue
+        block, grid = ("x".join(map(str, e)) for e in (one.report.block, one.report.grid))
+        counts = f"{one.launch.launches:,}", f"{one.wavefronts:,}", f"{one.conflicts:,}"
+        rows.append((name(one)[:_MOST_NAME], block, grid, *counts, share(one.conflicts, found.bank_conflicts),
+                     "" if one.report.certain else verdict(one)))  # fmt: skip
+    if len(rows) > 1:
+        yield from ("", *columns(rows, {0, 7}))
+
+
+def _lines(found: Application) -> Iterator[str]:
+    lines = conflict_lines(found)
+    if lines:
+        yield from ("", "  the worst lines:")
+    for line in lines[:MOST_LINES]:
+        yield f"  {line.place}: {line.message}"
+    if len(lines) > MOST_LINES:
+        yield f"  and {len(lines) - MOST_LINES} more"
+
+
+def _failed(found: Application) -> Iterator[str]:
+    if found.failed:
+        yield from ("", "  not evaluated:")
+    for one in found.failed:
+        yield f"  {name(one)[:_MOST_NAME]} ({one.launch.launches:,} launches): {one.failure}"

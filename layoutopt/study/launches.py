@@ -1,0 +1,187 @@
+"""Launches of kernels, checked: what each does to shared memory and what would mend it, the worst first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from layoutopt.errors import LayoutoptError, ProblemFileError
+from layoutopt.files.file import tile_from_data
+from layoutopt.ground.budget import Budget, OutOfTime, spending
+from layoutopt.ground.json_data import Versioned
+from layoutopt.kernels.launches import LaunchOptions, evaluated
+from layoutopt.kernels.machine.counts import Evaluation
+from layoutopt.kernels.question.arrays import UsedArray, moved_by_itself, used_arrays
+from layoutopt.kernels.question.problem_data import array_problem
+from layoutopt.kernels.question.summary import KernelReport, summary
+from layoutopt.problems.types import Problem
+from layoutopt.study.check import Audit, check
+from layoutopt.study.hints import other_instructions
+
+
+class CheckedLaunch(Struct, frozen=True):
+    """One launch.
+
+    Attributes:
+        launch: what was asked.
+        report: what it costs; None where it could not be evaluated.
+        fixes: what to change of an array with conflicts, by its name.
+        instructions: what an array takes less with vectors or matrices, by its name.
+        failure: why there is no report.
+    """
+
+    launch: LaunchOptions
+    report: KernelReport | None = None
+    fixes: dict[str, dict[str, Any]] = {}
+    instructions: dict[str, str] = {}
+    failure: str | None = None
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts that are bank conflicts, of all such launches together."""
+        return self.launch.launches * self.report.totals["bank_conflicts"] if self.report is not None else 0
+
+    @property
+    def wavefronts(self) -> int:
+        """Wavefronts of shared memory, of all such launches together."""
+        return self.launch.launches * self.report.totals["wavefronts"] if self.report is not None else 0
+
+
+def check_launch(launch: LaunchOptions, time_limit: float, mend: bool = True) -> CheckedLaunch:
+    """Execute a launch, and look for layouts without its conflicts.
+
+    Args:
+        launch: the kernel, its shape and arguments.
+        time_limit: seconds to evaluate it, and again for layouts.
+        mend: look for layouts.
+
+    Raises:
+        LayoutoptError: the file cannot be read, or there can be no such launch.
+        OutOfTime: it cannot be evaluated within the limit.
+    """
+    evaluation = evaluated(launch, time_limit)
+    report = summary(evaluation, launch.entry)
+    if not mend:
+        return CheckedLaunch(launch, report)
+    budget = Budget(time_limit)
+    return CheckedLaunch(launch, report, _fixes(evaluation, budget), _wider(evaluation, budget))
+
+
+class Application(Versioned, frozen=True):
+    """All launches of a program: those with the most conflicts first, then those that failed.
+
+    Attributes:
+        wavefronts, bank_conflicts: of shared memory, over all launches.
+        launches: how many there were, of how many distinct ones.
+        not_recorded: launches with parameters that nobody wrote down; they are not counted.
+    """
+
+    wavefronts: int
+    bank_conflicts: int
+    launches: int
+    not_recorded: int
+    kernels: tuple[CheckedLaunch, ...]
+    schema_: Literal["layoutopt.application/1"] = "layoutopt.application/1"
+
+    @property
+    def failed(self) -> list[CheckedLaunch]:
+        """What could not be evaluated."""
+        return [one for one in self.kernels if one.report is None]
+
+
+def check_launches(
+    launches: Sequence[LaunchOptions],
+    time_limit: float,
+    mend: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Application:
+    """Check every launch, on all cores; each has the time limit for itself."""
+    work = partial(_tried, time_limit=time_limit, mend=mend)
+    cores = min(len(os.sched_getaffinity(0)), len(launches))
+    found = []
+    with contextlib.ExitStack() as stack:
+        each: Any = map
+        if cores > 1:
+            each = stack.enter_context(ProcessPoolExecutor(cores, get_context("forkserver"))).map
+        for done, one in enumerate(each(work, launches), 1):
+            found.append(one)
+            progress(f"{done} of {len(launches)} launches")
+    found.sort(key=lambda one: (-one.conflicts, one.report is None))
+    return Application(
+        sum(one.wavefronts for one in found),
+        sum(one.conflicts for one in found),
+        sum(one.launches + one.not_recorded for one in launches),
+        sum(one.not_recorded for one in launches),
+        tuple(found),
+    )
+
+
+def _tried(launch: LaunchOptions, time_limit: float, mend: bool) -> CheckedLaunch:
+    try:
+        return check_launch(launch, time_limit, mend)
+    except LayoutoptError as error:
+        return CheckedLaunch(launch, failure=str(error))
+    except OutOfTime as error:
+        return CheckedLaunch(launch, failure=f"out of time while {error or 'it was evaluated'}")
+    except MemoryError:
+        return CheckedLaunch(launch, failure="not enough memory")
+
+
+def _problem_of(evaluation: Evaluation, used: UsedArray) -> Problem:
+    """The accesses of an array as a problem.
+
+    Raises:
+        ProblemFileError: the array cannot be moved, or nothing is known of it.
+    """
+    if (why := moved_by_itself(evaluation, used)) is not None:
+        raise ProblemFileError("", why)
+    return tile_from_data(array_problem(evaluation, used))
+
+
+def _wider(evaluation: Evaluation, budget: Budget) -> dict[str, str]:
+    """What each array takes less where the scalar accesses of a loop become vectors or matrices; by name."""
+    found = {}
+    for used in budget.while_left(used_arrays(evaluation)):
+        with contextlib.suppress(ProblemFileError), spending(budget):
+            if (text := other_instructions(_problem_of(evaluation, used))) is not None:
+                found[used.array.name] = text
+    return found
+
+
+def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
+    """What to change of each array that has conflicts, found over all of its accesses; by name."""
+    tallies = evaluation.tallies
+    wanted = [
+        used
+        for used in used_arrays(evaluation)
+        if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for number, used in enumerate(wanted):
+        part = budget.part(1 / (len(wanted) - number))
+        try:
+            problem = _problem_of(evaluation, used)
+            with spending(part):
+                found[used.array.name] = _advice(check(problem, mend=True))
+        except ProblemFileError as error:
+            found[used.array.name] = {"message": f"no fix is sought: {error}"}
+    return found
+
+
+def _advice(audit: Audit) -> dict[str, Any]:
+    """The fix of an array, or why there is none."""
+    said = {finding.kind: finding for finding in audit.findings}
+    if (fix := said.get("fix")) is not None:
+        return {"message": fix.message, **fix.details}
+    if (keep := said.get("keep")) is not None:
+        return {"message": f"{keep.message}; layoutopt patch tries what has the fewest conflicts"}
+    if not audit.excess:
+        return {"message": "no fix is sought: its first block has no conflicts"}
+    return {"message": "no layout with fewer conflicts was found"}
