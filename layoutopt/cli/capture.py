@@ -8,13 +8,17 @@ from pathlib import Path
 
 import click
 
-from layoutopt.cli.files import OutputPath
+from layoutopt.cli.files import FileCommand, OutputPath
 from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 
-@click.command("capture", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    "capture",
+    cls=FileCommand,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 @click.option(
     "-o",
     "--output",
@@ -47,8 +51,8 @@ def command(output: Path, data: int, program: tuple[str, ...]) -> int:
       layoutopt capture -o launches -- python train.py --steps 2
       layoutopt check launches
     """
-    from layoutopt.capture.recorder import compress, environment, new_folder, recorder
     from layoutopt.ground.temporary import temporary_folder
+    from layoutopt.kernels.capture.recorder import compress, environment, new_folder, recorder
     from layoutopt.kernels.launches import read_launches
 
     folder = new_folder(output)

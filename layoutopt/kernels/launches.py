@@ -151,15 +151,11 @@ def _read(path: Path) -> Iterator[LaunchOptions]:
 _NO_FILE: Final = "expected the kernel's file (of a recorded launch: its code was loaded before that began)"
 
 
-def _arguments(given: dict[str, Any], folder: Path, place: str) -> dict[str, Any]:
-    found = {}
+def _arguments(given: dict[str, object], folder: Path, place: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, value in given.items():
-        try:
-            if not isinstance(value, (int, float, str)):
-                raise ProblemFileError("", f"expected a number or text, got {shown(repr(value))}")
-            found[name] = argument(value, folder) if isinstance(value, str) else value
-        except ProblemFileError as error:
-            raise ProblemFileError(f"{place}.{shown(name)}", error.reason) from None
+        with json_data.named_by(f"{place}.{shown(name)}"):
+            found[name] = argument(value, folder)
     return found
 
 
@@ -170,12 +166,15 @@ _TYPED: Final = re.compile(rf"([^:]{{1,40}}):({'|'.join(_TYPES)})")
 _WORDS: Final[dict[str, int | str]] = {"pointer": "pointer", "null": 0, "true": 1, "false": 0}
 
 
-def argument(text: str, folder: Path = Path()) -> int | float | str | bytes:
-    """What a text says of a parameter: a number, with :i64 or another type, pointer, null, or @FILE's bytes.
+def argument(said: object, folder: Path = Path()) -> int | float | str | bytes:
+    """What is said of a parameter: a number, with :i64 or another type, pointer, null, or @FILE's bytes.
 
     Raises:
         ProblemFileError: it is nothing of these, or the file cannot be read.
     """
+    if isinstance(said, (int, float)):
+        return said
+    text = said if isinstance(said, str) else repr(said)
     if text in _WORDS:
         return _WORDS[text]
     for read in (lambda: int(text, 0) if len(text) < 25 else int(""), lambda: float(text)):

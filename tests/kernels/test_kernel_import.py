@@ -10,7 +10,7 @@ from conftest import ROOT
 from machine_code import program
 from test_kernel_counters import LAUNCHES, RECORDS, evaluation
 
-from layoutopt.cli.kernel import _advice
+from layoutopt.study.launches import _advice
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.evaluate import evaluate

@@ -34,7 +34,7 @@ def recorder(scratch: Path) -> Path:
     """
     headers, cupti = _folder("include", "cupti.h"), _library()
     cuda, compiler = _folder("include", "cuda.h"), find_tool("cc") or find_tool("gcc")
-    source = resources.files("layoutopt.capture").joinpath("record.c").read_bytes()
+    source = resources.files("layoutopt.kernels.capture").joinpath("record.c").read_bytes()
     if compiler is None:
         raise MachineError("no C compiler (cc) on this machine; the recorder is compiled once")
     told = hashlib.sha256(source + f"{headers}\0{cupti}".encode()).hexdigest()
