@@ -23,6 +23,7 @@ import struct
 import tomllib
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,7 +192,7 @@ def argument(said: object, folder: Path = Path()) -> int | float | str | bytes:
 
 
 def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]:
-    """The launch that the options say, and the GPU.
+    """The launch that the options say, without what its recorded pointers point to, and the GPU.
 
     Raises:
         LayoutoptError: there can be no such launch.
@@ -205,7 +206,6 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
         shared_bytes=options.shared,
         buffers={name: buffer(program, name, text) for name, text in options.data.items()},
         parameters=_hexadecimal(options.parameters) if options.parameters is not None else None,
-        memory={one.address: _contents(Path(one.file)) for one in options.memory},
     )
     return launch, device(program.target.rstrip("af"))
 
@@ -245,4 +245,8 @@ def evaluated(options: LaunchOptions, seconds: float) -> Evaluation:
         path = Path(options.file)
         program = chosen(kernels(path, options.target, options.compiler), options.entry).read()
         launch, gpu = launch_of(program, options)
-        return evaluate(program, launch, gpu, most_steps=options.max_steps)
+        found = evaluate(program, launch, gpu, most_steps=options.max_steps)
+        if found.certain or not options.memory:
+            return found
+        memory = {one.address: _contents(Path(one.file)) for one in options.memory}  # few kernels need it
+        return evaluate(program, replace(launch, memory=memory), gpu, most_steps=options.max_steps)

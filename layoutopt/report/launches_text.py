@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
+from layoutopt.kernels.read.declarations import demangled, without_types
 from layoutopt.report.text import columns
 from layoutopt.study.launches import Application, CheckedLaunch
 
@@ -58,8 +59,10 @@ def conflict_lines(found: Application) -> list[ConflictLine]:
 
 
 def name(one: CheckedLaunch) -> str:
-    """The kernel in C++, without its parameters."""
-    return one.report.entry if one.report is not None else one.launch.entry or PurePath(one.launch.file).name
+    """The kernel in C++, without the types of its parameters."""
+    if one.report is None:
+        return without_types(demangled(one.launch.entry or PurePath(one.launch.file).name))
+    return without_types(one.report.title)
 
 
 def verdict(one: CheckedLaunch) -> str:

@@ -67,7 +67,7 @@ def check_launch(launch: LaunchOptions, time_limit: float, mend: bool = True) ->
         OutOfTime: it cannot be evaluated within the limit.
     """
     evaluation = evaluated(launch, time_limit)
-    report = summary(evaluation, launch.entry)
+    report = summary(evaluation, launch.entry if launch.parameters is None else None)
     if not mend:
         return CheckedLaunch(launch, report)
     budget = Budget(time_limit)
@@ -129,9 +129,11 @@ def _tried(launch: LaunchOptions, time_limit: float, mend: bool) -> CheckedLaunc
     except LayoutoptError as error:
         return CheckedLaunch(launch, failure=str(error))
     except OutOfTime as error:
-        return CheckedLaunch(launch, failure=f"out of time while {error or 'it was evaluated'}")
+        return CheckedLaunch(launch, failure=f"out of time while {str(error) or 'it was evaluated'}")
     except MemoryError:
         return CheckedLaunch(launch, failure="not enough memory")
+    except Exception as error:  # of one kernel: the others are answered
+        return CheckedLaunch(launch, failure=f"an error of layoutopt itself: {error!r}")
 
 
 def _problem_of(evaluation: Evaluation, used: UsedArray) -> Problem:

@@ -32,19 +32,21 @@ def recorder(scratch: Path) -> Path:
     Raises:
         MachineError: there is no compiler, no header of CUPTI, or the compiler refuses.
     """
-    headers, cupti = _folder("include", "cupti.h"), _library()
-    cuda, compiler = _folder("include", "cuda.h"), find_tool("cc") or find_tool("gcc")
+    cupti, compiler = _library(), find_tool("cc") or find_tool("gcc")
+    # Several places may each have a part: CUPTI's header in one package, CUDA's in another.
+    folders = [folder for root in toolkits() for folder in (root / "include", root / "extras/CUPTI/include")]
+    headers = [f"-I{folder}" for folder in folders if folder.is_dir()]
     source = resources.files("layoutopt.kernels.capture").joinpath("record.c").read_bytes()
     if compiler is None:
         raise MachineError("no C compiler (cc) on this machine; the recorder is compiled once")
-    told = hashlib.sha256(source + f"{headers}\0{cupti}".encode()).hexdigest()
+    told = hashlib.sha256(source + f"{headers}{cupti}".encode()).hexdigest()
     made = (cache_folder() or scratch) / f"recorder-{told[:32]}.so"
     if made.exists():
         return made
     made.parent.mkdir(parents=True, exist_ok=True)
     text, built = scratch / "record.c", temporary_beside(made)
     text.write_bytes(source)
-    options = ["-O2", "-shared", "-fPIC", "-std=gnu11", f"-I{headers}", f"-I{cuda}", "-o", built, str(text)]
+    options = ["-O2", "-shared", "-fPIC", "-std=gnu11", *headers, "-o", built, str(text)]
     try:
         done = ended(
             [compiler, *options, str(cupti), f"-Wl,-rpath,{cupti.parent}", "-ldl", "-lpthread"], scratch
@@ -55,14 +57,6 @@ def recorder(scratch: Path) -> Path:
     finally:
         discard([built])
     return made
-
-
-def _folder(kind: str, name: str) -> Path:
-    for root in toolkits():
-        for folder in (root / kind, root / "extras/CUPTI" / kind):
-            if (folder / name).exists():
-                return folder
-    raise MachineError(f"{name} is not on this machine (pip install 'layoutopt[capture]' brings it)")
 
 
 def _library() -> Path:
