@@ -12,6 +12,7 @@ __all__ = [
     "Comparison",
     "Conversion",
     "Explanation",
+    "Launch",
     "Layout",
     "Problem",
     "Result",
@@ -19,11 +20,14 @@ __all__ = [
     "Sweep",
     "Tile",
     "__version__",
+    "capture",
     "check",
+    "check_kernel",
     "compare",
     "convert",
     "emit",
     "explain",
+    "import_kernel",
     "load",
     "load_all",
     "problem",
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
     from layoutopt.files.file import load
     from layoutopt.files.inputs import load_all, problem
     from layoutopt.ground.version import __version__
+    from layoutopt.kernels.capture.recorder import capture
+    from layoutopt.kernels.machine.launch import Launch
     from layoutopt.layout.layout import Layout
     from layoutopt.ownership.conversion import Conversion, convert
     from layoutopt.problems.answer import Arrangement, Result, Status
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
     from layoutopt.study.compare import compare
     from layoutopt.study.comparison import Comparison
     from layoutopt.study.explain import Explanation, explain
+    from layoutopt.study.launches import check_kernel, import_kernel
     from layoutopt.sweeps.sweep import Sweep, sweep
 
 _HOMES = {
@@ -64,7 +71,11 @@ _HOMES = {
     "Status": "layoutopt.problems.answer",
     "Sweep": "layoutopt.sweeps.sweep",
     "Tile": "layoutopt.problems.types",
+    "capture": "layoutopt.kernels.capture.recorder",
     "check": "layoutopt.study.check",
+    "check_kernel": "layoutopt.study.launches",
+    "import_kernel": "layoutopt.study.launches",
+    "Launch": "layoutopt.kernels.machine.launch",
     "compare": "layoutopt.study.compare",
     "convert": "layoutopt.ownership.conversion",
     "emit": "layoutopt.codegen.block",

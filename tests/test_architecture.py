@@ -122,8 +122,8 @@ def test_heavy_libraries_have_one_importer():
 
 
 PUBLIC = """
-Access Arrangement Audit Block Comparison Conversion Explanation Layout Problem Result Status Sweep Tile
-__version__ check compare convert emit explain load load_all problem solve sweep
+Access Arrangement Audit Block Comparison Conversion Explanation Launch Layout Problem Result Status Sweep Tile
+__version__ capture check check_kernel compare convert emit explain import_kernel load load_all problem solve sweep
 """
 
 

@@ -48,7 +48,15 @@ def _kernels(
 _TOGETHER = ("form", "html", "baseline", "update_baseline")
 
 
-@problems_command("check", before=_kernels)
+def _configured(options: dict[str, Any]) -> tuple[Path, ...]:
+    from layoutopt.cli.configured import configured
+
+    paths, baseline = configured(Path())
+    options["baseline"] = options["baseline"] or baseline
+    return paths
+
+
+@problems_command("check", before=_kernels, default=_configured)
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
@@ -98,6 +106,9 @@ def command(
 
     A kernel (.cubin, .cu, .sass, .ptx, an executable) is evaluated on the CPU, one launch of it: its lines
     that touch shared memory, what the profiler will count for them, and what to change.
+
+    Without PROBLEMS, layoutopt.toml or [tool.layoutopt] of pyproject.toml says what is checked:
+    check = ["launches.toml"], baseline = "conflicts.json".
 
     PROBLEMS are files, folders, - for standard input, or names of the catalogue, each audited for itself.
 

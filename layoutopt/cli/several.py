@@ -38,6 +38,7 @@ def problems_command(
     *,
     one_only: tuple[str, ...] = (),
     before: Callable[..., int | None] = lambda *_, **__: None,
+    default: Callable[[dict[str, Any]], tuple[Path, ...]] | None = None,
 ) -> Callable[[Callable[..., int]], click.Command]:
     """A command of a function that answers one problem for its device: `answer(problem, gpu, **options)`.
 
@@ -47,6 +48,7 @@ def problems_command(
         name: of the command, which has --json among its options.
         one_only: options whose values make no sense for several problems.
         before: called with the paths and all options; what answers instead of `answer`, where it does.
+        default: the problems where none is named, called with the options, which it may change.
     """
 
     def decorate(answer: Callable[..., int]) -> click.Command:
@@ -57,6 +59,8 @@ def problems_command(
             device_file: Path | None,
             **options: Any,
         ) -> int:
+            if not problems and default is not None:
+                problems = default(options)
             code = before(problems, over=over, device_file=device_file, **options)
             if code is not None:
                 return code
@@ -65,7 +69,7 @@ def problems_command(
             work = functools.partial(answer, **options)
             return _answer_each(found, problems, work, options["as_json"], device_file)
 
-        arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=True)
+        arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=default is None)
         return click.command(name, cls=FileCommand)(arguments(over_option(device_file_option(command))))
 
     return decorate

@@ -18,8 +18,6 @@ import contextlib
 import gzip
 import io
 import os
-import re
-import struct
 import tomllib
 import zlib
 from collections.abc import Iterator
@@ -37,7 +35,7 @@ from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device, device
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.evaluate import DEFAULT_MOST_STEPS, evaluate
-from layoutopt.kernels.machine.launch import MAX_BUFFER_BYTES, Launch, buffer, is_fill
+from layoutopt.kernels.machine.launch import MAX_BUFFER_BYTES, Launch, buffer, is_fill, packed
 from layoutopt.kernels.program import Program
 from layoutopt.kernels.read.files import chosen, kernels
 
@@ -160,10 +158,6 @@ def _arguments(given: dict[str, object], folder: Path, place: str) -> dict[str, 
     return found
 
 
-# What `VALUE:TYPE` may say, by its code in `struct`.
-_TYPES: Final = {"i8": "b", "u8": "B", "i16": "h", "u16": "H", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
-                 "f16": "e", "f32": "f", "f64": "d"}  # fmt: skip
-_TYPED: Final = re.compile(rf"([^:]{{1,40}}):({'|'.join(_TYPES)})")
 _WORDS: Final[dict[str, int | str]] = {"pointer": "pointer", "null": 0, "true": 1, "false": 0}
 
 
@@ -183,10 +177,10 @@ def argument(said: object, folder: Path = Path()) -> int | float | str | bytes:
             return read()
     if text.startswith("@"):
         return json_data.read(folder / text[1:], _MOST_PARAMETER_BYTES)
-    with contextlib.suppress(ValueError, OverflowError, struct.error):
-        if (match := _TYPED.fullmatch(text)) is not None:
-            kind, number = match[2], float(match[1]) if match[2][0] == "f" else int(match[1], 0)
-            return struct.pack(f"<{_TYPES[kind]}", number)
+    with contextlib.suppress(ValueError):
+        number, colon, kind = text.rpartition(":")
+        if data := packed(float(number) if kind.startswith("f") else int(number, 0), colon + kind, 0):
+            return data
     expected = "expected a number, with :i64 or another type, pointer, null or @FILE"
     raise ProblemFileError("", f"{expected}, got {shown(text)!r}")
 
@@ -232,8 +226,8 @@ def _contents(path: Path) -> bytes:
     return data
 
 
-def evaluated(options: LaunchOptions, seconds: float) -> Evaluation:
-    """A launch of the kernel that the options choose, executed.
+def evaluated(options: LaunchOptions, seconds: float, launch: Launch | None = None) -> Evaluation:
+    """A launch of the kernel that the options choose, executed: theirs, or a given one.
 
     Raises:
         LayoutoptError: the file cannot be read, or there can be no such launch.
@@ -244,6 +238,8 @@ def evaluated(options: LaunchOptions, seconds: float) -> Evaluation:
     with deadline(seconds + READING_S):
         path = Path(options.file)
         program = chosen(kernels(path, options.target, options.compiler), options.entry).read()
+        if launch is not None:
+            return evaluate(program, launch, device(program.target.rstrip("af")))
         launch, gpu = launch_of(program, options)
         found = evaluate(program, launch, gpu, most_steps=options.max_steps)
         if found.certain or not options.memory:

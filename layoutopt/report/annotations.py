@@ -50,7 +50,7 @@ def sarif(found: Application, lines: list[ConflictLine]) -> str:
         place: dict[str, Any] = {"artifactLocation": {"uri": _relative(line.file).replace(os.sep, "/")}}
         if line.line:
             place["region"] = {"startLine": line.line}
-        mark = hashlib.sha256(f"{line.kernel}\0{line.array}\0{line.place}".encode()).hexdigest()
+        mark = hashlib.sha256(f"{line.kernel}\0{line.array}\0{line.op}\0{line.place}".encode()).hexdigest()
         results.append(
             {
                 "ruleId": "bank-conflicts",

@@ -22,6 +22,7 @@ class ConflictLine(NamedTuple):
     kernel: str
     instruction: str
     array: str | None
+    op: str
     conflicts: int
     wavefronts: int
     fix: str | None
@@ -35,7 +36,7 @@ class ConflictLine(NamedTuple):
     def message(self) -> str:
         """What happens there, in a sentence."""
         text = f"{self.conflicts:,} of {self.wavefronts:,} wavefronts in shared memory are bank conflicts"
-        return f"{text} ({self.kernel})" + (f"; {self.array}: {self.fix}" if self.fix else "")
+        return f"{text} ({self.kernel}, {self.op})" + (f"; {self.array}: {self.fix}" if self.fix else "")
 
 
 def conflict_lines(found: Application) -> list[ConflictLine]:
@@ -50,7 +51,9 @@ def conflict_lines(found: Application) -> list[ConflictLine]:
             key = (*place, name(one), access.array, access.op if access.line else instruction)
             times = one.launch.launches
             fix = one.fixes.get(access.array or "", {}).get("message")
-            before = lines.get(key) or ConflictLine(*place, name(one), instruction, access.array, 0, 0, fix)
+            before = lines.get(key) or ConflictLine(
+                *place, name(one), instruction, access.array, access.op, 0, 0, fix
+            )
             lines[key] = before._replace(
                 conflicts=before.conflicts + times * access.bank_conflicts,
                 wavefronts=before.wavefronts + times * access.wavefronts,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -16,8 +17,10 @@ from layoutopt.errors import LayoutoptError, ProblemFileError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.ground.json_data import Versioned
+from layoutopt.ground.temporary import temporary_folder
 from layoutopt.kernels.launches import LaunchOptions, evaluated
 from layoutopt.kernels.machine.counts import Evaluation
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.question.arrays import UsedArray, moved_by_itself, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem
 from layoutopt.kernels.question.summary import KernelReport, summary
@@ -67,11 +70,72 @@ def check_launch(launch: LaunchOptions, time_limit: float, mend: bool = True) ->
         OutOfTime: it cannot be evaluated within the limit.
     """
     evaluation = evaluated(launch, time_limit)
+    return _checked(launch, evaluation, time_limit, mend)
+
+
+def _checked(launch: LaunchOptions, evaluation: Evaluation, time_limit: float, mend: bool) -> CheckedLaunch:
     report = summary(evaluation, launch.entry if launch.parameters is None else None)
     if not mend:
         return CheckedLaunch(launch, report)
     budget = Budget(time_limit)
     return CheckedLaunch(launch, report, _fixes(evaluation, budget), _wider(evaluation, budget))
+
+
+def check_kernel(
+    kernel: str | Path | bytes,
+    launch: Launch,
+    *,
+    entry: str | None = None,
+    target: str | None = None,
+    time_limit: float = 10.0,
+    mend: bool = True,
+) -> CheckedLaunch:
+    """Execute a launch of a kernel on the CPU, and look for layouts without its conflicts.
+
+    Args:
+        kernel: a file (cubin, CUDA source, PTX, listing, executable), or the bytes of a cubin.
+        launch: the block, the grid, arguments, buffers.
+        entry: the kernel's name, where there are several.
+        target: the GPU to compile or assemble for, such as sm_90.
+        time_limit: seconds to evaluate it, and again for layouts.
+        mend: look for layouts.
+
+    Raises:
+        LayoutoptError: the file cannot be read, or there can be no such launch.
+        OutOfTime: it cannot be evaluated within the limit.
+    """
+    with temporary_folder() as folder:
+        if isinstance(kernel, bytes):
+            (folder / "kernel.cubin").write_bytes(kernel)
+            kernel = folder / "kernel.cubin"
+        asked = LaunchOptions(file=str(kernel), entry=entry, target=target)
+        return _checked(asked, evaluated(asked, time_limit, launch), time_limit, mend)
+
+
+def import_kernel(
+    kernel: str | Path,
+    launch: Launch,
+    *,
+    entry: str | None = None,
+    target: str | None = None,
+    time_limit: float = 10.0,
+) -> dict[str, Problem]:
+    """The arrays in shared memory of a kernel as problems, by name; as `layoutopt import kernel`.
+
+    Arrays that cannot be moved, or of which nothing is known, are left out. Arguments are those of
+    `check_kernel`.
+
+    Raises:
+        LayoutoptError: the file cannot be read, or there can be no such launch.
+        OutOfTime: it cannot be evaluated within the limit.
+    """
+    asked = LaunchOptions(file=str(kernel), entry=entry, target=target)
+    evaluation = evaluated(asked, time_limit, launch)
+    found = {}
+    for used in used_arrays(evaluation):
+        with contextlib.suppress(ProblemFileError):
+            found[used.array.name] = _problem_of(evaluation, used)
+    return found
 
 
 class Application(Versioned, frozen=True):

@@ -10,7 +10,6 @@ from conftest import ROOT
 from machine_code import program
 from test_kernel_counters import LAUNCHES, RECORDS, evaluation
 
-from layoutopt.study.launches import _advice
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.evaluate import evaluate
@@ -20,6 +19,7 @@ from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.problem_data import array_problem
 from layoutopt.study.check import check
 from layoutopt.study.findings import Finding
+from layoutopt.study.launches import _advice
 
 # One block, or blocks that are all the same; the long loop has more executions than are kept.
 WHOLE = sorted(

@@ -1,0 +1,208 @@
+"""Files of launches: what is read, what is refused, what a program as a whole costs, what CI is told."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import layoutopt as command
+from conftest import ROOT
+
+import layoutopt
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.temporary import temporary_folder
+from layoutopt.hardware.machine import find_tool
+from layoutopt.kernels.capture.recorder import new_folder, recorder
+from layoutopt.kernels.launches import argument, read_launches
+
+KERNELS = ROOT / "tests/data/kernels"
+# A program of ours (app.cu beside it) as an H200 ran it, recorded: two streams, a graph launched five times, and a
+# kernel whose addresses are data. All counters of the profiler were those that are expected here.
+APP = ROOT / "tests/data/launches/app"
+DIAGONALS = '[[launch]]\nfile = "k.sass"\nblock = [32]\n'
+needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="nvdisasm is not on this machine")
+
+
+def written(folder, text, name="launches.toml"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def diagonals(folder, text=DIAGONALS):
+    """The launches of a text, and the kernel that they name, all of whose code is of line 13 of its source."""
+    source = written(folder, (KERNELS / "align_diagonals.cu").read_text(), "align_diagonals.cu")
+    listing = (KERNELS / "align_diagonals.sm_90.sass").read_text()
+    mark = f'//## File "{source}", line 13'
+    written(folder, listing.replace("/*0000*/", f"{mark}\n/*0000*/", 1), "k.sass")
+    return written(folder, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[launch", "no TOML: "),
+        ("launch = 3", "launch: expected `array`, got `int`, given 3"),
+        ("[[launch]]\nfile = 'a'\nblock = 'x'", "launch[0].block: expected `array | null`, got `str`"),
+        (
+            "[[launch]]\nfile = 'a'\nblock = [1, 2, 3, 4]",
+            "launch[0].block: expected `array` of length 3, got 4",
+        ),
+        ("[[launch]]\nfile = 'a'\nblok = [32]", "launch[0]: object contains unknown field `blok`"),
+        ("[[launch]]\nfile = 'a'\narg = {0 = 'x'}", "launch[0].arg.0: expected a number"),
+        ("[[launch]]\nfile = 'a'\narg = {0 = [1]}", "launch[0].arg.0: expected a number"),
+        ("[[launch]]\nfile = 'a'\narg = {0 = 1}\nparameters = '00'", "launch[0].parameters: all are given"),
+        ("[[launch]]\nfile = 'a'\nlaunches = -1", "launch[0].launches: expected a count, given -1"),
+    ],
+)
+def test_a_wrong_file_is_told_by_its_place(tmp_path, text, told):
+    with pytest.raises(ProblemFileError) as error:
+        read_launches(written(tmp_path, text))
+    assert told in str(error.value)
+
+
+def test_equal_launches_are_one_and_names_are_beside_the_file(tmp_path):
+    one = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ndata = {0 = "zeros", 1 = "x.npy"}\nlaunches = 2\n'
+    (found,) = read_launches(written(tmp_path, one + one + "not_recorded = 3\n"))
+    assert (found.launches, found.not_recorded, found.block) == (4, 3, (32, 8, 1))
+    assert found.file == str(tmp_path / "k.cu")
+    assert found.data == {"0": "zeros", "1": str(tmp_path / "x.npy")}
+
+
+def test_what_is_said_of_a_parameter(tmp_path):
+    (tmp_path / "p.bin").write_bytes(b"abc")
+    said = [3, 0.5, "0x10", "pointer", "null", "1:i64", "@p.bin"]
+    assert [argument(one, tmp_path) for one in said] == [3, 0.5, 16, "pointer", 0, b"\1" + bytes(7), b"abc"]
+
+
+def test_launches_are_ranked_by_their_conflicts_and_failures_stop_no_other(tmp_path):
+    text = f'{DIAGONALS}launches = 3\n[[launch]]\nfile = "none.sass"\nblock = [32]\n'
+    path = diagonals(tmp_path, text)
+    done = command("check", path, "--no-fix", "--json")
+    data = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (data["schema"], data["launches"], data["bank_conflicts"]) == (
+        "layoutopt.application/1",
+        4,
+        3 * 3844,
+    )
+    assert [one.get("failure", "")[:11] for one in data["kernels"]] == ["", "cannot read"]
+    said = command("check", path, "--no-fix").stdout
+    assert "4 launches, 2 distinct: 1 certain, 1 not evaluated" in said
+    assert (
+        "align_diagonals.cu:13: 8,649 of 9,216 wavefronts in shared memory are bank conflicts (align, load)"
+        in said
+    )
+
+
+def test_nothing_evaluated_is_an_error_and_options_of_one_kernel_are_refused(tmp_path):
+    path = written(tmp_path, '[[launch]]\nfile = "none.sass"\nblock = [32]\n')
+    assert command("check", path).returncode == 2
+    assert "--block is for a kernel" in command("check", path, "--block", "32").stderr
+    assert "no launch in" in command("check", written(tmp_path, "", "empty.toml")).stderr
+
+
+def test_what_continuous_integration_reads(tmp_path):
+    path = diagonals(tmp_path)
+    github = command("check", path, "--no-fix", "--format", "github").stdout.splitlines()
+    assert len(github) == 2
+    assert all(
+        line.startswith("::warning file=") and ",line=13,title=bank conflicts::" in line for line in github
+    )
+    sarif = json.loads(command("check", path, "--no-fix", "--format", "sarif").stdout)
+    (run,) = sarif["runs"]
+    assert sarif["version"] == "2.1.0"
+    assert run["tool"]["driver"]["rules"][0]["id"] == run["results"][0]["ruleId"]
+    assert run["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 13}
+    assert len({one["partialFingerprints"]["kernelLine/v1"] for one in run["results"]}) == 2
+    suite = ET.fromstring(command("check", path, "--no-fix", "--format", "junit").stdout)
+    assert (suite.get("tests"), suite.get("failures"), len(suite.findall("testcase/failure"))) == (
+        "1",
+        "1",
+        1,
+    )
+
+
+def test_the_page_holds_the_table_and_the_source(tmp_path):
+    page = tmp_path / "page.html"
+    path = diagonals(tmp_path)
+    assert command("check", path, "--no-fix", "--html", page).returncode == 1
+    text = page.read_text()
+    assert "<mark>   13  " in text
+    assert 'data-value="3844"' in text
+    assert "bank  0: word" in text
+
+
+def test_a_baseline_fails_on_more_conflicts_only(tmp_path):
+    path, known = diagonals(tmp_path), tmp_path / "conflicts.json"
+    assert command("check", path, "--no-fix", "--baseline", known).returncode == 2  # there is none yet
+    assert command("check", path, "--no-fix", "--baseline", known, "--update-baseline").returncode == 0
+    assert command("check", path, "--no-fix", "--baseline", known).returncode == 0
+    counts = json.loads(known.read_text())
+    (load, store) = counts["bank_conflicts"]
+    counts["bank_conflicts"][load] -= 1
+    known.write_text(json.dumps(counts))
+    done = command("check", path, "--no-fix", "--baseline", known)
+    assert done.returncode == 1
+    assert f"{load}: 2,883 bank conflicts, 2,882 in the baseline" in done.stdout
+    assert store not in done.stdout
+
+
+def test_what_is_checked_may_be_configured(tmp_path):
+    diagonals(tmp_path)
+    assert "nothing to check" in command("check", cwd=tmp_path).stderr
+    written(tmp_path, '[tool.layoutopt]\ncheck = ["launches.toml"]\n', "pyproject.toml")
+    assert command("check", "--no-fix", cwd=tmp_path).returncode == 1
+    written(tmp_path, 'check = ["launches.toml"]\nbaseline = "b.json"\n', "layoutopt.toml")
+    assert command("check", "--no-fix", "--update-baseline", cwd=tmp_path).returncode == 0
+    assert command("check", "--no-fix", cwd=tmp_path).returncode == 0
+    written(tmp_path, "chekc = []\n", "layoutopt.toml")
+    assert "expected check and baseline, given chekc" in command("check", cwd=tmp_path).stderr
+
+
+@needs_nvdisasm
+def test_a_recorded_program(tmp_path):
+    data = json.loads(command("check", APP, "--no-fix", "--json").stdout)
+    totals = {(one["name"], tuple(one["grid"])): one["totals"] for one in data["kernels"]}
+    assert all(one["certain"] for one in data["kernels"])
+    assert [one["launches"] for one in data["kernels"]] == [20, 15, 2]
+    assert totals["_Z6gatherPfPKi", (1, 1, 1)]["bank_conflicts_ld"] == 32 * 31
+    assert totals["_Z9transposePfPKfi", (8, 8, 1)]["bank_conflicts_ld"] == 64 * 32 * 31
+    copy = shutil.copytree(APP, tmp_path / "app")
+    (copy / "56bbaf95dffec325.bin.gz").unlink()
+    assert "cannot read" in command("check", copy, "--no-fix").stdout
+
+
+@needs_nvdisasm
+def test_kernels_are_checked_from_python():
+    cubin = next(APP.glob("*.cubin"))
+    index = np.arange(1024, dtype=np.int32) * 32 % 1024
+    launch = layoutopt.Launch(block=(1024, 1, 1), shared_bytes=4096, buffers={"1": index})
+    done = layoutopt.check_kernel(cubin.read_bytes(), launch, entry="gather", mend=False)
+    assert done.report.certain
+    assert done.report.totals["bank_conflicts"] == 32 * 31
+    (tile,) = layoutopt.import_kernel(
+        cubin, layoutopt.Launch(block=(32, 32, 1), arguments={"2": 32}), entry="transpose"
+    ).values()
+    assert layoutopt.solve(tile, time_limit=5).excess == 0
+
+
+def test_a_recording_needs_a_new_folder(tmp_path):
+    assert new_folder(tmp_path / "a/b").is_dir()
+    written(tmp_path, "x")
+    with pytest.raises(ProblemFileError, match="is not empty"):
+        new_folder(tmp_path)
+    assert "cannot run" in command("capture", "-o", tmp_path / "c", "--", "/no/such/program").stderr
+
+
+def test_the_recorder_compiles(monkeypatch, tmp_path):
+    pytest.importorskip("nvidia")
+    if not any(Path(root, "cu13/include/cupti.h").exists() for root in __import__("nvidia").__path__):
+        pytest.skip("CUPTI is not installed")
+    monkeypatch.setenv("LAYOUTOPT_CACHE", str(tmp_path))
+    with temporary_folder() as scratch:
+        made = recorder(scratch)
+    assert made.parent == tmp_path
+    assert made.read_bytes()[:4] == b"\x7fELF"
