@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
-from layoutopt import __version__
 from layoutopt.ground.escape import xml_text
+from layoutopt.ground.version import __version__
 from layoutopt.report.launches_text import ConflictLine, name, verdict
 from layoutopt.study.launches import Application
 
