@@ -84,11 +84,32 @@ def _offsets(
         own = at[digit.dim] // digit.divide % digit.size * digit.stride
         parts[digit.dim] = parts[digit.dim] + own if digit.dim in parts else own
     total: IntArray = sum(parts.values(), np.zeros((), np.int64))
+    return _moved(total, digits, turn, interval)
+
+
+def _moved(total: IntArray, digits: tuple[Digit, ...], turn: int, interval: tuple[int, int]) -> IntArray:
+    """The sum of the digits with lines rotated and pads in between."""
     if turn:
         line, place = np.divmod(total, digits[-2].stride)
         total = total - place + (place + turn * line) % digits[-1].size
     if interval[0]:
         total = total + total // interval[0] * interval[1]
+    return total
+
+
+def offsets_together(candidates: Sequence[Linearisation], at: IntArray) -> IntArray:
+    """Element offsets at coordinates, shape (dimensions, ...), under each of several: (candidates, ...)."""
+    pieces = {(d.dim, d.divide, d.size): 0 for candidate in candidates for d in candidate.digits}
+    pieces = {piece: k for k, piece in enumerate(pieces)}
+    strides = np.zeros((len(candidates), len(pieces)), np.int64)
+    for row, candidate in zip(strides, candidates, strict=True):
+        for d in candidate.digits:
+            row[pieces[d.dim, d.divide, d.size]] = d.stride
+    places = np.stack([at[dim] // divide % size for dim, divide, size in pieces])
+    total: IntArray = np.tensordot(strides, places, 1)
+    for own, c in zip(total, candidates, strict=True):
+        if c.turn or c.interval[0]:
+            own[...] = _moved(own, c.digits, c.turn, c.interval)
     return total
 
 

@@ -52,19 +52,24 @@ class PhaseSet:
     rule: PhaseRule
     width_bytes: int
 
+    @property
+    def chunk_words(self) -> int:
+        """Words that each lane covers."""
+        return max(1, self.width_bytes // self.rule.bank_bytes)
+
+    @property
+    def requests(self) -> int:
+        """Requests in which they are served, each a phase of its own."""
+        return self.chunk_words if self.rule.split_words else 1
+
 
 def counting_excess(sets: Sequence[PhaseSet]) -> tuple[int, int]:
     """Excess that the counting bound leaves in every layout: weighted, and not."""
     weighted = plain = 0
     for s in sets:
-        chunk_words = max(1, s.width_bytes // s.rule.bank_bytes)
-        requests = chunk_words if s.rule.split_words else 1
-        distinct = s.elements >= 0
-        distinct[:, 1:] &= s.elements[:, 1:] != s.elements[:, :-1]
-        ideal = -(-distinct.sum(axis=1) * chunk_words // (s.rule.banks * requests))
-        over = np.maximum(s.floor - ideal, 0)
-        weighted += int((s.weight * over).sum()) * requests
-        plain += int((s.repeats * over).sum()) * requests
+        over = np.maximum(s.floor - ideal_of(s, s.elements), 0)
+        weighted += int((s.weight * over).sum()) * s.requests
+        plain += int((s.repeats * over).sum()) * s.requests
     return weighted, plain
 
 
@@ -266,18 +271,11 @@ class Phases:
 
 def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) -> Phases:
     """The phases of a problem under one linearisation."""
-    table = candidate.table(tile.shape) * tile.element_bytes
+    table = candidate.table(tile.shape)
     lanes = max((s.elements.shape[1] for s in sets), default=0)
     columns: list[tuple[IntArray, ...]] = []
     for phase_set in sets:
-        rule = phase_set.rule
-        chunk_words = max(1, phase_set.width_bytes // rule.bank_bytes)
-        words = np.where(phase_set.elements < 0, -1, table[phase_set.elements] // rule.bank_bytes)
-        if rule.row_words > 1:
-            words = np.where(words < 0, -1, words // rule.row_words * rule.row_words + words % rule.banks)
-        words.sort(axis=1)
-        if not rule.serialises_equal:
-            words[:, 1:][words[:, 1:] == words[:, :-1]] = -1
+        words = words_of(phase_set, phase_set.elements, table[phase_set.elements], tile.element_bytes)
         present = words >= 0
         first = np.where(present, words, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
         words = np.where(present, words ^ first, -1)
@@ -286,25 +284,58 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
         weight = np.bincount(inverse, phase_set.weight, len(words)).astype(np.int64)
         target = np.full(len(words), np.iinfo(np.int64).max)
         np.minimum.at(target, inverse, phase_set.floor)
-        requests = chunk_words if rule.split_words else 1
-        distinct = words >= 0
-        distinct[:, 1:] &= words[:, 1:] != words[:, :-1]
-        ideal = -(-distinct.sum(axis=1) * chunk_words // (rule.banks * requests))
-        full = np.full_like(weight, 1)
+        ideal, full = ideal_of(phase_set, words), np.full_like(weight, 1)
         columns.append(
             (
                 _widened(words, lanes),
-                full * (chunk_words.bit_length() - 1),
-                full * (rule.banks.bit_length() - 1),
-                weight * requests,
-                np.maximum(1, ideal),
-                np.maximum(np.maximum(1, ideal), target),
+                full * (phase_set.chunk_words.bit_length() - 1),
+                full * (phase_set.rule.banks.bit_length() - 1),
+                weight * phase_set.requests,
+                ideal,
+                np.maximum(ideal, target),
             )
         )
     if not columns:
         none = np.zeros(0, np.int64)
         return Phases(np.zeros((0, 0), np.int64), none, none, none, none, none)
     return Phases(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
+
+
+def words_of(phase_set: PhaseSet, elements: IntArray, offsets: IntArray, element_bytes: int) -> IntArray:
+    """Word offsets, sorted within each phase; -1 for absent lanes and for repeats that cost nothing.
+
+    Args:
+        elements: some phases of the set, shape (phases, lanes).
+        offsets: of these elements, in elements, under any linearisations: shape (..., phases, lanes).
+    """
+    rule = phase_set.rule
+    words = np.where(elements < 0, -1, offsets * element_bytes // rule.bank_bytes)
+    if rule.row_words > 1:
+        words = np.where(words < 0, -1, words // rule.row_words * rule.row_words + words % rule.banks)
+    words.sort(axis=-1)
+    if not rule.serialises_equal:
+        words[..., 1:][words[..., 1:] == words[..., :-1]] = -1
+    return words
+
+
+def ideal_of(phase_set: PhaseSet, words: IntArray) -> IntArray:
+    """Wavefronts of phases if their words were spread evenly, shape (..., phases)."""
+    distinct = words >= 0
+    distinct[..., 1:] &= words[..., 1:] != words[..., :-1]
+    served = phase_set.rule.banks * phase_set.requests
+    ideal: IntArray = np.maximum(1, -(-distinct.sum(axis=-1) * phase_set.chunk_words // served))
+    return ideal
+
+
+def costs_of(phase_set: PhaseSet, words: IntArray) -> IntArray:
+    """Wavefronts of phases whose words lie as they are, shape (..., phases)."""
+    banks = phase_set.rule.banks
+    held, rows = words >= 0, np.arange(words[..., 0].size).reshape(*words.shape[:-1], 1) * banks
+    at = (rows + words % banks // phase_set.chunk_words)[held]
+    costs: IntArray = (
+        np.bincount(at, minlength=rows.size * banks).reshape(*words.shape[:-1], banks).max(axis=-1)
+    )
+    return costs
 
 
 def _widened(words: IntArray, lanes: int) -> IntArray:

@@ -24,7 +24,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.linearisations import Linearisation, unpadded
 from layoutopt.model.pads import padded
-from layoutopt.model.phases import PhaseSet
+from layoutopt.model.phases import PhaseSet, costs_of, ideal_of, words_of
 from layoutopt.model.pitches import (
     Pitches,
     by_span,
@@ -68,7 +68,7 @@ def likely(scene: Scene) -> Iterator[Linearisation]:
                 rows = slice(start, start + max(1, _PHASES_TOGETHER // len(left)))
                 elements, start = phase_set.elements[rows], rows.stop
                 costs, ideal = counted_together(scene.tile, phase_set, elements, pitches[left])
-                least = np.maximum(np.maximum(1, ideal), phase_set.floor[rows])
+                least = np.maximum(ideal, phase_set.floor[rows])
                 left = left[np.all(costs <= least, axis=1)]
         for k in left.tolist():
             yield some[k]
@@ -83,20 +83,10 @@ def counted_together(
         elements: some of its phases, shape (phases, lanes).
         pitches: in elements, shape (layouts, dims).
     """
-    rule = phase_set.rule
-    chunk_words = max(1, phase_set.width_bytes // rule.bank_bytes)
     at = np.stack(np.unravel_index(np.maximum(elements, 0), tile.shape), axis=-1)
-    # Shape (layouts, phases, lanes) from here on.
-    words = np.moveaxis(at @ pitches.T, -1, 0) * tile.element_bytes // rule.bank_bytes
-    words = np.sort(np.where(elements < 0, -1, words), axis=-1)
-    held = words >= 0
-    held[..., 1:] &= words[..., 1:] != words[..., :-1]
-    rows = np.arange(held.shape[0] * held.shape[1]).reshape(*held.shape[:2], 1) * rule.banks
-    banks = (rows + words % rule.banks // chunk_words)[held]
-    costs = np.bincount(banks, minlength=rows.size * rule.banks).reshape(*held.shape[:2], -1).max(axis=-1)
-    requests = chunk_words if rule.split_words else 1
-    ideal: IntArray = -(-held.sum(axis=-1) * chunk_words // (rule.banks * requests))
-    return costs, ideal
+    offsets = np.moveaxis(at @ pitches.T, -1, 0)  # shape (layouts, phases, lanes)
+    words = words_of(phase_set, elements, offsets, tile.element_bytes)
+    return costs_of(phase_set, words), ideal_of(phase_set, words)
 
 
 def fall_back(scene: Scene) -> None:
@@ -204,5 +194,5 @@ class _Climb:
         for s in self.few:
             costs, ideal = counted_together(self.scene.tile, s, s.elements, pitches)
             current().charge(_EFFORT_AN_ENTRY * len(pitches) * s.elements.size)
-            total += (costs - np.maximum(1, ideal)) @ s.weight
+            total += (costs - ideal) @ s.weight
         return total

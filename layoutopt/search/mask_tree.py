@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 # Masks times phases that a table holds at most, and the entries that are counted at once.
 _MAX_TABLE = 1 << 22
 _CHUNK = 1 << 21
-_MAX_LANES = 64
+MAX_LANES: Final = 64  # of a phase
 # Of a question, and of a class that is counted: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_A_STEP = 3e-4, 2e-9
 # Entries of the tables of children that are looked at together, and how many children at most.
@@ -55,10 +55,14 @@ class Swizzled:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """The best that was found below the bound, if any; and whether nothing better exists."""
+    """The best that was found below the bound, if any; and whether nothing better exists.
+
+    `bit`: a bank bit of which no mask stays below the bound, whatever the others are, where there is one.
+    """
 
     best: Swizzled | None
     complete: bool
+    bit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ def least_excess(question: Question, steps: int) -> Searched:
     except _OutOfSteps:
         complete = False
     current().charge(_EFFORT_EACH + _EFFORT_A_STEP * (steps - tree.steps))
-    return Searched(tree.best, complete)
+    return Searched(tree.best, complete, tree.bit)
 
 
 def within_ceilings(question: Question, ceilings: IntArray, steps: int) -> Searched:
@@ -153,6 +157,7 @@ class _Tree:
         self.question = question
         self.steps = steps
         self.best: Swizzled | None = None
+        self.bit: int | None = None
         phases = question.phases
         self.words, self.weight, self.ideal = phases.words, phases.weight, phases.ideal
         self.least = phases.target
@@ -165,12 +170,13 @@ class _Tree:
         self.banks = self.high - self.low  # log2
         rows: dict[int, _Row] = {}
         bounds, patterns = dict[int, IntArray](), self._patterns()
-        if self.words.shape[1] > _MAX_LANES:
+        if self.words.shape[1] > MAX_LANES:
             raise _OutOfSteps
-        everybody = self._lanes(np.ones(self.words.shape, np.bool_))[None]
+        everybody = lane_bits(self.words >= 0)[None]
         for bit, row in self._rows():
             rows[bit], bounds[bit] = row, self._bounds(everybody[None], row, row.seen)[0]
             if not self._of_interest(bounds[bit], row, bit, patterns).any():
+                self.bit = bit
                 return
         self._descend(rows, bounds, everybody, np.zeros(len(self.words), np.int64), {}, patterns)
 
@@ -185,15 +191,6 @@ class _Tree:
 
     # Tables -----------------------------------------------------------------------------------
 
-    def _lanes(self, of: BoolArray) -> Lanes:
-        """Of some lanes those with a word, as bits; shape (..., phases, lanes) to (..., phases)."""
-        kind = np.dtype(np.uint32 if of.shape[-1] <= 32 else np.uint64)
-        held = np.packbits(of & (self.words >= 0), axis=-1, bitorder="little")
-        bits = np.zeros((*held.shape[:-1], kind.itemsize), np.uint8)
-        bits[..., : held.shape[-1]] = held
-        lanes: Lanes = bits.view(kind)[..., 0]
-        return lanes
-
     def _rows(self) -> Iterator[tuple[int, _Row]]:
         """What there is to choose, by bank bit."""
         question = self.question
@@ -203,7 +200,8 @@ class _Tree:
         last = 0 if question.last is None else question.last.sources
         targets = range(question.field.targets.stop)
         bits = sorted({*sources, *targets})
-        lanes_with = self._lanes((self.words & (1 << np.array(bits, np.int64))[:, None, None]) != 0)
+        among = (1 << np.array(bits, np.int64))[:, None, None]
+        lanes_with = lane_bits(((self.words & among) != 0) & (self.words >= 0))
         with_bit = dict(zip(bits, lanes_with, strict=True))
         masks, flips = np.zeros(1, np.int64), np.zeros_like(lanes_with[:1])
         for bit in sources:
@@ -353,6 +351,16 @@ class _Tree:
         used = question.used(flips)
         if (question.most is None or used <= question.most) and (excess, used) < self._below:
             self.best = Swizzled(excess, used, {bit: mask for bit, mask in masks.items() if mask})
+
+
+def lane_bits(of: BoolArray) -> Lanes:
+    """Some lanes as bits; shape (..., lanes) to (...)."""
+    kind = np.dtype(np.uint32 if of.shape[-1] <= 32 else np.uint64)
+    held = np.packbits(of, axis=-1, bitorder="little")
+    bits = np.zeros((*held.shape[:-1], kind.itemsize), np.uint8)
+    bits[..., : held.shape[-1]] = held
+    lanes: Lanes = bits.view(kind)[..., 0]
+    return lanes
 
 
 def _first_of_each(flips: IntArray, allowed: BoolArray) -> BoolArray:

@@ -22,6 +22,7 @@ is forbidden, and a layout that is known bounds the others:
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -36,7 +37,8 @@ from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, m
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, textbook
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.search.fall_back import fall_back, likely
-from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
+from layoutopt.search.refuters import Refuters
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, TOGETHER, Scene
 
 # Shares of the work left, and effort at most, after which a layout of the least excess is sought; where any
 # excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
@@ -55,6 +57,7 @@ _AHEAD: Final = 16
 _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
+_EFFORT_REFUTED = 5e-4  # and of one that is refuted among many
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +87,17 @@ class ReachFloor:
             scene.space, scene.field, scene.sets, scene.tile, self.most, ideal=scene.conflict_free
         )
         self._ahead = by_span(scene.space, self.most + scene.block - 1)
-        self._next = next(self._ahead, None)
+        self._pitches: deque[Linearisation] = deque()  # the next of them
         self._looked_at: set[Linearisation] = set()
         self._pending = True  # something may have come that the model was not asked about
-        # By rising span and operations, those that pitches describe among them; and the next of them.
+        # By rising span and operations, those that pitches describe among them.
         without = scene.space.families <= WITHIN
-        self._listed = unpadded(scene.space, 0) if without else scene.candidates(self._dense_cost)
-        self._next_listed: Linearisation | None = None
+        self._listed = (
+            iter([list(unpadded(scene.space, 0))]) if without else scene.candidates(self._dense_cost)
+        )
+        self._queue: deque[Linearisation] = deque()  # the next of them
+        self._refuters, self._together = Refuters(scene), 1
+        self._asked: dict[Linearisation, bool] = {}  # whether these refute it
         self._undecided: list[Linearisation] = []  # listed ones
         self._polished = 0
         self.rounds = 0
@@ -116,6 +123,7 @@ class ReachFloor:
             level = replace(self._cheapest(self.best), excess=self.scene.floor)
             tally.unswizzled.append(level)
             return level
+        self.scene.count_left()
         tally.exhausted = tally.exhausted and self.all_pitches
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
@@ -245,6 +253,10 @@ class ReachFloor:
     def _presolve(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
         """The same by counting and the tree; its layouts are of use up to so many elements."""
         scene = self.scene
+        if self._falls(candidate):
+            self.patience.charge(_EFFORT_REFUTED)
+            self.tally.uncounted.append(candidate)
+            return Verdict(refuted=True)
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
         phases = scene.phases(candidate)
         costs, ceilings = phases.costs({}), scene.ceilings(phases)
@@ -254,14 +266,31 @@ class ReachFloor:
             return Verdict(known=Found(candidate, {}))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
+            self._refuters.learn(candidate, None)
             return Verdict(refuted=True)
         return self._by_tree(replace(candidate, span=reach), phases)
+
+    def _falls(self, candidate: Linearisation) -> bool:
+        """Whether it falls to what refuted others; of those that follow more and more are asked with it."""
+        if candidate not in self._asked:
+            waiting = self._queue
+            if described(candidate, self.space):
+                waiting = self._pitches
+                waiting.extend(itertools.islice(self._ahead, self._together - len(waiting)))
+            some = [candidate, *itertools.islice(waiting, self._together)]
+            self._together = min(2 * self._together, TOGETHER)
+            least, field = self.scene.tile.elements, self.scene.field
+            may = [field is not None and c.may_swizzle and self._swizzled_bound(c) >= least for c in some]
+            self._asked = dict(zip(some, self._refuters.refuted(some, may).tolist(), strict=True))
+        return self._asked[candidate]
 
     def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:
         with spending(self.patience):
             searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases))
         if searched.best is None:
             self.tally.deciders.add("tree" if searched.complete else "cp-sat")
+            if searched.bit is not None:
+                self._refuters.learn(roomy, searched.bit)
             return Verdict(refuted=searched.complete)
         found = self.scene.swizzled(replace(roomy, span=searched.best.used), phases, searched.best.masks)
         return Verdict(known=found)
@@ -398,9 +427,12 @@ class ReachFloor:
 
     def _following(self) -> Linearisation | None:
         self.patience.check()
-        while self._next is not None and self._next in self._looked_at:
-            self._next = next(self._ahead, None)
-        return self._next
+        while self._pitches and self._pitches[0] in self._looked_at:
+            self._pitches.popleft()
+        if not self._pitches:
+            fresh = (c for c in self._ahead if c not in self._looked_at)
+            self._pitches.extend(itertools.islice(fresh, 1))
+        return self._pitches[0] if self._pitches else None
 
     def _look_past(self, used: int) -> bool:
         """Write out what a swizzle might make smaller than `used`, or as small; whether there is any."""
@@ -423,11 +455,12 @@ class ReachFloor:
             self._grow()  # whose masks are cheaper than those of the tree
         while True:
             self.patience.check()
-            self._next_listed = self._next_listed or next(self._listed, None)
+            while not self._queue and (following := next(self._listed, None)) is not None:
+                self._queue.extend(following)
             span = self._bound + self.scene.block - 1 if most is None else most
-            if self._next_listed is None or self._next_listed.span > span:
+            if not self._queue or self._queue[0].span > span:
                 return
-            candidate, self._next_listed = self._next_listed, None
+            candidate = self._queue.popleft()
             if described(candidate, self.space) or not self._may_be_better(candidate):
                 continue
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
@@ -458,7 +491,7 @@ class ReachFloor:
         """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
         part = current().portion(*GATHERING)
         try:
-            for candidate in self.scene.candidates():
+            for candidate in itertools.chain.from_iterable(self.scene.candidates()):
                 self.tally.unswizzled.append(self.scene.plain(candidate))
                 if self.scene.conflict_free and self.tally.exhausted:
                     return  # one shows that there are layouts

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from layoutopt.accesses.alignment import base_alignment, blocks
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
@@ -27,11 +29,21 @@ from layoutopt.model.linearisations import (
     by_cost,
     least_matrix_operations,
     matrices,
+    offsets_together,
     rotated,
     unpadded,
 )
 from layoutopt.model.pads import padded
-from layoutopt.model.phases import Masks, Phases, counting_excess, phase_sets, phases_of
+from layoutopt.model.phases import (
+    Masks,
+    Phases,
+    costs_of,
+    counting_excess,
+    ideal_of,
+    phase_sets,
+    phases_of,
+    words_of,
+)
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of, stride_multiple
 from layoutopt.model.swizzle_rules import Field, last_block, left_out, rules, shortened, swizzle_field
@@ -50,6 +62,7 @@ _MOST_FAR = 1024
 # Share of the work left, and effort at most, to list other kinds before any is tried; and the effort of one.
 GATHERING = (0.2, 2.0)
 EFFORT_A_CANDIDATE = 2e-5
+TOGETHER = 64  # linearisations that are looked at at once, at most
 
 
 @dataclass(slots=True)
@@ -60,6 +73,7 @@ class Tally:
         undecided_span: of the smallest candidate that was left open.
         refuted: no layout of the families has this excess or less than this.
         deciders: who refuted swizzles, beside counting.
+        uncounted: candidates that were refuted together, which stage 1 adds to `unswizzled`.
         exhausted: every candidate of the families was looked at.
         unswizzled: every candidate looked at, as it is.
         growth: of the one model, where it was asked.
@@ -70,6 +84,7 @@ class Tally:
     deciders: set[str] = field(default_factory=set)
     exhausted: bool = True
     unswizzled: list[Found] = field(default_factory=list)
+    uncounted: list[Linearisation] = field(default_factory=list)
     growth: ModelGrowth | None = None
 
 
@@ -217,8 +232,8 @@ class Scene:
             self._sizes[candidate] = tuple(sorted(sizes))
         return [size for size in self._sizes[candidate] if self.fits(size)]
 
-    def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[Linearisation]:
-        """All candidates by rising span, then operations, as lazily as can be.
+    def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[list[Linearisation]]:
+        """All candidates by rising span, then operations, as lazily as can be, some at a time.
 
         `known` says what the index of a known layout of the tile's own bytes costs: only those that are
         as small and cost less are of use then.
@@ -235,14 +250,16 @@ class Scene:
                     part.check()
             except OutOfTime:
                 self.tally.exhausted = False
-            yield from sorted(tight, key=by_cost)
-        yield from self._matrices(known())
+            yield sorted(tight, key=by_cost)
+        yield list(self._matrices(known()))
         if known() is not None:
             return
-        for candidate in heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost):
-            if not self.fits(candidate.span - self.block + 1):
-                return  # nor does any that follows
-            yield candidate
+        every = heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost)
+        fitting = itertools.takewhile(lambda c: self.fits(c.span - self.block + 1), every)
+        for count in itertools.chain(range(1, TOGETHER), itertools.repeat(TOGETHER)):
+            if not (some := list(itertools.islice(fitting, count))):
+                return
+            yield some
 
     def _matrices(self, known: int | None) -> Iterator[Linearisation]:
         """Bit matrices, unless they can only be dearer than what is known."""
@@ -274,6 +291,18 @@ class Scene:
         """A linearisation as it is."""
         phases = phases or self.phases(candidate)
         return Found(candidate, {}, phases.excess({}))
+
+    def count_left(self) -> None:
+        """Count those that were refuted before anybody had counted them."""
+        tally, tile = self.tally, self.tile
+        at = [np.array(np.unravel_index(np.maximum(s.elements, 0), tile.shape)) for s in self.sets]
+        while tally.uncounted:
+            some, tally.uncounted = tally.uncounted[:TOGETHER], tally.uncounted[TOGETHER:]
+            excess = np.zeros(len(some), np.int64)
+            for places, s in zip(at, self.sets, strict=True):
+                words = words_of(s, s.elements, offsets_together(some, places), tile.element_bytes)
+                excess += (costs_of(s, words) - ideal_of(s, words)) @ s.weight * s.requests
+            tally.unswizzled += [Found(c, {}, e) for c, e in zip(some, excess.tolist(), strict=True)]
 
     def phases(self, candidate: Linearisation) -> Phases:
         """What the accesses meet under a linearisation."""

@@ -114,7 +114,7 @@ def _plainest_formula(scene: Scene) -> Proposal | None:
 
     best: Found | None = None
     try:
-        for candidate in scene.candidates():
+        for candidate in itertools.chain.from_iterable(scene.candidates()):
             if best is not None and current().spent:
                 break
             most = least_operations(scene.space) if best is None else best.operations
