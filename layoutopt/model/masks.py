@@ -21,9 +21,6 @@ from layoutopt.model.cp_sat import FAR, Model
 from layoutopt.model.phases import Masks, Phases
 from layoutopt.model.swizzle_rules import Field, Rules
 
-# Weight of a shift against single mask bits in the index cost.
-_SHIFT_WEIGHT = 1000
-
 
 class Swizzle:
     """The masks of one model, whatever the linearisation."""
@@ -183,33 +180,3 @@ class Swizzle:
             if values[bit] and source < bits:
                 masks[target] = masks.get(target, 0) | 1 << source
         return masks
-
-
-def cheapest(swizzle: Swizzle, known: Masks, effort: float) -> Masks:
-    """Masks of the fewest shifts, then bits, of those that a question allows, of which `known` are some."""
-    model = swizzle.model
-    swizzle.hint(model, known)
-    model.minimise(swizzle.index_cost(model, _SHIFT_WEIGHT, 1))
-    answer = model.solve(1, effort, presolve=False)
-    return swizzle.masks(answer.values, 64) if answer.values else known
-
-
-def within_ceilings(phases: Phases, field: Field, given: Rules, ceilings: IntArray) -> Swizzle:
-    """The masks over one linearisation under which every phase keeps to its ceiling, in wavefronts."""
-    swizzle = Swizzle(Model(), field)
-    model = swizzle.model
-    low = given.targets.start if len(given.targets) else field.targets.stop
-    for parity in swizzle.still(given):
-        model.clause((-parity - 1,))
-    if given.last is not None:
-        sources, allowed = given.last
-        for pattern in range(0, 1 << field.targets.stop, 1 << field.targets.start):
-            differs = swizzle.differs(sources, pattern)
-            if pattern not in allowed and differs is not None:
-                model.clause(differs)
-    for shared in swizzle.keep(phases, ceilings, low):
-        model.clause(() if shared is True else (-shared - 1,))
-    for target, bit in swizzle.mask_bits():
-        if target not in given.targets:
-            model.clause((-bit - 1,))
-    return swizzle

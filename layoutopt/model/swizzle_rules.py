@@ -30,14 +30,17 @@ SHIFT_OPERATIONS: Final = 3  # of each distance that bits move over: `^ ((v >> s
 
 def shift_operations(masks: Masks) -> int:
     """Integer operations of the XORs: those of each different distance that bits move over."""
-    return SHIFT_OPERATIONS * len(
-        {
-            source - target
-            for target, mask in masks.items()
-            for source in range(mask.bit_length())
-            if mask >> source & 1
-        }
-    )
+    return SHIFT_OPERATIONS * len(shifts_of(masks))
+
+
+def shifts_of(masks: Masks) -> set[int]:
+    """The distances that bits move over."""
+    return {
+        source - target
+        for target, mask in masks.items()
+        for source in range(mask.bit_length())
+        if mask >> source & 1
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -77,6 +77,7 @@ class Question:
         span: elements that the layout takes otherwise.
         most: elements that it may take; None for any number.
         below: excess and elements of the best so far.
+        shifts: different distances that bits may move over; None for any number.
     """
 
     phases: Phases
@@ -86,6 +87,7 @@ class Question:
     span: int
     most: int | None
     below: tuple[int, int]
+    shifts: int | None = None
 
     def used(self, flips: int) -> int:
         """Elements that the layout takes if these bits of the last block are flipped."""
@@ -216,7 +218,9 @@ class _Tree:
             for target, offsets in question.given.still:
                 for offset in offsets if target == bit else ():
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
-            if not seen.any():
+            if question.shifts is not None:
+                allowed &= np.bitwise_count(masks >> bit) <= question.shifts
+            elif not seen.any():
                 allowed = _first_of_each(parity, allowed)
             lanes = np.where(seen, flips ^ with_bit[bit], 0).astype(flips.dtype)
             yield bit, _Row(masks, lanes, parity, seen.astype(np.int64)).only(allowed)
@@ -236,7 +240,8 @@ class _Tree:
         parts = np.unique(self.words[self.words >= 0] >> first).tolist()
         parts += [offset >> first for _, offsets in question.given.still for offset in offsets]
         parts += [] if question.last is None else [question.last.sources >> first]
-        if first < question.field.targets.stop:  # not every row may read all of them
+        # Not every row may read all of them, or one of them is nearer than those that say the same.
+        if first < question.field.targets.stop or question.shifts is not None:
             top = max(parts, default=0).bit_length()
             return list(range(first, first + top))
         return sorted(first + number.bit_length() - 1 for number in xor_basis(parts))
@@ -308,6 +313,8 @@ class _Tree:
         shifts = row.masks >> bit
         taken_up = reduce(or_, (mask >> other for other, mask in masks.items()), 0)
         order = np.lexsort((np.bitwise_count(shifts), np.bitwise_count(shifts & ~taken_up), known))
+        if (most := self.question.shifts) is not None:
+            order = order[np.bitwise_count(shifts | taken_up)[order] <= most]
         if not left:
             for k in order.tolist():
                 self._leaf(int(known[k]), {**masks, bit: int(row.masks[k])})

@@ -31,10 +31,9 @@ from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import Found, LayoutModel
 from layoutopt.model.linearisations import Linearisation, unpadded
-from layoutopt.model.masks import cheapest, within_ceilings
 from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
-from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, textbook
+from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, shifts_of, textbook
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.search.fall_back import fall_back, likely
 from layoutopt.search.refuters import Refuters
@@ -57,7 +56,7 @@ _AHEAD: Final = 16
 _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
-_EFFORT_REFUTED = 5e-4  # and of one that is refuted among many
+_EFFORT_REFUTED = 5e-4  # of one that is refuted among many, and counted later
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +191,14 @@ class ReachFloor:
 
     def _of_few_shifts(self, best: Found) -> Iterator[Found]:
         """Where the model did not choose the masks, those of the fewest shifts over the linearisation."""
-        scene, field = self.scene, self.scene.field
-        if not best.masks or field is None or described(best.candidate, self.space):
-            return
-        phases, given = scene.phases(best.candidate), rules(best.candidate, field, scene.tile)
-        asked = within_ceilings(phases, field, given, scene.ceilings(phases))
-        masks = cheapest(asked, best.masks, _INDEX_EFFORT)
-        found = scene.swizzled(best.candidate, phases, masks)
-        if found.operations < best.operations:
-            yield found
+        if best.masks and not described(best.candidate, self.space):
+            phases, candidate = self.scene.phases(best.candidate), best.candidate
+            ceilings = self.scene.ceilings(phases)
+            for count in range(1, len(shifts_of(best.masks))):
+                searched = self.scene.within_ceilings(candidate, phases, ceilings, shifts=count)
+                if searched.best is not None:
+                    yield self.scene.swizzled(candidate, phases, searched.best.masks)
+                    return
 
     def _usual(self, best: Found) -> Iterator[Found]:
         """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
@@ -254,7 +252,8 @@ class ReachFloor:
         """The same by counting and the tree; its layouts are of use up to so many elements."""
         scene = self.scene
         if self._falls(candidate):
-            self.patience.charge(_EFFORT_REFUTED)
+            entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
+            self.patience.charge(_EFFORT_REFUTED + _EFFORT_AN_ENTRY * entries)
             self.tally.uncounted.append(candidate)
             return Verdict(refuted=True)
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")

@@ -40,16 +40,15 @@ class Refuters:
         Of the others nothing is known.
         """
         rows = [np.array([r for k, r in self._kept if k == n], np.int64) for n in range(len(self.scene.sets))]
-        fallen: BoolArray = np.zeros(len(candidates), np.bool_)
         if not self._kept or not candidates:
-            return fallen
+            return np.zeros(len(candidates), np.bool_)
         looks = _Looks(self.scene, candidates, rows)
-        fallen[:] = np.any(looks.over, axis=1)
+        fallen: BoolArray = np.logical_or.reduce(looks.over > 0, axis=1)
         open_to = np.flatnonzero(fallen & np.array(may_swizzle, np.bool_))
         for bit in self.scene.field.targets if self.scene.field is not None else ():
             if len(open_to):
                 fits = looks.fits(bit, open_to)
-                open_to = open_to if fits is None else open_to[fits.all(axis=2).any(axis=1)]
+                open_to = open_to if fits is None else open_to[fits.all(axis=2).max(axis=1)]
         fallen[open_to] = False
         return fallen
 

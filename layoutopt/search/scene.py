@@ -55,8 +55,8 @@ from layoutopt.search.proposal import STOPPED, Ask, Proposal, standing
 # The answer in place of a proposal that is to be searched on for long; None where that is to be done.
 Instead = Callable[[Proposal], Proposal | None]
 
-# Classes that the tree of masks counts for one linearisation, about 0.1 s.
-_STEPS = 1 << 26
+# Classes that the tree of masks counts for one linearisation, about 0.1 s; for fewer shifts over it, 0.01.
+_STEPS, _FEW_STEPS = 1 << 26, 1 << 22
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
 # Share of the work left, and effort at most, to list other kinds before any is tried; and the effort of one.
@@ -274,9 +274,12 @@ class Scene:
         inside = (word_elements.bit_length() - 1) if word_elements > 1 else 0
         yield from matrices(self.space, inside, len(field.targets))
 
-    def within_ceilings(self, candidate: Linearisation, phases: Phases, ceilings: IntArray) -> Searched:
-        """Masks over `candidate` that keep phases to ceilings and take no more than its span."""
-        return within_ceilings(self.question(candidate, phases, candidate.span), ceilings, _STEPS)
+    def within_ceilings(
+        self, candidate: Linearisation, phases: Phases, ceilings: IntArray, shifts: int | None = None
+    ) -> Searched:
+        """Masks over `candidate` that keep phases to ceilings, take no more than its span, in few shifts."""
+        asked = replace(self.question(candidate, phases, candidate.span), shifts=shifts)
+        return within_ceilings(asked, ceilings, _STEPS if shifts is None else _FEW_STEPS)
 
     def question(
         self, candidate: Linearisation, phases: Phases, most: int | None, below: tuple[int, int] = (0, 0)

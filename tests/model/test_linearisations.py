@@ -8,9 +8,9 @@ import pytest
 from oracle import toy
 
 import layoutopt.model.pads
-from layoutopt.model.cp_sat import Outcome
+from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.linearisations import candidate_of, matrices, rotated, unpadded
-from layoutopt.model.masks import within_ceilings
+from layoutopt.model.masks import Swizzle
 from layoutopt.model.pads import padded
 from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import most_pad
@@ -298,6 +298,27 @@ def plain_costs(given, masks):
     """Wavefronts of each phase: the fullest bank."""
     banks = [[toy.apply(masks, w) % 4 for w in given.held(k)] for k in range(len(given))]
     return [max(map(row.count, row)) for row in banks]
+
+
+def within_ceilings(phases, field, given, ceilings):
+    """The masks over one linearisation under which every phase keeps to its ceiling, in wavefronts."""
+    swizzle = Swizzle(Model(), field)
+    model = swizzle.model
+    low = given.targets.start if len(given.targets) else field.targets.stop
+    for parity in swizzle.still(given):
+        model.clause((-parity - 1,))
+    if given.last is not None:
+        sources, allowed = given.last
+        for pattern in range(0, 1 << field.targets.stop, 1 << field.targets.start):
+            differs = swizzle.differs(sources, pattern)
+            if pattern not in allowed and differs is not None:
+                model.clause(differs)
+    for shared in swizzle.keep(phases, ceilings, low):
+        model.clause(() if shared is True else (-shared - 1,))
+    for target, bit in swizzle.mask_bits():
+        if target not in given.targets:
+            model.clause((-bit - 1,))
+    return swizzle
 
 
 def allowed(given, ceilings, masks, rules=FREE, field=FIELD):
