@@ -190,11 +190,13 @@ class ReachFloor:
         return min([best, *others], key=lambda choice: self.scene.instructions(choice))
 
     def _of_few_shifts(self, best: Found) -> Iterator[Found]:
-        """Where the model did not choose the masks, those of the fewest shifts over the linearisation."""
+        """Where the model did not choose the masks, those of the fewest shifts, if that makes it cheapest."""
         if best.masks and not described(best.candidate, self.space):
             phases, candidate = self.scene.phases(best.candidate), best.candidate
-            ceilings = self.scene.ceilings(phases)
-            for count in range(1, len(shifts_of(best.masks))):
+            ceilings, most = self.scene.ceilings(phases), len(shifts_of(best.masks)) - 1
+            if self.best is not None and self.best.candidate.span <= candidate.span:
+                most = min(most, (self.best.operations - candidate.operations - 1) // SHIFT_OPERATIONS)
+            for count in range(1, most + 1):
                 searched = self.scene.within_ceilings(candidate, phases, ceilings, shifts=count)
                 if searched.best is not None:
                     yield self.scene.swizzled(candidate, phases, searched.best.masks)

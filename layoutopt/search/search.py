@@ -21,6 +21,7 @@ from msgspec import structs
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
+from layoutopt.engine.referee import rounded_count
 from layoutopt.engine.run_time_values import ChoiceTrace
 from layoutopt.ground.budget import OutOfTime, current, spending
 from layoutopt.hardware.devices import Device
@@ -297,7 +298,7 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     bound = proposal.excess_bound.lower_bound
     least_bytes = proposal.bytes_bound.lower_bound
     with spending(current().at_least(_NEEDED_S)):
-        best = _judged(case, proposal, proposal.layout, proposal.family)
+        best = _judged(case, proposal, proposal.layout, proposal.family) or proposal
     plain = plain_layouts(case.lowered, case.device, case.certain, ask)
     for layout, family in itertools.islice(plain, _most(case)):
         if current().spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
@@ -305,10 +306,10 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         if best.weighted_excess <= bound and case.size(case.table(case.as_elements(layout))) >= best.bytes:
             continue
         try:
-            judged = _judged(case, proposal, layout, family)
+            judged = _judged(case, proposal, layout, family, best.weighted_excess)
         except OutOfTime:
             break
-        best = min(best, judged, key=_key)
+        best = min(best, judged or best, key=_key)
     if best.weighted_excess > bound:
         best = replace(best, bytes_bound=Bound(case.lowered.tile.bytes, EVERY_LAYOUT))
     if ask.conflict_free and best.weighted_excess > 0:
@@ -321,10 +322,18 @@ def _most(case: Case) -> int:
     return max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
 
 
-def _judged(case: Case, proposal: Proposal, layout: Layout, family: str) -> Proposal:
-    table = case.table(case.as_elements(layout))
-    excess = case.weighted_excess(case.count(table))
-    return replace(proposal, layout=layout, family=family, bytes=case.size(table), weighted_excess=excess)
+def _judged(
+    case: Case, proposal: Proposal, layout: Layout, family: str, most: float = math.inf
+) -> Proposal | None:
+    """A layout in the proposal's place, as the engine counts it; None where its excess is above `most`."""
+    table, excess = case.table(case.as_elements(layout)), 0.0
+    for access in sorted(case.accesses, key=lambda a: isinstance(a, ChoiceTrace)):  # the quickest first
+        count = access.count(table)
+        excess += float(((count.wavefronts - count.ideal) * access.weight).sum())
+        if rounded_count(excess) > most:
+            return None
+    size, counted = case.size(table), rounded_count(excess)
+    return replace(proposal, layout=layout, family=family, bytes=size, weighted_excess=counted)
 
 
 def _key(proposal: Proposal) -> tuple[float, ...]:
