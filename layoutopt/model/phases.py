@@ -8,7 +8,7 @@ merged here, once, and weighted. Under a linearisation those that are the same u
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +51,16 @@ class PhaseSet:
     floor: IntArray
     rule: PhaseRule
     width_bytes: int
+
+    def only(self, rows: Sequence[int] | slice | IntArray) -> PhaseSet:
+        """Some of the phases."""
+        return replace(
+            self,
+            elements=self.elements[rows],
+            weight=self.weight[rows],
+            repeats=self.repeats[rows],
+            floor=self.floor[rows],
+        )
 
     @property
     def chunk_words(self) -> int:
@@ -275,7 +285,7 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
     lanes = max((s.elements.shape[1] for s in sets), default=0)
     columns: list[tuple[IntArray, ...]] = []
     for phase_set in sets:
-        words = words_of(phase_set, phase_set.elements, table[phase_set.elements], tile.element_bytes)
+        words = words_of(phase_set, table[phase_set.elements], tile.element_bytes)
         present = words >= 0
         first = np.where(present, words, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
         words = np.where(present, words ^ first, -1)
@@ -301,15 +311,14 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
     return Phases(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
 
 
-def words_of(phase_set: PhaseSet, elements: IntArray, offsets: IntArray, element_bytes: int) -> IntArray:
+def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntArray:
     """Word offsets, sorted within each phase; -1 for absent lanes and for repeats that cost nothing.
 
     Args:
-        elements: some phases of the set, shape (phases, lanes).
-        offsets: of these elements, in elements, under any linearisations: shape (..., phases, lanes).
+        offsets: of its elements, in elements, under any linearisations: shape (..., phases, lanes).
     """
     rule = phase_set.rule
-    words = np.where(elements < 0, -1, offsets * element_bytes // rule.bank_bytes)
+    words = np.where(phase_set.elements < 0, -1, offsets * element_bytes // rule.bank_bytes)
     if rule.row_words > 1:
         words = np.where(words < 0, -1, words // rule.row_words * rule.row_words + words % rule.banks)
     words.sort(axis=-1)

@@ -130,8 +130,6 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
     merged: dict[tuple[tuple[tuple[int, int, int], ...], int, int, int, int], int] = {}
     for s in sets:
         unit_bytes = max(s.width_bytes, s.rule.bank_bytes)
-        chunk_words = unit_bytes // s.rule.bank_bytes
-        requests = chunk_words if s.rule.split_words else 1
         for row, weight, floor in zip(s.elements.tolist(), s.weight.tolist(), s.floor.tolist(), strict=True):
             seen: dict[tuple[int, int], int] = {}
             dropped = 0
@@ -145,10 +143,10 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
                 unit = chunk, int(chunks.place[e]) // unit_bytes * unit_bytes
                 seen[unit] = seen.get(unit, 0) + 1
             distinct = len(seen) + dropped
-            ideal = max(1, -(-distinct * chunk_words // (s.rule.banks * requests)))
+            ideal = max(1, -(-distinct * s.chunk_words // (s.rule.banks * s.requests)))
             units = tuple((*u, n if s.rule.serialises_equal else 1) for u, n in sorted(seen.items()))
-            key = units, unit_bytes, s.rule.banks // chunk_words, max(1, floor), ideal
-            merged[key] = merged.get(key, 0) + weight * requests
+            key = units, unit_bytes, s.rule.banks // s.chunk_words, max(1, floor), ideal
+            merged[key] = merged.get(key, 0) + weight * s.requests
     return [FreePhase(*key, weight) for key, weight in merged.items()]
 
 

@@ -65,27 +65,22 @@ def likely(scene: Scene) -> Iterator[Linearisation]:
             start = 0
             while start < len(phase_set.elements) and len(left):
                 checkpoint()
-                rows = slice(start, start + max(1, _PHASES_TOGETHER // len(left)))
-                elements, start = phase_set.elements[rows], rows.stop
-                costs, ideal = counted_together(scene.tile, phase_set, elements, pitches[left])
-                least = np.maximum(ideal, phase_set.floor[rows])
+                some_phases = phase_set.only(slice(start, start + max(1, _PHASES_TOGETHER // len(left))))
+                start += len(some_phases.elements)
+                costs, ideal = counted_together(scene.tile, some_phases, pitches[left])
+                least = np.maximum(ideal, some_phases.floor)
                 left = left[np.all(costs <= least, axis=1)]
         for k in left.tolist():
             yield some[k]
 
 
-def counted_together(
-    tile: Tile, phase_set: PhaseSet, elements: IntArray, pitches: IntArray
-) -> tuple[IntArray, IntArray]:
+def counted_together(tile: Tile, phase_set: PhaseSet, pitches: IntArray) -> tuple[IntArray, IntArray]:
     """Wavefronts of phases and how many an even spread would take, both of shape (layouts, phases).
 
-    Args:
-        elements: some of its phases, shape (phases, lanes).
-        pitches: in elements, shape (layouts, dims).
+    `pitches`: in elements, shape (layouts, dims).
     """
-    at = np.stack(np.unravel_index(np.maximum(elements, 0), tile.shape), axis=-1)
-    offsets = np.moveaxis(at @ pitches.T, -1, 0)  # shape (layouts, phases, lanes)
-    words = words_of(phase_set, elements, offsets, tile.element_bytes)
+    at = np.stack(np.unravel_index(np.maximum(phase_set.elements, 0), tile.shape), axis=-1)
+    words = words_of(phase_set, np.moveaxis(at @ pitches.T, -1, 0), tile.element_bytes)
     return costs_of(phase_set, words), ideal_of(phase_set, words)
 
 
@@ -140,8 +135,7 @@ class _Climb:
     def _some(self, phase_set: PhaseSet) -> PhaseSet:
         count = len(phase_set.elements)
         rows = np.sort(self.rng.permutation(count)[:_PHASES])
-        weight = phase_set.weight[rows] * (count // len(rows))
-        return replace(phase_set, elements=phase_set.elements[rows], weight=weight)
+        return replace(some := phase_set.only(rows), weight=some.weight * (count // len(rows)))
 
     def tops(self) -> Iterator[Linearisation]:
         dims = tuple(d for d in self.fixed or range(len(self.space.shape)) if self.space.shape[d] > 1)
@@ -192,7 +186,7 @@ class _Climb:
     def _costs(self, pitches: IntArray) -> IntArray:
         total = np.zeros(len(pitches), np.int64)
         for s in self.few:
-            costs, ideal = counted_together(self.scene.tile, s, s.elements, pitches)
+            costs, ideal = counted_together(self.scene.tile, s, pitches)
             current().charge(_EFFORT_AN_ENTRY * len(pitches) * s.elements.size)
             total += (costs - ideal) @ s.weight
         return total

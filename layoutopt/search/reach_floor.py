@@ -97,6 +97,7 @@ class ReachFloor:
         self._queue: deque[Linearisation] = deque()  # the next of them
         self._refuters, self._together = Refuters(scene), 1
         self._asked: dict[Linearisation, bool] = {}  # whether these refute it
+        self._uncounted: list[Linearisation] = []  # those that they refuted
         self._undecided: list[Linearisation] = []  # listed ones
         self._polished = 0
         self.rounds = 0
@@ -122,7 +123,8 @@ class ReachFloor:
             level = replace(self._cheapest(self.best), excess=self.scene.floor)
             tally.unswizzled.append(level)
             return level
-        self.scene.count_left()
+        tally.unswizzled += self._refuters.counted(self._uncounted)
+        self._uncounted.clear()
         tally.exhausted = tally.exhausted and self.all_pitches
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
@@ -256,7 +258,7 @@ class ReachFloor:
         if self._falls(candidate):
             entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
             self.patience.charge(_EFFORT_REFUTED + _EFFORT_AN_ENTRY * entries)
-            self.tally.uncounted.append(candidate)
+            self._uncounted.append(candidate)
             return Verdict(refuted=True)
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
         phases = scene.phases(candidate)

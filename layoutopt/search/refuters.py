@@ -10,20 +10,24 @@ Most linearisations fall to a bank bit and very few phases, and the phases that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from layoutopt.ground.arrays import BoolArray, IntArray
+from layoutopt.model.layout_model import Found
 from layoutopt.model.linearisations import Linearisation, offsets_together
 from layoutopt.model.phases import PhaseSet, costs_of, ideal_of, words_of
 from layoutopt.search.mask_tree import MAX_LANES, Lanes, lane_bits
-from layoutopt.search.scene import Scene
+from layoutopt.search.scene import TOGETHER, Scene
 
 _KEPT: Final = 16  # phases, the latest
 _MOST_SOURCES: Final = 10  # bits that a mask may read
 _MOST_ENTRIES: Final = 1 << 22  # masks times phases times linearisations
+
+
+Met = list[tuple[PhaseSet, IntArray, IntArray]]  # phases, their words under candidates, and their ceilings
 
 
 class Refuters:
@@ -31,7 +35,7 @@ class Refuters:
 
     def __init__(self, scene: Scene) -> None:
         """Nothing yet."""
-        self.scene = scene
+        self.scene, self.field = scene, scene.field
         self._kept: dict[tuple[int, int], None] = {}  # phase set and row, the latest last
 
     def refuted(self, candidates: Sequence[Linearisation], may_swizzle: Sequence[bool]) -> BoolArray:
@@ -39,76 +43,71 @@ class Refuters:
 
         Of the others nothing is known.
         """
-        rows = [np.array([r for k, r in self._kept if k == n], np.int64) for n in range(len(self.scene.sets))]
-        if not self._kept or not candidates:
+        if not self._kept:
             return np.zeros(len(candidates), np.bool_)
-        looks = _Looks(self.scene, candidates, rows)
-        fallen: BoolArray = np.logical_or.reduce(looks.over > 0, axis=1)
+        sets = enumerate(self.scene.sets)
+        met = self._met([s.only([row for n, row in self._kept if n == k]) for k, s in sets], candidates)
+        fallen: BoolArray = np.logical_or.reduce(_over(met) > 0, axis=1)
         open_to = np.flatnonzero(fallen & np.array(may_swizzle, np.bool_))
-        for bit in self.scene.field.targets if self.scene.field is not None else ():
-            if len(open_to):
-                fits = looks.fits(bit, open_to)
-                open_to = open_to if fits is None else open_to[fits.all(axis=2).max(axis=1)]
+        for bit in self.field.targets if self.field is not None else ():
+            fits = self._fits(met, bit, open_to) if len(open_to) else None
+            open_to = open_to if fits is None else open_to[fits.all(axis=2).max(axis=1)]
         fallen[open_to] = False
         return fallen
 
     def learn(self, candidate: Linearisation, bit: int | None) -> None:
         """Keep the phases to which it fell: those that leave a bank bit no mask, or the worst as it is."""
-        looks = _Looks(self.scene, [candidate], [np.arange(len(s.elements)) for s in self.scene.sets])
-        fits = None if bit is None else looks.fits(bit, np.zeros(1, np.int64))
-        found = [int(looks.over[0].argmax())]
+        met = self._met(self.scene.sets, [candidate])
+        fits = None if bit is None else self._fits(met, bit, np.zeros(1, np.int64))
+        found = [int(_over(met)[0].argmax())]
         if fits is not None and not fits[0].all(axis=1).any():
             found, left = [], fits[0]
             while len(left):  # the phase that rules out the most of the masks left
                 found.append(int((~left).sum(axis=0).argmax()))
                 left = left[left[:, found[-1]]]
-        for phase in found:
-            place = looks.places[phase]
-            self._kept.pop(place, None)
-            self._kept[place] = None
-        for place in list(self._kept)[:-_KEPT]:
-            del self._kept[place]
+        places = [(k, row) for k, s in enumerate(self.scene.sets) for row in range(len(s.elements))]
+        kept = [place for place in self._kept if place not in {places[n] for n in found}]
+        self._kept = dict.fromkeys([*kept, *(places[n] for n in found)][-_KEPT:])
 
+    def counted(self, candidates: Sequence[Linearisation]) -> Iterator[Found]:
+        """Candidates as they are, with their excess."""
+        for start in range(0, len(candidates), TOGETHER):
+            some = candidates[start : start + TOGETHER]
+            excess = np.zeros(len(some), np.int64)
+            for s, words, _ in self._met(self.scene.sets, some):
+                excess += (costs_of(s, words) - ideal_of(s, words)) @ s.weight * s.requests
+            yield from (Found(c, {}, over) for c, over in zip(some, excess.tolist(), strict=True))
 
-class _Looks:
-    """Some phases under several linearisations."""
+    def _met(self, sets: Sequence[PhaseSet], candidates: Sequence[Linearisation]) -> Met:
+        met, tile = [], self.scene.tile
+        for s in sets:
+            at = np.array(np.unravel_index(np.maximum(s.elements, 0), tile.shape))
+            words = words_of(s, offsets_together(candidates, at), tile.element_bytes)
+            ideal = ideal_of(s, words)
+            met.append((s, words, ideal if self.scene.conflict_free else np.maximum(ideal, s.floor)))
+        return met
 
-    def __init__(self, scene: Scene, candidates: Sequence[Linearisation], rows: Sequence[IntArray]) -> None:
-        """`rows`: of each phase set."""
-        self.scene, self.parts = scene, []
-        over = []
-        self.places = [(k, r) for k, some in enumerate(rows) for r in some.tolist()]
-        for phase_set, some in zip(scene.sets, rows, strict=True):
-            elements = phase_set.elements[some]
-            at = np.array(np.unravel_index(np.maximum(elements, 0), scene.tile.shape))
-            words = words_of(phase_set, elements, offsets_together(candidates, at), scene.tile.element_bytes)
-            ideal = ideal_of(phase_set, words)
-            ceilings = ideal if scene.conflict_free else np.maximum(ideal, phase_set.floor[some])
-            over.append(np.maximum(costs_of(phase_set, words) - ceilings, 0))
-            self.parts.append((phase_set, words, ceilings))
-        # Wavefronts beyond the ceilings as they are, shape (candidates, phases).
-        self.over: IntArray = np.concatenate(over, axis=1)
-
-    def fits(self, bit: int, which: IntArray) -> BoolArray | None:
+    def _fits(self, met: Met, bit: int, which: IntArray) -> BoolArray | None:
         """Whether phases may keep to their ceilings with a mask of a bank bit; (candidates, masks, phases).
 
         More masks are asked than may be, where that is quicker. None where there are too many.
         """
-        field = self.scene.field
-        assert field is not None
-        top = max(int(words.max(initial=0)) for _, words, _ in self.parts).bit_length()
-        sources = range(field.first_source, max(top, field.first_source))
-        entries = len(which) * self.over.shape[1] << len(sources)
+        assert self.field is not None
+        first, top = self.field.first_source, max(int(w.max(initial=0)) for _, w, _ in met).bit_length()
+        sources = range(first, max(top, first))
+        entries = len(which) * sum(w.shape[1] for _, w, _ in met) << len(sources)
         if len(sources) > _MOST_SOURCES or entries > _MOST_ENTRIES:
             return None
-        return np.concatenate([_halved(*part, which, bit, sources) for part in self.parts], axis=2)
+        return np.concatenate([_halved(s, w[which], c[which], bit, sources) for s, w, c in met], axis=2)
 
 
-def _halved(
-    phase_set: PhaseSet, words: IntArray, ceilings: IntArray, which: IntArray, bit: int, sources: range
-) -> BoolArray:
-    words, banks = words[which], phase_set.rule.banks // phase_set.chunk_words
-    low = phase_set.chunk_words.bit_length() - 1
+def _over(met: Met) -> IntArray:
+    """Wavefronts beyond the ceilings of phases as they are, shape (candidates, phases)."""
+    return np.concatenate([costs_of(s, words) - ceilings for s, words, ceilings in met], axis=1)
+
+
+def _halved(phase_set: PhaseSet, words: IntArray, ceilings: IntArray, bit: int, sources: range) -> BoolArray:
+    banks, low = phase_set.rule.banks // phase_set.chunk_words, phase_set.chunk_words.bit_length() - 1
     if words.shape[-1] > MAX_LANES or not low <= bit < phase_set.rule.banks.bit_length() - 1:
         return np.ones((len(words), 1 << len(sources), words.shape[1]), np.bool_)
     held = words >= 0
@@ -118,5 +117,5 @@ def _halved(
         ones = np.concatenate([ones, ones ^ flip], axis=1)
     count = np.bitwise_count(ones).astype(np.int64)
     largest = np.maximum(count, held.sum(axis=-1)[:, None] - count)
-    fits: BoolArray = -(-2 * largest // banks) <= ceilings[which][:, None]
+    fits: BoolArray = -(-2 * largest // banks) <= ceilings[:, None]
     return fits

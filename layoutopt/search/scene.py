@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from layoutopt.accesses.alignment import base_alignment, blocks
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
@@ -29,7 +27,6 @@ from layoutopt.model.linearisations import (
     by_cost,
     least_matrix_operations,
     matrices,
-    offsets_together,
     rotated,
     unpadded,
 )
@@ -37,12 +34,9 @@ from layoutopt.model.pads import padded
 from layoutopt.model.phases import (
     Masks,
     Phases,
-    costs_of,
     counting_excess,
-    ideal_of,
     phase_sets,
     phases_of,
-    words_of,
 )
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of, stride_multiple
@@ -73,7 +67,6 @@ class Tally:
         undecided_span: of the smallest candidate that was left open.
         refuted: no layout of the families has this excess or less than this.
         deciders: who refuted swizzles, beside counting.
-        uncounted: candidates that were refuted together, which stage 1 adds to `unswizzled`.
         exhausted: every candidate of the families was looked at.
         unswizzled: every candidate looked at, as it is.
         growth: of the one model, where it was asked.
@@ -84,7 +77,6 @@ class Tally:
     deciders: set[str] = field(default_factory=set)
     exhausted: bool = True
     unswizzled: list[Found] = field(default_factory=list)
-    uncounted: list[Linearisation] = field(default_factory=list)
     growth: ModelGrowth | None = None
 
 
@@ -294,18 +286,6 @@ class Scene:
         """A linearisation as it is."""
         phases = phases or self.phases(candidate)
         return Found(candidate, {}, phases.excess({}))
-
-    def count_left(self) -> None:
-        """Count those that were refuted before anybody had counted them."""
-        tally, tile = self.tally, self.tile
-        at = [np.array(np.unravel_index(np.maximum(s.elements, 0), tile.shape)) for s in self.sets]
-        while tally.uncounted:
-            some, tally.uncounted = tally.uncounted[:TOGETHER], tally.uncounted[TOGETHER:]
-            excess = np.zeros(len(some), np.int64)
-            for places, s in zip(at, self.sets, strict=True):
-                words = words_of(s, s.elements, offsets_together(some, places), tile.element_bytes)
-                excess += (costs_of(s, words) - ideal_of(s, words)) @ s.weight * s.requests
-            tally.unswizzled += [Found(c, {}, e) for c, e in zip(some, excess.tolist(), strict=True)]
 
     def phases(self, candidate: Linearisation) -> Phases:
         """What the accesses meet under a linearisation."""

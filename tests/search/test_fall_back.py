@@ -83,7 +83,7 @@ def test_a_climb_is_better_than_every_order():
     for order in itertools.permutations(range(5)):
         pitches, cost = np.array([in_order(padded.space, order, (0,) * 5)]), 0
         for phases in padded.sets:
-            counts, ideal = counted_together(padded.tile, phases, phases.elements, pitches)
+            counts, ideal = counted_together(padded.tile, phases, pitches)
             cost += int(((counts - ideal) @ phases.weight)[0])
         ordered.append(cost)
     assert not padded.tally.exhausted
