@@ -104,7 +104,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
     direct, limit = _is_direct(problem), problem.layout.max_bytes
     served, refused, complete = ranked(case)
     fitting = [c for c in served if limit is None or c.bytes <= limit]
-    reason = _reason(case, served, fitting, refused)
+    left, reason = "", _reason(case, served, fitting, refused)
     scope = f"the layouts of {_said(problem)}" + ("" if direct else side_by_side(problem))
     found = next((c for c in fitting if not (ask.conflict_free and c.weighted)), None)
     if found and objective.instructions_first:  # excess is the price of what comes first
@@ -116,9 +116,9 @@ def propose(case: Case, ask: Ask) -> Proposal:
     if complete and found is None and not direct:
         reason = f"{reason} ({scope})"
     elif complete and found is None and may_be_others(problem, case.lanes):
-        complete, reason = False, "; ".join(part for part in (NOT_ALL, reason) if part)
+        complete, left = False, NOT_ALL
     elif not complete:
-        reason = "; ".join([STOPPED, *([reason] if served else [])])
+        left, reason = STOPPED, reason if served else ""
     least = min((c.weighted for c in fitting), default=0) if complete else 0
     plain = min((c.plain for c in fitting), default=0) if complete else 0
     size = found.bytes if found else min((c.bytes for c in served), default=problem.tile.bytes)
@@ -133,7 +133,8 @@ def propose(case: Case, ask: Ask) -> Proposal:
         bytes_bound=Bound(least_size, EVERY_LAYOUT if least_size == problem.tile.bytes else scope),
         refuted=complete and found is None,
         left_open=not complete,
-        reason=reason,
+        left=left,
+        notes=(reason,),
         alignment_bytes=found.alignment_bytes if found else None,
         plain_bound=Bound(plain, scope),
         decided_by="hardware",

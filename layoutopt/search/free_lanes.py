@@ -272,17 +272,11 @@ class _Joint:
         if objective.excess_first and proved and excess == exact_bound:
             bytes_bound = proof.bytes
         size = case.size(case.table(layout))
-        bounds_met = excess == excess_bound.lower_bound and size == bytes_bound.lower_bound
-        complete = bounds_met and objective.counts_only
         every_layout = None
         if bound.everywhere and excess_bound.lower_bound:
             every_layout = math.ceil(exact_bound), proof.evidence
         elif proof.every_layout is not None:
             every_layout = math.ceil(in_trace_unit(proof.every_layout.lower_bound)), proof.evidence
-        if floor is None:
-            reason = "" if complete else _NOT_ALL
-        else:
-            reason = _NOT_ALL if proved and not complete else floor.reason
         return Proposal(
             layout=layout,
             family=result.family or "",
@@ -292,7 +286,7 @@ class _Joint:
             plain_floor=0,
             bytes_bound=bytes_bound,
             left_open=not objective.counts_only,
-            reason=reason,
+            left=_NOT_ALL if floor is None or proved else floor.reason,
             every_layout=every_layout,
             # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
             alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,

@@ -93,7 +93,8 @@ class Proposal:
         refuted: without a layout: whether that there is none is proved.
         left_open: whether something may be better of which the bounds say nothing, such as a cheaper index
             where instructions come first.
-        reason: why there is no layout, or what is left unproved; may be empty.
+        left: why there is no layout, or what is left unproved of one that is not `complete`.
+        notes: what else is to be said.
         alignment_bytes: that the base must have, where not the layout's own needs decide.
         plain_bound: of the excess, weights not applied, where more is known than the other two say.
         every_layout: proved lower bound of the weighted excess of every layout, and what it rests on, where
@@ -111,7 +112,8 @@ class Proposal:
     bytes_bound: Bound
     refuted: bool = False
     left_open: bool = False
-    reason: str = ""
+    left: str = STOPPED
+    notes: tuple[str, ...] = ()
     alignment_bytes: int | None = None
     plain_bound: Bound | None = None
     every_layout: tuple[int, str] | None = None
@@ -125,3 +127,9 @@ class Proposal:
             return self.refuted
         met = self.weighted_excess <= self.excess_bound.lower_bound
         return met and self.bytes <= self.bytes_bound.lower_bound and not self.left_open
+
+    @property
+    def reason(self) -> str:
+        """Why there is no layout, what is left unproved, and what else is to be said; may be empty."""
+        left = self.left if self.layout is None or not self.complete else ""
+        return "; ".join(filter(None, (left, *self.notes)))

@@ -59,7 +59,7 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
         counted, holds = _of_all(case, proposal, excess, taken)
         best = counted if best is None or best.layout is None else min(best, counted, key=_rank(case))
         if ask.conflict_free and best.weighted_excess:
-            best = replace(best, layout=None, reason=_LEFT)
+            best = replace(best, layout=None, left=_LEFT)
         joined = [_worst(over, mine) for over, mine in zip(excess, taken, strict=True)]
         if holds or current().spent or not any(rows.any() for rows in joined):
             return best
@@ -106,7 +106,7 @@ def _of_all(
     )
     if not holds:
         least = Bound(case.lowered.tile.bytes, EVERY_LAYOUT)
-        counted = replace(counted, bytes_bound=least, left_open=True, reason=_LEFT)
+        counted = replace(counted, bytes_bound=least, left_open=True, left=_LEFT)
     return counted, holds
 
 

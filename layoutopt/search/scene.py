@@ -44,7 +44,7 @@ from layoutopt.model.swizzle_rules import Field, last_block, left_out, rules, sh
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, ModelGrowth
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
-from layoutopt.search.proposal import STOPPED, Ask, Proposal, standing
+from layoutopt.search.proposal import Ask, Proposal, standing
 
 # The answer in place of a proposal that is to be searched on for long; None where that is to be done.
 Instead = Callable[[Proposal], Proposal | None]
@@ -347,7 +347,6 @@ class Scene:
             open_bytes = used if span is None else min(used, span * self.tile.element_bytes)
             if self.knows_sizes and open_bytes > self.tile.bytes:
                 bytes_bound, bytes_scope = open_bytes, self.scope
-        complete = complete and used == bytes_bound
         return Proposal(
             layout,
             found.family,
@@ -356,7 +355,6 @@ class Scene:
             Bound(min(excess_bound, found.excess), bound_scope),
             self.plain_floor,
             Bound(bytes_bound, bytes_scope),
-            reason="" if complete else STOPPED,
             decided_by=self._decided_by(everywhere=bound_scope == bytes_scope == EVERY_LAYOUT),
             model=self.tally.growth,
         )
@@ -388,7 +386,7 @@ class Scene:
             self.plain_floor,
             Bound(self.tile.bytes, EVERY_LAYOUT),
             refuted=complete,
-            reason=f"{reason} ({scope})",
+            left=f"{reason} ({scope})",
             decided_by=self._decided_by(everywhere=False),
             model=self.tally.growth,
         )

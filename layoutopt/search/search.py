@@ -67,7 +67,7 @@ def search(scene: Scene) -> Proposal:
     proposal = cheapest or _least_excess(scene)
     if proposal.layout is None or (cheapest is not None and not cheapest.left_open):
         return proposal
-    return replace(proposal, left_open=True, reason=_COST_OPEN)
+    return replace(proposal, left_open=True, left=_COST_OPEN)
 
 
 def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> Iterator[tuple[Layout, str]]:
@@ -313,8 +313,8 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if best.weighted_excess > bound:
         best = replace(best, bytes_bound=Bound(case.lowered.tile.bytes, EVERY_LAYOUT))
     if ask.conflict_free and best.weighted_excess > 0:
-        return replace(best, layout=None, reason="no layout without excess over all values was found")
-    return replace(best, reason="" if best.complete else _NOT_ALL)
+        return replace(best, layout=None, left="no layout without excess over all values was found")
+    return replace(best, left=_NOT_ALL)
 
 
 def _most(case: Case) -> int:

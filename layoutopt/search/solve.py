@@ -327,8 +327,7 @@ def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
         # What holds for every layout is not asked of too many instructions together.
         proposal = tables.with_tables(case, proposal, ask, bounds=not is_large(case))
     if "table" in (case.lowered.layout.families or ()) and (why := tables.why_none_is_searched(case)):
-        reasons = proposal.reason, f"no table was searched: {why}"
-        proposal = replace(proposal, reason="; ".join(filter(None, reasons)))
+        proposal = replace(proposal, notes=(*proposal.notes, f"no table was searched: {why}"))
     return tables.not_refuted(case, proposal, ask)
 
 

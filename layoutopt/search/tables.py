@@ -72,8 +72,9 @@ def not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     too_large = limits.max_bytes is not None and case.lowered.tile.bytes > limits.max_bytes
     if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
         return proposal
-    reasons = proposal.reason, why_none_is_searched(case) or _TABLES_LEFT
-    return replace(proposal, refuted=False, reason="; ".join(filter(None, reasons)))
+    return replace(
+        proposal, refuted=False, notes=(*proposal.notes, why_none_is_searched(case) or _TABLES_LEFT)
+    )
 
 
 def within(problem: Problem, families: tuple[Family, ...] | None) -> Problem:
@@ -116,7 +117,7 @@ def with_tables(case: Case, proposal: Proposal, ask: Ask, *, bounds: bool = True
     for free in found:
         proposal = _the_better(case, proposal, replace(free, bound=max(free.bound, least)), may)
     if asked and proposal.layout is None and not proposal.refuted:
-        return replace(proposal, left_open=True, reason=f"{proposal.reason}; {_TABLES_LEFT}")
+        return replace(proposal, left_open=True, notes=(*proposal.notes, _TABLES_LEFT))
     return proposal
 
 
@@ -155,9 +156,9 @@ def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> 
     proposal = replace(proposal, excess_bound=Bound(general.bound, EVERY_LAYOUT))
     if proposal.layout is None and ask.conflict_free:
         by = f"every layout has conflicts, by {general.evidence}"
-        return replace(proposal, refuted=True, reason=by, decided_by=decider)
+        return replace(proposal, refuted=True, left=by, notes=(), decided_by=decider)
     if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
-        return replace(proposal, left_open=False, reason="", decided_by=decider)
+        return replace(proposal, left_open=False, decided_by=decider)
     return proposal
 
 
@@ -232,11 +233,11 @@ def _the_better(case: Case, proposal: Proposal, free: FreeAssignment, may: bool)
         weighted = "weighted " if case.has_weights else ""
         excess = case.in_weights(free.excess)
         better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
-        return replace(proposal, reason="; ".join(filter(None, (proposal.reason, better))))
+        return replace(proposal, notes=(*proposal.notes, better))
     if may and free.complete and _rank(case, free) == mine:
         bounds = Bound(free.bound, EVERY_LAYOUT), Bound(free.bytes_bound, EVERY_LAYOUT)
         proposal = replace(proposal, excess_bound=bounds[0], bytes_bound=bounds[1])
-        return replace(proposal, left_open=False, reason="", decided_by="placement")
+        return replace(proposal, left_open=False, decided_by="placement")
     return proposal
 
 
@@ -255,8 +256,9 @@ def as_table(problem: Problem, free: FreeAssignment, proposal: Proposal) -> Prop
         excess_bound=Bound(free.bound, EVERY_LAYOUT),
         bytes_bound=Bound(max(tile.bytes, free.bytes_bound * (free.excess == free.bound)), EVERY_LAYOUT),
         left_open=False,
+        left=STOPPED,
+        notes=(),
         decided_by="placement",
-        reason="" if free.complete else STOPPED,
     )
 
 

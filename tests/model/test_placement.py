@@ -321,7 +321,7 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
         excess_bound=Bound(0, EVERY_LAYOUT),
         bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
         plain_floor=0,
-        reason="out of time",
+        left="out of time",
     )
     case = case_of(problem, SM_90)
     result = verified(case, with_tables(case, open_bytes, Ask())).result
