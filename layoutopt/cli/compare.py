@@ -169,8 +169,8 @@ def plans_of(problem: Problem | Block, comparison: Comparison, card: Gpu) -> dic
     from layoutopt.codegen.languages import run_plan
     from layoutopt.errors import LayoutoptError
     from layoutopt.hardware.devices import device
+    from layoutopt.problems.same_layout import groups
     from layoutopt.problems.types import Problem
-    from layoutopt.search.same_layout import groups
 
     gpu = device(f"sm_{card.compute_capability.replace('.', '')}")
     asked = [problem] if isinstance(problem, Problem) else [shared for _, shared in groups(problem)]

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from layoutopt.problems.answer import ModelGrowth
+from layoutopt.problems.same_layout import groups
 from layoutopt.problems.text import listed, tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.report.text import rounds_text, wrapped
-from layoutopt.search.same_layout import groups
 from layoutopt.study.explain import BlockExplanation, Explanation
 
 _NAMED: Final = 8  # linearisations that are told by name

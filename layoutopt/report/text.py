@@ -25,9 +25,9 @@ from layoutopt.problems.answer import (
     Status,
     TensorMap,
 )
+from layoutopt.problems.same_layout import alike, groups
 from layoutopt.problems.text import abridged, count_text, instruction_text, shape_text, tables, tile_text
 from layoutopt.problems.types import Access, Block, Problem, Resources
-from layoutopt.search.same_layout import alike, groups
 from layoutopt.study.block import own_answer
 from layoutopt.study.check import Audit, AuditedAccess, AuditStatus, BlockAudit
 

@@ -34,13 +34,13 @@ from layoutopt.problems.answer import (
     Result,
     Status,
 )
+from layoutopt.problems.same_layout import within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
 from layoutopt.search.packing import least, pack, rounded_up
 from layoutopt.search.proposal import STOPPED, Ask, Progress
-from layoutopt.search.same_layout import within_room
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases, solve_tile
 

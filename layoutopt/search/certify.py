@@ -40,6 +40,7 @@ from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import Layout
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
+from layoutopt.problems.same_layout import groups
 from layoutopt.problems.types import Block, Problem
 from layoutopt.proof.board import Subject, subject_of
 from layoutopt.proof.reasons import (
@@ -52,7 +53,6 @@ from layoutopt.proof.reasons import (
     Reason,
     Search,
 )
-from layoutopt.search.same_layout import groups
 from layoutopt.search.scene import searched_families
 
 CERTIFICATE_SCHEMA: Final = "layoutopt.certificate/1"

@@ -44,9 +44,9 @@ from layoutopt.ground.budget import current, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result, Status
+from layoutopt.problems.same_layout import alike, groups, side_by_side
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.packing import Plan, least, pack, rounded_up
-from layoutopt.search.same_layout import alike, groups, side_by_side
 
 # Bases in a word at which a layout is counted, to place it at less than whole words.
 _MOST_BASES: Final = 4

@@ -14,8 +14,8 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import coordinate_ranges, element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Stages, Status
+from layoutopt.problems.same_layout import alike, beginning, groups, viewed_index
 from layoutopt.problems.types import Block, Problem, Tile
-from layoutopt.search.same_layout import alike, beginning, groups, viewed_index
 from layoutopt.study.check import check
 
 

@@ -25,11 +25,11 @@ from layoutopt.ground.budget import Budget, current, spending, unhurried
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
 from layoutopt.problems.answer import AccessReport, Estimate, Stages
+from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.free_lanes import under_layout
 from layoutopt.search.packing import rounded_up
-from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
 from layoutopt.study.fix import EditedLayout, edit_finding, edited, estimate_of, fix

@@ -20,6 +20,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
 from layoutopt.problems.answer import Arrangement, Result, Status
+from layoutopt.problems.same_layout import within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
@@ -27,7 +28,6 @@ from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import Progress, of_tile
-from layoutopt.search.same_layout import within_room
 from layoutopt.study.advice import recommend
 from layoutopt.study.check import check
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow, room

@@ -19,13 +19,13 @@ from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Result, Status
+from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Progress, of_tile
-from layoutopt.search.same_layout import groups, within_room
 from layoutopt.study.edits import nearest_edit
 from layoutopt.study.in_use import node_in_use
 from layoutopt.study.known import Solved, solved

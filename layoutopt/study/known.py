@@ -15,10 +15,10 @@ from layoutopt.ground.budget import current, spending, unhurried
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
+from layoutopt.problems.same_layout import groups
 from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.proposal import Ask, Progress
-from layoutopt.search.same_layout import groups
 from layoutopt.search.solve import solve, solve_cases
 
 _SHARE: Final = 0.5

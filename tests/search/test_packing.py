@@ -23,9 +23,9 @@ from layoutopt.files.file import from_data, json_schema, load
 from layoutopt.files.result_file import arrangement_from_data
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
+from layoutopt.problems.same_layout import groups
 from layoutopt.search.fronts import explore, plan_of, units_of
 from layoutopt.search.packing import Plan
-from layoutopt.search.same_layout import groups
 from layoutopt.study.block import placed
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
