@@ -6,7 +6,7 @@ from conftest import ROOT
 from written import access_from, one_tile
 
 from layoutopt.files.file import from_data
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 
 FILL = access_from("fill: tma.load")
 
@@ -25,7 +25,7 @@ def data(*accesses, shape=(128, 64), element="f16", **more):
 
 def solved(*accesses, **more):
     problem = from_data(data(*accesses, **more))
-    return problem, solve(problem)
+    return problem, solve(problem, time_limit=None)
 
 
 def of(result, name):

@@ -16,15 +16,14 @@ from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case, case_of, cases
 from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import OutOfTime, current, deadline, spending, unhurried
+from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Method, Proof, Result, Status
-from layoutopt.problems.target import target_of
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search import dictated, tables
 from layoutopt.search.free_lanes import solve_free
 from layoutopt.search.instructions import chooses_instructions, solve_instructions
-from layoutopt.search.proposal import STOPPED, Ask, Progress, Proposal
+from layoutopt.search.proposal import STOPPED, Ask, Proposal
 from layoutopt.search.sample import by_sample, is_large
 from layoutopt.search.scene import Scene
 from layoutopt.search.search import over_values, search
@@ -51,27 +50,8 @@ _OTHERS_LEFT: Final = "the time limit ended the search for layouts outside the s
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
-def solve(
-    problem: Problem,
-    *,
-    time_limit: float | None = None,
-    workers: int = 1,
-    conflict_free: bool = False,
-    target: Device | str | None = None,
-    progress: Progress = lambda _: None,
-    method: Method = "auto",
-) -> Result:
-    """The answer to a problem of one tile; arguments and errors are those of `layoutopt.search.block.solve`.
-
-    Without a time limit given, there is none.
-    """
-    ask = Ask(conflict_free, workers, progress, method)
-    with deadline(time_limit):
-        return solve_tile(problem, target_of(problem, target), ask)
-
-
 def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The same."""
+    """The answer to a problem of one tile, in the time there is; errors are those of `block.solve`."""
     try:
         if chooses_instructions(problem):
             found = solve_instructions(problem, gpu, ask, _given)

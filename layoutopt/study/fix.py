@@ -14,7 +14,7 @@ from layoutopt.ground.budget import current, unhurried
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.objective import EXCESS_FIRST
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 from layoutopt.study.advice import difference, recommend
 from layoutopt.study.comparison import Row
 from layoutopt.study.edits import is_large, nearest_edit
@@ -82,7 +82,9 @@ def fix(used: InUse, broken: bool, own: Estimate | None) -> Finding | None:
 
     def best_of(families: tuple[str, ...] | None) -> Result:
         layout = msgspec.structs.replace(problem.layout, offset=None, families=families)
-        return solve(msgspec.structs.replace(problem, layout=layout), target=used.case.device)
+        return solve(
+            msgspec.structs.replace(problem, layout=layout), target=used.case.device, time_limit=None
+        )
 
     best = best_of(allowed)
     if best.layout is None:

@@ -21,8 +21,9 @@ from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Block, Problem
+from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask, Progress
-from layoutopt.search.solve import Under, estimated, solve
+from layoutopt.search.solve import Under, estimated
 from layoutopt.study.advice import difference
 from layoutopt.study.relaxations import Relaxations
 
@@ -135,7 +136,7 @@ def other_instructions(problem: Problem) -> str | None:
     if not narrow:
         return None
     try:
-        best = solve(problem)
+        best = solve(problem, time_limit=None)
         if best.layout is None:
             return None
         case = case_of(problem, device(problem.target))

@@ -18,8 +18,9 @@ from layoutopt.problems.answer import Arrangement, PlacedTile, Result
 from layoutopt.problems.same_layout import groups
 from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Block, Problem
+from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask, Progress
-from layoutopt.search.solve import solve, solve_cases
+from layoutopt.search.solve import solve_cases
 
 _SHARE: Final = 0.5
 
@@ -114,7 +115,9 @@ def solved(
     chosen, layout = problem, msgspec.structs.replace(problem.layout, offset=None)
     if is_free(problem):
         with spending(current().part(_SHARE)):
-            free = known or solve(msgspec.structs.replace(problem, layout=layout), target=gpu)
+            free = known or solve(
+                msgspec.structs.replace(problem, layout=layout), target=gpu, time_limit=None
+            )
         chosen = assigned(problem, free)
     layout = msgspec.structs.replace(layout, **constraints)
     asked = msgspec.structs.replace(chosen, layout=layout)
@@ -124,7 +127,7 @@ def solved(
         if known is not None:
             result = known
         elif case.widths:
-            result = solve(asked, target=gpu, progress=progress)
+            result = solve(asked, target=gpu, progress=progress, time_limit=None)
         else:
             result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
     if case.widths:

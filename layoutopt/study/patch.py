@@ -31,7 +31,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.layout.remap import Remap, remap_of
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Constraints, Problem
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 from layoutopt.study.moved import Part, astray, costs, touching, why_not_better
 
 # What can be put into compiled code.
@@ -246,7 +246,7 @@ def _found(now: _Kernel, array: Array, stays: Moved, request: Request) -> Iterat
         found: list[tuple[tuple[float, float], Moved]] = []
         for number, (problem, written) in enumerate(asked):
             with spending(part.part(1 / (len(asked) - number))):
-                result = solve(problem, target=request.gpu)
+                result = solve(problem, target=request.gpu, time_limit=None)
             # Loops of a shape that was read off addresses count executions: no variable of the source does.
             in_source = written or not any(access.loops for access in problem.accesses)
             cost = (math.inf, math.inf)

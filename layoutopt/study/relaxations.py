@@ -27,8 +27,8 @@ from layoutopt.problems.text import instruction_text
 from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, Search, every_layout
+from layoutopt.search.block import solve
 from layoutopt.search.instructions import with_free_instructions
-from layoutopt.search.solve import solve
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 _MAX_CLASH: Final = 16
@@ -130,7 +130,7 @@ class Relaxations:
                 return False
             checkpoint()
         with spending(current().part(QUESTION_SHARE)):
-            result = solve(smaller, target=self.case.device, conflict_free=True)
+            result = solve(smaller, target=self.case.device, conflict_free=True, time_limit=None)
             if result.has_layout or result.proof.excess.lower_bound:
                 return result.has_layout
             general = every_layout(smaller.tile, self.case.device, lanes, Search(), enough=1)
@@ -283,7 +283,7 @@ class Relaxations:
         """
         try:
             with spending(current().part(share)):
-                result = solve(problem, target=self.case.device, conflict_free=conflict_free)
+                result = solve(problem, target=self.case.device, conflict_free=conflict_free, time_limit=None)
         except ProblemFileError:
             return None
         return result if result.has_layout else None

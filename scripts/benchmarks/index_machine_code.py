@@ -54,7 +54,7 @@ from layoutopt.index.address_forms import over_tid
 from layoutopt.kernels.program import Exit, Jump, Memory, Program, Step, read_by
 from layoutopt.kernels.read.files import kernels
 from layoutopt.problems.types import Problem
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/h200_runs.json"

@@ -21,7 +21,7 @@ import msgspec
 from layoutopt import load
 from layoutopt.hardware.devices import device, load_devices
 from layoutopt.model.layout_model import LayoutModel
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 
 _LIST = re.compile(r"(\w+):\[([-\d,]*)\]")
 _FAR = 1 << 39  # a bound beyond it binds nothing
@@ -43,7 +43,7 @@ def printed(problem, target):
 
     LayoutModel.solve = solved
     try:
-        solve(problem, method="model", target=target)
+        solve(problem, method="model", target=target, time_limit=None)
     finally:
         LayoutModel.solve = asked
     return "\n".join(_round(number, parts) for number, parts in enumerate(rounds, start=1))

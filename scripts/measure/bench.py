@@ -125,14 +125,14 @@ def programs() -> Iterator[tuple[dict[str, Any], str]]:
     """Each kernel with its layouts: what is published, ours, and what is recommended where that is another."""
     from layoutopt.codegen.languages import plan
     from layoutopt.hardware.devices import device
-    from layoutopt.search.solve import solve
+    from layoutopt.search.block import solve
     from layoutopt.study.compare import compare
 
     gpu = device("sm_90")
     for bench in benches():
         advice = compare(bench.problem, target=gpu, time_limit=10).recommendation
         assert advice is not None
-        ours = solve(bench.problem, target=gpu)
+        ours = solve(bench.problem, target=gpu, time_limit=None)
         layouts = {**bench.written, "ours": str(ours.offset)}
         if advice.offset not in layouts.values():
             layouts["recommended"] = advice.offset

@@ -43,7 +43,7 @@ def programs() -> Iterator[tuple[dict[str, Any], str]]:
     """Ours and the published layout of every problem: what is predicted, and a program."""
     from layoutopt.files.catalogue import of_one_tile
     from layoutopt.files.file import load
-    from layoutopt.search.solve import solve
+    from layoutopt.search.block import solve
 
     for name, path in of_one_tile().items():
         problem = load(path)

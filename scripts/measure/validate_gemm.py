@@ -45,7 +45,7 @@ def operand(element: str, letter: str) -> tuple[dict, str, str]:
     from layoutopt.codegen.block import emit
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import starter
-    from layoutopt.search.solve import solve
+    from layoutopt.search.block import solve
 
     data = starter("gemm", element=element, operand=letter)
     problem = from_data(data)

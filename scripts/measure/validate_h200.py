@@ -28,7 +28,7 @@ from layoutopt.codegen.block import emit
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 
 HERE = Path(__file__).parent
 METRICS = (CONFLICTS_SUM, WAVEFRONTS_SUM, ELSEWHERE_SUM)

@@ -19,7 +19,7 @@ from layoutopt.codegen.selftest import program
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 
 
 def test_code_has_constants_and_copies():
@@ -170,7 +170,7 @@ GROUPS = "x0 // 8 * 512 + x1 // 8 * 64 + x0 % 8 * 8 + x1 % 8"
 
 def answered(name):
     problem = dictated(name)
-    return problem, device("sm_90"), GROUPS if name == "groups of rows" else solve(problem)
+    return problem, device("sm_90"), GROUPS if name == "groups of rows" else solve(problem, time_limit=None)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3]])

@@ -35,7 +35,7 @@ from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 
 pytestmark = pytest.mark.tools
 every_problem = pytest.mark.parametrize("path", FORMULAS, ids=problem_id)
@@ -215,7 +215,7 @@ def filled_by_tma(shape, element, mode):
     fill = {"name": "fill", "op": "tma.load", "mode": mode}
     data = one_tile("t", list(shape), element, 32, [fill])
     problem = from_data(data)
-    result = solve(problem)
+    result = solve(problem, time_limit=None)
     return code("tilelang", problem, device("sm_90"), result), offsets(problem, device("sm_90"), result)
 
 

@@ -15,7 +15,7 @@ from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Timing, device
 from layoutopt.report.text import report
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 from layoutopt.study.hints import with_faster
 
 TIMES = json.loads((ROOT / "tests/data/h200_times.json").read_text())
@@ -144,12 +144,12 @@ def test_a_device_without_measurements_borrows():
 
 def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
     problem = load("transpose_32x32_f32")
-    found = with_faster(problem, solve(problem), device("sm_90"), None)
+    found = with_faster(problem, solve(problem, time_limit=None), device("sm_90"), None)
     assert (found.offset, found.faster.offset) == ("x0*32 + (x1 ^ x0)", "x0*33 + x1")
     assert found.faster.cycles < found.estimate.cycles
     assert "124 more bytes" in found.faster.text
     assert found.faster.text.endswith("; --minimise time is as fast")  # of other families
-    least = solve(constrained(problem, minimise="time"))
+    least = solve(constrained(problem, minimise="time"), time_limit=None)
     assert (least.offset, least.status, least.excess) == ("x0*33 + x1", "feasible", 0)
     assert least.estimate.cycles == found.faster.cycles
     assert "no proof" in least.reason
@@ -158,14 +158,14 @@ def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
 def test_where_time_cannot_come_first_or_is_not_estimated():
     problem = load("any_bin_8x256_u32")
     with refused_with("layout.minimise"):
-        solve(constrained(problem, minimise="time"))
+        solve(constrained(problem, minimise="time"), time_limit=None)
     assert with_faster(problem, solve(problem, time_limit=5), device("sm_90"), None).estimate is None
     problem = load("raft/contractions_64x32_f32")  # no time is left
-    assert with_faster(problem, solve(problem), device("sm_90"), 0).estimate is None
+    assert with_faster(problem, solve(problem, time_limit=None), device("sm_90"), 0).estimate is None
 
 
 def test_a_block_that_no_multiprocessor_holds_is_said_to_be_one():
     problem = problem_of("512x512 f16, 128 threads", "rows: load 16 [tid, 8*i]; i<4")
-    result = with_faster(problem, solve(problem), device("sm_90"), None)
+    result = with_faster(problem, solve(problem, time_limit=None), device("sm_90"), None)
     assert result.estimate.blocks_per_sm == 0
     assert "; not even one such block fits on a multiprocessor\n" in report(problem, result)

@@ -37,8 +37,8 @@ from layoutopt.model.placement import EFFORT, _lowest, free_assignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
 from layoutopt.proof import reasons
 from layoutopt.report.text import report
+from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask, Proposal
-from layoutopt.search.solve import solve
 from layoutopt.search.tables import with_tables
 from layoutopt.search.verify import verified
 
@@ -133,7 +133,9 @@ def rows_columns_diagonals(n, m, **layout):
 @pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
 def test_a_table_that_is_asked_for_holds_what_formulas_of_any_family_give(families):
     """Rotated lines have no excess; a table holds what they give."""
-    result = solve(rows_columns_diagonals(15, 16, families=families), target=toy.toy_device(16, 16))
+    result = solve(
+        rows_columns_diagonals(15, 16, families=families), target=toy.toy_device(16, 16), time_limit=None
+    )
     assert (result.family, result.excess, result.bytes) == ("table", 0, 15 * 16 * 4)
     assert (result.proof.excess.scope, result.proof.bytes.scope) == ("every layout", "every layout")
     assert result.status is Status.OPTIMAL
@@ -210,17 +212,17 @@ def test_bytes_that_a_table_takes(case):
 def test_no_table_evades_a_pitch_or_an_order():
     """Rows of 128 bytes that a pitch multiple of 256 bytes spreads."""
     problem = problem_of("8x32 f32, 32 threads; pitch_multiple_bytes 256", "a: load 4 [i, tid]; i<8")
-    result = solve(problem)
+    result = solve(problem, time_limit=None)
     assert (result.family, result.bytes, result.layout.digits[0].stride) == ("pad", 1920, 64)
     assert (result.proof.bytes.lower_bound, result.proof.bytes.scope[:8]) == (1920, "families")
-    named = solve(constrained(problem, families=("none", "pad", "table")))
+    named = solve(constrained(problem, families=("none", "pad", "table")), time_limit=None)
     assert "no table was searched: a table has no pitch" in named.reason
     for families in (("interval",), ("rotate",), ("matrix",), ("table",), ("none", "split")):
-        assert solve(constrained(problem, families=families)).status is Status.INFEASIBLE
+        assert solve(constrained(problem, families=families), time_limit=None).status is Status.INFEASIBLE
     ordered = problem_of(
         "8x32 f32, 32 threads; families none table; order 0 1", "a: load 4 [tid % 8, i]; i<8"
     )
-    assert solve(ordered).layout.lookup == ()
+    assert solve(ordered, time_limit=None).layout.lookup == ()
 
 
 @pytest.mark.parametrize(("families", "briefly"), [(None, False), (["none", "pad"], True)])
@@ -245,7 +247,9 @@ def test_a_better_table_is_named_in_the_unit_of_what_was_found():
         access_from(f"a{k}: load 4 [{by_lane([k, (k + 1) % 5, 'tid + 3'])}]; weight {2 if k else 3}")
         for k in range(5)
     ]
-    result = solve(problem_of("7 f32, 4 threads; families none", *accesses), target=toy.toy_device(4, 4))
+    result = solve(
+        problem_of("7 f32, 4 threads; families none", *accesses), target=toy.toy_device(4, 4), time_limit=None
+    )
     assert (result.excess, result.weighted_excess) == (4, 9)
     assert result.reason == "a table of offsets would have 2 weighted excess in 36 bytes"
 
@@ -254,10 +258,12 @@ def test_infeasible_means_that_tables_were_refuted_too():
     """A tile too large for tables: formulas give nothing, but that is not said of every layout."""
     problem = problem_of(f"""576x9 f32, 32 threads; max_bytes {576 * 36}
         pairs: load 8 [tid + 32*r, 2*i]; i<4, r<18""")
-    result = solve(problem)
+    result = solve(problem, time_limit=None)
     assert result.status is Status.UNKNOWN
     assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
-    assert solve(constrained(problem, order=(0, 1))).status is Status.INFEASIBLE  # tables have none
+    assert (
+        solve(constrained(problem, order=(0, 1)), time_limit=None).status is Status.INFEASIBLE
+    )  # tables have none
 
 
 def test_the_lowest_places_come_first():

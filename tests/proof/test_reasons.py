@@ -25,7 +25,7 @@ from layoutopt.proof.board import subject_of
 from layoutopt.proof.cliques import find_clique, find_packing
 from layoutopt.proof.parity import combination, find_parity
 from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, every_layout
-from layoutopt.search.solve import solve
+from layoutopt.search.block import solve
 
 BASICS = ROOT / "problems" / "basics"
 
@@ -128,7 +128,7 @@ def test_odd_squares_have_a_layout(n):
 @pytest.mark.parametrize("name", ["leimao_vectorised_swizzled_f32", "gemm4bit_b_128x64_bf16"])
 def test_counting_of_narrow_accesses_to_wide_vectors(name):
     problem = load(name)
-    gpu, proof = device(problem.target), solve(problem).proof
+    gpu, proof = device(problem.target), solve(problem, time_limit=None).proof
     assert on_board(problem, gpu).counting == 384 * trace(problem, gpu).weight_unit
     got = proof.excess.lower_bound, proof.excess.scope, proof.evidence
     assert got == (384, "every layout", COUNTING.evidence)

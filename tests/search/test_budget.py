@@ -38,10 +38,11 @@ from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.reasons import Search, every_layout
+from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
 from layoutopt.search.scene import Scene
 from layoutopt.search.search import search
-from layoutopt.search.solve import solve, solve_cases
+from layoutopt.search.solve import solve_cases
 from layoutopt.study.compare import compare
 from layoutopt.sweeps.sweep import sweep
 
@@ -117,10 +118,10 @@ def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
     problem = problem_of("8x8 f32, 32 threads", "a: load 4 [tid // 8 + i, tid % 8]; i<4")
     budget = Budget(1e6)
     with spending(budget):
-        left = solve(problem)
+        left = solve(problem, time_limit=None)
         assert (left.status, left.reason) == ("optimal", "")
         budget.cut_short()
-        cut = solve(problem)
+        cut = solve(problem, time_limit=None)
     proved = cut.proof.index_cost.proved
     assert cut.reason == ("" if proved else "the time limit ended the search for a cheaper index")
 
@@ -258,7 +259,7 @@ def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
             yield candidate
 
     monkeypatch.setattr(layoutopt.search.scene, "padded", counted)
-    assert solve(nothing_is_asked_of("6x2x4x6", "; max_bytes 864")).bytes == 864
+    assert solve(nothing_is_asked_of("6x2x4x6", "; max_bytes 864"), time_limit=None).bytes == 864
 
 
 def laid(space):
@@ -359,7 +360,7 @@ def minimised(objective):
 
 def test_where_time_comes_first_pads_are_there_before_everything_is_searched(monkeypatch):
     """Of millions of lanes everything takes all of the time; the lanes are traced once."""
-    solving, traced = sys.modules[solve.__module__], []
+    solving, traced = sys.modules[solve_cases.__module__], []
 
     def only_pads(found, ask):
         if all("table" in (case.lowered.layout.families or FAMILIES) for case in found):
@@ -368,7 +369,7 @@ def test_where_time_comes_first_pads_are_there_before_everything_is_searched(mon
 
     monkeypatch.setattr(solving, "case_of", lambda *a, **k: traced.append(1) or case_of(*a, **k))
     monkeypatch.setattr(solving, "solve_cases", only_pads)
-    found = solve(minimised("time"))
+    found = solve(minimised("time"), time_limit=None)
     assert found.family == "pad"
     assert found.estimate is not None
     assert len(traced) == 1
@@ -378,8 +379,8 @@ def test_the_plainest_formula_stays_where_the_time_is_over_before_others(monkeyp
     def late(*_):
         raise OutOfTime
 
-    monkeypatch.setattr(sys.modules[solve.__module__], "_best_by_families", late)
-    assert solve(minimised("instructions")).offset == "x0*9 + x1"
+    monkeypatch.setattr(sys.modules[solve_cases.__module__], "_best_by_families", late)
+    assert solve(minimised("instructions"), time_limit=None).offset == "x0*9 + x1"
 
 
 @pytest.mark.parametrize("minimise", ["instructions", "time"])
