@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -184,6 +185,18 @@ def test_sources_cubins_and_executables(tmp_path):
     if shutil.which("cuobjdump") or find_tool("cuobjdump"):
         binary = check(tmp_path / "paths.fatbin", "--block", "256", "--arg", "2=0")
         assert binary["totals"] == source["totals"]
+
+
+@pytest.mark.nvcc
+def test_what_headers_of_the_toolkit_do_stands_where_they_are_called(tmp_path):
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(int* o) {\n  __shared__ int s[64];\n  s[threadIdx.x] = 0;\n  __syncthreads();\n"
+        "  atomicAdd(&s[threadIdx.x / 2], 3);\n  __syncthreads();\n  o[threadIdx.x] = s[threadIdx.x];\n}\n"
+    )
+    found = check(tmp_path / "k.cu", "--block", "64")
+    assert [(Path(one["file"]).name, one["line"]) for one in found["accesses"]] == [
+        ("k.cu", 3), ("k.cu", 5), ("k.cu", 7),
+    ]  # fmt: skip
 
 
 @pytest.mark.nvcc

@@ -186,7 +186,7 @@ def _disassembled(data: bytes, name: str, symbol: int) -> Program:
         path = folder / "kernel.cubin"
         path.write_bytes(data)
         # It may never end on a file that is damaged.
-        listing = run_tool("nvdisasm", ["-g", "-c", "-fun", str(symbol), str(path)], folder)
+        listing = run_tool("nvdisasm", ["-gi", "-c", "-fun", str(symbol), str(path)], folder)
     found = [one for one in sass.from_cubin(data, listing) if one.name == name]
     if not found:
         raise ProblemFileError("", f"broken cubin: nvdisasm prints no code of {shown(name)}")

@@ -35,7 +35,7 @@ def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
 
     Args:
         data: the file.
-        listing: what `nvdisasm -g -c` prints of it.
+        listing: what `nvdisasm -gi -c` prints of it.
     """
     found = elf.sections(data)
     known = {section.name for section in found}
