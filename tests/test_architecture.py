@@ -15,7 +15,7 @@ PACKAGE = ROOT / "layoutopt"
 GROUND = "ground"  # and the modules at the top of the package
 ROOMS = (
     f"{GROUND} expressions hardware layout problems accesses index files imports engine kernels "
-    "ownership model proof search study codegen report sweeps cli"
+    "ownership model source proof search study codegen report sweeps cli"
 ).split()
 FRONT = "layoutopt"
 MODULES = {

@@ -34,6 +34,7 @@ COMMANDS: Final = (
     Command("capture", "capture", "Record what a program launches, to be checked."),
     Command("emit", "emit", f"Print a layout as code, in one of {len(LANGUAGES)} languages."),
     Command("patch", "patch", "Put conflict-free layouts into a compiled kernel, as PTX."),
+    Command("fix", "fix", "Put conflict-free layouts into a CUDA source: a checked diff."),
     Command("run", "run", "Run a layout on the GPU: values, profiler counters and cycles."),
     Command("explain", "explain", "Say why a layout works, or why none can."),
     Command("count", "count", "Count the wavefronts of recorded addresses."),

@@ -6,7 +6,7 @@ bytes that it did between the same barriers, moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,17 +14,18 @@ import numpy as np
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.program import Array, Memory
-from layoutopt.layout.remap import Remap
 
 _LANES: Final = 32
+# Of a number that says who reaches what.
+_THREAD_BITS, _BYTE_BITS = 10, 18
 
 
 class Part(NamedTuple):
-    """An array before and after, and where its bytes go; None for those that stay."""
+    """An array before and after, and where its bytes go; None for one that stays."""
 
     before: Array
     after: Array
-    remap: Remap | None = None
+    moves: Callable[[IntArray], IntArray] | None = None
 
 
 def touching(evaluation: Evaluation, array: Array) -> dict[int, Memory]:
@@ -68,10 +69,10 @@ def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> di
         barriers: whether accesses before and after a barrier of the block are told apart.
 
     Returns:
-        Columns (barriers before, thread, byte of the array), in order, each once; None where not all of them
-        are known.
+        Barriers before, thread and byte of the array, as one number, in order, each once; None where not all
+        of them are known.
     """
-    found: dict[bool, list[IntArray]] = {kind: [np.zeros((3, 0), np.int64)] for kind in (True, False)}
+    found: dict[bool, list[IntArray]] = {kind: [np.zeros(0, np.int64)] for kind in (True, False)}
     for k, action in touching(evaluation, array).items():
         assert action.operation is not None
         traces = evaluation.traces.get(k, [])
@@ -82,14 +83,13 @@ def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> di
             lanes = one.lanes & addressed
             thread = np.broadcast_to(one.warps[:, None] * _LANES + np.arange(_LANES), lanes.shape)[lanes]
             first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
-            now = np.searchsorted(evaluation.barriers, one.order) if barriers else 0
-            places = np.unique(np.stack([np.full_like(first, now), thread, first]), axis=1)
-            every = np.repeat(places, action.width_bytes, axis=1)
-            every[2] += np.tile(np.arange(action.width_bytes), places.shape[1])
+            now = int(np.searchsorted(evaluation.barriers, one.order)) if barriers else 0
+            places = ((now << _THREAD_BITS) + thread << _BYTE_BITS) + first
+            every = (places[:, None] + np.arange(action.width_bytes)).ravel()
             found[False].append(every)
             if action.kind not in ("load", "ldmatrix"):
                 found[True].append(every)
-    return {kind: np.unique(np.concatenate(some, axis=1), axis=1) for kind, some in found.items()}
+    return {kind: np.unique(np.concatenate(some)) for kind, some in found.items()}
 
 
 def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part], barriers: bool = True) -> str | None:
@@ -108,8 +108,9 @@ def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part], barrier
         if old is None or new is None:
             continue
         for stored in (True, False):
-            expected = old[stored].copy()
-            expected[2] = part.remap.apply(expected[2]) if part.remap is not None else expected[2]
-            if not np.array_equal(np.unique(expected, axis=1), new[stored]):
+            expected, bytes_ = old[stored], old[stored] & ((1 << _BYTE_BITS) - 1)
+            if part.moves is not None:
+                expected = np.unique(expected - bytes_ + part.moves(bytes_))
+            if not np.array_equal(expected, new[stored]):
                 return part.before.name
     return None

@@ -297,7 +297,7 @@ def _with(now: _Kernel, symbol: str, remap: Remap, request: Request) -> tuple[_K
     if (why := why_not_better(now.evaluation, later.evaluation)) is not None:
         return None, why
     arrays = now.arrays()
-    parts = (Part(arrays[s], new, remap if s == symbol else None) for s, new in later.arrays().items())
+    parts = (Part(arrays[s], new, remap.apply if s == symbol else None) for s, new in later.arrays().items())
     if (name := astray(now.evaluation, later.evaluation, parts, barriers=False)) is not None:
         raise VerificationError(f"{name}: the patched kernel reaches other bytes")
     return later, ""

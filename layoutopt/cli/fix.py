@@ -1,0 +1,122 @@
+"""`layoutopt fix`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from layoutopt.cli.files import FileCommand, InputPath, write_all
+from layoutopt.cli.kernel import READING_S, LaunchOptions, launch_of, launch_options
+from layoutopt.cli.options import json_option, time_limit_option
+from layoutopt.cli.output import note, say, say_json
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import shown
+
+if TYPE_CHECKING:
+    from layoutopt.study.source_fix import SourceFix
+
+
+# Evaluations may take so many times the limit of the search.
+_EVALUATIONS = 12
+
+
+@click.command("fix", cls=FileCommand)
+@click.argument("kernel", type=InputPath())
+@click.option("--write", is_flag=True, help="Change the files, too.")
+@click.option("--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]")
+@click.option(
+    "--minimise",
+    type=click.Choice(["time", "excess", "bytes"]),
+    default="time",
+    show_default=True,
+    help="Which of the right changes to take; all but 'time' also take one that may cost more than it saves.",
+)
+@json_option("Print the diff and what it does as one JSON object.")
+@time_limit_option("Seconds after which no other layout is tried.")
+@launch_options
+def command(
+    kernel: Path,
+    write: bool,
+    array: str | None,
+    minimise: Any,
+    as_json: bool,
+    time_limit: float,
+    **launch: Any,
+) -> int:
+    """Give the arrays of a CUDA source conflict-free layouts: a diff of the source, checked on machine code.
+
+    Rows are padded in declarations, or every index of the array goes through a function that moves its
+    elements. The changed source is compiled. Its diff is printed only if the launch takes fewer wavefronts,
+    every thread reaches the same elements between the same barriers, and the first block writes the same
+    bytes to global memory. Where an array cannot be changed, the line that stands in the way is named. The
+    diff goes to stdout, what it does to stderr. Exit code 1: conflicts remain.
+
+    \b
+    Example:
+      layoutopt fix transpose.cu --block 32,8 --grid 2,2 --arg n=64 | patch -p1
+    """
+    from layoutopt.ground.budget import Budget, deadline
+
+    reading = deadline(_EVALUATIONS * time_limit + READING_S)
+    from layoutopt.kernels.read.files import chosen, kernels
+    from layoutopt.study.source_fix import Request, fix
+
+    options = LaunchOptions(**launch)
+    if kernel.suffix.lower() != ".cu":
+        raise ProblemFileError("", f"expected a CUDA source (.cu), got {shown(str(kernel))}")
+    with reading:
+        program = chosen(kernels(kernel, options.target, options.compiler), options.entry).read()
+        planned, gpu = launch_of(program, options)
+        request = Request(
+            planned,
+            gpu,
+            options.target,
+            options.compiler,
+            options.include,
+            options.define,
+            array,
+            minimise,
+            options.max_steps,
+        )
+        found = fix(kernel, program, request, Budget(time_limit))
+    if write and found.files:
+        write_all({Path(name): data for name, data in found.files.items()})
+        for name in found.files:
+            note(f"wrote {name}")
+    from layoutopt.kernels.question.summary import summary
+
+    before, after = summary(found.before.evaluation).totals, summary(found.after.evaluation).totals
+    if as_json:
+        say_json(_data(found, before, after))
+    else:
+        from layoutopt.report.fix_text import fix_report
+
+        say(found.diff)
+        note(fix_report(found, before, after, gpu).rstrip("\n"))
+    return int(after["bank_conflicts"] > 0)
+
+
+def _data(found: SourceFix, before: dict[str, int], after: dict[str, int]) -> dict[str, Any]:
+    """What changed, as JSON-ready data."""
+    return {
+        "schema": "layoutopt.fix/1",
+        "entry": found.before.program.title,
+        "diff": found.diff,
+        "verified": bool(found.diff),
+        "unknown_bytes": found.unknown_bytes,
+        "shared_bytes": found.after.evaluation.launch.shared_bytes,
+        "before": before,
+        "after": after,
+        "arrays": [
+            {
+                "name": one.name,
+                "offset": one.offset,
+                "reason": one.reason or None,
+                "bytes_before": one.bytes_before,
+                "bytes_after": one.bytes_after,
+            }
+            for one in found.arrays
+        ],
+    }

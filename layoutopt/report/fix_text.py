@@ -1,0 +1,37 @@
+"""What a change of a source does, for people: arrays, totals and resources before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from layoutopt.hardware.devices import Device
+from layoutopt.report.text import columns
+from layoutopt.study.source_fix import SourceFix
+
+
+def fix_report(found: SourceFix, before: Mapping[str, int], after: Mapping[str, int], gpu: Device) -> str:
+    """The report; totals are those of the machine code of both sources."""
+    old, new = found.before, found.after
+    lines = [f"{old.program.title}  ({old.program.target})", ""]
+    if not found.arrays:
+        return "\n".join([*lines, "no array has conflicts"]) + "\n"
+    rows = [(one.name, f"{one.bytes_after:,}", one.offset or f"stays: {one.reason}") for one in found.arrays]
+    lines += columns([("array", "bytes", "layout"), *rows], {0, 2})
+    names = ("wavefronts_ld", "wavefronts_st", "wavefronts_atom", "bank_conflicts")
+    table = [(n.replace("_", " "), f"{before[n]:,}", f"{after[n]:,}") for n in names]
+    table += [
+        ("instructions of a block", f"{old.followed.issued:,}", f"{new.followed.issued:,}"),
+        ("registers of a thread", f"{old.program.registers}", f"{new.program.registers}"),
+        ("shared bytes of a block", f"{old.shared_bytes:,}", f"{new.shared_bytes:,}"),
+        ("resident blocks", f"{old.blocks_per_sm(gpu)}", f"{new.blocks_per_sm(gpu)}"),
+    ]
+    lines += ["", *columns([("", "before", "after"), *table], {0})]
+    if new.evaluation.launch.shared_bytes != old.evaluation.launch.shared_bytes:
+        told = f"{new.evaluation.launch.shared_bytes:,} bytes of dynamic shared memory"
+        lines += ["", f"the launch must ask for {told}"]
+    if found.diff and found.unknown_bytes:
+        lines += ["", f"{found.unknown_bytes:,} bytes that the first block writes could not be compared"]
+    doubts = new.evaluation.doubts
+    if doubts:
+        lines += ["", "not certain: " + "; ".join(doubts)]
+    return "\n".join(lines) + "\n"

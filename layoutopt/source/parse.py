@@ -1,0 +1,320 @@
+"""CUDA sources as trees: their variables, macros and functions, and which variable a name means.
+
+tree-sitter parses a shadow of the text, of the same length, so that places in the tree are those of the file.
+Bodies of macros are parsed where they stand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from tree_sitter import Language, Node, Parser
+from tree_sitter_cuda import language
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
+from layoutopt.ground.escape import shown
+
+MAX_BYTES: Final = 4 << 20
+_SCOPES: Final = (
+    *("compound_statement", "for_statement", "for_range_loop", "if_statement", "while_statement"),
+    *("function_definition", "lambda_expression", "translation_unit"),
+)
+_INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.M)
+# What the grammar does not know, and what it does in as many letters.
+_SHADOWS: Final = ((rb"__align__(?=\s*\()", b"alignas  "), (rb"__forceinline__", b"inline         "))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """A variable or parameter.
+
+    Attributes:
+        name: of it.
+        file: where it is declared.
+        node: the declaration.
+        declarator: the name with its extents, stars and references.
+        identifier: the name.
+        extents: of an array, the outermost first; None for `[]`.
+        pointer: whether it is a pointer.
+        value: what it begins with.
+        scope: where its name means it.
+    """
+
+    name: str
+    file: File
+    node: Node
+    declarator: Node
+    identifier: Node
+    extents: tuple[Node | None, ...]
+    pointer: bool
+    value: Node | None
+    scope: Node
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it lies in shared memory."""
+        return any(self.file.text(child) == "__shared__" for child in self.node.children)
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is one of a function."""
+        return "parameter" in self.node.type
+
+    @property
+    def function(self) -> Node | None:
+        """The function that it belongs to."""
+        return enclosing(self.identifier, "function_definition")
+
+    @property
+    def type(self) -> str:
+        """The name of its type, without qualifiers, stars and extents."""
+        node = self.node.child_by_field_name("type")
+        return self.file.text(node) if node is not None else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Macro:
+    """A macro with a body that is an expression or a statement."""
+
+    name: str
+    file: File
+    parameters: tuple[str, ...]
+    node: Node
+    body: Node
+
+
+class File:
+    """One file of a source."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path, self.data = path, data
+        self._shadow = data
+        for known, other in _SHADOWS:
+            self._shadow = re.sub(known, other, self._shadow)
+        self.root = _parsed(self._shadow)
+
+    def text(self, node: Node) -> str:
+        """What stands there."""
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+    def place(self, node: Node) -> str:
+        """The line, for people."""
+        return f"{shown(os.path.basename(self.path))}:{node.start_point[0] + 1}"
+
+    @cached_property
+    def variables(self) -> dict[str, list[Variable]]:
+        """All of them by name, in the order of their declarations."""
+        found: dict[str, list[Variable]] = {}
+        for node in every(self.root):
+            for one in self._declared(node):
+                found.setdefault(one.name, []).append(one)
+        return found
+
+    @cached_property
+    def macros(self) -> list[Macro]:
+        """Macros, bodies parsed."""
+        found = []
+        for node in every(self.root):
+            value = node.child_by_field_name("value") if node.type.startswith("preproc_") else None
+            name = node.child_by_field_name("name")
+            if node.type not in ("preproc_def", "preproc_function_def") or value is None or name is None:
+                continue
+            told = node.child_by_field_name("parameters")
+            names = tuple(self.text(one) for one in told.named_children) if told is not None else ()
+            body = re.sub(
+                rb"\\\r?\n", lambda m: b" " * len(m[0]), self._shadow[value.start_byte : value.end_byte]
+            )
+            blank = re.sub(rb"[^\n]", b" ", self.data[: value.start_byte])
+            opening = b"void f(){"
+            if value.start_byte < len(opening):
+                continue
+            text = blank[: -len(opening)] + opening + body + b";}"
+            found.append(Macro(self.text(name), self, names, node, _parsed(text)))
+        return found
+
+    @cached_property
+    def functions(self) -> dict[str, list[Node]]:
+        """Definitions of functions by name."""
+        found: dict[str, list[Node]] = {}
+        for node in every(self.root):
+            if node.type == "function_definition" and (name := self.function_name(node)):
+                found.setdefault(name, []).append(node)
+        return found
+
+    def function_name(self, node: Node) -> str:
+        """The name of a definition, without scopes."""
+        declarator = node.child_by_field_name("declarator")
+        while declarator is not None and declarator.type != "function_declarator":
+            declarator = declarator.child_by_field_name("declarator") or next(
+                (child for child in declarator.named_children if "declarator" in child.type), None
+            )
+        inner = declarator.child_by_field_name("declarator") if declarator is not None else None
+        return self.text(inner).split("::")[-1] if inner is not None else ""
+
+    def parameters(self, function: Node) -> list[Variable | None]:
+        """The parameters of a definition, in order; None for one without a name."""
+        listed = next((n for n in every(function) if n.type == "parameter_list"), None)
+        if listed is None:
+            return []
+        told = [n for n in listed.named_children if n.type.endswith("parameter_declaration")]
+        return [next(iter(self._declared(node)), None) for node in told]
+
+    def _declared(self, node: Node) -> Iterator[Variable]:
+        if node.type not in ("declaration", "parameter_declaration", "optional_parameter_declaration"):
+            return
+        if "parameter" in node.type:
+            owner = enclosing(node, "function_definition", "lambda_expression", "template_declaration")
+            if owner is None or owner.type == "template_declaration":
+                return
+            body = owner.child_by_field_name("body")
+            if body is not None and node.start_byte >= body.start_byte:
+                return
+            scope: Node | None = owner
+        else:
+            scope = enclosing(node, *_SCOPES)
+        if scope is None:
+            return
+        default = node.child_by_field_name("default_value")
+        for declarator in node.children_by_field_name("declarator"):
+            inner, value = declarator, default
+            if declarator.type == "init_declarator":
+                value = declarator.child_by_field_name("value")
+                inner = declarator.child_by_field_name("declarator") or declarator
+            extents: list[Node | None] = []
+            pointer, at = False, inner
+            while at.type != "identifier":
+                if at.type == "array_declarator":
+                    extents.append(at.child_by_field_name("size"))
+                elif at.type == "pointer_declarator":
+                    pointer = True
+                elif at.type == "function_declarator":
+                    break
+                following = at.child_by_field_name("declarator") or next(
+                    (c for c in at.named_children if "declarator" in c.type or c.type == "identifier"), None
+                )
+                if following is None:
+                    break
+                at = following
+            if at.type == "identifier":
+                shape = tuple(reversed(extents))
+                yield Variable(self.text(at), self, node, inner, at, shape, pointer, value, scope)
+
+
+class Source:
+    """The files of a program: the one that is compiled, and headers of its author that it includes.
+
+    Args:
+        path: of the file that is compiled.
+        include: folders of headers.
+        defines: macros that the command line gives, NAME or NAME=VALUE.
+    """
+
+    def __init__(self, path: Path, include: Iterable[str] = (), defines: Iterable[str] = ()) -> None:
+        told = (one.partition("=") for one in defines)
+        self.defines = {name: value if equals else "1" for name, equals, value in told}
+        self.files: list[File] = []
+        folders, todo, seen = [os.path.realpath(one) for one in include], [os.path.realpath(path)], set[str]()
+        while todo:
+            name = todo.pop(0)
+            if name in seen or not os.path.isfile(name) or os.path.getsize(name) > MAX_BYTES:
+                continue
+            seen.add(name)
+            self.files.append(File(name, json_data.read(Path(name), MAX_BYTES)))
+            for found in _INCLUDE.findall(self.files[-1].data):
+                included = found.decode("utf-8", "replace")
+                todo += [
+                    os.path.realpath(os.path.join(folder, included))
+                    for folder in (os.path.dirname(name), *folders)
+                ]
+        if not self.files:
+            raise ProblemFileError(
+                "", f"expected a CUDA source of at most {MAX_BYTES:,} bytes: {shown(str(path))}"
+            )
+
+    def variables(self, name: str) -> Iterator[Variable]:
+        """All variables of a name."""
+        return (one for file in self.files for one in file.variables.get(name, ()))
+
+    def meant(self, file: File, identifier: Node) -> Variable | None:
+        """The variable that a name means there; None where it is none of this source."""
+        name = file.text(identifier)
+        within = [
+            one
+            for one in file.variables.get(name, ())
+            if one.scope.start_byte <= identifier.start_byte < one.scope.end_byte
+            and one.identifier.start_byte <= identifier.start_byte
+        ]
+        if within:
+            return min(
+                within, key=lambda v: (v.scope.end_byte - v.scope.start_byte, -v.identifier.start_byte)
+            )
+        return next((one for one in self.variables(name) if one.scope.type == "translation_unit"), None)
+
+    def uses(self, variable: Variable) -> Iterator[tuple[File, Node]]:
+        """Every place where a variable is named, but for its declaration; in bodies of macros, too.
+
+        Raises:
+            ProblemFileError: a macro that names it is also used where another variable has the name.
+        """
+        everywhere = variable.scope.type == "translation_unit"
+        for file in self.files if everywhere else [variable.file]:
+            for node in named(file, file.root if everywhere else variable.scope, variable.name):
+                own = file is variable.file and node.start_byte == variable.identifier.start_byte
+                if not own and self.meant(file, node) is variable:
+                    yield file, node
+        for file in self.files:
+            for macro in file.macros:
+                places = list(named(file, macro.body, variable.name))
+                if places and variable.name not in macro.parameters and self._expands(macro, variable):
+                    yield from ((file, node) for node in places)
+
+    def _expands(self, macro: Macro, variable: Variable) -> bool:
+        inside, outside, scope = False, None, variable.scope
+        for file in self.files:
+            for node in named(file, file.root, macro.name):
+                here = file is variable.file and scope.start_byte <= node.start_byte < scope.end_byte
+                inside |= here
+                if not here and enclosing(node, "preproc_function_def", "preproc_def") is None:
+                    outside = node
+        if inside and outside is not None:
+            why = f"the macro {macro.name} ({macro.file.place(macro.node)}) is used for other arrays, too"
+            raise ProblemFileError(variable.name, why)
+        return inside
+
+    def function(self, name: str) -> tuple[File, Node] | None:
+        """The definition of a function, where there is exactly one."""
+        found = [(file, node) for file in self.files for node in file.functions.get(name, ())]
+        return found[0] if len(found) == 1 else None
+
+
+def every(node: Node) -> Iterator[Node]:
+    """A node and all below it, in the order of the text."""
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        yield one
+        todo.extend(reversed(one.children))
+
+
+def named(file: File, node: Node, name: str) -> Iterator[Node]:
+    """The places below a node where a name stands."""
+    return (one for one in every(node) if one.type == "identifier" and file.text(one) == name)
+
+
+def enclosing(node: Node, *types: str) -> Node | None:
+    """The nearest node of such a type around another one."""
+    above = node.parent
+    while above is not None and above.type not in types:
+        above = above.parent
+    return above
+
+
+def _parsed(data: bytes) -> Node:
+    return Parser(Language(language())).parse(data).root_node

@@ -1,0 +1,455 @@
+"""A source with an array laid out otherwise: every reference to it, or none.
+
+Pads of rows change places where they are computed (`Pitched`). The declaration gets longer rows, and where an
+index is written as rows of W elements and columns, so does it; pointers point to where elements lie now.
+
+    tile[32][32]              ->   tile[32][33]
+    s[r * W + c]              ->   s[r * (W + 4) + c]
+
+Everything else changes places where they are reached (`Moved`). Pointers keep the places that they had, and
+where one is followed, its offset from the start goes through a function that says where the element lies now:
+a lambda behind the declaration, so that an index is computed once, whatever it does.
+
+    s[e]                      ->   s[s_at(e)]
+    p[k], p a pointer into s  ->   s[s_at(int(p - s) + k)]
+    &s[e], to an instruction  ->   &s[s_at(e)]
+    tile[r][c]                ->   tile[r][tile_at(r, c)]
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tree_sitter import Node
+
+from layoutopt.source.parse import File, Variable, enclosing, every
+from layoutopt.source.walk import Edit, Pointer, Walk, product_of, sum_of
+
+_CLOSED: Final = ("call_expression", "subscript_expression", "parenthesized_expression", "field_expression")
+_BUILT_IN: Final = ("threadIdx", "blockDim", "warpSize")
+_MOST_DEPTH: Final = 12
+
+
+@dataclass
+class Pitched(Walk):
+    """Rows that lie further apart, by longer extents and pitches."""
+
+    _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)
+
+    def declare(self) -> None:
+        """Longer rows: one extent of several, or as many more elements as there are rows."""
+        last = self.array.extents[-1] if self.array.extents else None
+        if last is None:
+            return
+        file, width, extra = self.array.file, self.move.row // self.element, self.move.extra // self.element
+        text = file.text(last)
+        if len(self.extents) > 1:
+            self.edit(file, last, _plus(text, extra))
+            return
+        count = self.values.integer(file, last)
+        for factor in product_of(last, file):
+            if factor != last and self.values.integer(file, factor) == width:
+                self.edit(file, factor, _plus(file.text(factor), extra, closed=True))
+                return
+        if last.type == "number_literal" and count is not None:
+            self.edit(file, last, str(self.move.size(count * self.element) // self.element))
+            return
+        text = f"({text})" if last.named_children else text
+        self.edit(file, last, f"{text} + {text} / {width} * {extra}")
+
+    def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+        """Extents of a declaration are as they are; other indices have a pitch."""
+        if pointer.rest == 1 and len(self.extents) <= 1:
+            self._pitch(file, index, pointer)
+        elif pointer.rest == 1 and not pointer.in_row:
+            self.refuse(file, node, "the array is used as one line")
+        if pointer.rest > 1:
+            zero = file.text(index) == "0" and (pointer.in_row or not pointer.terms)
+            terms = () if zero else (("+", index),)
+            self.follow(file, node, replace(pointer, rest=pointer.rest - 1, in_row=True, terms=terms))
+            return
+        self.element_at(file, node, replace(pointer, terms=(*pointer.terms, ("+", index))))
+
+    def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
+        """An element lies where it is said to; its address is a pointer again."""
+        if (above := self.is_address(file, node)) is not None:
+            zero = all(isinstance(part, Node) and file.text(part) == "0" for _, part in pointer.terms)
+            self.follow(file, above, replace(pointer, in_row=pointer.in_row and not zero))
+
+    def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
+        """Offsets have a pitch, too."""
+        self._offset(file, node, pointer, other)
+        self.follow(file, node, replace(pointer, rest=1))
+
+    def step(self, file: File, node: Node, pointer: Pointer) -> None:
+        """Steps have a pitch, too."""
+        right = node.child_by_field_name("right")
+        if right is None:
+            self.refuse(file, node, "a pointer goes from element to element")
+        self._offset(file, node, pointer, right)
+
+    def _offset(self, file: File, node: Node, pointer: Pointer, other: Node) -> None:
+        if pointer.rest > 1:
+            return
+        if len(self.extents) > 1 and not pointer.in_row:
+            self.refuse(file, node, "the array is used as one line")
+        if len(self.extents) <= 1:
+            self._pitch(file, other, pointer)
+
+    def address(self, file: File, node: Node, pointer: Pointer) -> None:
+        """As it is."""
+
+    def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
+        """It is followed from there on."""
+        if pointer.rest > 1:
+            self.refuse(file, node, "a pointer to rows is kept")
+        for where, use in self.source.uses(variable):
+            self.follow(where, use, pointer)
+
+    def passed(self, file: File, node: Node, pointer: Pointer, function: Node, parameter: Variable) -> None:
+        """Followed in the function, if all that calls it passes this array there."""
+        if pointer.rest > 1:
+            self.refuse(file, node, "the array is passed on with its extents")
+        name = parameter.file.function_name(function)
+        place = parameter.file.parameters(function).index(parameter)
+        for other in self.source.files:
+            for call in every(other.root):
+                called = call.child_by_field_name("function") if call.type == "call_expression" else None
+                if called is None or other.text(called).split("<")[0].split("::")[-1] != name:
+                    continue
+                listed = call.child_by_field_name("arguments")
+                given = (
+                    [n for n in listed.named_children if n.type != "comment"] if listed is not None else []
+                )
+                words = (
+                    [n for n in every(given[place]) if n.type == "identifier"] if place < len(given) else []
+                )
+                roots = [self.source.meant(other, n) for n in words]
+                if self.array not in roots and not any(r is not None and self._known(r) for r in roots):
+                    self.refuse(file, node, f"{name} is called for other memory, too ({other.place(call)})")
+        if self.is_new(parameter, file, node):
+            for where, use in self.source.uses(parameter):
+                self.follow(where, use, replace(pointer, terms=()))
+
+    def _known(self, variable: Variable) -> bool:
+        return (variable.file.path, variable.identifier.start_byte) in self._seen
+
+    def matrix(self, file: File, node: Node, pointer: Pointer, call: Node) -> None:
+        """The pitch is an argument."""
+        listed = call.child_by_field_name("arguments")
+        width, extra = self.move.row // self.element, self.move.extra // self.element
+        for argument in listed.named_children[2:3] if listed is not None else ():
+            if self.values.integer(file, argument) == width:
+                self.edit(file, argument, _plus(file.text(argument), extra))
+                return
+        self.refuse(file, call, f"the pitch of {width} elements is no argument")
+
+    def by_hand(self) -> str:
+        """Longer rows."""
+        width, extra = self.move.row // self.element, self.move.extra // self.element
+        return f"rows lie {width + extra} elements apart, not {width}"
+
+    # Indices --------------------------------------------------------------------------------------
+
+    def _pitch(self, file: File, index: Node, pointer: Pointer, depth: int = 0) -> bool:
+        """Make the rows of an index longer; whether it has any.
+
+        What is no multiple of a row must stay below one: whether it does must not depend on arguments of the
+        kernel or on data, so that what is seen in one launch holds in all with such blocks.
+        """
+        ratio = self.ratio(file, index, pointer)
+        width, extra = self.move.row // self.element // ratio, self.move.extra // self.element // ratio
+        if width * ratio * self.element != self.move.row or extra * ratio * self.element != self.move.extra:
+            self.refuse(file, index, "a row is no multiple of what is accessed")
+        rows = False
+        for _, term in sum_of(index, file):
+            rows |= self._term(file, term, pointer, width, extra, depth)
+        return rows
+
+    def _term(self, file: File, term: Node, pointer: Pointer, width: int, extra: int, depth: int) -> bool:
+        factors = list(product_of(term, file))
+        for factor in sorted(factors, key=lambda one: self.values.integer(file, one) != width):
+            value = self.values.integer(file, factor)
+            if value is None or value == 0 or value % width:
+                continue
+            if value == width:
+                self.edit(file, factor, _plus(file.text(factor), extra, closed=True))
+            elif factor.type == "number_literal":
+                self.edit(file, factor, str(value // width * (width + extra)))
+            else:
+                self.edit(file, factor, f"({file.text(factor)} / {width} * {width + extra})")
+            return True
+        if term.type == "binary_expression" and file.text(term.children[1]) == "<<":
+            left, right = term.child_by_field_name("left"), term.child_by_field_name("right")
+            bits = self.values.integer(file, right)
+            if left is not None and bits is not None and (1 << bits) % width == 0:
+                closed = left.type in _CLOSED or not left.named_children
+                times = (1 << bits) // width * (width + extra)
+                self.edit(file, term, *([left] if closed else ["(", left, ")"]), f" * {times}")
+                return True
+        variable = self.source.meant(file, term) if term.type == "identifier" else None
+        if variable is not None and variable.value is not None and not self.changes(variable):
+            before = len(self.edits)
+            if depth < _MOST_DEPTH and self._pitch(variable.file, variable.value, pointer, depth + 1):
+                if not self._only_indexes(variable):
+                    self.refuse(file, term, f"{variable.name} holds rows, and is used elsewhere")
+                return True
+            del self.edits[before:]
+        if not self._is_fixed(file, term, 0):
+            self.refuse(file, term, "whether it stays within a row depends on arguments or data")
+        return False
+
+    def _only_indexes(self, variable: Variable) -> bool:
+        """Whether a variable is used in indices of the array alone."""
+        for file, use in self.source.uses(variable):
+            above = enclosing(use, "subscript_expression")
+            base = above.child_by_field_name("argument") if above is not None else None
+            meant = self.source.meant(file, base) if base is not None and base.type == "identifier" else None
+            if meant is None or (meant is not self.array and not self._known(meant)):
+                return False
+        return True
+
+    def _is_fixed(self, file: File, node: Node, depth: int) -> bool:
+        """Whether an expression depends on nothing but the thread, the block's size and constants."""
+        if depth > _MOST_DEPTH:
+            return False
+        if self.values.integer(file, node) is not None:
+            return True
+        for one in every(node):
+            if one.type in ("call_expression", "subscript_expression", "update_expression"):
+                return False
+            if one.type == "identifier" and not self._is_fixed_name(file, one, depth):
+                return False
+        return True
+
+    def _is_fixed_name(self, file: File, name: Node, depth: int) -> bool:
+        if file.text(name) in _BUILT_IN or self.values.integer(file, name) is not None:
+            return True
+        variable = self.source.meant(file, name)
+        if variable is None or variable.pointer or variable.is_parameter or variable.value is None:
+            return False
+        key = (variable.file.path, variable.identifier.start_byte)
+        if key not in self._fixed:
+            self._fixed[key] = True  # a loop's variable may depend on itself
+            found = self._is_fixed(variable.file, variable.value, depth + 1)
+            self._fixed[key] = found and self._changes_fixedly(variable, depth)
+        return self._fixed[key]
+
+    def _changes_fixedly(self, variable: Variable, depth: int) -> bool:
+        """Whether a variable is never changed, or only by the loop that it belongs to, which is fixed."""
+        loop = variable.node.parent
+        if loop is None or loop.type != "for_statement":
+            return not self.changes(variable)
+        body = loop.child_by_field_name("body")
+        for _, use in self.source.uses(variable):
+            parent = use.parent
+            left = parent.child_by_field_name("left") if parent is not None else None
+            changed = parent is not None and (
+                parent.type == "update_expression" or (parent.type == "assignment_expression" and left == use)
+            )
+            if changed and body is not None and use.start_byte >= body.start_byte:
+                return False
+        parts = [loop.child_by_field_name(part) for part in ("condition", "update")]
+        names = [n for part in parts if part is not None for n in every(part) if n.type == "identifier"]
+        return all(self._is_fixed_name(variable.file, one, depth + 1) for one in names)
+
+
+@dataclass
+class Moved(Walk):
+    """Elements moved by a function of their places."""
+
+    _called: bool = False
+
+    @property
+    def _function(self) -> str:
+        return f"{self.array.name}_at"
+
+    def run(self) -> list[Edit]:
+        """The edits, and the function if it is called."""
+        super().run()
+        if self._called:
+            self._define()
+        return self.edits
+
+    def declare(self) -> None:
+        """As many elements as the layout takes."""
+        last = self.array.extents[-1] if self.array.extents else None
+        if last is None or len(self.extents) > 1:
+            return
+        file = self.array.file
+        count, text = self.values.integer(file, last), file.text(last)
+        size = self.move.size((count or 0) * self.element) // self.element
+        if count == size and count:
+            return
+        if last.type == "number_literal" and count is not None:
+            self.edit(file, last, str(size))
+            return
+        text = f"({text})" if last.named_children else text
+        if self.move.extra:
+            width, extra = self.move.row // self.element, self.move.extra // self.element
+            self.edit(file, last, f"{text} + {text} / {width} * {extra}")
+        else:
+            step = self.move.block // self.element
+            self.edit(file, last, f"({text} + {step - 1}) / {step} * {step}")
+
+    def _define(self) -> None:
+        """The function, behind the declaration; where it may not hold, the compiler says so."""
+        array, file = self.array, self.array.file
+        line = file.data.rfind(b"\n", 0, array.node.start_byte) + 1
+        indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
+        before = "\n" + (indent[0].decode() if indent is not None else "")
+        if len(self.extents) > 1:
+            given, body = "int r, int c", self.move.within("r", "c", self.element)
+        else:
+            given, body = "int e", self.move.flat("e", self.element)
+        if array.function is None:
+            text = f"\n__device__ __forceinline__ int {self._function}({given}) {{ return {body}; }}"
+        else:
+            text = f"{before}const auto {self._function} = []({given}) {{ return {body}; }};"
+        last = array.extents[-1] if array.extents else None
+        if last is not None and self.move.terms and last.type != "number_literal":
+            part = array.name if len(self.extents) <= 1 else f"{array.name}{'[0]' * (len(self.extents) - 1)}"
+            why = f"{self._function} moves elements among {self.move.block} bytes"
+            text += f'{before}static_assert(sizeof({part}) % {self.move.block} == 0, "{why}");'
+        end = array.node.end_byte
+        self.edits.append(Edit(file, end, end, (text,)))
+
+    def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+        """An extent of several, or an element."""
+        if pointer.rest > 1:
+            terms = (*pointer.terms, ("+", index))
+            self.follow(file, node, replace(pointer, terms=terms, rest=pointer.rest - 1, in_row=True))
+        elif len(self.extents) > 1:
+            self._in_rows(file, node, pointer, index)
+        else:
+            self._reached(file, node, pointer, index)
+
+    def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
+        """An element."""
+        if len(self.extents) > 1:
+            if pointer.at is None:
+                self.refuse(file, node, "the array is used as one line")
+            self._in_row(file, pointer)
+        elif (above := self.is_address(file, node)) is not None:
+            self.follow(file, above, pointer)
+        else:
+            self._physical(file, node, pointer, follow=True)
+
+    def _in_rows(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+        """An element of an array of several extents, or what a vector there begins with."""
+        if pointer.at is not None and file.text(index) == "0":
+            self._in_row(file, pointer)
+            return
+        if pointer.type or len(pointer.terms) != len(self.extents) - 1 or pointer.at is not None:
+            self.refuse(file, node, "the array is used as one line")
+        found = replace(pointer, at=index)
+        if (above := self.is_address(file, node)) is not None:
+            self.follow(file, above, found)
+        else:
+            self._in_row(file, found)
+
+    def _in_row(self, file: File, pointer: Pointer) -> None:
+        """Replace the last index."""
+        assert pointer.at is not None
+        self._called = True
+        rows = [part for _, part in pointer.terms]
+        needed = max(1 << (shift + mask.bit_length()) for shift, mask in self.move.terms)
+        parts: list[str | Node] = [rows[-1]]
+        if len(rows) > 1 and self.extents[-2] % needed:
+            parts, stride = ["(", rows[-1], ")"], 1
+            for part, size in zip(rows[-2::-1], self.extents[-2:0:-1], strict=True):
+                stride *= size
+                parts += [f" + {stride} * (", part, ")"]
+        self.edit(file, pointer.at, f"{self._function}(", *parts, ", ", pointer.at, ")")
+
+    def _reached(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+        ratio = self.ratio(file, node, pointer)
+        scaled = ("+", index) if ratio == 1 else (f"+ {ratio} *", index)
+        if (above := self.is_address(file, node)) is not None:
+            direct = index if not pointer.terms and ratio == 1 else None
+            self.follow(file, above, replace(pointer, terms=(*pointer.terms, scaled), at=direct))
+            return
+        if file.text(index) == "0" and pointer.terms:
+            self._physical(file, node, pointer, follow=True)
+            return
+        self._called = True
+        whole = replace(pointer, terms=(*pointer.terms, scaled))
+        divided = f" / {ratio}" if ratio > 1 else ""
+        if not pointer.terms:
+            self.edit(file, index, f"{self._function}(", *self._offset(whole), f"){divided}")
+            return
+        base = f"reinterpret_cast<{pointer.type}*>({self.array.name})" if ratio > 1 else self.array.name
+        self.edit(file, node, f"{base}[{self._function}(", *self._offset(whole), f"){divided}]")
+
+    def _offset(self, pointer: Pointer) -> list[str | Node]:
+        """The offset of an element, as words and nodes."""
+        parts: list[str | Node] = []
+        for sign, part in pointer.terms:
+            alone = len(pointer.terms) == 1 and sign == "+"
+            bare = alone or isinstance(part, str) or not part.named_children or part.type in _CLOSED
+            lead = f" {sign} " if parts else sign.removeprefix("+").lstrip()
+            parts += [lead if parts or not lead else f"{lead} ", *([part] if bare else ["(", part, ")"])]
+        return parts or ["0"]
+
+    def _physical(self, file: File, node: Node, pointer: Pointer, follow: bool = False) -> None:
+        """An address that is used as it is; `node` is the pointer, or to follow it `*pointer`."""
+        if not pointer.terms:
+            return
+        self._called = True
+        if pointer.at is not None:
+            self.edit(file, pointer.at, f"{self._function}(", pointer.at, ")")
+            return
+        inner: list[str | Node] = [f"{self.array.name}[{self._function}(", *self._offset(pointer), ")]"]
+        if pointer.type:
+            inner = ["*" if follow else "", f"reinterpret_cast<{pointer.type}*>(&", *inner, ")"]
+        elif not follow:
+            inner = ["&", *inner]
+        self.edit(file, node, *inner)
+
+    def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
+        """The offset grows."""
+        if len(self.extents) > 1:
+            self.refuse(file, node, "the array is used as one line")
+        ratio = self.ratio(file, node, pointer)
+        term = (sign, other) if ratio == 1 else (f"{sign} {ratio} *", other)
+        direct = other if not pointer.terms and ratio == 1 and sign == "+" else None
+        self.follow(file, node, replace(pointer, terms=(*pointer.terms, term), at=direct, rest=1))
+
+    def address(self, file: File, node: Node, pointer: Pointer) -> None:
+        """Where the element lies now."""
+        if len(self.extents) <= 1:
+            self._physical(file, node, pointer)
+        elif pointer.at is not None:
+            self._in_row(file, pointer)
+        else:
+            self.refuse(file, node, "the array is used as one line")
+
+    def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
+        """Its uses say how far it is from the start."""
+        if len(self.extents) > 1:
+            self.refuse(file, node, "a pointer into the array is kept")
+        ratio = self.ratio(file, node, pointer)
+        terms: tuple[tuple[str, str | Node], ...] = ()
+        if not first or pointer.terms:
+            base = (
+                f"reinterpret_cast<{pointer.type}*>({self.array.name})" if pointer.type else self.array.name
+            )
+            offset = f"int({variable.name} - {base})"
+            terms = (("+", offset if ratio == 1 else f"{ratio} * {offset}"),)
+        for where, use in self.source.uses(variable):
+            self.follow(where, use, replace(pointer, terms=terms, at=None, rest=1))
+
+    def by_hand(self) -> str:
+        """The function."""
+        if len(self.extents) > 1:
+            return f"column c of row r lies at {self.move.within('r', 'c', self.element)}"
+        return f"element e lies at {self.move.flat('e', self.element)}"
+
+
+def _plus(text: str, extra: int, closed: bool = False) -> str:
+    """An extent and so much more."""
+    if re.fullmatch(r"\d+", text):
+        return str(int(text) + extra)
+    return f"({text} + {extra})" if closed else f"{text} + {extra}"
