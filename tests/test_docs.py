@@ -23,7 +23,7 @@ write_docs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(write_docs)
 
 PAGES = sorted(p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md"))
-NEED_AN_ASSEMBLER = {"commands/patch.md"}
+NEED_AN_ASSEMBLER = {"commands/fix.md", "commands/patch.md"}
 SHOWN = [
     pytest.param(p, marks=pytest.mark.nvcc) if p in NEED_AN_ASSEMBLER else p
     for p in PAGES

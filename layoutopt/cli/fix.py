@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # Evaluations may take so many times the limit of the search.
-_EVALUATIONS = 12
+_EVALUATIONS = 10
 
 
 @click.command("fix", cls=FileCommand)
@@ -34,7 +34,7 @@ _EVALUATIONS = 12
     help="Which of the right changes to take; all but 'time' also take one that may cost more than it saves.",
 )
 @json_option("Print the diff and what it does as one JSON object.")
-@time_limit_option("Seconds after which no other layout is tried.")
+@time_limit_option("Seconds after which no other layout is tried.", 60.0)
 @launch_options
 def command(
     kernel: Path,

@@ -90,10 +90,10 @@ def added(*options: Callable[[Command], Command]) -> Callable[[Command], Command
     return lambda command: reduce(lambda found, option: option(found), reversed(options), command)
 
 
-def time_limit_option(text: str) -> Callable[[Command], Command]:
+def time_limit_option(text: str, default: float = DEFAULT_SECONDS) -> Callable[[Command], Command]:
     """Add `--time-limit`: seconds, finite and above zero; by default as many as a person waits."""
     return click.option(
-        "--time-limit", type=float, callback=_seconds, default=DEFAULT_SECONDS, show_default=True,
+        "--time-limit", type=float, callback=_seconds, default=default, show_default=True,
         metavar="S", help=text,
     )  # fmt: skip
 

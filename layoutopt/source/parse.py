@@ -81,13 +81,14 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Macro:
-    """A macro with a body that is an expression or a statement."""
+    """A macro with a body that is an expression or a statement; `value` says where in the file that is."""
 
     name: str
     file: File
     parameters: tuple[str, ...]
     node: Node
     body: Node
+    value: tuple[int, int]
 
 
 class File:
@@ -136,7 +137,8 @@ class File:
             if value.start_byte < len(opening):
                 continue
             text = blank[: -len(opening)] + opening + body + b";}"
-            found.append(Macro(self.text(name), self, names, node, _parsed(text)))
+            place = value.start_byte, value.end_byte
+            found.append(Macro(self.text(name), self, names, node, _parsed(text), place))
         return found
 
     @cached_property
@@ -164,7 +166,8 @@ class File:
         if listed is None:
             return []
         told = [n for n in listed.named_children if n.type.endswith("parameter_declaration")]
-        return [next(iter(self._declared(node)), None) for node in told]
+        known = {one.node: one for some in self.variables.values() for one in some}
+        return [known.get(node) for node in told]
 
     def _declared(self, node: Node) -> Iterator[Variable]:
         if node.type not in ("declaration", "parameter_declaration", "optional_parameter_declaration"):
@@ -267,13 +270,33 @@ class Source:
         for file in self.files if everywhere else [variable.file]:
             for node in named(file, file.root if everywhere else variable.scope, variable.name):
                 own = file is variable.file and node.start_byte == variable.identifier.start_byte
-                if not own and self.meant(file, node) is variable:
+                if not own and not self._is_macro(node, variable.name) and self.meant(file, node) is variable:
                     yield file, node
         for file in self.files:
             for macro in file.macros:
                 places = list(named(file, macro.body, variable.name))
                 if places and variable.name not in macro.parameters and self._expands(macro, variable):
                     yield from ((file, node) for node in places)
+
+    def arguments(self, file: File, identifier: Node) -> Iterator[tuple[File, Node]]:
+        """What a parameter of a macro stands for, wherever that is expanded; nothing for another name."""
+        name = file.text(identifier)
+        for macro in file.macros:
+            inside = macro.value[0] <= identifier.start_byte < macro.value[1]
+            if not inside or name not in macro.parameters:
+                continue
+            place = macro.parameters.index(name)
+            for one in self.files:
+                for node in named(one, one.root, macro.name):
+                    call = node.parent
+                    listed = call.child_by_field_name("arguments") if call is not None else None
+                    if listed is not None and len(listed.named_children) > place:
+                        yield one, listed.named_children[place]
+
+    def _is_macro(self, node: Node, name: str) -> bool:
+        """Whether a macro with parameters has the name, and is used there."""
+        called = node.parent is not None and node.parent.child_by_field_name("function") == node
+        return called and any(m.name == name and m.parameters for file in self.files for m in file.macros)
 
     def _expands(self, macro: Macro, variable: Variable) -> bool:
         inside, outside, scope = False, None, variable.scope

@@ -189,6 +189,11 @@ class Pitched(Walk):
                 times = (1 << bits) // width * (width + extra)
                 self.edit(file, term, *([left] if closed else ["(", left, ")"]), f" * {times}")
                 return True
+        for where, argument in self.source.arguments(file, term):
+            before = len(self.edits)
+            if depth >= _MOST_DEPTH or self._pitch(where, argument, pointer, depth + 1):
+                self.refuse(where, argument, "rows are in the argument of a macro")
+            del self.edits[before:]
         variable = self.source.meant(file, term) if term.type == "identifier" else None
         if variable is not None and variable.value is not None and not self.changes(variable):
             before = len(self.edits)
@@ -227,6 +232,9 @@ class Pitched(Walk):
     def _is_fixed_name(self, file: File, name: Node, depth: int) -> bool:
         if file.text(name) in _BUILT_IN or self.values.integer(file, name) is not None:
             return True
+        given = list(self.source.arguments(file, name))
+        if given:
+            return all(self._is_fixed(where, one, depth + 1) for where, one in given)
         variable = self.source.meant(file, name)
         if variable is None or variable.pointer or variable.is_parameter or variable.value is None:
             return False

@@ -95,7 +95,7 @@ def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> di
 def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part], barriers: bool = True) -> str | None:
     """The first array of which threads reach other bytes afterwards; None where all are right.
 
-    Arrays of which an address is not known, or more was executed than is kept, are not compared. Where a
+    Arrays of which an address was not known, or more was executed than is kept, are not compared. Where a
     thread loads what it stored, a compiler may keep it in a register.
 
     Args:
@@ -105,8 +105,10 @@ def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part], barrier
     """
     for part in parts:
         old, new = footprint(before, part.before, barriers), footprint(after, part.after, barriers)
-        if old is None or new is None:
+        if old is None:
             continue
+        if new is None:
+            return part.before.name
         for stored in (True, False):
             expected, bytes_ = old[stored], old[stored] & ((1 << _BYTE_BITS) - 1)
             if part.moves is not None:

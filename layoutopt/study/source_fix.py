@@ -42,8 +42,9 @@ from layoutopt.study.moved import Part, astray, costs, footprint, touching, why_
 
 Minimise = Literal["time", "excess", "bytes"]
 DYNAMIC: Final = "dynamic"
-# Changes of one array that are compiled; warp instructions that are looked at to rank them.
-_MOST_TRIED: Final = 4
+# Changes of one array that are compiled: longer pitches, then pads and XORs by a function.
+# Warp instructions that are looked at to rank them.
+_MOST_TRIED: Final = (2, 1, 2)
 _MOST_ROWS: Final = 1 << 13
 # Bytes of a buffer that is made up, so that outputs can be compared.
 _BUFFER_BYTES: Final = 1 << 21
@@ -395,6 +396,8 @@ def _plans(
                     except ProblemFileError as error:
                         refused[str(error)] = None
                         continue
+                    if form is Pitched and not extents and len(edits) < 2:
+                        continue  # no index has rows of this length
                     files = {file.path: rendered(file, edits) for file in source.files}
                     found.append(_Plan(wavefronts, rank if move.extra else 2, move, files))
         if found:
@@ -402,10 +405,8 @@ def _plans(
     found.sort(
         key=lambda p: (p.wavefronts, p.rank, p.move.row & (p.move.row - 1) > 0, p.move.size(array.size))
     )
-    firsts = [next((p for p in found if p.rank == rank), None) for rank in range(3)]
-    chosen = sorted((p for p in firsts if p is not None), key=lambda p: p.wavefronts)
-    more = [p for p in found if p not in chosen][: _MOST_TRIED - len(chosen)]
-    return [*chosen, *more], list(refused) if not found else []
+    chosen = [p for rank, most in enumerate(_MOST_TRIED) for p in [p for p in found if p.rank == rank][:most]]
+    return sorted(chosen, key=lambda p: p.wavefronts), list(refused) if not found else []
 
 
 def _fits(move: Move, element: int, array: Array) -> bool:

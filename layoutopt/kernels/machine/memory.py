@@ -57,9 +57,9 @@ class Bytes:
         return self._data.size
 
     def differs(self, other: Bytes) -> tuple[int, int]:
-        """Bytes that are known in both and differ, and those that are known in neither or in one alone."""
-        known = (self._hidden | other._hidden) == 0
-        return int((known & (self._data != other._data)).sum()), int((~known).sum())
+        """Bytes that differ, or are known in one alone, and bytes that are known in neither."""
+        apart = (self._data != other._data) | (self._hidden != other._hidden)
+        return int(apart.sum()), int((self._hidden & other._hidden != 0).sum())
 
     def merge(self, one: Any, other: Any) -> None:
         """Hold what both hold; what differs is unknown."""

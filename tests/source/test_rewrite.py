@@ -1,0 +1,179 @@
+"""Sources rewritten for a layout, without a compiler: what is changed, and what is refused with its line."""
+
+import difflib
+
+import numpy as np
+import pytest
+
+from layoutopt.errors import ProblemFileError
+from layoutopt.source.moves import Move, flips, pads
+from layoutopt.source.parse import Source
+from layoutopt.source.rewrite import Moved, Pitched
+from layoutopt.source.values import Values
+from layoutopt.source.walk import rendered
+
+PAD, XOR = Move(128, 16, unit=16), Move(128, 0, ((0, 7),), 16)
+
+
+def rewritten(tmp_path, text, form, move=PAD, name="s", extents=(), title="k(float*)", **more):
+    path = tmp_path / "kernel.cu"
+    path.write_text(text)
+    source = Source(path, **more)
+    (array,) = [one for one in source.variables(name) if one.is_shared]
+    values = Values(source, title)
+    edits = form(source, values, array, values.size(array.file, array.type), extents, move).run()
+    new = rendered(source.files[0], edits).decode()
+    return [line[1:].strip() for line in difflib.ndiff(text.splitlines(), new.splitlines()) if line[0] == "+"]
+
+
+def kernel(body, head="", declaration="__shared__ float s[1024];"):
+    opening = "__global__ void k(float* out, int n) {"
+    return f"{head}\n{opening}\n  {declaration}\n  int t = threadIdx.x;\n  {body}\n}}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("s[t / 32 * 32 + t % 32] = 0;", "s[t / 32 * 36 + t % 32] = 0;"),
+        ("s[(t / 8 << 5) + t % 8] = 0;", "s[((t / 8) * 36) + t % 8] = 0;"),
+        ("s[n * 64 + 3] = 0;", "s[n * 72 + 3] = 0;"),
+        (
+            "for (int i = 0; i < 32; ++i) s[t * 32 + i] = 0;",
+            "for (int i = 0; i < 32; ++i) s[t * 36 + i] = 0;",
+        ),
+        ("float* p = s + t * 32; p[3] = 0;", "float* p = s + t * 36; p[3] = 0;"),
+        ("float* p = &s[t * 32]; p += 32; p[3] = 0;", "float* p = &s[t * 36]; p += 36; p[3] = 0;"),
+        (
+            "reinterpret_cast<float4*>(s)[t * 8 + n * 16] = {};",
+            "reinterpret_cast<float4*>(s)[t * 9 + n * 18] = {};",
+        ),
+        ("atomicAdd(&s[t * 32 + 1], 1.f);", "atomicAdd(&s[t * 36 + 1], 1.f);"),
+        ("int e = t * 32 + 4; s[e] = s[e + 1];", "int e = t * 36 + 4; s[e] = s[e + 1];"),
+    ],
+)
+def test_pitches_of_indices_become_longer(tmp_path, body, expected):
+    assert rewritten(tmp_path, kernel(body), Pitched) == ["__shared__ float s[1148];", expected]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "head", "expected"),
+    [
+        ("__shared__ float s[R * W];", "#define W 32\n#define R 8", "__shared__ float s[R * (W + 4)];"),
+        ("__shared__ float s[8 * W];", "constexpr int W = 1 << 5;", "__shared__ float s[8 * (W + 4)];"),
+        ("__shared__ float s[N];", "#define N 256", "__shared__ float s[N + N / 32 * 4];"),
+        ("extern __shared__ float s[];", "", None),
+    ],
+)
+def test_the_declaration_holds_the_longer_rows(tmp_path, declaration, head, expected):
+    found = rewritten(tmp_path, kernel("s[t * 32] = 0;", head, declaration), Pitched)
+    assert found == [*([expected] if expected else []), "s[t * 36] = 0;"]
+
+
+def test_rows_of_several_extents_are_padded_in_the_declaration_alone(tmp_path):
+    text = kernel("s[1][t][n] = *(float4*)&s[0][t][4]; float* r = s[0][t]; r[n] = 0;", "#define W 32",
+                  "__shared__ float s[2][16][W];")  # fmt: skip
+    assert rewritten(tmp_path, text, Pitched, extents=(2, 16, 32)) == ["__shared__ float s[2][16][W + 4];"]
+
+
+def test_the_arguments_of_a_template_give_pitches(tmp_path):
+    text = "template <int BM, typename T> __global__ void k(T* out) {\n  __shared__ T s[8 * BM];\n" \
+        "  for (int i = 0; i < BM; i += 4) s[threadIdx.x * BM + i] = 0;\n}\n"  # fmt: skip
+    found = rewritten(tmp_path, text, Pitched, title="void k<32, float>(float*)")
+    assert found == [
+        "__shared__ T s[8 * (BM + 4)];",
+        "for (int i = 0; i < BM; i += 4) s[threadIdx.x * (BM + 4) + i] = 0;",
+    ]
+
+
+def test_macros_and_functions_are_followed(tmp_path):
+    head = "#define S(i, j) s[((j) << 5) + (i)]\n__device__ void f(float* p, int r) { p[r * 32 + 1] = 0; }"
+    found = rewritten(tmp_path, kernel("S(t % 32, n) = 0; f(s, t);", head), Pitched)
+    assert found == [
+        "#define S(i, j) s[((j) * 36) + (i)]",
+        "__device__ void f(float* p, int r) { p[r * 36 + 1] = 0; }",
+        "__shared__ float s[1148];",
+    ]
+
+
+AT = "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("s[n + t] = s[n++];", "s[s_at(n + t)] = s[s_at(n++)];"),
+        ("*(float4*)&s[n] = {};", "*(float4*)&s[s_at(n)] = {};"),
+        ("reinterpret_cast<float4*>(s)[n] = {};", "reinterpret_cast<float4*>(s)[s_at(4 * n) / 4] = {};"),
+        ("float* p = s + n; p[t] = *p;", "float* p = s + n; s[s_at(int(p - s) + t)] = s[s_at(int(p - s))];"),
+        ("float* p = s; p[t] = 0;", "float* p = s; p[s_at(t)] = 0;"),
+        ("atomicAdd(s + n, 1.f);", "atomicAdd(s + s_at(n), 1.f);"),
+        ("s[(int)s[n]] = 0;", "s[s_at((int)s[s_at(n)])] = 0;"),
+    ],
+)
+def test_indices_go_through_a_function(tmp_path, body, expected):
+    assert rewritten(tmp_path, kernel(body), Moved, XOR) == [AT, expected]
+
+
+def test_an_xor_of_several_extents_is_one_of_the_last(tmp_path):
+    text = kernel("s[n][t] = 0; *(float4*)&s[n][4 * t] = {};", "", "__shared__ float s[32][32];")
+    assert rewritten(tmp_path, text, Moved, XOR, extents=(32, 32)) == [
+        "const auto s_at = [](int r, int c) { return ((c & -4) ^ (r & 7) * 4) + (c & 3); };",
+        "s[n][s_at(n, t)] = 0; *(float4*)&s[n][s_at(n, 4 * t)] = {};",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("form", "move", "body", "why"),
+    [
+        (
+            Pitched,
+            PAD,
+            "s[t * 32 + n] = 0;",
+            "kernel.cu:5: s: whether it stays within a row depends on arguments",
+        ),
+        (Pitched, PAD, "s[t * 32 + (int)out[t]] = 0;", "whether it stays within a row depends"),
+        (Pitched, PAD, "int e = t * 32; s[e] = e;", "e holds rows, and is used elsewhere"),
+        (Pitched, PAD, "g(s);", "it is passed to g, which is not defined here once"),
+        (Moved, XOR, "g(s);", "it is passed to g, which is not defined here once"),
+        (Moved, XOR, "unsigned long p = (unsigned long)s;", "it is cast to unsigned long"),
+        (Moved, XOR, "char* p = (char*)s; p[n] = 0;", "a pointer to parts of its elements is followed"),
+        (Moved, XOR, "out = t ? s : out;", "it is used in a conditional expression"),
+        (Moved, XOR, "float* q[2]; q[0] = s;", "it is kept where it cannot be followed"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_line(tmp_path, form, move, body, why):
+    with pytest.raises(ProblemFileError, match=r"kernel.cu:\d+: ") as error:
+        rewritten(tmp_path, kernel(body), form, move)
+    assert why in str(error.value)
+
+
+def test_a_macro_that_names_arrays_of_two_kernels_is_refused(tmp_path):
+    text = (
+        kernel("S(t) = 0;", "#define S(i) s[i]").replace("void k", "void other")
+        + "float u;\n"
+        + kernel("S(t) = 0;")
+    )
+    path = tmp_path / "kernel.cu"
+    path.write_text(text)
+    source = Source(path)
+    with pytest.raises(ProblemFileError, match=r"the macro S .* is used for other arrays, too"):
+        list(source.uses(next(source.variables("s"))))
+
+
+@pytest.mark.parametrize(
+    "move", [*pads(128, 4, 4096), *flips(128, 4, 4096), *flips(256, 16, 4096), *flips(96, 16, 960)]
+)
+def test_formulas_are_the_layouts(move):
+    size = 960 if move.row == 96 else 4096
+    offsets = np.arange(size)
+    moved = move.apply(offsets)
+    assert np.unique(moved).size == size
+    assert moved.max() < move.size(size)
+    e = offsets[::4] // 4
+    flat = eval(move.flat("e", 4).replace("/", "//"), {"e": e})
+    assert np.array_equal(flat * 4, moved[::4])
+    if move.terms:
+        r, c = e // (move.row // 4), e % (move.row // 4)
+        assert np.array_equal(
+            (r * (move.row // 4) + eval(move.within("r", "c", 4), {"r": r, "c": c})) * 4, moved[::4]
+        )

@@ -1,0 +1,130 @@
+"""Sources with other layouts, compiled and compared: what is offered is right, and what is not right is not."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import layoutopt
+from conftest import ROOT
+
+from layoutopt.hardware.devices import device
+from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.read.files import kernels
+from layoutopt.study import source_fix
+from layoutopt.study.source_fix import Request, fix
+
+sys.path.insert(0, str(ROOT / "scripts" / "measure"))
+import kernel_launches
+
+LAUNCHES = {kernel.name: kernel for kernel in kernel_launches.launches()}
+pytestmark = pytest.mark.nvcc
+
+
+def fixed(name, **more):
+    kernel = LAUNCHES[name]
+    (program,) = [one.read() for one in kernels(kernel.source) if one.name == kernel.symbol]
+    arguments = kernel_launches.scalars(kernel)
+    launch = Launch(block=kernel.block, grid=kernel.grid, arguments=arguments, shared_bytes=kernel.shared)
+    return fix(kernel.source, program, Request(launch, device("sm_90"), **more))
+
+
+def conflicts(version):
+    return sum(tally.wavefronts - tally.phases for tally in version.evaluation.tallies.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("transpose_plain", ["__shared__ float tile[32][33];"]),
+        ("gemm_registers", ["__shared__ __align__(16) float As[16][68], Bs[16][64];"]),
+        ("matvec_columns", ["__shared__ __align__(16) float tile[64][68];"]),
+    ],
+)
+def test_rows_are_padded_first(name, lines):
+    found = fixed(name)
+    assert [line[1:].strip() for line in found.diff.splitlines() if re.match(r"\+[^+]", line)] == lines
+    assert (conflicts(found.after) == 0) == (name != "gemm_registers")
+    assert found.unknown_bytes == 0
+    assert found.after.evaluation.certain
+
+
+def test_pointers_carved_out_of_dynamic_memory_are_followed():
+    found = fixed("dynamic_arrays")
+    assert conflicts(found.before) == 480
+    assert conflicts(found.after) == 0
+    assert "memory_at(4 * (r * n + t)) / 4" in found.diff
+
+
+BROKEN = {"sort_exchange": "v_at"}  # where a value that is not known decides what is compared, too
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_change_that_forgets_one_index_is_not_offered(name, place, monkeypatch):
+    plans = source_fix._plans
+
+    def broken(*given):
+        found, refused = plans(*given)
+        return [one._replace(files={k: forget(v) for k, v in one.files.items()}) for one in found], refused
+
+    def forget(data):
+        text = data.decode()
+        calls = list(re.finditer(rf"(?<!auto ){BROKEN[name]}(?=\()", text))
+        return (text[: calls[place].start()] + text[calls[place].end() :]).encode()
+
+    monkeypatch.setattr(source_fix, "_plans", broken)
+    found = fixed(name, minimise="excess")
+    assert not found.diff
+    (array,) = found.arrays
+    assert re.search("threads reach other bytes|writes other bytes|wavefronts where", array.reason)
+
+
+def test_an_array_that_a_bulk_copy_fills_stays():
+    found = fixed("bulk_copy")
+    assert not found.diff
+    assert "UBLKCP" in found.arrays[0].reason
+
+
+OPTIONS = ("--block", "32,8", "--grid", "2,2", "--arg", "n=64")
+
+
+def test_the_diff_applies_and_write_does_the_same(tmp_path):
+    text = (kernel_launches.KERNELS / "transpose_plain.cu").read_text()
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "k.cu").write_text(text)
+    done = layoutopt("fix", "k.cu", *OPTIONS, cwd=tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"bank conflicts +3,968 +0\n", done.stderr)
+    subprocess.run(["patch", "-p1"], input=done.stdout, cwd=tmp_path / "a", check=True, text=True)
+    written = layoutopt("fix", "k.cu", *OPTIONS, "--write", "--json", cwd=tmp_path / "b")
+    told = json.loads(written.stdout)
+    assert (told["schema"], told["verified"], told["after"]["bank_conflicts"]) == ("layoutopt.fix/1", True, 0)
+    changed = (tmp_path / "a/k.cu").read_text()
+    assert changed == (tmp_path / "b/k.cu").read_text() == text.replace("[32][32]", "[32][33]")
+    again = layoutopt("fix", "k.cu", *OPTIONS, cwd=tmp_path / "b")
+    assert (again.returncode, again.stdout) == (0, "")
+
+
+def test_arrays_of_headers_are_changed_there(tmp_path):
+    text = (kernel_launches.KERNELS / "transpose_plain.cu").read_text()
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include/tile.cuh").write_text(text)
+    (tmp_path / "k.cu").write_text("#include <tile.cuh>\n")
+    done = layoutopt("fix", "k.cu", *OPTIONS, "-I", "include", "--write", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("--- a/include/tile.cuh")
+    assert "[32][33]" in (tmp_path / "include/tile.cuh").read_text()
+    assert Path(tmp_path / "k.cu").read_text() == "#include <tile.cuh>\n"
+
+
+def test_what_is_no_source_or_array_is_said(tmp_path):
+    (tmp_path / "k.ptx").write_text("")
+    assert "expected a CUDA source" in layoutopt("fix", "k.ptx", "--block", "32", cwd=tmp_path).stderr
+    source = kernel_launches.KERNELS / "transpose_plain.cu"
+    done = layoutopt("fix", source, *OPTIONS, "--array", "other", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "expected one of the arrays (tile), got 'other'" in done.stderr
