@@ -8,7 +8,7 @@ from typing import Final
 
 from tree_sitter import Node
 
-from layoutopt.kernels.isa.listing import split
+from layoutopt.ground.brackets import split
 from layoutopt.kernels.read.declarations import base_name, without_types
 from layoutopt.source.parse import File, Source, enclosing, every
 

@@ -27,7 +27,8 @@ from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.hardware.operations import Operation
-from layoutopt.kernels.machine.evaluate import Evaluation, Followed, evaluate, follow
+from layoutopt.kernels.machine.counts import Evaluation
+from layoutopt.kernels.machine.evaluate import Followed, evaluate, follow
 from layoutopt.kernels.machine.launch import Launch, element_type
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
