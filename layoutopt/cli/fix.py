@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, write_all
-from layoutopt.cli.kernel import READING_S, LaunchOptions, launch_of, launch_options
+from layoutopt.cli.kernel import launch_options
 from layoutopt.cli.options import json_option, time_limit_option
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.errors import ProblemFileError
@@ -59,7 +59,8 @@ def command(
     """
     from layoutopt.ground.budget import Budget, deadline
 
-    reading = deadline(_EVALUATIONS * time_limit + READING_S)
+    reading = deadline(_EVALUATIONS * time_limit)
+    from layoutopt.kernels.launches import LaunchOptions, launch_of
     from layoutopt.kernels.read.files import chosen, kernels
     from layoutopt.study.source_fix import Request, fix
 
