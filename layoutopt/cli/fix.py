@@ -70,17 +70,8 @@ def command(
     with reading:
         program = chosen(kernels(kernel, options.target, options.compiler), options.entry).read()
         planned, gpu = launch_of(program, options)
-        request = Request(
-            planned,
-            gpu,
-            options.target,
-            options.compiler,
-            options.include,
-            options.define,
-            array,
-            minimise,
-            options.max_steps,
-        )
+        compiled = options.target, options.compiler, options.include, options.define
+        request = Request(planned, gpu, *compiled, array, minimise, options.max_steps)
         found = fix(kernel, program, request, Budget(time_limit))
     if write and found.files:
         write_all({Path(name): data for name, data in found.files.items()})
