@@ -166,8 +166,8 @@ class Registers:
         if group.full and unsure is NOBODY and (everybody or bool((lanes | ~self.live).all())):
             self._cells[cell] = value
             return
-        condition = _doubted(np.broadcast_to(lanes, (len(group.rows), lanes.shape[1])), unsure)
-        new, old = select(condition, value, self._of(group, cell)), self._whole(cell)
+        old = self._whole(cell)
+        new = select(_doubted(lanes, unsure), value, self._of(group, cell))
         if len(group.rows) < self.rows:
             bits = self._put(group, old.bits, new.bits)
             hidden = NO_BITS if new.sure and old.sure else self._put(group, old.unknown, new.unknown)
