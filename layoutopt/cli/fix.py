@@ -87,7 +87,7 @@ def command(
 
         say(found.diff)
         note(fix_report(found, before, after, gpu).rstrip("\n"))
-    return int(after["bank_conflicts"] > 0)
+    return int(after["bank_conflicts"] > 0 or any(one.offset and one.reason for one in found.arrays))
 
 
 def _data(found: SourceFix, before: dict[str, int], after: dict[str, int]) -> dict[str, Any]:

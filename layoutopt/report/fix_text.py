@@ -26,9 +26,8 @@ def fix_report(found: SourceFix, before: Mapping[str, int], after: Mapping[str, 
         ("resident blocks", f"{old.blocks_per_sm(gpu)}", f"{new.blocks_per_sm(gpu)}"),
     ]
     lines += ["", *columns([("", "before", "after"), *table], {0})]
-    if new.evaluation.launch.shared_bytes != old.evaluation.launch.shared_bytes:
-        told = f"{new.evaluation.launch.shared_bytes:,} bytes of dynamic shared memory"
-        lines += ["", f"the launch must ask for {told}"]
+    for one in found.arrays:
+        lines += ["", f"{one.name}: {one.reason}"] if one.offset is not None and one.reason else []
     if found.diff and found.unknown_bytes:
         lines += ["", f"{found.unknown_bytes:,} bytes that the first block writes could not be compared"]
     doubts = new.evaluation.doubts

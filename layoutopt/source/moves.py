@@ -47,6 +47,13 @@ class Move:
             return -(-before // self.block) * self.block
         return before + (before - 1) // self.row * self.extra
 
+    def bytes(self, n: str, bare: bool) -> str:
+        """The same in C, for bytes that a launch computes; `bare` if n needs no brackets."""
+        n = n if bare else f"({n})"
+        if self.extra:
+            return f"{n} + {n} / {self.row} * {self.extra}"
+        return f"({n} + {self.block - 1}) / {self.block} * {self.block}"
+
     @property
     def block(self) -> int:
         """Bytes that an XOR keeps among themselves, from every multiple of them on."""
@@ -74,7 +81,8 @@ class Move:
         """
         width = self.row // element
         if self.extra:
-            return f"{e} + {_quotient(e, width)} * {self.extra // element}"
+            times = f" * {self.extra // element}" if self.extra > element else ""
+            return f"{e} + {_quotient(e, width)}{times}"
         return self._flipped(e, [_part(e, width, shift, mask) for shift, mask in self.terms], element)
 
     def within(self, r: str, c: str, element: int) -> str:

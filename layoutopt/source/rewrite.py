@@ -37,24 +37,39 @@ class Pitched(Walk):
     """Rows that lie further apart, by longer extents and pitches."""
 
     _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)
+    _pitches: set[str] = field(default_factory=set)
+    _varies: bool = False
+
+    def run(self) -> list[Edit]:
+        """The edits; the declaration comes last, as the uses say what the pitch is called."""
+        found = super().run()
+        if len(self.extents) <= 1:
+            self._declare_flat()
+        return found
 
     def declare(self) -> None:
         """Longer rows: one extent of several, or as many more elements as there are rows."""
+        if len(self.extents) > 1 and (last := self.array.extents[-1]) is not None:
+            text = self.array.file.text(last)
+            self.edit(self.array.file, last, _plus(text, self.move.extra // self.element))
+
+    def _declare_flat(self) -> None:
         last = self.array.extents[-1] if self.array.extents else None
         if last is None:
             return
         file, width, extra = self.array.file, self.move.row // self.element, self.move.extra // self.element
         text = file.text(last)
-        if len(self.extents) > 1:
-            self.edit(file, last, _plus(text, extra))
-            return
         count = self.values.integer(file, last)
-        for factor in product_of(last, file):
-            if factor != last and self.values.integer(file, factor) == width:
-                self.edit(file, factor, _plus(file.text(factor), extra, closed=True))
-                return
+        factors = [one for one in product_of(last, file) if one != last]
+        named = [one for one in factors if file.text(one) in self._pitches]
+        worth = [one for one in factors if self.values.integer(file, one) == width]
+        if named or (len(worth) == 1 and not self._varies):
+            factor = (named or worth)[0]
+            self.edit(file, factor, _plus(file.text(factor), extra, closed=True))
+            return
         if last.type == "number_literal" and count is not None:
-            self.edit(file, last, str(self.move.size(count * self.element) // self.element))
+            rows = -(-count // width)
+            self.edit(file, last, f"{rows} * {width + extra}")
             return
         text = f"({text})" if last.named_children else text
         self.edit(file, last, f"{text} + {text} / {width} * {extra}")
@@ -174,6 +189,7 @@ class Pitched(Walk):
             value = self.values.integer(file, factor)
             if value is None or value == 0 or value % width:
                 continue
+            self._name(file, factor, value == width)
             if value == width:
                 self.edit(file, factor, _plus(file.text(factor), extra, closed=True))
             elif factor.type == "number_literal":
@@ -205,6 +221,13 @@ class Pitched(Walk):
         if not self._is_fixed(file, term, 0):
             self.refuse(file, term, "whether it stays within a row depends on arguments or data")
         return False
+
+    def _name(self, file: File, factor: Node, whole: bool) -> None:
+        """A factor is the pitch; where the arguments of a template decide what it is, it has one name."""
+        self._pitches.add(file.text(factor))
+        self._varies |= self.values.varies(file, factor)
+        if self._varies and (len(self._pitches) > 1 or not whole):
+            self.refuse(file, factor, "it may be another number in another instance of the template")
 
     def _only_indexes(self, variable: Variable) -> bool:
         """Whether a variable is used in indices of the array alone."""
@@ -272,7 +295,11 @@ class Moved(Walk):
 
     @property
     def _function(self) -> str:
-        return f"{self.array.name}_at"
+        """A name that no file of the source has."""
+        name = f"{self.array.name}_at"
+        while any(re.search(rb"\b%s\b" % name.encode(), file.data) for file in self.source.files):
+            name += "_"
+        return name
 
     def run(self) -> list[Edit]:
         """The edits, and the function if it is called."""
@@ -318,9 +345,10 @@ class Moved(Walk):
             text = f"{before}const auto {self._function} = []({given}) {{ return {body}; }};"
         last = array.extents[-1] if array.extents else None
         if last is not None and self.move.terms and last.type != "number_literal":
-            part = array.name if len(self.extents) <= 1 else f"{array.name}{'[0]' * (len(self.extents) - 1)}"
-            why = f"{self._function} moves elements among {self.move.block} bytes"
-            text += f'{before}static_assert(sizeof({part}) % {self.move.block} == 0, "{why}");'
+            part = f"{array.name}{'[0]' * (len(self.extents) - 1)}" if self.extents else array.name
+            count = self.move.block // self.element
+            ratio = f"sizeof({part}) / sizeof({part}[0]) % {count}"
+            text += f'{before}static_assert({ratio} == 0, "elements move among {count}");'
         end = array.node.end_byte
         self.edits.append(Edit(file, end, end, (text,)))
 
@@ -460,4 +488,6 @@ def _plus(text: str, extra: int, closed: bool = False) -> str:
     """An extent and so much more."""
     if re.fullmatch(r"\d+", text):
         return str(int(text) + extra)
+    if (padded := re.fullmatch(r"([\w ]+) \+ (\d+)", text)) is not None:
+        text, extra = padded[1], extra + int(padded[2])
     return f"({text} + {extra})" if closed else f"{text} + {extra}"

@@ -42,17 +42,27 @@ class Values:
     Args:
         source: the files.
         title: of the kernel as C++ has it, with the arguments of its template.
+
+    Attributes:
+        templates: what these are, by the names of the parameters.
     """
 
     def __init__(self, source: Source, title: str = "") -> None:
         self._source = source
-        self._templates = _template_arguments(source, title)
+        self.templates = _template_arguments(source, title)
         self._left = 0
 
     def integer(self, file: File, node: Node | None) -> int | None:
         """The value of an expression; None where it is not a constant of the program."""
         self._left = _MOST_STEPS * 8
         return self._integer(file, node) if node is not None else None
+
+    def varies(self, file: File, node: Node) -> bool:
+        """Whether the arguments of a template decide the value."""
+        told, self.templates = self.templates, {}
+        fixed = self.integer(file, node) is not None
+        self.templates = told
+        return not fixed
 
     def size(self, file: File, name: str, at: Node | None = None) -> int | None:
         """Bytes of a type."""
@@ -68,8 +78,8 @@ class Values:
         plain = plain.split("::")[-1]
         if plain in _SIZES or self._left < 0:
             return _SIZES.get(plain)
-        if plain in self._templates:
-            return self._size(file, self._templates[plain])
+        if plain in self.templates:
+            return self._size(file, self.templates[plain])
         word = re.escape(plain)
         for one in self._source.files:
             text = one.data.decode("utf-8", "replace")
@@ -121,8 +131,8 @@ class Values:
 
     def _named(self, file: File, node: Node) -> int | None:
         name = file.text(node)
-        if name in self._templates:
-            text = re.sub(r"^\([\w ]+\)", "", self._templates[name]).rstrip("uUlL")
+        if name in self.templates:
+            text = re.sub(r"^\([\w ]+\)", "", self.templates[name]).rstrip("uUlL")
             return int(text) if re.fullmatch(r"-?\d+", text) else None
         if name in self._source.defines:
             text = self._source.defines[name].strip("() ").rstrip("uUlL")
@@ -153,7 +163,7 @@ def _template_arguments(source: Source, title: str) -> dict[str, str]:
     if found is None or listed is None:
         return {}
     names = []
-    for parameter in listed.named_children:
+    for parameter in (one for one in listed.named_children if one.type != "comment"):
         words = [n for n in every(parameter) if n.type in ("identifier", "type_identifier")]
         default = parameter.child_by_field_name("default_value") or parameter.child_by_field_name(
             "default_type"

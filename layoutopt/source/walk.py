@@ -66,6 +66,7 @@ class Walk:
         extents: of an array of several; else empty.
         move: the layout.
         edits: what has been found so far.
+        remark: what is left to do by hand.
     """
 
     source: Source
@@ -75,6 +76,7 @@ class Walk:
     extents: tuple[int, ...]
     move: Move
     edits: list[Edit] = field(default_factory=list)
+    remark: str = ""
     _seen: set[tuple[str, int]] = field(default_factory=set)
 
     def run(self) -> list[Edit]:
@@ -84,12 +86,40 @@ class Walk:
             ProblemFileError: a use of the array is not understood.
         """
         self.declare()
+        if self.array.extents and self.array.extents[0] is None:
+            self._ask_for()
         start = Pointer(self.element, rest=max(len(self.array.extents), 1))
         for file, node in self.source.uses(self.array):
             if (broken := enclosing(node, "ERROR")) is not None:
                 self.refuse(file, broken, "the parser does not understand the statement")
             self.follow(file, node, start)
         return self.edits
+
+    def _ask_for(self) -> None:
+        """More bytes of dynamic memory, in the launches of the source, else in a comment."""
+        users = {enclosing(node, "function_definition") for _, node in self.source.uses(self.array)}
+        names = {
+            self.array.file.function_name(one) for one in (*users, self.array.function) if one is not None
+        }
+        launched = False
+        for file in self.source.files:
+            for node in every(file.root):
+                call = node.parent
+                called = call.child_by_field_name("function") if call is not None else None
+                if node.type != "kernel_call_syntax" or called is None or _name_of(file, called) not in names:
+                    continue
+                given = [one for one in node.named_children if one.type != "comment"]
+                if len(given) > 2:
+                    launched = True
+                    count = self.values.integer(file, given[2])
+                    bare = not given[2].named_children
+                    if count is None or self.move.extra or count % self.move.block:
+                        self.edit(file, given[2], self.move.bytes(file.text(given[2]), bare))
+        if not launched:
+            end = self.array.node.end_byte
+            text = f"  /* launch with {self.move.bytes('n', True)} bytes, where n were asked for */"
+            self.edits.append(Edit(self.array.file, end, end, (text,)))
+            self.remark = f"the launch must ask for {self.move.bytes('n', True)} bytes where it asked for n"
 
     # What a rewriting does ------------------------------------------------------------------------
 
@@ -180,6 +210,8 @@ class Walk:
         """Elements of the array in what the pointer points to."""
         if pointer.element == 0 or pointer.element % self.element:
             self.refuse(file, node, "a pointer to parts of its elements is followed")
+        if self.move.unit % pointer.element:
+            self.refuse(file, node, f"vectors of {pointer.element} bytes would not stay whole")
         return pointer.element // self.element
 
     def _cast(self, file: File, node: Node, told: Node | None, pointer: Pointer) -> None:

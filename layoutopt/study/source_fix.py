@@ -33,7 +33,7 @@ from layoutopt.kernels.machine.launch import Launch, element_type
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
 from layoutopt.kernels.read.declarations import base_name, demangled
-from layoutopt.kernels.read.files import kernels
+from layoutopt.kernels.read.files import Listed, kernels
 from layoutopt.source.moves import Move, flips, pads
 from layoutopt.source.parse import Source, Variable
 from layoutopt.source.rewrite import Moved, Pitched
@@ -51,6 +51,8 @@ _MOST_ROWS: Final = 1 << 13
 _BUFFER_BYTES: Final = 1 << 21
 _MOST_SHARED: Final = 227 << 10
 _BANKS: Final = 128
+_MOST_REASONS: Final = 2
+_MOST_INSTANCES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,13 @@ class Version:
         files: those of the author, by path.
         evaluation: of the launch.
         followed: with buffers made up where none are given.
+        listed: all kernels of the source.
     """
 
     files: dict[str, bytes]
     evaluation: Evaluation
     followed: Followed
+    listed: tuple[Listed, ...]
 
     @property
     def program(self) -> Program:
@@ -168,7 +172,8 @@ def fix(path: Path, program: Program, request: Request, search: Budget | None = 
     source = Source(path, request.include, request.defines)
     files = {file.path: file.data for file in source.files}
     evaluation = evaluate(program, request.launch, request.gpu, most_steps=request.most_steps)
-    first = now = _version(files, evaluation, request)
+    listed = kernels(path, request.target, request.options)
+    first = now = _version(files, evaluation, listed, request)
     arrays = []
     for array in _chosen(first, request):
         here = _arrays(now)
@@ -179,11 +184,13 @@ def fix(path: Path, program: Program, request: Request, search: Budget | None = 
     return SourceFix(diff, changed, tuple(arrays), first, now, _outputs(first, now)[1])
 
 
-def _version(files: dict[str, bytes], evaluation: Evaluation, request: Request) -> Version:
+def _version(
+    files: dict[str, bytes], evaluation: Evaluation, listed: tuple[Listed, ...], request: Request
+) -> Version:
     program = evaluation.program
     full = _with_buffers(program, evaluation.launch)
     followed = follow(program, full, request.gpu, most_steps=4 * request.most_steps)
-    return Version(files, evaluation, followed)
+    return Version(files, evaluation, followed, listed)
 
 
 def _with_buffers(program: Program, launch: Launch) -> Launch:
@@ -213,16 +220,20 @@ def _arrays(version: Version) -> dict[str, Array]:
 
     Their symbols may change: the compiler writes them in full where a kernel has a lambda.
     """
-    program, names = version.program, Counter[str]()
+    return _arrays_of(version.evaluation)
+
+
+def _arrays_of(evaluation: Evaluation) -> dict[str, Array]:
+    program, names = evaluation.program, Counter[str]()
     found: dict[str, Array] = {}
     for array in program.arrays:
         names[array.name] += 1
         found[f"{array.name} ({names[array.name]})" if names[array.name] > 1 else array.name] = array
-    if version.evaluation.launch.shared_bytes and program.static_bytes is not None:
-        used = [u.array for u in used_arrays(version.evaluation) if u.array.name.startswith(DYNAMIC)]
+    if evaluation.launch.shared_bytes and program.static_bytes is not None:
+        used = [u.array for u in used_arrays(evaluation) if u.array.name.startswith(DYNAMIC)]
         start = -(-program.static_bytes // 16) * 16
         start = min((a.start for a in used if a.name in (DYNAMIC, f"{DYNAMIC}+0")), default=start)
-        found[DYNAMIC] = Array(DYNAMIC, start, version.evaluation.launch.shared_bytes, DYNAMIC)
+        found[DYNAMIC] = Array(DYNAMIC, start, evaluation.launch.shared_bytes, DYNAMIC)
     return found
 
 
@@ -287,7 +298,7 @@ def _fixed(
     if footprint(now.followed.evaluation, array) is None or now.followed.evaluation.ended:
         why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
         return replace(stays, reason=f"not all that threads do to it is known: {why}"), now
-    best: tuple[Move, Version] | None = None
+    best: tuple[_Plan, Version] | None = None
     reasons: list[str] = []
     try:
         source = _reread(Source(path, request.include, request.defines), now)
@@ -303,17 +314,20 @@ def _fixed(
                 reasons.append(str(error))
                 continue
             if best is None or _rank(later, request) < _rank(best[1], request):
-                best = plan.move, later
+                best = plan, later
             if plan.rank == 0 and request.minimise == "time":
                 break
     except ProblemFileError as error:
         reasons.append(str(error))
     if best is None:
-        told = "; ".join(dict.fromkeys(reasons)) or "no pad of rows and no XOR has fewer conflicts"
+        told = (
+            "; ".join(list(dict.fromkeys(reasons))[:_MOST_REASONS])
+            or "no pad of rows and no XOR has fewer conflicts"
+        )
         return replace(stays, reason=told), now
-    move, later = best
+    plan, later = best
     size = _arrays(later)[key].size
-    return replace(stays, offset=move.text, bytes_after=size), later
+    return replace(stays, offset=plan.move.text, reason=plan.remark, bytes_after=size), later
 
 
 def _rank(version: Version, request: Request) -> tuple[float, ...]:
@@ -335,7 +349,7 @@ def _shape(source: Source, variable: Variable, array: Array, program: Program) -
     values = _values(source, variable, program)
     extents = [values.integer(variable.file, one) for one in variable.extents]
     element = values.size(variable.file, variable.type)
-    if element is None and extents and all(extents):
+    if extents and all(extents):
         element = array.size // math.prod(e for e in extents if e)
     if element is None:
         raise ProblemFileError(
@@ -367,6 +381,8 @@ class _Plan(NamedTuple):
     rank: int
     move: Move
     files: dict[str, bytes]
+    remark: str = ""
+    pitched: bool = False
 
 
 def _plans(
@@ -393,15 +409,25 @@ def _plans(
                     if (form is Pitched and not move.extra) or (form is Moved and extents and move.extra):
                         continue
                     try:
-                        edits = form(source, values, variable, element, extents, move).run()
+                        change = form(source, values, variable, element, extents, move)
+                        edits = change.run()
                     except ProblemFileError as error:
                         refused[str(error)] = None
                         continue
                     if form is Pitched and not extents and len(edits) < 2:
                         continue  # no index has rows of this length
                     files = {file.path: rendered(file, edits) for file in source.files}
-                    found.append(_Plan(wavefronts, rank if move.extra else 2, move, files))
-        if found:
+                    found.append(
+                        _Plan(
+                            wavefronts,
+                            rank if move.extra else 2,
+                            move,
+                            files,
+                            change.remark,
+                            form is Pitched and not extents,
+                        )
+                    )
+        if found and min(plan.wavefronts for plan in found) <= _ideal(sites, gpu):
             break
     found.sort(
         key=lambda p: (p.wavefronts, p.rank, p.move.row & (p.move.row - 1) > 0, p.move.size(array.size))
@@ -411,9 +437,9 @@ def _plans(
 
 
 def _fits(move: Move, element: int, array: Array) -> bool:
-    """Whether it moves whole elements, and takes at most half as much memory again."""
+    """Whether it moves whole elements, and takes at most a quarter more memory, or a row of banks."""
     whole = move.unit % element == 0 and move.extra % element == 0 and move.row % element == 0
-    return whole and move.size(array.size) <= min(array.size * 3 // 2 + _BANKS, _MOST_SHARED)
+    return whole and move.size(array.size) <= min(array.size * 5 // 4 + _BANKS, _MOST_SHARED)
 
 
 def _rows(
@@ -448,6 +474,10 @@ def _sites(evaluation: Evaluation, array: Array) -> Iterator[tuple[Operation, In
         yield action.operation, np.where(lanes, address - array.start, 0), lanes
 
 
+def _ideal(sites: Sequence[tuple[Operation, IntArray, BoolArray]], gpu: Device) -> int:
+    return sum(int(count_wavefronts(o, lanes, op, gpu).ideal.sum()) for op, o, lanes in sites)
+
+
 def _wavefronts(
     sites: Sequence[tuple[Operation, IntArray, BoolArray]], move: Move | None, gpu: Device
 ) -> int:
@@ -472,11 +502,11 @@ def _with(path: Path, plan: _Plan, now: Version, key: str, request: Request) -> 
     launch, array = now.evaluation.launch, _arrays(now)[key]
     if key == DYNAMIC:
         launch = replace(launch, shared_bytes=max(launch.shared_bytes, move.size(array.size)))
-    program = _compiled(path, files, now.program, request)
+    listed, program = _compiled(path, files, now.program, request)
     evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
     if (why := why_not_better(now.evaluation, evaluation)) is not None:
         raise ProblemFileError(array.name, f"{move.text}: {why}")
-    later = _version(files, evaluation, request)
+    later = _version(files, evaluation, listed, request)
     if request.minimise == "time" and later.cycles(request.gpu) >= now.cycles(request.gpu):
         why = "it takes fewer wavefronts, and is not expected to take less time (--minimise excess offers it)"
         raise ProblemFileError(array.name, f"{move.text}: {why}")
@@ -488,7 +518,45 @@ def _with(path: Path, plan: _Plan, now: Version, key: str, request: Request) -> 
         raise ProblemFileError(array.name, f"{move.text}: threads reach other bytes of {name}")
     if _outputs(now, later)[0]:
         raise ProblemFileError(array.name, f"{move.text}: the block writes other bytes to global memory")
+    _check_instances(now, later, plan, key, request)
     return later
+
+
+def _check_instances(now: Version, later: Version, plan: _Plan, key: str, request: Request) -> None:
+    """Other instances of the kernel's template, at the same launch: none may take more wavefronts.
+
+    Where pitches were changed, threads must reach the same elements in each of them, too.
+
+    Raises:
+        ProblemFileError: one does not, or that cannot be seen.
+    """
+    program, launch = now.program, now.evaluation.launch
+    new = {one.name: one for one in later.listed}
+    name = base_name(program.title)
+    others = [one for one in now.listed if one.name != program.name and base_name(one.title) == name]
+    pitched = plan.rank == 0 and plan.pitched
+    if pitched and len(others) > _MOST_INSTANCES:
+        raise ProblemFileError(key, f"{len(others)} other instances of {name} would have to be checked")
+    for one in others[:_MOST_INSTANCES]:
+        try:
+            old = evaluate(one.read(), launch, request.gpu, most_steps=request.most_steps)
+        except ProblemFileError as error:
+            if pitched:
+                raise ProblemFileError(
+                    key, f"{one.title} cannot be checked with this launch: {error}"
+                ) from None
+            continue
+        if key not in _arrays_of(old):
+            continue
+        moved = evaluate(new[one.name].read(), launch, request.gpu, most_steps=request.most_steps)
+        if any(b > a for a, b in zip(costs(old), costs(moved), strict=True)):
+            raise ProblemFileError(key, f"{plan.move.text}: {one.title} would take more wavefronts")
+        parts = [
+            Part(a, _arrays_of(moved)[s], plan.move.apply if s == key else None)
+            for s, a in _arrays_of(old).items()
+        ]
+        if pitched and (astray(old, moved, parts) or footprint(old, _arrays_of(old)[key]) is None):
+            raise ProblemFileError(key, f"{plan.move.text}: threads of {one.title} would reach other bytes")
 
 
 def _outputs(one: Version, other: Version) -> tuple[int, int]:
@@ -497,8 +565,10 @@ def _outputs(one: Version, other: Version) -> tuple[int, int]:
     return sum(a for a, _ in pairs), sum(b for _, b in pairs)
 
 
-def _compiled(path: Path, files: dict[str, bytes], program: Program, request: Request) -> Program:
-    """The same kernel of these files."""
+def _compiled(
+    path: Path, files: dict[str, bytes], program: Program, request: Request
+) -> tuple[tuple[Listed, ...], Program]:
+    """The kernels of these files, and the one that is meant."""
     with temporary_folder() as folder:
         for name, data in files.items():
             place = folder / name.lstrip("/")
@@ -507,15 +577,29 @@ def _compiled(path: Path, files: dict[str, bytes], program: Program, request: Re
         own = [f"-I{folder}{os.path.realpath(one)}" for one in request.include]
         options = (*own, *request.options)
         with current().standing_still():
-            found = kernels(folder / os.path.realpath(path).lstrip("/"), request.target, options)
+            try:
+                found = kernels(folder / os.path.realpath(path).lstrip("/"), request.target, options)
+            except ProblemFileError as error:
+                raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
         listed = next((one for one in found if one.name == program.name), None)
         if listed is None:
             raise ProblemFileError(program.title, "the changed source has no such kernel")
-        return replace(listed.read(), parameters=program.parameters)
+        return found, replace(listed.read(), parameters=program.parameters)
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:
     old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
     near = os.path.relpath(name)
     shown = near if not near.startswith("..") else name.lstrip("/")
-    return "".join(difflib.unified_diff(old, new, f"a/{shown}", f"b/{shown}"))
+    lines = [f"--- a/{shown}\n", f"+++ b/{shown}\n"]
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3):
+        (_, i, _, k, _), (_, _, j, _, m) = group[0], group[-1]
+        lines.append(f"@@ -{i + (j > i)},{j - i} +{k + (m > k)},{m - k} @@\n")
+        for tag, a, b, c, d in group:
+            lines += (
+                [f" {line}" for line in old[a:b]] if tag == "equal" else [f"-{line}" for line in old[a:b]]
+            )
+            lines += [f"+{line}" for line in new[c:d]] if tag != "equal" else []
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )

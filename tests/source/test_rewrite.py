@@ -52,7 +52,7 @@ def kernel(body, head="", declaration="__shared__ float s[1024];"):
     ],
 )
 def test_pitches_of_indices_become_longer(tmp_path, body, expected):
-    assert rewritten(tmp_path, kernel(body), Pitched) == ["__shared__ float s[1148];", expected]
+    assert rewritten(tmp_path, kernel(body), Pitched) == ["__shared__ float s[32 * 36];", expected]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_macros_and_functions_are_followed(tmp_path):
     assert found == [
         "#define S(i, j) s[((j) * 36) + (i)]",
         "__device__ void f(float* p, int r) { p[r * 36 + 1] = 0; }",
-        "__shared__ float s[1148];",
+        "__shared__ float s[32 * 36];",
     ]
 
 
