@@ -10,47 +10,32 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 
-from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import Budget, current
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
-from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.evaluate import Followed, evaluate, follow
 from layoutopt.kernels.machine.launch import Launch, element_type
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
-from layoutopt.kernels.read.declarations import base_name, demangled
+from layoutopt.kernels.read.declarations import base_name
 from layoutopt.kernels.read.files import Listed, kernels
-from layoutopt.source.moves import Move, flips, pads
-from layoutopt.source.parse import Source, Variable
-from layoutopt.source.rewrite import Moved, Pitched
-from layoutopt.source.values import Values
-from layoutopt.source.walk import rendered
+from layoutopt.source.parse import Source
 from layoutopt.study.moved import Part, astray, costs, footprint, touching, why_not_better
+from layoutopt.study.source_plans import DYNAMIC, Plan, declaration, plans
 
 Minimise = Literal["time", "excess", "bytes"]
-DYNAMIC: Final = "dynamic"
-# Changes of one array that are compiled: longer pitches, then pads and XORs by a function.
-# Warp instructions that are looked at to rank them.
-_MOST_TRIED: Final = (2, 1, 2)
-_MOST_ROWS: Final = 1 << 13
 # Bytes of a buffer that is made up, so that outputs can be compared.
 _BUFFER_BYTES: Final = 1 << 21
-_MOST_SHARED: Final = 227 << 10
-_BANKS: Final = 128
 _MOST_REASONS: Final = 2
 _MOST_INSTANCES: Final = 4
 
@@ -254,35 +239,6 @@ def _chosen(version: Version, request: Request) -> list[str]:
     return sorted((s for s, count in worst.items() if count > 0), key=lambda s: -worst[s])
 
 
-def _variable(source: Source, array: Array, program: Program) -> Variable:
-    """The declaration of an array.
-
-    Raises:
-        ProblemFileError: there is none, or several may be meant.
-    """
-    kernel = base_name(program.title)
-    every = [v for file in source.files for some in file.variables.values() for v in some if v.is_shared]
-    if array.symbol == DYNAMIC:
-        found = [v for v in every if "extern" in v.file.text(v.node).split("__shared__")[0].split()]
-    else:
-        found = [v for v in every if v.name == array.name]
-        owners = demangled(array.symbol)
-        inside = [v for v in found if v.function is not None and _owns(v, owners)]
-        found = inside or found
-    own = [v for v in found if v.function is not None and v.file.function_name(v.function) == kernel]
-    found = own or found
-    if len(found) != 1:
-        lines = ", ".join(v.file.place(v.node) for v in found) or "none"
-        what = "extern __shared__ declaration" if array.symbol == DYNAMIC else f"declaration of {array.name}"
-        raise ProblemFileError(array.name, f"expected one {what} in the source, got {lines}")
-    return found[0]
-
-
-def _owns(variable: Variable, owners: str) -> bool:
-    name = variable.file.function_name(variable.function) if variable.function is not None else ""
-    return re.search(rf"\b{re.escape(name)}\b", owners) is not None
-
-
 # Layouts --------------------------------------------------------------------------------------------
 
 
@@ -298,14 +254,14 @@ def _fixed(
     if footprint(now.followed.evaluation, array) is None or now.followed.evaluation.ended:
         why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
         return replace(stays, reason=f"not all that threads do to it is known: {why}"), now
-    best: tuple[_Plan, Version] | None = None
+    best: tuple[Plan, Version] | None = None
     reasons: list[str] = []
     try:
         source = _reread(Source(path, request.include, request.defines), now)
-        variable = _variable(source, array, now.program)
+        variable = declaration(source, array, now.program)
         stays = replace(stays, name=variable.name)
-        plans, reasons = _plans(source, variable, now, array, request.gpu)
-        for plan in plans:
+        tried, reasons = plans(source, variable, now.evaluation, array, request.gpu)
+        for plan in tried:
             if search.spent and (best is not None or reasons):
                 break
             try:
@@ -344,155 +300,10 @@ def _reread(source: Source, now: Version) -> Source:
     return source
 
 
-def _shape(source: Source, variable: Variable, array: Array, program: Program) -> tuple[int, tuple[int, ...]]:
-    """Bytes of an element, and the extents of an array that has several."""
-    values = _values(source, variable, program)
-    extents = [values.integer(variable.file, one) for one in variable.extents]
-    element = values.size(variable.file, variable.type)
-    if extents and all(extents):
-        element = array.size // math.prod(e for e in extents if e)
-    if element is None:
-        raise ProblemFileError(
-            variable.file.place(variable.node), f"the size of {variable.type} is not known"
-        )
-    inner = [e for e in extents[1:] if e]
-    if len(inner) != max(len(extents) - 1, 0):
-        raise ProblemFileError(
-            variable.file.place(variable.node), f"the extents of {array.name} are not known"
-        )
-    if not inner:
-        return element, ()
-    rows, rest = divmod(array.size, element * math.prod(inner))
-    if rest:
-        raise ProblemFileError(variable.file.place(variable.node), f"{array.name} has another size")
-    return element, (rows, *inner)
-
-
-def _values(source: Source, variable: Variable, program: Program) -> Values:
-    owner = variable.function
-    own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
-    return Values(source, program.title if own else "")
-
-
-class _Plan(NamedTuple):
-    """A changed source: the wavefronts expected of the first block, and how far its code changes."""
-
-    wavefronts: int
-    rank: int
-    move: Move
-    files: dict[str, bytes]
-    remark: str = ""
-    pitched: bool = False
-
-
-def _plans(
-    source: Source, variable: Variable, now: Version, array: Array, gpu: Device
-) -> tuple[list[_Plan], list[str]]:
-    """Changes with fewer wavefronts at the addresses of the old machine code, and why others cannot be."""
-    element, extents = _shape(source, variable, array, now.program)
-    values, sites = _values(source, variable, now.program), list(_sites(now.evaluation, array))
-    plain = _wavefronts(sites, None, gpu)
-    widest = max((action.width_bytes for action in touching(now.evaluation, array).values()), default=element)
-    found: list[_Plan] = []
-    refused: dict[str, None] = {}
-    for unit in dict.fromkeys((max(widest, element), element)):
-        for kind in (pads, flips):
-            for row in _rows(sites, element, extents, array):
-                moves = [m for m in kind(row, unit, array.size) if _fits(m, element, array)]
-                ranked = sorted(
-                    (_wavefronts(sites, m, gpu), m.size(array.size), m.extra, m.terms, m) for m in moves
-                )
-                if not ranked or ranked[0][0] >= plain:
-                    continue
-                wavefronts, *_, move = ranked[0]
-                for rank, form in enumerate((Pitched, Moved)):
-                    if (form is Pitched and not move.extra) or (form is Moved and extents and move.extra):
-                        continue
-                    try:
-                        change = form(source, values, variable, element, extents, move)
-                        edits = change.run()
-                    except ProblemFileError as error:
-                        refused[str(error)] = None
-                        continue
-                    if form is Pitched and not extents and len(edits) < 2:
-                        continue  # no index has rows of this length
-                    files = {file.path: rendered(file, edits) for file in source.files}
-                    found.append(
-                        _Plan(
-                            wavefronts,
-                            rank if move.extra else 2,
-                            move,
-                            files,
-                            change.remark,
-                            form is Pitched and not extents,
-                        )
-                    )
-        if found and min(plan.wavefronts for plan in found) <= _ideal(sites, gpu):
-            break
-    found.sort(
-        key=lambda p: (p.wavefronts, p.rank, p.move.row & (p.move.row - 1) > 0, p.move.size(array.size))
-    )
-    chosen = [p for rank, most in enumerate(_MOST_TRIED) for p in [p for p in found if p.rank == rank][:most]]
-    return sorted(chosen, key=lambda p: p.wavefronts), list(refused) if not found else []
-
-
-def _fits(move: Move, element: int, array: Array) -> bool:
-    """Whether it moves whole elements, and takes at most a quarter more memory, or a row of banks."""
-    whole = move.unit % element == 0 and move.extra % element == 0 and move.row % element == 0
-    return whole and move.size(array.size) <= min(array.size * 5 // 4 + _BANKS, _MOST_SHARED)
-
-
-def _rows(
-    sites: Sequence[tuple[Operation, IntArray, BoolArray]],
-    element: int,
-    extents: tuple[int, ...],
-    array: Array,
-) -> list[int]:
-    """Bytes of the rows to try: those declared, else whole rows of banks and steps between lanes."""
-    if extents:
-        return [extents[-1] * element]
-    steps: dict[int, int] = {}
-    for _, address, lanes in sites:
-        moves = np.abs(np.diff(address, axis=1))[lanes[:, 1:] & lanes[:, :-1]]
-        for value, count in zip(
-            *(part.tolist() for part in np.unique(moves, return_counts=True)), strict=True
-        ):
-            if value >= 64 and value % element == 0 and value < array.size:
-                steps[value] = steps.get(value, 0) + count
-    likely = sorted(steps, key=lambda value: -steps[value])[:4]
-    return list(dict.fromkeys([128, 256, 512, 1024, *likely]))
-
-
-def _sites(evaluation: Evaluation, array: Array) -> Iterator[tuple[Operation, IntArray, BoolArray]]:
-    """Warp instructions of the first block that touch an array: offsets and lanes, shape (rows, 32)."""
-    for k, action in touching(evaluation, array).items():
-        traces = evaluation.traces.get(k, [])
-        if not traces or action.operation is None:
-            continue
-        address = np.concatenate([np.broadcast_to(t.address, t.lanes.shape) for t in traces])[:_MOST_ROWS]
-        lanes = np.concatenate([t.lanes for t in traces])[:_MOST_ROWS]
-        yield action.operation, np.where(lanes, address - array.start, 0), lanes
-
-
-def _ideal(sites: Sequence[tuple[Operation, IntArray, BoolArray]], gpu: Device) -> int:
-    return sum(int(count_wavefronts(o, lanes, op, gpu).ideal.sum()) for op, o, lanes in sites)
-
-
-def _wavefronts(
-    sites: Sequence[tuple[Operation, IntArray, BoolArray]], move: Move | None, gpu: Device
-) -> int:
-    total = 0
-    for operation, offsets, lanes in sites:
-        used = addressing_lanes(lanes, operation)
-        moved = np.where(used, move.apply(offsets) if move is not None else offsets, 0)
-        total += int(count_wavefronts(moved, lanes, operation, gpu).wavefronts.sum())
-    return total
-
-
 # Checks ---------------------------------------------------------------------------------------------
 
 
-def _with(path: Path, plan: _Plan, now: Version, key: str, request: Request) -> Version:
+def _with(path: Path, plan: Plan, now: Version, key: str, request: Request) -> Version:
     """The source with an array moved, compiled and compared.
 
     Raises:
@@ -522,7 +333,7 @@ def _with(path: Path, plan: _Plan, now: Version, key: str, request: Request) -> 
     return later
 
 
-def _check_instances(now: Version, later: Version, plan: _Plan, key: str, request: Request) -> None:
+def _check_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> None:
     """Other instances of the kernel's template, at the same launch: none may take more wavefronts.
 
     Where pitches were changed, threads must reach the same elements in each of them, too.

@@ -64,7 +64,7 @@ BROKEN = {"sort_exchange": "v_at"}  # where a value that is not known decides wh
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_change_that_forgets_one_index_is_not_offered(name, place, monkeypatch):
-    plans = source_fix._plans
+    plans = source_fix.plans
 
     def broken(*given):
         found, refused = plans(*given)
@@ -75,7 +75,7 @@ def test_a_change_that_forgets_one_index_is_not_offered(name, place, monkeypatch
         calls = list(re.finditer(rf"(?<!auto ){BROKEN[name]}(?=\()", text))
         return (text[: calls[place].start()] + text[calls[place].end() :]).encode()
 
-    monkeypatch.setattr(source_fix, "_plans", broken)
+    monkeypatch.setattr(source_fix, "plans", broken)
     found = fixed(name, minimise="excess")
     assert not found.diff
     (array,) = found.arrays
