@@ -12,7 +12,7 @@ from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.values import Values
 from layoutopt.source.walk import rendered
 
-PAD, XOR = Move(128, 16, unit=16), Move(128, 0, ((0, 7),), 16)
+PAD, PAD4, XOR = Move(128, 16, unit=16), Move(128, 4, unit=4), Move(128, 0, ((0, 7),), 16)
 
 
 def rewritten(tmp_path, text, form, move=PAD, name="s", extents=(), title="k(float*)", **more):
@@ -61,12 +61,37 @@ def test_pitches_of_indices_become_longer(tmp_path, body, expected):
         ("__shared__ float s[R * W];", "#define W 32\n#define R 8", "__shared__ float s[R * (W + 4)];"),
         ("__shared__ float s[8 * W];", "constexpr int W = 1 << 5;", "__shared__ float s[8 * (W + 4)];"),
         ("__shared__ float s[N];", "#define N 256", "__shared__ float s[N + N / 32 * 4];"),
-        ("extern __shared__ float s[];", "", None),
     ],
 )
 def test_the_declaration_holds_the_longer_rows(tmp_path, declaration, head, expected):
     found = rewritten(tmp_path, kernel("s[t * 32] = 0;", head, declaration), Pitched)
-    assert found == [*([expected] if expected else []), "s[t * 36] = 0;"]
+    assert found == [expected, "s[t * 36] = 0;"]
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"),
+    [
+        ("4 * n * sizeof(float)", "(4 * n * sizeof(float)) + (4 * n * sizeof(float)) / 128 * 16"),
+        ("bytes", "bytes + bytes / 128 * 16"),
+    ],
+)
+def test_launches_ask_for_more_dynamic_memory(tmp_path, launch, expected):
+    host = "void host(int n, int bytes) { k<<<1, 32, %s>>>(0, n); other<<<1, 32, bytes>>>(); }"
+    text = kernel("s[t * 32] = 0;", "", "extern __shared__ float s[];") + host % launch
+    assert rewritten(tmp_path, text, Pitched) == ["s[t * 36] = 0;", host % expected]
+
+
+def test_without_a_launch_the_declaration_says_the_bytes(tmp_path):
+    found = rewritten(tmp_path, kernel("s[t * 32] = 0;", "", "extern __shared__ float s[];"), Pitched)
+    said = "launch with n + n / 128 * 16 bytes, where n were asked for"
+    assert found == [f"extern __shared__ float s[];  /* {said} */", "s[t * 36] = 0;"]
+
+
+def test_a_pitch_that_a_template_decides_has_one_name(tmp_path):
+    text = "template <int W, int V> __global__ void k(float* out) {\n  __shared__ float s[8 * W];\n" \
+        "  s[threadIdx.x / 8 * W] = s[threadIdx.x / 8 * V];\n}\n"  # fmt: skip
+    with pytest.raises(ProblemFileError, match="another instance of the template"):
+        rewritten(tmp_path, text, Pitched, title="void k<32, 32>(float*)")
 
 
 def test_rows_of_several_extents_are_padded_in_the_declaration_alone(tmp_path):
@@ -135,6 +160,7 @@ def test_an_xor_of_several_extents_is_one_of_the_last(tmp_path):
         (Pitched, PAD, "int e = t * 32; s[e] = e;", "e holds rows, and is used elsewhere"),
         (Pitched, PAD, "g(s);", "it is passed to g, which is not defined here once"),
         (Moved, XOR, "g(s);", "it is passed to g, which is not defined here once"),
+        (Moved, PAD4, "reinterpret_cast<float4*>(s)[n] = {};", "vectors of 16 bytes would not stay whole"),
         (Moved, XOR, "unsigned long p = (unsigned long)s;", "it is cast to unsigned long"),
         (Moved, XOR, "char* p = (char*)s; p[n] = 0;", "a pointer to parts of its elements is followed"),
         (Moved, XOR, "out = t ? s : out;", "it is used in a conditional expression"),
