@@ -109,11 +109,11 @@ def read_launches(path: Path) -> tuple[LaunchOptions, ...]:
     Raises:
         ProblemFileError: it is no such file; a place such as `launch[3].block` is named.
     """
-    found: dict[bytes, LaunchOptions] = {}
+    found: dict[str, LaunchOptions] = {}
     for name in _files(path):
         with json_data.named_by(shown(str(name))):
             for one in _read(name):
-                key = msgspec.msgpack.encode(msgspec.structs.replace(one, launches=1, not_recorded=0))
+                key = repr(msgspec.structs.replace(one, launches=1, not_recorded=0))
                 if (seen := found.get(key)) is not None:
                     counts = seen.launches + one.launches, seen.not_recorded + one.not_recorded
                     one = msgspec.structs.replace(seen, launches=counts[0], not_recorded=counts[1])
@@ -136,6 +136,8 @@ def _read(path: Path) -> Iterator[LaunchOptions]:
             raise ProblemFileError(f"{place}.parameters", "all are given: expected no arg, assume or data")
         if min(one.launches, one.not_recorded) < 0:
             raise ProblemFileError(f"{place}.launches", f"expected a count, given {one.launches}")
+        if any("\0" in word for word in (*one.include, *one.define, *one.nvcc)):
+            raise ProblemFileError(place, "nvcc takes no option with a NUL character")
         yield msgspec.structs.replace(
             one,
             file=str(path.parent / one.file) if one.file else "",

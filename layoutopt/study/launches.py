@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +13,7 @@ from layoutopt.errors import LayoutoptError, ProblemFileError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.ground.json_data import Versioned
+from layoutopt.ground.processes import KilledWorker, Processes, cores
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.kernels.launches import LaunchOptions, evaluated
 from layoutopt.kernels.machine.counts import Evaluation
@@ -167,15 +164,14 @@ def check_launches(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Application:
     """Check every launch, on all cores; each has the time limit for itself."""
-    work = partial(_tried, time_limit=time_limit, mend=mend)
-    cores = min(len(os.sched_getaffinity(0)), len(launches))
     found = []
-    with contextlib.ExitStack() as stack:
-        each: Any = map
-        if cores > 1:
-            each = stack.enter_context(ProcessPoolExecutor(cores, get_context("forkserver"))).map
-        for done, one in enumerate(each(work, launches), 1):
-            found.append(one)
+    with contextlib.closing(Processes(min(cores(), len(launches)) or 1)) as processes:
+        asked = [processes.submit(_tried, launch, time_limit, mend) for launch in launches]
+        for done, (launch, answer) in enumerate(zip(launches, asked, strict=True), 1):
+            try:
+                found.append(answer.result())
+            except KilledWorker:
+                found.append(CheckedLaunch(launch, failure="its process was ended: not enough memory?"))
             progress(f"{done} of {len(launches)} launches")
     found.sort(key=lambda one: (-one.conflicts, one.report is None))
     return Application(

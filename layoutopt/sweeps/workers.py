@@ -8,31 +8,23 @@ batch whose workers died the tasks are tried alone, and the one that kills is lo
 from __future__ import annotations
 
 import contextlib
-import os
-import queue
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 from layoutopt.errors import LayoutoptError, MachineError
+from layoutopt.ground.processes import MAX_ATTEMPTS, KilledWorker, Processes, cores
 from layoutopt.hardware.devices import Device
 from layoutopt.sweeps.task import LOST, Outcome, Task, outcome_of
 
 Batch = list[Task]
 
-MAX_ATTEMPTS: Final = 3  # of processes of this machine; Dask has as many
 # Beyond its limit a task may evaluate accesses, load libraries, and share the machine with others.
 _GRACE_SECONDS: Final = 60.0
 _GRACE_FACTOR: Final = 3.0
-_TASKS_OF_A_PROCESS: Final = 2000  # libraries keep memory
 _BATCH_SECONDS: Final = 0.5
 # A batch costs driver and scheduler some milliseconds: of many threads, each gets longer ones.
 _BATCH_SECONDS_A_THREAD: Final = 0.02
@@ -42,10 +34,6 @@ _AHEAD: Final = 2
 _CONNECT_SECONDS: Final = 30.0
 _SILENCE_SECONDS: Final = 20.0  # of a scheduler
 _GONE: Final = "the scheduler is gone; the same command goes on where it was"
-
-
-class KilledWorker(Exception):
-    """The processes that worked on a batch ended; Dask's exception has the same name."""
 
 
 def outcomes(
@@ -102,29 +90,22 @@ def outcomes(
                     yield found
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def solved(batch: Batch, devices: Sequence[Device] = ()) -> list[Outcome]:
     """What a worker does."""
     return [outcome_of(task, devices) for task in batch]
 
 
 class _Processes:
-    """Processes of this machine, each behind a thread that hands it batches and replaces it when it dies."""
+    """Processes of this machine."""
 
     def __init__(self, count: int, devices: tuple[Device, ...]) -> None:
         self.room, self.devices = _AHEAD * count, devices
-        self.threads = ThreadPoolExecutor(count)
-        self.own = threading.local()
-        self.started: set[_Process] = set()
-        self.closed = False
+        self.processes = Processes(count)
 
     def submit(self, batch: Batch) -> Future[list[Outcome]]:
         """Let a process that is free solve the batch."""
-        return self.threads.submit(self._solved, batch)
+        allowed = sum(_GRACE_FACTOR * task.time_limit + _GRACE_SECONDS for task in batch)
+        return self.processes.submit(solved, batch, self.devices, seconds=allowed)
 
     def size(self, _: float) -> int:
         """One by one: an answer is kept before the next one is asked for."""
@@ -135,84 +116,7 @@ class _Processes:
 
     def close(self) -> None:
         """End the processes at once."""
-        self.closed = True
-        for process in tuple(self.started):
-            process.kill()
-        self.threads.shutdown(cancel_futures=True)
-
-    def _solved(self, batch: Batch) -> list[Outcome]:
-        for _ in range(MAX_ATTEMPTS):
-            process: _Process | None = getattr(self.own, "process", None)
-            if process is None:
-                process = self.own.process = _Process(self.devices)
-                self.started.add(process)
-            if self.closed:
-                process.kill()
-            found = process.solved(batch)
-            if found is None or process.left <= 0:
-                process.kill()
-                self.started.discard(process)
-                self.own.process = None
-            if found is not None:
-                return found
-        raise KilledWorker
-
-
-class _Process:
-    """A program that reads batches from a socket and writes what came of them."""
-
-    def __init__(self, devices: tuple[Device, ...]) -> None:
-        mine, theirs = socket.socketpair()
-        path = [entry or os.getcwd() for entry in sys.path]
-        code = f"import sys; sys.path[:] = {path!r}; from layoutopt.sweeps.workers import serve; "
-        with theirs:
-            # Of a group of its own: Ctrl-C is for the driver, which keeps what is there and ends the workers.
-            self.program = subprocess.Popen(
-                [sys.executable, "-c", f"{code}serve({theirs.fileno()})"],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.connection: Connection = Connection(mine.detach())
-        self.devices, self.left = devices, _TASKS_OF_A_PROCESS
-
-    def solved(self, batch: Batch) -> list[Outcome] | None:
-        """What came of a batch; None where the program dies, or takes far longer than it may."""
-        self.left -= len(batch)
-        allowed = sum(_GRACE_FACTOR * task.time_limit + _GRACE_SECONDS for task in batch)
-        try:
-            self.connection.send((batch, self.devices))
-            found = self.connection.recv() if self.connection.poll(allowed) else None
-        except (EOFError, OSError):
-            return None
-        if isinstance(found, BaseException):
-            raise found
-        return found
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.program.kill()
-        self.program.wait()
-
-
-def serve(descriptor: int) -> None:
-    """Be a process that solves what comes from a socket, until the driver is done or gone."""
-    connection: Connection = Connection(descriptor)
-    batches: queue.SimpleQueue[tuple[Batch, tuple[Device, ...]]] = queue.SimpleQueue()
-
-    def read() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                batches.put(connection.recv())
-        os._exit(0)  # in the middle of a task, too
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            found: object = solved(*batches.get())
-        except Exception as error:  # a bug, or another version: the driver says what
-            found = error
-        connection.send(found)
+        self.processes.close()
 
 
 class _Cluster:

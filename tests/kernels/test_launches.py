@@ -55,6 +55,7 @@ def diagonals(folder, text=DIAGONALS):
         ("[[launch]]\nfile = 'a'\narg = {0 = [1]}", "launch[0].arg.0: expected a number"),
         ("[[launch]]\nfile = 'a'\narg = {0 = 1}\nparameters = '00'", "launch[0].parameters: all are given"),
         ("[[launch]]\nfile = 'a'\nlaunches = -1", "launch[0].launches: expected a count, given -1"),
+        ("[[launch]]\nfile = 'a'\ninclude = [\"\\u0000\"]", "launch[0]: nvcc takes no option with a NUL"),
     ],
 )
 def test_a_wrong_file_is_told_by_its_place(tmp_path, text, told):
@@ -69,6 +70,11 @@ def test_equal_launches_are_one_and_names_are_beside_the_file(tmp_path):
     assert (found.launches, found.not_recorded, found.block) == (4, 3, (32, 8, 1))
     assert found.file == str(tmp_path / "k.cu")
     assert found.data == {"0": "zeros", "1": str(tmp_path / "x.npy")}
+
+
+def test_a_number_beyond_64_bits_is_no_error_of_the_reader(tmp_path):
+    (one,) = read_launches(written(tmp_path, '[[launch]]\nfile = "a"\nshared = 18446744073709551616\n'))
+    assert one.shared == 1 << 64
 
 
 def test_what_is_said_of_a_parameter(tmp_path):

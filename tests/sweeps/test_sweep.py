@@ -23,6 +23,7 @@ import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.result_file import result_from_data
+from layoutopt.ground.processes import Process
 from layoutopt.hardware.devices import device
 from layoutopt.study.hints import with_faster
 from layoutopt.sweeps import workers
@@ -367,7 +368,7 @@ def children():
 
 def test_a_worker_whose_driver_is_gone_leaves():
     mine, theirs = socket.socketpair()
-    code = f"from layoutopt.sweeps.workers import serve; serve({theirs.fileno()})"
+    code = f"from layoutopt.ground.processes import serve; serve({theirs.fileno()})"
     worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], cwd=ROOT)
     theirs.close()
     mine.close()
@@ -387,14 +388,14 @@ def test_a_worker_that_dies_is_replaced_and_its_problem_tried_again():
 
 def test_a_problem_that_processes_die_of_is_named_and_the_others_are_solved(monkeypatch):
     tasks = [task_of(problem) for problem in package.load_all(TEMPLATE)[:4]]
-    solved = workers._Process.solved
+    answer = Process.answer
 
-    def dying(process, batch):
-        if batch[0] is tasks[1]:
+    def dying(process, call, seconds):
+        if call[1][0][0] is tasks[1]:
             process.program.kill()
-        return solved(process, batch)
+        return answer(process, call, seconds)
 
-    monkeypatch.setattr(workers._Process, "solved", dying)
+    monkeypatch.setattr(Process, "answer", dying)
     found = [outcome for outcomes in workers.outcomes(iter(tasks), workers=1) for outcome in outcomes]
     by_hash = {outcome.hash: outcome for outcome in found}
     assert len(found) == len(by_hash) == 4

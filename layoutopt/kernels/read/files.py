@@ -126,7 +126,7 @@ def chosen(found: Sequence[Listed], entry: str | None) -> Listed:
         raise ProblemFileError(
             "--entry", f"several kernels (by name, number or a pattern with *): {_some(found, found)}"
         )
-    if entry.isascii() and entry.isdigit() and 1 <= int(entry) <= len(found):
+    if entry.isascii() and entry.isdigit() and len(entry) < 10 and 1 <= int(entry) <= len(found):
         return found[int(entry) - 1]
     for form in _FORMS:
         matching = [program for program in found if form(program) == entry]
