@@ -11,6 +11,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.machine.relevance import relevance
 from layoutopt.kernels.program import Place
 from layoutopt.kernels.question.arrays import used_arrays
@@ -297,3 +298,11 @@ def test_blocks_and_rounds_that_do_the_same_are_counted_once():
     ends = ("VIADD R5, R5, 0x1", "ISETP.LT.AND P1, PT, R5, 0x64, PT", "@P1 BRA `(.L_L)")
     found = counted(*lines, *ends, threads=64, grid=(9, 1, 1))
     assert [(tally.executions, tally.wavefronts) for tally in tallies(found)] == [(1800, 1800)] * 2
+
+
+def test_what_does_not_fit_into_a_memory_is_unknown():
+    memory = Bytes(2, 1, b"\7")
+    at = np.zeros((2, 32), np.int64)
+    rows = np.array([[0], [1]])
+    assert (memory.load(rows, at, 1).bits == 7).all()
+    assert memory.load(rows, at, 4).unknown.any()

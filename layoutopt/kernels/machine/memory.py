@@ -10,7 +10,7 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import NOBODY
-from layoutopt.kernels.machine.values import Bits, Bools, Value, hidden_where, made, mask_of
+from layoutopt.kernels.machine.values import Bits, Bools, Value, hidden_where, made, mask_of, unknown
 
 # Shared memory of the blocks of a cluster lies so far apart, of so many at most.
 _CLUSTER_STEP: Final = 1 << 24
@@ -91,6 +91,8 @@ class Bytes:
 
         `address` is of shape (warps, 32), and `row` broadcasts to it.
         """
+        if width > self.size:  # all are outside
+            return unknown(8 * width)
         here = self.inside(address, width)
         at = np.where(here, address, 0)[..., None] + np.arange(width)
         rows = np.broadcast_to(row, address.shape)[..., None]
