@@ -70,7 +70,7 @@ def command(
     with reading:
         program = chosen(kernels(kernel, options.target, options.compiler), options.entry).read()
         planned, gpu = launch_of(program, options)
-        compiled = options.target, options.compiler, options.include, options.define
+        compiled = options.target, options.compiler, options.include
         request = Request(planned, gpu, *compiled, array, minimise, options.max_steps)
         found = fix(kernel, program, request, Budget(time_limit))
     if write and found.files:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -216,12 +216,13 @@ class Source:
     Args:
         path: of the file that is compiled.
         include: folders of headers.
-        defines: macros that the command line gives, NAME or NAME=VALUE.
+        macros: those that the preprocessor knows; where not given, those of the text that it has once.
     """
 
-    def __init__(self, path: Path, include: Iterable[str] = (), defines: Iterable[str] = ()) -> None:
-        told = (one.partition("=") for one in defines)
-        self.defines = {name: value if equals else "1" for name, equals, value in told}
+    def __init__(
+        self, path: Path, include: Iterable[str] = (), macros: Mapping[str, str] | None = None
+    ) -> None:
+        self.macros = dict(macros or {})
         self.files: list[File] = []
         folders, todo, seen = [os.path.realpath(one) for one in include], [os.path.realpath(path)], set[str]()
         while todo:

@@ -134,9 +134,10 @@ class Values:
         if name in self.templates:
             text = re.sub(r"^\([\w ]+\)", "", self.templates[name]).rstrip("uUlL")
             return int(text) if re.fullmatch(r"-?\d+", text) else None
-        if name in self._source.defines:
-            text = self._source.defines[name].strip("() ").rstrip("uUlL")
-            return int(text, 0) if re.fullmatch(r"\d+|0x[0-9a-fA-F]+", text) else None
+        if name in self._source.macros:
+            told = File(name, f"int x = {self._source.macros[name]};".encode())
+            (one,) = told.variables.get("x", [None])[:1]
+            return self._integer(told, one.value) if one is not None and one.value is not None else None
         variable = self._source.meant(file, node)
         if variable is not None:
             fixed = re.search(r"\b(const|constexpr)\b", variable.file.text(variable.node))

@@ -28,7 +28,7 @@ from layoutopt.kernels.machine.launch import Launch, element_type
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
 from layoutopt.kernels.read.declarations import base_name
-from layoutopt.kernels.read.files import Listed, kernels
+from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
 from layoutopt.source.parse import Source
 from layoutopt.study.moved import Part, astray, costs, footprint, touching, why_not_better
 from layoutopt.study.source_plans import DYNAMIC, Plan, declaration, plans
@@ -47,7 +47,7 @@ class Request:
     Attributes:
         launch, gpu: the launch, and whose banks count.
         target, options: for nvcc.
-        include, defines: of these options.
+        include: folders of headers, of these options.
         array: the one to change; None for all that have conflicts.
         minimise: of the changes that are right, which is taken.
         most_steps: of an evaluation.
@@ -58,7 +58,6 @@ class Request:
     target: str | None = None
     options: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
-    defines: tuple[str, ...] = ()
     array: str | None = None
     minimise: Minimise = "time"
     most_steps: int = 1_000_000
@@ -154,7 +153,7 @@ def fix(path: Path, program: Program, request: Request, search: Budget | None = 
     Raises:
         ProblemFileError: the launch cannot be evaluated, or there is no such array.
     """
-    source = Source(path, request.include, request.defines)
+    source = Source(path, request.include)
     files = {file.path: file.data for file in source.files}
     evaluation = evaluate(program, request.launch, request.gpu, most_steps=request.most_steps)
     listed = kernels(path, request.target, request.options)
@@ -257,7 +256,8 @@ def _fixed(
     best: tuple[Plan, Version] | None = None
     reasons: list[str] = []
     try:
-        source = _reread(Source(path, request.include, request.defines), now)
+        known = macros(path, request.target or DEFAULT_TARGET, request.options)
+        source = _reread(Source(path, request.include, known), now)
         variable = declaration(source, array, now.program)
         stays = replace(stays, name=variable.name)
         tried, reasons = plans(source, variable, now.evaluation, array, request.gpu)

@@ -261,6 +261,19 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
         return kept(_tool("nvcc"), words, compiled, folder)
 
 
+def macros(path: Path, target: str, options: Sequence[str] = ()) -> dict[str, str]:
+    """The macros without parameters that a source ends with, as the host's preprocessor prints them.
+
+    Raises:
+        ProblemFileError: nvcc refuses it.
+        MachineError: there is no nvcc.
+    """
+    words = ["-E", "-Xcompiler", "-dM", f"-arch={target}", *options, os.path.realpath(path)]
+    with temporary_folder() as folder, current().standing_still():
+        text = run_tool("nvcc", words, folder, here=True)
+    return dict(re.findall(r"^#define (\w+) (.+)$", text, re.M))
+
+
 def _tool(name: str) -> str:
     found = find_tool(name)
     if found is None:
