@@ -26,15 +26,20 @@ class Move:
         extra: bytes between rows; 0 for an XOR.
         terms: of an XOR: (s, m), of which f is the XOR.
         unit: bytes of the vectors that stay together.
+        line: bytes of a row as it is declared, where that has several of these rows; else 0.
     """
 
     row: int
     extra: int = 0
     terms: tuple[tuple[int, int], ...] = ()
     unit: int = 1
+    line: int = 0
 
     def apply(self, offsets: IntArray) -> IntArray:
         """Where bytes at these offsets go."""
+        if self.line and self.extra:
+            lines, columns = offsets // self.line, offsets % self.line
+            return lines * self.longer + columns + columns // self.row * self.extra
         row = offsets // self.row
         moved = offsets + row * self.extra
         for shift, mask in self.terms:
@@ -45,7 +50,14 @@ class Move:
         """Bytes of an array of so many bytes: whole rows of an XOR, and no pad behind the last row."""
         if self.terms:
             return -(-before // self.block) * self.block
+        if self.line:
+            return before // self.line * self.longer
         return before + (before - 1) // self.row * self.extra
+
+    @property
+    def longer(self) -> int:
+        """Bytes of a declared row with its pads."""
+        return self.line + self.line // self.row * self.extra
 
     def bytes(self, n: str, bare: bool) -> str:
         """The same in C, for bytes that a launch computes; `bare` if n needs no brackets."""
@@ -68,6 +80,8 @@ class Move:
     @property
     def text(self) -> str:
         """For people."""
+        if self.extra and self.line:
+            return f"columns padded by {self.extra} bytes behind every {self.row}"
         if self.extra:
             return f"rows of {self.row} bytes padded by {self.extra}"
         return f"vectors of {self.unit} bytes moved by XOR within rows of {self.row}"

@@ -294,6 +294,29 @@ class Source:
                     if listed is not None and len(listed.named_children) > place:
                         yield one, listed.named_children[place]
 
+    def passed(self, parameter: Variable) -> Iterator[tuple[File, Node]]:
+        """What a parameter of a function is given, wherever that is called; nothing for one of a kernel."""
+        function = parameter.function
+        if function is None or "__global__" in parameter.file.text(function).split("(")[0]:
+            return
+        place = parameter.file.parameters(function).index(parameter)
+        for file in self.files:
+            for node in every(file.root):
+                called = node.child_by_field_name("function") if node.type == "call_expression" else None
+                listed = node.child_by_field_name("arguments") if called is not None else None
+                if called is None or listed is None:
+                    continue
+                name = file.text(called).split("<")[0].split("::")[-1].strip()
+                given = [one for one in listed.named_children if one.type != "comment"]
+                if name == parameter.file.function_name(function) and place < len(given):
+                    yield file, given[place]
+
+    def is_of_template(self, file: File, identifier: Node) -> bool:
+        """Whether it is a parameter of a template around it."""
+        head = enclosing(identifier, "template_declaration")
+        listed = head.child_by_field_name("parameters") if head is not None else None
+        return listed is not None and any(True for _ in named(file, listed, file.text(identifier)))
+
     def _is_macro(self, node: Node, name: str) -> bool:
         """Whether a macro with parameters has the name, and is used there."""
         called = node.parent is not None and node.parent.child_by_field_name("function") == node

@@ -13,7 +13,7 @@ a lambda behind the declaration, so that an index is computed once, whatever it 
     s[e]                      ->   s[s_at(e)]
     p[k], p a pointer into s  ->   s[s_at(int(p - s) + k)]
     &s[e], to an instruction  ->   &s[s_at(e)]
-    tile[r][c]                ->   tile[r][tile_at(r, c)]
+    tile[r][c]                ->   tile[r][tile_at(r, c)], or tile[r][tile_at(c)] where columns are padded
 """
 
 from __future__ import annotations
@@ -259,6 +259,16 @@ class Pitched(Walk):
         if given:
             return all(self._is_fixed(where, one, depth + 1) for where, one in given)
         variable = self.source.meant(file, name)
+        if variable is None and self.source.is_of_template(file, name):
+            return True
+        if (
+            variable is not None
+            and variable.is_parameter
+            and not variable.pointer
+            and not self.changes(variable)
+        ):
+            passed = list(self.source.passed(variable))
+            return bool(passed) and all(self._is_fixed(where, one, depth + 1) for where, one in passed)
         if variable is None or variable.pointer or variable.is_parameter or variable.value is None:
             return False
         key = (variable.file.path, variable.identifier.start_byte)
@@ -311,11 +321,13 @@ class Moved(Walk):
     def declare(self) -> None:
         """As many elements as the layout takes."""
         last = self.array.extents[-1] if self.array.extents else None
-        if last is None or len(self.extents) > 1:
+        if last is None or (len(self.extents) > 1 and not (self.move.line and self.move.extra)):
             return
         file = self.array.file
         count, text = self.values.integer(file, last), file.text(last)
-        size = self.move.size((count or 0) * self.element) // self.element
+        size = (
+            self.move.longer if self.move.line else self.move.size((count or 0) * self.element)
+        ) // self.element
         if count == size and count:
             return
         if last.type == "number_literal" and count is not None:
@@ -335,7 +347,9 @@ class Moved(Walk):
         line = file.data.rfind(b"\n", 0, array.node.start_byte) + 1
         indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
         before = "\n" + (indent[0].decode() if indent is not None else "")
-        if len(self.extents) > 1:
+        if self.move.line:
+            given, body = "int c", self.move.flat("c", self.element)
+        elif len(self.extents) > 1:
             given, body = "int r, int c", self.move.within("r", "c", self.element)
         else:
             given, body = "int e", self.move.flat("e", self.element)
@@ -390,6 +404,9 @@ class Moved(Walk):
         """Replace the last index."""
         assert pointer.at is not None
         self._called = True
+        if self.move.line:
+            self.edit(file, pointer.at, f"{self._function}(", pointer.at, ")")
+            return
         rows = [part for _, part in pointer.terms]
         needed = max(1 << (shift + mask.bit_length()) for shift, mask in self.move.terms)
         parts: list[str | Node] = [rows[-1]]
@@ -479,6 +496,8 @@ class Moved(Walk):
 
     def by_hand(self) -> str:
         """The function."""
+        if self.move.line:
+            return f"column c lies at {self.move.flat('c', self.element)}"
         if len(self.extents) > 1:
             return f"column c of row r lies at {self.move.within('r', 'c', self.element)}"
         return f"element e lies at {self.move.flat('e', self.element)}"

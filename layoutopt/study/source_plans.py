@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from layoutopt.source.moves import Move, flips, pads
 from layoutopt.source.parse import Source, Variable
 from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.values import Values
-from layoutopt.source.walk import rendered
+from layoutopt.source.walk import Walk, rendered
 from layoutopt.study.moved import touching
 
 # The symbol of dynamic memory, which is one array.
@@ -32,6 +33,8 @@ _MOST_TRIED: Final = (2, 1, 2)
 _MOST_ROWS: Final = 1 << 13
 _MOST_SHARED: Final = 227 << 10
 _BANKS: Final = 128
+# Warp instructions: what they do, offsets and lanes, shape (rows, 32).
+Site = tuple[Operation, IntArray, BoolArray]
 
 
 def declaration(source: Source, array: Array, program: Program) -> Variable:
@@ -115,37 +118,29 @@ def plans(
     found: list[Plan] = []
     refused: dict[str, None] = {}
     for unit in dict.fromkeys((max(widest, element), element)):
-        for kind in (pads, flips):
-            for row in _rows(sites, element, extents, array):
-                moves = [m for m in kind(row, unit, array.size) if _fits(m, element, array)]
-                ranked = sorted(
-                    (_wavefronts(sites, m, gpu), m.size(array.size), m.extra, m.terms, m) for m in moves
-                )
-                if not ranked or ranked[0][0] >= plain:
+        for family in _families(unit, sites, element, extents, array):
+            moves = [m for m in family if _fits(m, element, array)]
+            ranked = sorted(
+                (_wavefronts(sites, m, gpu), m.size(array.size), m.extra, m.terms, m) for m in moves
+            )
+            if not ranked or ranked[0][0] >= plain:
+                continue
+            wavefronts, *_, move = ranked[0]
+            for rank, form in enumerate((Pitched, Moved)):
+                if not _goes(form, move, extents):
                     continue
-                wavefronts, *_, move = ranked[0]
-                for rank, form in enumerate((Pitched, Moved)):
-                    if (form is Pitched and not move.extra) or (form is Moved and extents and move.extra):
-                        continue
-                    try:
-                        change = form(source, values, variable, element, extents, move)
-                        edits = change.run()
-                    except ProblemFileError as error:
-                        refused[str(error)] = None
-                        continue
-                    if form is Pitched and not extents and len(edits) < 2:
-                        continue  # no index has rows of this length
-                    files = {file.path: rendered(file, edits) for file in source.files}
-                    found.append(
-                        Plan(
-                            wavefronts,
-                            rank if move.extra else 2,
-                            move,
-                            files,
-                            change.remark,
-                            form is Pitched and not extents,
-                        )
-                    )
+                try:
+                    change = form(source, values, variable, element, extents, move)
+                    edits = change.run()
+                except ProblemFileError as error:
+                    refused[str(error)] = None
+                    continue
+                if form is Pitched and not extents and len(edits) < 2:
+                    continue  # no index has rows of this length
+                files = {file.path: rendered(file, edits) for file in source.files}
+                pitched = form is Pitched and not extents
+                place = rank if move.extra else 2
+                found.append(Plan(wavefronts, place, move, files, change.remark, pitched))
         if found and min(plan.wavefronts for plan in found) <= _ideal(sites, gpu):
             break
     found.sort(
@@ -155,6 +150,25 @@ def plans(
     return sorted(chosen, key=lambda p: p.wavefronts), list(refused) if not found else []
 
 
+def _families(
+    unit: int, sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array
+) -> Iterator[Iterable[Move]]:
+    """Layouts of one kind each: pads and XORs of rows, and of lines of banks within longer rows."""
+    for kind in (pads, flips):
+        for row in _rows(sites, element, extents, array):
+            yield kind(row, unit, array.size)
+        line = extents[-1] * element if extents else 0
+        if line > _BANKS and line % _BANKS == 0:
+            yield [replace(m, line=line) for m in kind(_BANKS, unit, line) if line % m.period == 0]
+
+
+def _goes(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
+    """Whether a change can be written in a form."""
+    if form is Pitched:
+        return bool(move.extra) and not move.line
+    return not (extents and move.extra) or bool(move.line)
+
+
 def _fits(move: Move, element: int, array: Array) -> bool:
     """Whether it moves whole elements, and takes at most a quarter more memory, or a row of banks."""
     whole = move.unit % element == 0 and move.extra % element == 0 and move.row % element == 0
@@ -162,7 +176,7 @@ def _fits(move: Move, element: int, array: Array) -> bool:
 
 
 def _rows(
-    sites: Sequence[tuple[Operation, IntArray, BoolArray]],
+    sites: Sequence[Site],
     element: int,
     extents: tuple[int, ...],
     array: Array,
@@ -182,7 +196,7 @@ def _rows(
     return list(dict.fromkeys([128, 256, 512, 1024, *likely]))
 
 
-def _sites(evaluation: Evaluation, array: Array) -> Iterator[tuple[Operation, IntArray, BoolArray]]:
+def _sites(evaluation: Evaluation, array: Array) -> Iterator[Site]:
     """Warp instructions of the first block that touch an array: offsets and lanes, shape (rows, 32)."""
     for k, action in touching(evaluation, array).items():
         traces = evaluation.traces.get(k, [])
@@ -193,13 +207,11 @@ def _sites(evaluation: Evaluation, array: Array) -> Iterator[tuple[Operation, In
         yield action.operation, np.where(lanes, address - array.start, 0), lanes
 
 
-def _ideal(sites: Sequence[tuple[Operation, IntArray, BoolArray]], gpu: Device) -> int:
+def _ideal(sites: Sequence[Site], gpu: Device) -> int:
     return sum(int(count_wavefronts(o, lanes, op, gpu).ideal.sum()) for op, o, lanes in sites)
 
 
-def _wavefronts(
-    sites: Sequence[tuple[Operation, IntArray, BoolArray]], move: Move | None, gpu: Device
-) -> int:
+def _wavefronts(sites: Sequence[Site], move: Move | None, gpu: Device) -> int:
     total = 0
     for operation, offsets, lanes in sites:
         used = addressing_lanes(lanes, operation)

@@ -147,6 +147,18 @@ def test_an_xor_of_several_extents_is_one_of_the_last(tmp_path):
     ]
 
 
+def test_columns_are_padded_within_rows(tmp_path):
+    text = kernel("s[n][t] = 0;", "#define W 128", "__shared__ float s[8][W];")
+    assert rewritten(tmp_path, text, Moved, Move(128, 16, unit=16, line=512), extents=(8, 128)) == [
+        "__shared__ float s[8][W + W / 32 * 4];",
+        "const auto s_at = [](int c) { return c + (c >> 5) * 4; };",
+        "s[n][s_at(t)] = 0;",
+    ]
+    moved = Move(128, 16, line=512).apply(np.arange(4096))
+    assert np.unique(moved).size == 4096
+    assert moved.max() < Move(128, 16, line=512).size(4096) == 8 * 576
+
+
 @pytest.mark.parametrize(
     ("form", "move", "body", "why"),
     [
