@@ -278,6 +278,10 @@ CERTAIN = {
         (ROW, "TEX.SCR.LL R4, R16, R1, R8, 0x0, 0x60, 2D, 0xf", "STS [R9], R4"),
         {"wavefronts_st": 32},
     ),
+    "one component of a texture is one register": (
+        (ROW, "TEX.LL RZ, R8, R16, R1, UR4, 0x0, 2D, 0x1", "STS [R9], R8"),
+        {"wavefronts_st": 32},
+    ),
 }  # fmt: skip
 
 

@@ -208,6 +208,12 @@ _ELEMENT: Final = {"F16": 2, "F32": 4, "F64": 8}
 _MOST_RESULTS: Final = 8
 
 
+def _texels(one: Instruction) -> Built:
+    """Of a texture: as many components as a mask at the end has bits (4 without), two at each of two places."""
+    mask = int(one.operands[-1], 16) if re.fullmatch(r"0x[0-9a-f]", one.operands[-1]) else 0xF
+    return forget(1 if mask.bit_count() == 1 else 2, places=2)(one)
+
+
 def _matrix_product(one: Instruction) -> Built:
     """Tensor cores, which are not evaluated: the result has as many registers as shape and type say.
 
@@ -256,7 +262,8 @@ FLOATS: Final[Mapping[str, Builder]] = {
         ),
     ),
     **dict.fromkeys(("DMMA", "HGMMA", "HMMA", "IGMMA", "IMMA", "QGMMA"), _matrix_product),
-    **dict.fromkeys(("SULD", "TEX", "TLD", "TLD4", "TXD", "TXQ"), forget(4, places=2)),
+    **dict.fromkeys(("SULD", "TXQ"), forget(4, places=2)),
+    **dict.fromkeys(("TEX", "TLD", "TLD4", "TXD"), _texels),
     **dict.fromkeys(
         (
             *("F2FP", "F2IP", "FSET", "FSWZADD", "HADD2", "HMNMX2", "HMUL2", "HSET2", "I2IP", "IDP"),
