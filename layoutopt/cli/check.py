@@ -82,7 +82,7 @@ def _configured(options: dict[str, Any]) -> tuple[Path, ...]:
 )
 @click.option("--update-baseline", is_flag=True, help="Write the --baseline as it is now.")
 @click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
-@time_limit_option("Seconds to search for a better layout.")
+@time_limit_option("Seconds to evaluate a kernel, and to search for better layouts.")
 @launch_options
 def command(
     problem: Problem | Block,

@@ -209,7 +209,7 @@ _MOST_RESULTS: Final = 8
 
 
 def _texels(one: Instruction) -> Built:
-    """Of a texture: as many components as a mask at the end has bits (4 without), two at each of two places."""
+    """Components of a texture: those of the mask at the end (all without), two at each of two places."""
     mask = int(one.operands[-1], 16) if re.fullmatch(r"0x[0-9a-f]", one.operands[-1]) else 0xF
     return forget(1 if mask.bit_count() == 1 else 2, places=2)(one)
 
