@@ -105,6 +105,11 @@ class FileCommand(click.Command):
         return super().invoke(ctx)
 
 
+def reads(what: str, paths: Iterable[Path]) -> None:
+    """Let no output of the command that runs take the place of these files, which its inputs name."""
+    click.get_current_context().meta.setdefault(_INPUTS, {}).update((_identity(path), what) for path in paths)
+
+
 def _each(value: Any) -> Iterable[Any]:
     """The values of a parameter that may have none, several, or named ones."""
     if isinstance(value, Mapping):

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from layoutopt.cli.files import TextOrFile, write_all
+from layoutopt.cli.files import TextOrFile, reads, write_all
 from layoutopt.cli.options import Extents, added, pairs
 from layoutopt.cli.output import end_progress, progress, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
+    from layoutopt.study.baseline import Baseline
     from layoutopt.study.launches import Application, CheckedLaunch
 
 SUFFIXES = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
@@ -144,9 +145,13 @@ def check_kernels(
 
     With a baseline: 1 where there are more than it has.
     """
-    from layoutopt.kernels.launches import LaunchOptions, read_launches
+    from layoutopt.ground import json_data
+    from layoutopt.kernels.launches import LaunchOptions, files_of, read_launches
+    from layoutopt.study.baseline import MAX_BYTES, read_baseline
     from layoutopt.study.launches import check_launch, check_launches
 
+    if update_baseline and baseline is None:
+        raise click.UsageError("--update-baseline needs the file: --baseline FILE")
     together = [path for path in paths if is_launches(path)]
     if together and (needless := given_option()) is not None:
         raise click.UsageError(f"{needless} is for a kernel; {together[0]} says what is launched")
@@ -155,9 +160,15 @@ def check_kernels(
         launches += [one for path in together for one in read_launches(path)]
         if not launches:
             raise ProblemFileError("", f"no launch in {shown(str(paths[0]))}")
+        reads("launches", (file for path in together for file in files_of(path)))
+        reads("a launch", (Path(file) for one in launches for file in (one.file, *one.data.values()) if file))
+        known = None
+        if baseline is not None and not update_baseline:
+            with json_data.named_by("--baseline"):
+                known = read_baseline(json_data.read(baseline, MAX_BYTES))
         found = check_launches(launches, time_limit, not no_fix, progress("check"))
         end_progress()
-        return _told_together(found, form, html, baseline, update_baseline)
+        return _told_together(found, form, html, baseline, known)
     code = 0
     for number, path in enumerate(paths):
         done = check_launch(LaunchOptions(file=str(path), **options), time_limit, not no_fix)
@@ -197,23 +208,23 @@ def launch_data(done: CheckedLaunch) -> dict[str, Any]:
 
 
 def _told_together(
-    found: Application, form: str, html: Path | None, baseline: Path | None, update_baseline: bool
+    found: Application, form: str, html: Path | None, baseline: Path | None, known: Baseline | None
 ) -> int:
     """Print an application in a form, write its files; the exit code."""
-    from layoutopt.ground import json_data
     from layoutopt.report.annotations import FORMATS
     from layoutopt.report.launches_page import launches_page
-    from layoutopt.report.launches_text import application_report, conflict_lines
-    from layoutopt.study.baseline import MAX_BYTES, baseline_of, read_baseline, worse
+    from layoutopt.report.launches_text import application_report
+    from layoutopt.study.baseline import baseline_of, only, worse
 
     outputs: dict[Path, bytes] = {}
+    failed = len(found.failed) == len(found.kernels)
     more: dict[str, tuple[int, int]] | None = None
-    if baseline is not None and update_baseline:
-        outputs[baseline] = (json.dumps(baseline_of(found).to_json(), indent=1) + "\n").encode()
-        more = {}
+    if known is not None:
+        more = worse(found, known)
     elif baseline is not None:
-        with json_data.named_by("--baseline"):
-            more = worse(found, read_baseline(json_data.read(baseline, MAX_BYTES)))
+        more = {}
+        if not failed:
+            outputs[baseline] = (json.dumps(baseline_of(found).to_json(), indent=1) + "\n").encode()
     if html is not None:
         outputs[html] = launches_page(found).encode()
     write_all(outputs)
@@ -229,6 +240,5 @@ def _told_together(
         ]
         say(application_report(found) + "".join(f"{line}\n" for line in ["", *said] if said))
     else:
-        say(FORMATS[form](found, conflict_lines(found)))
-    failed = len(found.failed) == len(found.kernels)
+        say(FORMATS[form](found if more is None else only(found, more)))
     return 2 if failed else int(bool(more) if more is not None else found.bank_conflicts > 0)

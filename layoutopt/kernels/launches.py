@@ -99,7 +99,8 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     spent_us: int = 0
 
 
-def _files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
+    """The files of launches that a path is, or that a folder holds."""
     return sorted(path.glob("launches*.toml")) if path.is_dir() else [path]  # one for each process
 
 
@@ -110,7 +111,7 @@ def read_launches(path: Path) -> tuple[LaunchOptions, ...]:
         ProblemFileError: it is no such file; a place such as `launch[3].block` is named.
     """
     found: dict[str, LaunchOptions] = {}
-    for name in _files(path):
+    for name in files_of(path):
         with json_data.named_by(shown(str(name))):
             for one in _read(name):
                 key = repr(msgspec.structs.replace(one, launches=1, not_recorded=0))

@@ -7,11 +7,12 @@ import json
 import os
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from layoutopt.ground.escape import xml_text
 from layoutopt.ground.version import __version__
-from layoutopt.report.launches_text import ConflictLine, name, verdict
+from layoutopt.report.launches_text import conflict_lines, name, verdict
 from layoutopt.study.launches import Application
 
 _HOME: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -23,7 +24,7 @@ def _relative(file: str) -> str:
     return file if path.startswith("..") else path
 
 
-def github(found: Application, lines: list[ConflictLine]) -> str:
+def github(found: Application) -> str:
     """Workflow commands: a warning at each line.
 
     Format: https://docs.github.com/actions/reference/workflow-commands-for-github-actions
@@ -37,17 +38,17 @@ def github(found: Application, lines: list[ConflictLine]) -> str:
     told = [
         f"::warning file={quoted(_relative(line.file), ':,')},line={max(line.line, 1)},"
         f"title=bank conflicts::{quoted(line.message)}"
-        for line in lines
+        for line in conflict_lines(found.kernels)
     ]
     failed = [f"::notice title=not evaluated::{quoted(f'{name(o)}: {o.failure}')}" for o in found.failed]
     return "".join(f"{line}\n" for line in (*told, *failed))
 
 
-def sarif(found: Application, lines: list[ConflictLine]) -> str:
+def sarif(found: Application) -> str:
     """SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/): a result a line."""
     results: list[dict[str, Any]] = []
-    for line in lines:
-        place: dict[str, Any] = {"artifactLocation": {"uri": _relative(line.file).replace(os.sep, "/")}}
+    for line in conflict_lines(found.kernels):
+        place: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(line.file).encode("utf-8", "surrogateescape"))}}
         if line.line:
             place["region"] = {"startLine": line.line}
         mark = hashlib.sha256(f"{line.kernel}\0{line.array}\0{line.op}\0{line.place}".encode()).hexdigest()
@@ -69,18 +70,18 @@ def sarif(found: Application, lines: list[ConflictLine]) -> str:
     return json.dumps({"$schema": _HOME, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def junit(found: Application, lines: list[ConflictLine]) -> str:
+def junit(found: Application) -> str:
     """JUnit's XML: a test a launch, which fails with its lines; one not evaluated is skipped."""
     cases, failures = [], 0
     for one in found.kernels:
         sizes = [",".join(map(str, extents)) for extents in (one.launch.block or (), one.launch.grid)]
         shape = f"block {sizes[0]} grid {sizes[1]}"
         head = f"<testcase classname={_attribute(name(one))} name={_attribute(shape)}>"
-        own = [line.place + ": " + line.message for line in lines if line.kernel == name(one)]
+        own = [f"{line.place}: {line.message}" for line in conflict_lines([one])]
         body = ""
         if one.report is None:
             body = f"<skipped message={_attribute(one.failure or '')}/>"
-        elif one.conflicts and own:
+        elif own:
             failures += 1
             said = f"{one.conflicts:,} bank conflicts, {verdict(one)}"
             body = f"<failure message={_attribute(said)}>{escape(xml_text(chr(10).join(own)))}</failure>"
@@ -96,7 +97,7 @@ def _attribute(text: str) -> str:
     return quoteattr(xml_text(text))
 
 
-FORMATS: Final[dict[str, Callable[[Application, list[ConflictLine]], str]]] = {
+FORMATS: Final[dict[str, Callable[[Application], str]]] = {
     "github": github,
     "sarif": sarif,
     "junit": junit,

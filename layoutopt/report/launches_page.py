@@ -35,7 +35,7 @@ def launches_page(found: Application) -> str:
         head="; ".join(map(xml, head(found))),
         columns="".join(f"<th scope=col><button>{column}</button></th>" for column in _COLUMNS),
         kernels="\n".join(_row(one, found.bank_conflicts) for one in found.kernels if one.report is not None),
-        lines="\n".join(_line(line) for line in conflict_lines(found)[:MOST_LINES])
+        lines="\n".join(_line(line) for line in conflict_lines(found.kernels)[:MOST_LINES])
         + "\n".join(_banks(one, one.report) for one in found.kernels[:1] if one.report is not None),
         failed="".join(["<h2>Not evaluated</h2>", *(
             f"<p>{xml(name(one))} ({one.launch.launches:,} launches): {xml(one.failure or '')}</p>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -39,10 +39,10 @@ class ConflictLine(NamedTuple):
         return f"{text} ({self.kernel}, {self.op})" + (f"; {self.array}: {self.fix}" if self.fix else "")
 
 
-def conflict_lines(found: Application) -> list[ConflictLine]:
-    """The lines with bank conflicts, the worst first."""
+def conflict_lines(launches: Iterable[CheckedLaunch]) -> list[ConflictLine]:
+    """The lines with bank conflicts, over all of these launches, the worst first."""
     lines: dict[tuple[object, ...], ConflictLine] = {}
-    for one in found.kernels:
+    for one in launches:
         for access in one.report.accesses if one.report is not None else ():
             if not access.bank_conflicts:
                 continue
@@ -111,7 +111,7 @@ def _kernels(found: Application) -> Iterator[str]:
 
 
 def _lines(found: Application) -> Iterator[str]:
-    lines = conflict_lines(found)
+    lines = conflict_lines(found.kernels)
     if lines:
         yield from ("", "  the worst lines:")
     for line in lines[:MOST_LINES]:

@@ -154,6 +154,29 @@ def test_a_baseline_fails_on_more_conflicts_only(tmp_path):
     assert done.returncode == 1
     assert f"{load}: 2,883 bank conflicts, 2,882 in the baseline" in done.stdout
     assert store not in done.stdout
+    github = command("check", path, "--no-fix", "--baseline", known, "--format", "github").stdout
+    assert github.count("::warning") == 1
+    assert "load)" in github
+    known.write_text(json.dumps(counts | {"bank_conflicts": {load: 10**6, store: 10**6}}))
+    suite = ET.fromstring(command("check", path, "--no-fix", "--baseline", known, "--format", "junit").stdout)
+    assert suite.get("failures") == "0"
+
+
+def test_a_baseline_is_not_replaced_by_nothing_and_is_read_first(tmp_path):
+    path, known = written(tmp_path, DIAGONALS), tmp_path / "conflicts.json"
+    assert "needs the file" in command("check", path, "--update-baseline").stderr
+    done = command("check", path, "--baseline", known, "--update-baseline")
+    assert (done.returncode, known.exists()) == (2, False)
+    assert "--baseline: cannot read" in command("check", path, "--baseline", known).stderr
+
+
+def test_no_page_takes_the_place_of_a_kernel_or_of_a_file_of_a_folder(tmp_path):
+    path = diagonals(tmp_path)
+    for file, what in ((tmp_path / "k.sass", "a launch"), (path, "launches")):
+        before = file.read_bytes()
+        done = command("check", tmp_path, "--no-fix", "--html", file)
+        assert f"would overwrite {what}" in done.stderr
+        assert (done.returncode, file.read_bytes()) == (2, before)
 
 
 def test_what_is_checked_may_be_configured(tmp_path):
