@@ -211,6 +211,8 @@ def _told_together(
     found: Application, form: str, html: Path | None, baseline: Path | None, known: Baseline | None
 ) -> int:
     """Print an application in a form, write its files; the exit code."""
+    import msgspec
+
     from layoutopt.report.annotations import FORMATS
     from layoutopt.report.launches_page import launches_page
     from layoutopt.report.launches_text import application_report
@@ -231,7 +233,7 @@ def _told_together(
     if form == "json":
         data = found.to_json() | {"kernels": [
             launch_data(one) | {"launches": one.launch.launches} for one in found.kernels
-        ]}  # fmt: skip
+        ], "fixes": msgspec.to_builtins(found.fixes)}  # fmt: skip
         say_json(data if more is None else data | {"worse_than_baseline": more})
     elif form == "text":
         said = [

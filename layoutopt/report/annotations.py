@@ -48,7 +48,9 @@ def sarif(found: Application) -> str:
     """SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/): a result a line."""
     results: list[dict[str, Any]] = []
     for line in conflict_lines(found.kernels):
-        place: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(line.file).encode("utf-8", "surrogateescape"))}}
+        place: dict[str, Any] = {
+            "artifactLocation": {"uri": quote(_relative(line.file).encode("utf-8", "surrogateescape"))}
+        }
         if line.line:
             place["region"] = {"startLine": line.line}
         mark = hashlib.sha256(f"{line.kernel}\0{line.array}\0{line.op}\0{line.place}".encode()).hexdigest()

@@ -15,6 +15,7 @@ from layoutopt.report.launches_text import (
     MOST_LINES,
     ConflictLine,
     conflict_lines,
+    fix_text,
     head,
     name,
     share,
@@ -37,6 +38,7 @@ def launches_page(found: Application) -> str:
         kernels="\n".join(_row(one, found.bank_conflicts) for one in found.kernels if one.report is not None),
         lines="\n".join(_line(line) for line in conflict_lines(found.kernels)[:MOST_LINES])
         + "\n".join(_banks(one, one.report) for one in found.kernels[:1] if one.report is not None),
+        fixes="".join(f"<li>{xml(fix_text(fix))}</li>" for fix in found.fixes[:MOST_LINES]),
         failed="".join(["<h2>Not evaluated</h2>", *(
             f"<p>{xml(name(one))} ({one.launch.launches:,} launches): {xml(one.failure or '')}</p>"
             for one in found.failed
@@ -56,7 +58,7 @@ def _row(one: CheckedLaunch, all_conflicts: int) -> str:
 
 def _line(line: ConflictLine) -> str:
     """The line with those around it, where its file is here."""
-    text = f"<h3>{xml(line.place)}</h3><p>{xml(line.message)}</p>"
+    text = f"<h3>{xml(line.place)}</h3><p>{xml(line.cost)}</p>"
     try:
         source = json_data.read(line.file, _MAX_SOURCE_BYTES).decode("utf-8", "replace").splitlines()
     except LayoutoptError:

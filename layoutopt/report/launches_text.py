@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from layoutopt.kernels.read.declarations import demangled, without_types
 from layoutopt.report.text import columns
-from layoutopt.study.launches import Application, CheckedLaunch
+from layoutopt.study.launches import Application, CheckedLaunch, Fix
 
 MOST_LINES: Final = 10
 _MOST_NAME: Final = 60
@@ -33,10 +33,15 @@ class ConflictLine(NamedTuple):
         return f"{PurePath(self.file).name}:{self.line}" if self.line else self.instruction
 
     @property
-    def message(self) -> str:
+    def cost(self) -> str:
         """What happens there, in a sentence."""
         text = f"{self.conflicts:,} of {self.wavefronts:,} wavefronts in shared memory are bank conflicts"
-        return f"{text} ({self.kernel}, {self.op})" + (f"; {self.array}: {self.fix}" if self.fix else "")
+        return f"{text} ({self.kernel}, {self.op})"
+
+    @property
+    def message(self) -> str:
+        """What happens there, and what to do."""
+        return self.cost + (f"; {self.array}: {self.fix}" if self.fix else "")
 
 
 def conflict_lines(launches: Iterable[CheckedLaunch]) -> list[ConflictLine]:
@@ -82,7 +87,7 @@ def share(part: int, whole: int) -> str:
 
 def application_report(found: Application) -> str:
     """The report."""
-    return "\n".join([*head(found), *_kernels(found), *_lines(found), *_failed(found), ""])
+    return "\n".join([*head(found), *_kernels(found), *_lines(found), *_fixes(found), *_failed(found), ""])
 
 
 def head(found: Application) -> Iterator[str]:
@@ -115,9 +120,21 @@ def _lines(found: Application) -> Iterator[str]:
     if lines:
         yield from ("", "  the worst lines:")
     for line in lines[:MOST_LINES]:
-        yield f"  {line.place}: {line.message}"
+        yield f"  {line.place}: {line.cost}"
     if len(lines) > MOST_LINES:
         yield f"  and {len(lines) - MOST_LINES} more"
+
+
+def fix_text(fix: Fix) -> str:
+    """What it saves, where, and how."""
+    where = f"{without_types(fix.kernel)}, {fix.array}"
+    return f"{fix.saved_wavefronts:,} fewer wavefronts over all launches ({where}): {fix.message}"
+
+
+def _fixes(found: Application) -> Iterator[str]:
+    fixes = found.fixes
+    if fixes:
+        yield from ("", "  the fixes that save most:", *(f"  {fix_text(fix)}" for fix in fixes[:MOST_LINES]))
 
 
 def _failed(found: Application) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -135,6 +136,16 @@ def import_kernel(
     return found
 
 
+class Fix(Struct, frozen=True):
+    """A layout to take for an array, and what it saves over all launches if all blocks are as the first."""
+
+    kernel: str
+    array: str
+    offset: str
+    saved_wavefronts: int
+    message: str
+
+
 class Application(Versioned, frozen=True):
     """All launches of a program: those with the most conflicts first, then those that failed.
 
@@ -150,6 +161,21 @@ class Application(Versioned, frozen=True):
     not_recorded: int
     kernels: tuple[CheckedLaunch, ...]
     schema_: Literal["layoutopt.application/1"] = "layoutopt.application/1"
+
+    @property
+    def fixes(self) -> list[Fix]:
+        """What to change, over all shapes of a kernel; what saves most first."""
+        found: dict[tuple[str, str, str], Fix] = {}
+        for one in self.kernels:
+            for array in one.report.arrays if one.report is not None else ():
+                told = one.fixes.get(array.name, {})
+                if one.report is None or not (saved := told.get("saved_wavefronts", 0)) > 0:
+                    continue
+                saved = one.launch.launches * min(array.wavefronts, saved * math.prod(one.report.grid))
+                key = (one.report.title, array.name, told["offset"])
+                before = found[key].saved_wavefronts if key in found else 0
+                found[key] = Fix(*key, before + saved, told["message"])
+        return sorted(found.values(), key=lambda fix: -fix.saved_wavefronts)
 
     @property
     def failed(self) -> list[CheckedLaunch]:

@@ -103,6 +103,19 @@ def test_launches_are_ranked_by_their_conflicts_and_failures_stop_no_other(tmp_p
     )
 
 
+def test_fixes_are_ranked_by_what_they_save_over_all_launches(tmp_path):
+    path = diagonals(tmp_path, f"{DIAGONALS}launches = 3\n")
+    data = json.loads(command("check", path, "--json").stdout)
+    (fix,) = data["fixes"]
+    (one,) = (array["fix"] for array in data["kernels"][0]["arrays"] if array["fix"])
+    assert fix["saved_wavefronts"] == 3 * one["saved_wavefronts"] > 0
+    assert (fix["offset"], fix["message"]) == (one["offset"], one["message"])
+    page = tmp_path / "page.html"
+    told = f"{fix['saved_wavefronts']:,} fewer wavefronts over all launches (align"
+    assert told in command("check", path, "--html", page).stdout
+    assert told in page.read_text()
+
+
 def test_nothing_evaluated_is_an_error_and_options_of_one_kernel_are_refused(tmp_path):
     path = written(tmp_path, '[[launch]]\nfile = "none.sass"\nblock = [32]\n')
     assert command("check", path).returncode == 2
