@@ -28,6 +28,7 @@ from layoutopt.source.parse import File, Variable, enclosing, every
 from layoutopt.source.walk import Edit, Pointer, Walk, product_of, sum_of
 
 _CLOSED: Final = ("call_expression", "subscript_expression", "parenthesized_expression", "field_expression")
+_COMMENT: Final = re.compile(rb"[ \t]*(//[^\n]*[^\n\\]|/\*[^\n]*?\*/)[ \t]*(?=\r?\n)")
 _BUILT_IN: Final = ("threadIdx", "blockDim", "warpSize")
 _MOST_DEPTH: Final = 12
 
@@ -364,6 +365,8 @@ class Moved(Walk):
             ratio = f"sizeof({part}) / sizeof({part}[0]) % {count}"
             text += f'{before}static_assert({ratio} == 0, "elements move among {count}");'
         end = array.node.end_byte
+        if (comment := _COMMENT.match(file.data, end)) is not None:
+            end = comment.end()
         self.edits.append(Edit(file, end, end, (text,)))
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:

@@ -16,6 +16,9 @@ from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.program import Array, Memory
 
 _LANES: Final = 32
+# Of `costs`, where wavefronts begin, and what they are of.
+_WAVEFRONTS: Final = 2
+_TOLD: Final = (" at most, as profiled", " at least, as profiled", " at most", "")
 # Of a number that says who reaches what.
 _THREAD_BITS, _BYTE_BITS = 10, 18
 
@@ -57,7 +60,12 @@ def why_not_better(before: Evaluation, after: Evaluation) -> str | None:
     old, new = costs(before), costs(after)
     if all(b <= a for a, b in zip(old, new, strict=True)) and old != new:
         return None
-    return f"the layout found takes {new[-1]:,} wavefronts where {old[-1]:,} are taken now"
+    k = next((k for k, (a, b) in enumerate(zip(old, new, strict=True)) if b > a), len(old) - 1)
+    if k < _WAVEFRONTS:
+        return "less of what the layout found does is known"
+    return (
+        f"the layout found takes {new[k]:,} wavefronts{_TOLD[k - _WAVEFRONTS]} where {old[k]:,} are taken now"
+    )
 
 
 def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> dict[bool, IntArray] | None:

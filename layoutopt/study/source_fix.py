@@ -163,9 +163,23 @@ def fix(path: Path, program: Program, request: Request, search: Budget | None = 
         here = _arrays(now)
         one, now = _fixed(path, now, array, here[array], request, search or Budget())
         arrays.append(one)
+    if not arrays and (place := _undeclared(first.evaluation)) is not None:
+        why = f"{place} has conflicts in shared memory that no declaration names"
+        arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
     diff = "".join(_diff(name, first.files[name], data) for name, data in changed.items())
     return SourceFix(diff, changed, tuple(arrays), first, now, _outputs(first, now)[1])
+
+
+def _undeclared(evaluation: Evaluation) -> str | None:
+    """The instruction with most conflicts; None where none has any."""
+    worst = max(evaluation.tallies, key=lambda k: _excess(evaluation, k), default=None)
+    conflicts = worst is not None and _excess(evaluation, worst) > 0
+    return evaluation.program.steps[worst].named if conflicts and worst is not None else None
+
+
+def _excess(evaluation: Evaluation, k: int) -> int:
+    return evaluation.tallies[k].wavefronts - evaluation.tallies[k].ideal
 
 
 def _version(
