@@ -63,9 +63,8 @@ def why_not_better(before: Evaluation, after: Evaluation) -> str | None:
     k = next((k for k, (a, b) in enumerate(zip(old, new, strict=True)) if b > a), len(old) - 1)
     if k < _WAVEFRONTS:
         return "less of what the layout found does is known"
-    return (
-        f"the layout found takes {new[k]:,} wavefronts{_TOLD[k - _WAVEFRONTS]} where {old[k]:,} are taken now"
-    )
+    told = _TOLD[k - _WAVEFRONTS]
+    return f"the layout found takes {new[k]:,} wavefronts where {old[k]:,} are taken now{told}"
 
 
 def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> dict[bool, IntArray] | None:
