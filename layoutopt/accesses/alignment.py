@@ -46,7 +46,7 @@ class Blocks:
 
 
 def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Blocks:
-    """What every layout keeps of every element.
+    """The aligned block around every element that each layout must keep whole.
 
     Args:
         trace: the accesses.

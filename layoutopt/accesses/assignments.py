@@ -186,7 +186,7 @@ def global_order(access: Access, dims: int) -> tuple[int, ...]:
 
 
 def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTrace]:
-    """What an access whose lanes are free covers, and its lanes as the file's index has them.
+    """The box that an access with free lanes covers, and the lanes that the file's own index gives it.
 
     Raises:
         ProblemFileError: its index does not cover a box once, or what it keeps to makes no sense.

@@ -78,35 +78,38 @@ def _find(name: str) -> Fragment:
     raise ProblemFileError("fragment", f"unknown fragment {name!r}{hint}")
 
 
-def _packed(whole: Fragment, tile: Tile) -> Fragment:
-    """The fragment in tile elements: one of them may hold several of its own, and results are converted."""
+def _in_tile_elements(fragment: Fragment, tile: Tile) -> Fragment:
+    """The fragment with the tile's elements as values; a wide one packs several values of a lane.
+
+    An accumulator is instead converted in registers, value by value, to a tile element that is no container.
+    """
     bits = tile.element_bits
-    if bits == whole.bits:
-        return whole
-    p = bits // whole.bits
-    named = tile.element if isinstance(tile.element, str) else None
-    contained = bits % whole.bits == 0 and (named is None or named in CONTAINERS)
-    if whole.is_result and not contained:
-        return replace(whole, bits=bits)  # converted in registers: every value stays where it is
-    if not contained:
-        wrong = f"{whole.name} has elements of {whole.bits} bits, the tile of {bits}"
+    if bits == fragment.bits:
+        return fragment
+    count, rest = divmod(bits, fragment.bits)
+    if rest or (isinstance(tile.element, str) and tile.element not in CONTAINERS):
+        if fragment.is_result:
+            return replace(fragment, bits=bits)
+        wrong = f"{fragment.name} has elements of {fragment.bits} bits, the tile of {bits}"
         raise ProblemFileError("fragment", wrong)
-    along = next((c for c in whole.at if _goes_on(whole, c, p)), None)
-    if along is not None:
-        size = {c: p if c == along else 1 for c in whole.at}
-        at = {c: table[:, :, ::p] // size[c] for c, table in whole.at.items()}
-        return replace(whole, bits=bits, at=at, extent={c: e // size[c] for c, e in whole.extent.items()})
-    what = f"{p} consecutive elements, which one {bits}-bit element of the tile is"
-    raise ProblemFileError("fragment", f"{whole.name}: no lane holds {what}")
+    along = next((c for c in fragment.at if _is_packed_along(c, fragment, count)), None)
+    if along is None:
+        what = f"{count} consecutive elements, which one {bits}-bit element of the tile is"
+        raise ProblemFileError("fragment", f"{fragment.name}: no lane holds {what}")
+    packed = {c: count if c == along else 1 for c in fragment.at}
+    at = {c: table[:, :, ::count] // packed[c] for c, table in fragment.at.items()}
+    return replace(fragment, bits=bits, at=at, extent={c: e // packed[c] for c, e in fragment.extent.items()})
 
 
-def _goes_on(held: Fragment, along: str, count: int) -> bool:
-    """Whether each `count` values of a lane follow one another along a coordinate, from a multiple on."""
-    if held.values % count:
+def _is_packed_along(coordinate: str, fragment: Fragment, count: int) -> bool:
+    """Whether every `count` values of a lane are consecutive in a coordinate, aligned to their count."""
+    if fragment.values % count:
         return False
-    apart = {c: t.reshape(*t.shape[:2], -1, count) - t[:, :, ::count, None] for c, t in held.at.items()}
-    steps = all((apart[c] == (np.arange(count) if c == along else 0)).all() for c in apart)
-    return steps and not (held.at[along][:, :, ::count] % count).any()
+    for c, table in fragment.at.items():
+        groups = table.reshape(*table.shape[:2], -1, count)
+        if (groups - groups[..., :1] != (np.arange(count) if c == coordinate else 0)).any():
+            return False
+    return not (fragment.at[coordinate][:, :, ::count] % count).any()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,7 @@ def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
 
 
 def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
-    held = _packed(_find(access.fragment), tile)
+    held = _in_tile_elements(_find(access.fragment), tile)
     operation = parse_operation(access.op, access.bytes)
     repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
     for c in repeat:

@@ -95,7 +95,7 @@ def from_hardware(data: Mapping[str, Any], head: Problem) -> Access:
 
 
 def wrong_use(access: Access, tile: Tile) -> Wrong:
-    """What one access asks of the layout that no layout can give, by the rules and the tile."""
+    """Errors in the fields of a hardware access: what its engine's rules or the tile exclude."""
     use, dims = access.hardware, len(tile.shape)
     if use is None:
         return
@@ -257,7 +257,7 @@ def instruction_rows(access: Access, tile: Tile) -> int | None:
 
 
 def wrong_cluster(problem: Problem) -> Wrong:
-    """What is wrong with the blocks of a cluster: copies to several of them need as many."""
+    """Errors of `block.cluster`: its size, a target without clusters, multicasts that do not divide it."""
     cluster, rules, target = problem.block.cluster, engine("tma"), problem.target
     if cluster is not None:
         if cluster > rules.max_cluster:
@@ -268,10 +268,10 @@ def wrong_cluster(problem: Problem) -> Wrong:
             have = f"{', '.join(known.name for known in able)} have"
             yield "block.cluster", f"{target} has no thread block clusters; {have}"
     for i, access in enumerate(problem.accesses):
-        shared = None if access.hardware is None else access.hardware.multicast
-        if shared is not None and (cluster or 1) % shared:
+        multicast = None if access.hardware is None else access.hardware.multicast
+        if multicast is not None and (cluster or 1) % multicast:
             expected = f"expected what divides block.cluster ({cluster or 'not given'})"
-            yield f"accesses[{i}].multicast", f"{expected}, got {shared}"
+            yield f"accesses[{i}].multicast", f"{expected}, got {multicast}"
 
 
 def wrong_target(problem: Problem) -> Wrong:

@@ -69,7 +69,7 @@ class Owned(Ownership):
 
 
 def why_not_free(problem: Problem, number: int) -> ProblemFileError | None:
-    """What keeps the instructions of an access from being free; None where nothing does."""
+    """The error of an access whose instructions cannot be free; None where they can."""
     access, field = problem.accesses[number], f"accesses[{number}]"
     if problem.is_dictated or problem.tile.packed > 1:
         return ProblemFileError(
@@ -96,7 +96,7 @@ def why_not_free(problem: Problem, number: int) -> ProblemFileError | None:
 
 
 def owned(problem: Problem, device: Device) -> list[Owned]:
-    """What the threads of each free access move that has an active lane.
+    """The elements of each thread, for every access with free instructions that has an active lane.
 
     Raises:
         ProblemFileError: the instructions of one cannot be free.
@@ -138,56 +138,61 @@ def as_given(access: Access) -> Access:
 
 
 def orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """The steps that vectors may take, each list a choice; those of the file's vectors come first in each.
+    """Candidate orders of elements in a vector: steps from the smallest on, each doubling its length.
 
-    Of steps that serve the same accesses, that between elements which the file moves soonest after each other
-    comes first: the others give vectors as wide. Then come rows of matrices, as lanes have them.
+    Orders are extended by every step that some access's threads own; of steps that the same accesses own,
+    by the first that moves least in the file's loops, as the others give vectors as wide. Rows of matrix
+    instructions follow.
+
+    Args:
+        free: accesses whose instructions are free.
+        fixed: the steps of vectors that the file prescribes; every order begins with them.
     """
-    most = (ROW_BYTES // free[0].size).bit_length() - 1
+    longest = (ROW_BYTES // free[0].size).bit_length() - 1
 
-    def apart(step: Step) -> tuple[int, ...]:
-        return sum(one.distance(step) for one in free if step in one.steps), -step[0], step[1]
+    def rank(step: Step) -> tuple[int, ...]:
+        return sum(owner.distance(step) for owner in free if step in owner.steps), -step[0], step[1]
 
-    every = sorted({step for one in free for step in one.steps}, key=apart)
+    ranked = sorted({step for owner in free for step in owner.steps}, key=rank)
     found: list[tuple[Step, ...]] = []
 
-    def extend(steps: tuple[Step, ...], serving: frozenset[int]) -> None:
+    def extend(order: tuple[Step, ...], owners: frozenset[int]) -> None:
         if len(found) >= _MOST_STEPS:
             return
-        found.append(steps)
-        if len(steps) >= most:
-            return
-        seen: set[frozenset[int]] = set()
-        for step in every:
-            served = frozenset(one.number for one in free if one.number in serving and step in one.steps)
-            if step not in steps and served and served not in seen:
-                seen.add(served)
-                extend((*steps, step), served)
+        found.append(order)
+        tried: set[frozenset[int]] = {frozenset()}
+        for step in ranked if len(order) < longest else ():
+            still = frozenset(o.number for o in free if o.number in owners and step in o.steps)
+            if step not in order and still not in tried:
+                tried.add(still)
+                extend((*order, step), still)
 
     start = tuple(fixed)
-    extend(start, frozenset(one.number for one in free if one.steps.issuperset(start)))
-    for one in free:
-        found += [row for row in _rows(one, most) if row[: len(start)] == start and row not in found]
+    extend(start, frozenset(owner.number for owner in free if owner.steps.issuperset(start)))
+    for owner in free:
+        found += [
+            row for row in _matrix_rows(owner, longest) if row[: len(start)] == start and row not in found
+        ]
     return found
 
 
-def _rows(one: Owned, most: int) -> Iterator[tuple[Step, ...]]:
-    """The orders in which a matrix instruction would have the lanes of an access: plain, and transposed.
+def _matrix_rows(owner: Owned, longest: int) -> Iterator[tuple[Step, ...]]:
+    """Orders of the 16 bytes of a matrix row as lanes hold them after ldmatrix, plain and transposed.
 
-    Four lanes share a row, and have a word of it each; of a transposed one, eight times four lanes have one
-    element each.
+    Plain, each of four lanes holds a word of the row; transposed, each of eight lanes, four apart, holds
+    one element.
     """
-    own = sorted(one.steps, key=one.distance)[: most - 2]
-    for steps, bits in ((own, (1, 2)), ([], (4, 8, 16))):
-        row = [*steps, *(_step(one, lane) for lane in bits if lane < len(one.element))]
-        if len(row) == most and len(set(row)) == most and all(row):
+    nearest = sorted(owner.steps, key=owner.distance)[: longest - 2]
+    for steps, lanes in ((nearest, (1, 2)), ([], (4, 8, 16))):
+        row = [*steps, *(_step_to(owner, lane) for lane in lanes if lane < len(owner.element))]
+        if len(row) == longest and len(set(row)) == longest and all(row):
             yield tuple(step for step in row if step)
 
 
-def _step(one: Owned, lane: int) -> Step | None:
-    """From the first element of lane 0 to that of another, where it is a step."""
-    shape = one.shape
-    first, other = (np.unravel_index(max(0, int(one.element[k, 0])), shape) for k in (0, lane))
+def _step_to(owner: Owned, lane: int) -> Step | None:
+    """The step from the first element of lane 0 to that of `lane`; None where their distance is none."""
+    shape = owner.shape
+    first, other = (np.unravel_index(max(0, int(owner.element[k, 0])), shape) for k in (0, lane))
     apart = [(d, int(b - a)) for d, (a, b) in enumerate(zip(first, other, strict=True)) if a != b]
     if len(apart) != 1 or apart[0][1] < 1 or apart[0][1].bit_count() > 1:
         return None
@@ -195,41 +200,41 @@ def _step(one: Owned, lane: int) -> Step | None:
     return None if shape[dim] % (2 * far) else (dim, far)
 
 
-def accesses_of(one: Owned, steps: Sequence[Step], head: Problem, device: Device) -> Iterator[Access]:
+def accesses_of(owner: Owned, steps: Sequence[Step], head: Problem, device: Device) -> Iterator[Access]:
     """The ways in which an access may be written under an order of elements, the widest vectors first.
 
     Args:
-        one: the access.
+        owner: the access.
         steps: the order of elements.
         head: a problem with the tile, the threads and the target.
         device: whose instructions.
     """
-    count = next((k for k, step in enumerate(steps) if step not in one.steps), len(steps))
-    count = min(count, (ROW_BYTES // one.size).bit_length() - 1)
+    count = next((k for k, step in enumerate(steps) if step not in owner.steps), len(steps))
+    count = min(count, (ROW_BYTES // owner.size).bit_length() - 1)
     for taken in range(count, -1, -1):
-        operation = Operation(one.kind, one.size << taken)
+        operation = Operation(owner.kind, owner.size << taken)
         if _is_served(operation, device):
-            yield _access(one, operation, steps[:taken], one.heads(steps[:taken]), head, device)
-    in_row = (ROW_BYTES // one.size).bit_length() - 1
-    if one.size > WORD_BYTES or len(steps) < in_row or device.lanes != 4 * ROWS:
+            yield _access(owner, operation, steps[:taken], owner.heads(steps[:taken]), head, device)
+    in_row = (ROW_BYTES // owner.size).bit_length() - 1
+    if owner.size > WORD_BYTES or len(steps) < in_row or device.lanes != 4 * ROWS:
         return
-    in_word = (WORD_BYTES // one.size).bit_length() - 1
-    across = sorted(one.steps.difference(steps[:in_row]), key=one.distance) if one.size == 2 else []
+    in_word = (WORD_BYTES // owner.size).bit_length() - 1
+    across = sorted(owner.steps.difference(steps[:in_row]), key=owner.distance) if owner.size == 2 else []
     for words, transposed in ([steps[:in_word]], False), ([[step] for step in across], True):
-        rows = (_rows_of(one, steps[:in_row], word, transposed, device) for word in words)
+        rows = (_rows_of(owner, steps[:in_row], word, transposed, device) for word in words)
         if (found := next(filter(None, rows), None)) is not None:
-            yield _access(one, found[0], steps[:in_row], found[1], head, device)
+            yield _access(owner, found[0], steps[:in_row], found[1], head, device)
 
 
 def _rows_of(
-    one: Owned, row: Sequence[Step], word: Sequence[Step], transposed: bool, device: Device
+    owner: Owned, row: Sequence[Step], word: Sequence[Step], transposed: bool, device: Device
 ) -> tuple[Operation, IntArray] | None:
     """The widest matrix instruction whose lanes hold such words of such rows, and the rows' starts."""
-    words = one.element.shape[1] >> len(word)
+    words = owner.element.shape[1] >> len(word)
     for together in (4, 2, 1):
-        operation = Operation(_MATRIX[one.kind], ROW_BYTES, together, transposed)
-        if words % together == 0 and one.steps.issuperset(word) and _is_served(operation, device):
-            starts = one.addressed(operation, 8 * one.size, device.lanes, row, word)
+        operation = Operation(_MATRIX[owner.kind], ROW_BYTES, together, transposed)
+        if words % together == 0 and owner.steps.issuperset(word) and _is_served(operation, device):
+            starts = owner.addressed(operation, 8 * owner.size, device.lanes, row, word)
             return None if starts is None else (operation, starts)
     return None
 
@@ -243,32 +248,34 @@ def _is_served(operation: Operation, device: Device) -> bool:
 
 
 def _access(
-    one: Owned, operation: Operation, steps: Sequence[Step], starts: IntArray, head: Problem, device: Device
+    owner: Owned, operation: Operation, steps: Sequence[Step], starts: IntArray, head: Problem, device: Device
 ) -> Access:
-    """An access that starts at these elements: shape (rounds * threads, iterations), -1 for none."""
+    """A free access rewritten for one operation, its index a formula.
+
+    Args:
+        owner: the access.
+        operation: what it becomes.
+        steps: the order of elements in one of its vectors.
+        starts: first element of each vector or matrix row, shape (rounds * threads, iterations); -1 for none.
+        head: a problem with the tile, the threads and the target.
+        device: whose lanes address matrix rows.
+    """
     by_thread = starts.reshape(-1, head.threads, starts.shape[1]).swapaxes(0, 1).reshape(head.threads, -1)
     taking, addressed = by_thread >= 0, ROWS * operation.matrices or device.lanes
     by_thread[np.arange(head.threads) % device.lanes >= addressed] = -1
-    field = f"accesses[{one.number}]"
-    found = written(
-        by_thread, one.shape, device.lanes, taking=taking, addressed=addressed, fields=(field, field)
-    )
-    vector = (
-        None if list(steps) == one.along(1 << len(steps)) else tuple(_unit(s, len(one.shape)) for s in steps)
-    )
+    fields = (f"accesses[{owner.number}]",) * 2
+    formula = written(by_thread, owner.shape, device.lanes, taking=taking, addressed=addressed, fields=fields)
+    row_major = list(steps) == owner.along(1 << len(steps))
+    dims = range(len(owner.shape))
     return msgspec.structs.replace(
-        with_fixed_lanes(one.access),
+        with_fixed_lanes(owner.access),
         op=operation.text,
-        index=tuple(found["index"]),
+        index=tuple(formula["index"]),
         bytes=None if operation.matrices else operation.width_bytes,
-        loops=found.get("for", {}),
-        where=found.get("where"),
-        vector=vector,
+        loops=formula.get("for", {}),
+        where=formula.get("where"),
+        vector=None if row_major else tuple(tuple(size * (d == dim) for d in dims) for dim, size in steps),
     )
-
-
-def _unit(step: Step, dims: int) -> tuple[int, ...]:
-    return tuple(step[1] if d == step[0] else 0 for d in range(dims))
 
 
 def moved(access: Access, rounds: int, problem: Problem, device: Device) -> IntArray:
@@ -289,8 +296,8 @@ def check_instructions(problem: Problem, chosen: Problem, device: Device) -> Non
     Raises:
         ProblemFileError: it does not.
     """
-    for one in owned(problem, device) if any(a.instructions is not None for a in problem.accesses) else ():
-        access, asked = chosen.accesses[one.number], _rising(one.element)
+    for owner in owned(problem, device) if any(a.instructions is not None for a in problem.accesses) else ():
+        access, asked = chosen.accesses[owner.number], _rising(owner.element)
         does = moved(access, len(asked) // problem.threads, problem, device)
         if asked.shape != does.shape or (asked != does).any():
             raise ProblemFileError("index", f"of access {access.name!r} gives threads other elements")

@@ -90,7 +90,7 @@ class Ownership:
     def addressed(
         self, operation: Operation, bits: int, lanes: int, row: Sequence[Step], word: Sequence[Step]
     ) -> IntArray | None:
-        """What lanes address where instructions that exchange elements between lanes give each its own.
+        """First elements that lanes address in matrix instructions that give every thread its own elements.
 
         Args:
             operation: of the instructions.
@@ -186,7 +186,7 @@ def received(operation: Operation, bits: int, lanes: int) -> tuple[IntArray, Int
 
 
 def delivered(operation: Operation, bits: int, lanes: int) -> tuple[IntArray, IntArray]:
-    """The same by elements at addresses: the lane that each goes to, and as which of its values.
+    """The inverse of `received`: by address and element there, the lane it goes to and its number there.
 
     Returns:
         int64, both of shape (lanes, elements); lanes without an address of their own repeat the others.

@@ -321,7 +321,7 @@ def _check_whole_warps(
 
 
 def _weights(access: Access, iterations: int) -> IntArray | Fraction:
-    """One weight for all, or one by iteration."""
+    """The weight of an access: one number, or an array with one of each iteration."""
     wrong = ProblemFileError("weight", f"a weight lies in 0..{MAX_WEIGHT}")
     if not isinstance(access.weight, str):
         weight = Fraction(str(access.weight))

@@ -43,11 +43,11 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The coordinates of the tile as it is seen.
+    """New coordinates of a tile, each a mixed-radix number whose digits are pieces of the tile's own.
 
     Attributes:
         shape: of the tile itself.
-        dims: of the tile as it is seen, slowest first: the pieces of each, the fastest first.
+        dims: the pieces of every new coordinate, fastest piece first; the slowest coordinate first.
     """
 
     shape: tuple[int, ...]
@@ -55,12 +55,12 @@ class View:
 
     @property
     def seen_shape(self) -> tuple[int, ...]:
-        """Extents of the tile as it is seen."""
+        """Extents of the new coordinates."""
         return tuple(math.prod(piece.size for piece in pieces) for pieces in self.dims)
 
     @cached_property
     def element(self) -> IntArray:
-        """The element itself, row by row, of every element seen, row by row; int64."""
+        """int64 row-major index in the tile itself, by row-major index in the view."""
         x = np.indices(self.shape, sparse=True)
         seen = [
             sum(x[p.dim] // p.divide % p.size * unit for p, unit in _with_units(pieces))
@@ -72,13 +72,13 @@ class View:
         return found
 
     def problem(self, problem: Problem) -> Problem:
-        """The problem as it is seen.
+        """The problem over the view's coordinates, where every vector runs along the last dimension.
 
         Args:
-            problem: over whole bytes, with one width for each access.
+            problem: over the tile's own coordinates and whole bytes, with one width for each access.
 
         Raises:
-            ProblemFileError: it asks for what is said in the tile's own coordinates alone.
+            ProblemFileError: it prescribes an order of the tile's own dimensions.
         """
         if problem.layout.order is not None:
             raise ProblemFileError("layout.order", "cannot be given where vectors run another way")
@@ -154,7 +154,7 @@ def _with_units(pieces: tuple[Piece, ...]) -> list[tuple[Piece, int]]:
 
 
 def view_of(problem: Problem) -> View | None:
-    """How a problem of whole bytes is seen; None where all vectors run along the last dimension.
+    """The view that a problem's vectors need; None where all run along the last dimension.
 
     Raises:
         ProblemFileError: a `vector` makes no sense, or two accesses' vectors contradict each other.

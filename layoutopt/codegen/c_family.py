@@ -260,15 +260,12 @@ def guarded_loops(access: AccessPlan, statement: str) -> list[str]:
     """
     if access.active is None:
         return loop_nest(access, [statement], "    ", "#pragma unroll")
-    test = f"if ({access.name}_active({', '.join(_first_iteration(access))}))"
     if names(access.active) & set(access.access.loops):
         test = f"if ({access.name}_active({arguments(access)}))"
         return loop_nest(access, [f"{test} {statement}"], "    ", "#pragma unroll")
+    first_iteration = ", ".join(["tid", *("0" for _ in access.access.loops)])
+    test = f"if ({access.name}_active({first_iteration}))"
     return [f"    {test} {{", *loop_nest(access, [statement], "        ", "#pragma unroll"), "    }"]
-
-
-def _first_iteration(access: AccessPlan) -> list[str]:
-    return ["tid", *("0" for _ in access.access.loops)]
 
 
 def expression(plan: Plan, node: Node, access: AccessPlan, dialect: Dialect) -> str:

@@ -33,7 +33,7 @@ _OFFSET_END: Final = 1 << 18
 
 
 def descriptors(problem: Problem, table: IntArray) -> dict[str, Descriptor]:
-    """How the hardware reaches the tile, by access.
+    """The descriptor by which the hardware reaches the tile, for each access that it executes, by name.
 
     Args:
         problem: over whole bytes.
@@ -79,7 +79,7 @@ def check_direct_loads(lanes: Trace, table: IntArray) -> None:
 
 
 def _descriptor(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> Descriptor:
-    """How one access of the hardware reaches the tile; `offsets` in its shape."""
+    """The descriptor of one access; `offsets` in the shape of the tile."""
     if use.engine == "tma":
         return _tensor_map(use, tile, offsets)
     if use.engine == "cp.async.bulk":
@@ -95,20 +95,26 @@ def _allowed(use: HardwareUse) -> list[Mode]:
 
 
 def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
-    """The fewest boxes; of modes that agree on this layout, the one that flips least."""
+    """The tensor map of the fewest boxes that fill this layout, and of these the smallest swizzle.
+
+    Args:
+        use: what the file says of the copy: dimension order, box and mode are free where it does not say.
+        tile: whole bytes.
+        offsets: byte offset of every element, in the tile's shape.
+    """
     order = use.order or tuple(range(offsets.ndim))
     turned = offsets.transpose(order)
     asked = tuple(use.box[d] for d in order) if use.box is not None else None
     found: list[tuple[int, Mode, tuple[int, ...], IntArray]] = []
     for mode in _allowed(use):
         for box in [asked] if asked is not None else _boxes(turned.shape, use, tile, mode):
-            shared = math.prod(turned.shape) // math.prod(box) % (use.multicast or 1) == 0
-            if not shared or not _fits(box[-1] * tile.element_bytes, mode):
+            whole = math.prod(turned.shape) // math.prod(box) % (use.multicast or 1) == 0
+            if not whole or not _fits(box[-1] * tile.element_bytes, mode):
                 continue
             starts = _box_starts(turned, box, tile.element_bytes, mode)
             if starts is not None:
                 found.append((len(starts), mode, box, starts))
-                break  # boxes come by rising number
+                break  # _boxes yields the fewest boxes first
     if not found:
         names = ", ".join(mode.short for mode in _allowed(use))
         size = f"a box of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
@@ -117,17 +123,17 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     kind = map_element(use, tile)
     inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
     return TensorMap(
-        mode.short,
-        mode.spelling,
-        mode.code,
-        f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[kind]}",
-        count,
-        tuple(box[order.index(d)] for d in range(len(order))),
-        (inner, *reversed(box[:-1])),
-        order,
-        tuple(starts.tolist()),
-        mode.alignment_bytes,
-        use.multicast or 1,
+        mode=mode.short,
+        swizzle=mode.spelling,
+        code=mode.code,
+        data_type=f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[kind]}",
+        boxes=count,
+        box=tuple(box[order.index(d)] for d in range(len(order))),
+        box_dim=(inner, *reversed(box[:-1])),
+        order=order,
+        box_offsets=tuple(starts.tolist()),
+        alignment_bytes=mode.alignment_bytes,
+        multicast=use.multicast or 1,
     )
 
 
@@ -136,7 +142,7 @@ def _fits(row_bytes: int, mode: Mode) -> bool:
 
 
 def _boxes(shape: tuple[int, ...], use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[tuple[int, ...]]:
-    """Boxes that tile the shape, slowest dimension first, by rising number."""
+    """Box extents that divide the shape, slowest dimension first, from the fewest boxes to the most."""
     rules, size = engine("tma"), tile.element_bytes
     unit = ELEMENT_BYTES[map_element(use, tile)]
     inner = [
@@ -224,18 +230,18 @@ def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> 
                 continue
             leading, stride, starts = found
             return MatrixDescriptor(
-                mode.short,
-                mode.code,
-                major,
-                k,
-                len(operands),
-                (rows, depth),
-                leading,
-                stride,
-                0,
-                f"{_bits(rules, mode, leading, stride):#018x}",
-                tuple(starts.tolist()),
-                mode.alignment_bytes,
+                mode=mode.short,
+                code=mode.code,
+                major=major,
+                k_dim=k,
+                instructions=len(operands),
+                shape=(rows, depth),
+                leading_byte_offset=leading,
+                stride_byte_offset=stride,
+                base_offset=0,
+                descriptor=f"{_bits(rules, mode, leading, stride):#018x}",
+                starts=tuple(starts.tolist()),
+                alignment_bytes=mode.alignment_bytes,
             )
     names = ", ".join(mode.short for mode in _allowed(use))
     majors = " or ".join(_majors(use, rules, size))

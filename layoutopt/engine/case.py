@@ -143,7 +143,7 @@ class Case:
         check_direct_loads(self.lanes, table)
 
     def index_code(self, layout: Layout | Node) -> tuple[IndexCode, ...]:
-        """How each access of `lowered` computes its addresses, and in how many instructions.
+        """The index code of every access of `lowered`, with the instructions that it takes.
 
         Raises:
             ExpressionError: the formula cannot be evaluated.

@@ -66,7 +66,7 @@ class Memory(Struct, frozen=True):
     warp_instructions: float
 
     def cycles(self, timing: Timing) -> float:
-        """Of the access alone."""
+        """Cycles of the access alone: of its wavefronts, or of its slowest warp."""
         warp = timing.warp_wavefront * self.warp_wavefronts, timing.warp_instruction * self.warp_instructions
         return max(self.wavefronts, *warp)
 
@@ -94,7 +94,7 @@ class Terms(Struct, frozen=True):
     instructions: float
 
     def cycles(self, timing: Timing) -> float:
-        """Of one pass of a block alone."""
+        """Cycles of one pass of a block that has the multiprocessor to itself."""
         return (
             timing.block
             + timing.access * self.accesses
@@ -160,7 +160,7 @@ def block_occupancy(case: Case, size: int, alignment: int) -> Occupancy | None:
 
 
 def estimate(case: Case, layout: Layout | Node) -> Estimate:
-    """What `layout` takes; no lanes of the case choose at run time.
+    """Estimated cycles and instructions of `layout`; the case has no values known only at run time.
 
     Raises:
         ExpressionError: the formula cannot be evaluated.

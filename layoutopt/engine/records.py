@@ -135,7 +135,7 @@ def _blocks(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _counted(records: list[Record], device: Device) -> Counts:
-    """What each record costs; a fault is that of any record, without its line."""
+    """Wavefronts, ideal and phases of each record; an error does not name the record's line."""
     groups: dict[tuple[str, int | None], list[int]] = {}
     for i, record in enumerate(records):
         groups.setdefault((record.op, record.bytes), []).append(i)

@@ -73,7 +73,7 @@ class ChoiceTrace(CountedAccess):
     apart_bytes: int = field(kw_only=True)
 
     def count(self, table: IntArray) -> Counts:
-        """What every warp instruction costs under a layout; float64 arrays for expectations.
+        """Wavefronts, ideal and phases of every warp instruction: the worst case, or float64 expectations.
 
         Args:
             table: int64, shape (elements,): byte offset of every element.
@@ -116,7 +116,7 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
 
 
 def _choice(access: Access, lanes: LaneTrace, warps: int, size: int, device: Device) -> ChoiceTrace:
-    """The same of one access, to elements of so many bytes."""
+    """The run-time choices of one access's lanes; `size` is the bytes of an element."""
     values, width = math.prod(access.any.values()), lanes.operation.width_bytes
     weight = lanes.weight.reshape(-1, values, warps)
     if (weight != weight[:, :1]).any():
@@ -188,7 +188,7 @@ def _units(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray
 
 
 def _phases(choice: IntArray, place: IntArray, rule: PhaseRule) -> list[IntArray]:
-    """What each phase's lanes choose from, shape (lanes, values), -1 for none; empty phases left out.
+    """The choices of each phase's lanes, shape (lanes, values), -1 for none; without empty phases.
 
     Phases are merged where no choice can avoid the merge rule: no two neighbours can differ in their place,
     which is finer than what they choose from.
@@ -273,7 +273,7 @@ def _least_of_phases(choice: IntArray, banks: int, per_word: int, rule: PhaseRul
 
 
 def _least(choice: IntArray, banks: int, per_word: int, serialises_equal: bool) -> int:
-    """What the worst case is at least, in every layout; lanes choose elements."""
+    """Lower bound, over all layouts, of the wavefronts of a phase whose lanes choose as badly as can be."""
     lane, element = _pairs(choice)
     degrees = np.bincount(element)
     degrees = degrees[degrees > 0]

@@ -130,10 +130,6 @@ class Written(NamedTuple):
     transposed: bool = False
 
 
-def _matrix(match: re.Match[str]) -> Written:
-    return Written(match[1], 16, (16,), int(match[2]), bool(match[3]))
-
-
 def _ptx(match: re.Match[str]) -> Written:
     width = int(match[3]) // 8 * int(match[2] or 1)
     return Written("load" if match[1] == "ld" else "store", width, STORE_WIDTHS)
@@ -184,7 +180,7 @@ SPELLINGS: tuple[tuple[str, Callable[[re.Match[str]], Written]], ...] = (
     (
         r"(ldmatrix|stmatrix)(?:\.sync)?(?:\.aligned)?(?:\.m8n8)?\.x([124])(\.trans)?"
         r"(?:\.shared(?:::cta)?)?(?:\.b16)?",
-        _matrix,
+        lambda match: Written(match[1], 16, (16,), int(match[2]), bool(match[3])),
     ),
     (r"(ld|st)(?:\.volatile|\.relaxed\.cta)?\.shared(?:::cta)?(?:\.v([24]))?\.[busf](8|16|32|64|128)", _ptx),
     (r"ds_(read|load|write|store)_[bui](8|16|32|64|96|128)", _ds),

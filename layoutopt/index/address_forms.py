@@ -125,38 +125,35 @@ class FormSearch:
         return values is not None and bool(((values == self.wanted) | ~self.active).all())
 
     def _best(self, forms: Iterable[Form], best: tuple[int, Form] | None = None) -> tuple[int, Form] | None:
-        """The better of `best` and the best of these forms, each with its instructions; the first of equals.
+        """Cost and form of the cheapest among `best` and these forms; the first of equals.
 
-        What is less is better: instructions of a pass, loop variables in the base, then length. A base
-        without loop variables is computed once even where a compiler does not unroll.
+        Forms compare by instructions of a pass, by loop variables in the base (a base without them is
+        computed once even where a compiler does not unroll), then by `_length`.
         """
         for form in forms:
-            # With more in its base, a form must cost less.
-            more = 0 if best is None else len(form.inside) - len(best[1].inside)
-            most = math.inf if best is None else best[0] - (more > 0)
-            cost = sum(self.cost.of(form, most, COMPARED))
-            if cost > most:
+            variables = 0 if best is None else len(form.inside) - len(best[1].inside)  # more in its base
+            limit = math.inf if best is None else best[0] - (variables > 0)
+            cost = sum(self.cost.of(form, limit, COMPARED))
+            if cost > limit:
                 continue
-            if best is None or cost < best[0] or more < 0 or self._length(form) < self._length(best[1]):
+            if best is None or cost < best[0] or variables < 0 or self._length(form) < self._length(best[1]):
                 best = cost, form
         return best
 
     def _length(self, form: Form) -> tuple[int, int]:
-        whole = instructions([form.address], self.ranges, form.positive)
-        return whole, len(to_text(form.address))
+        """Instructions of the address with its loop variables unhoisted, and characters of its text."""
+        return instructions([form.address], self.ranges, form.positive), len(to_text(form.address))
 
     def _values(self, node: Node, everywhere: bool = False) -> IntArray | None:
-        """Of every thread and iteration, arbitrary where not active; None where one has no value."""
+        """Values, shape (iterations, threads), arbitrary where inactive; None if one is undefined."""
         everywhere = everywhere or self.all_active
-        if (node, everywhere) in self._known:
-            return self._known[node, everywhere]
-        try:
-            values = evaluate(node, self.env, None if everywhere else self.active)
-        except ExpressionError:
-            return None
-        found = np.broadcast_to(values, self.active.shape)
-        self._known[node, everywhere] = found
-        return found
+        if (key := (node, everywhere)) not in self._known:
+            try:
+                values = evaluate(node, self.env, None if everywhere else self.active)
+            except ExpressionError:
+                return None
+            self._known[key] = np.broadcast_to(values, self.active.shape)
+        return self._known[key]
 
     def _forms(self, address: Node, spelled: Callable[[Node], Node]) -> Iterator[Form]:
         """Forms with as many loop variables as possible outside the base, and with all inside."""
@@ -259,7 +256,7 @@ def dividends(node: Node) -> frozenset[Node]:
 def _changes(
     addresses: IntArray, active: BoolArray, axes: int
 ) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
-    """What each axis adds to the address, and which bits it flips, where that depends on no other axis.
+    """What each axis adds to the addresses and which bits it flips, where no other axis changes that.
 
     So an address is the one at position 0 of these axes, XOR what they flip, plus what they add. An axis
     whose effect depends on another one, or on the thread, is in neither dictionary.

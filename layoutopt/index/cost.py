@@ -56,7 +56,7 @@ def _of_folded(
     limit: float = math.inf,
     behind: Node | None = None,
 ) -> int:
-    """The same of folded nodes; counting stops where the total exceeds `limit`.
+    """`instructions` of nodes that are folded already; counting stops where the total exceeds `limit`.
 
     With `before`, which is computed first, nodes share nothing but that, and `behind` is added to each whose
     code is short enough to be executed under a predicate. Compilers branch around longer code, where the
@@ -203,12 +203,12 @@ class _Counter:
         return masked and not self._possible(a) & self._possible(b)
 
     def _possible(self, node: Node) -> int:
-        found = self._bits.get(node)
-        if found is None:
-            found = self._bits[node] = self._bits_of(node)
-        return found
+        if node not in self._bits:
+            self._bits[node] = self._find_possible(node)
+        return self._bits[node]
 
-    def _bits_of(self, node: Node) -> int:
+    def _find_possible(self, node: Node) -> int:
+        """The bits that may be set in `node`, as a mask: -1, all bits, where it may be negative."""
         match node:
             case Const(value):
                 return value
@@ -364,7 +364,7 @@ class AddressCost:
     def _counted(
         self, form: Form, limit: float, loops: Mapping[str, int], rolled: Sequence[str], every: Sequence[int]
     ) -> tuple[int, int]:
-        """The same of iterations `every` of the unrolled `loops`, inside the loops `rolled`."""
+        """`of` a form in iterations `every` of the unrolled `loops`, inside the loops `rolled`."""
         start, ranges = self.start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
         address = _with_start(form, start)
         positive = {at for node in form.positive for at in unrolled(node, loops, every)}

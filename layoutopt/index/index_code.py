@@ -169,7 +169,7 @@ def _some_iterations(iterations: int, threads: int) -> IntArray:
 
 
 def _start(form: Form, operation: Operation, alignment: int) -> Start:
-    """What adds the tile's start, which is a multiple of `alignment`.
+    """Where the tile's start, a multiple of `alignment` bytes, is added to the address.
 
     Loads, stores and matrix instructions add a uniform register by themselves, but matrix instructions are
     given bases that hold the start, for GPUs whose do not; flips may be applied to such a base where they lie
@@ -253,7 +253,7 @@ def _of_access(
 def _wanted(
     access: Access, lanes: LaneTrace, threads: int, table: IntArray, unit: int, rows: IntArray
 ) -> tuple[dict[str, IntArray], BoolArray, IntArray]:
-    """What the index code must compute in the iterations `rows`.
+    """Inputs and expected addresses of the index code in the iterations `rows`.
 
     Returns:
         The values of `tid`, `lane`, `warp` and the loop variables, which broadcast to (rows, threads); which

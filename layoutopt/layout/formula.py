@@ -68,7 +68,9 @@ def offset_expression(layout: Layout) -> Node:
     """
     ranges = coordinate_ranges(layout.shape)
     if layout.packed > 1:
-        units = msgspec.structs.replace(layout, shape=_units(layout), packed=1)
+        units = msgspec.structs.replace(
+            layout, shape=(*layout.shape[:-1], layout.shape[-1] // layout.packed), packed=1
+        )
         last = f"x{len(layout.shape) - 1}"
         unit = Op("//", (Var(last), Const(layout.packed)))
         return simplify(substituted(offset_expression(units), {last: unit}), ranges)
@@ -221,10 +223,6 @@ def _flipped(distances: Mapping[int, int], linear: Node, step: int) -> Node:
         for distance, mask in sorted(distances.items())
     ]
     return joined("^", [linear, *flips])
-
-
-def _units(layout: Layout) -> tuple[int, ...]:
-    return *layout.shape[:-1], layout.shape[-1] // layout.packed
 
 
 def _over_elements(layout: Layout) -> Layout:

@@ -315,7 +315,7 @@ def cooled(
 
 
 def board_of(model: PlacementModel) -> Board:
-    """What the local search counts."""
+    """The phases of a placement model as arrays for the local search."""
     number, sizes = {c: k for k, c in enumerate(model.positions)}, model.chunks.size[[*model.positions]]
     kinds: dict[tuple[int, int, int, int], int] = {}
     units = []

@@ -57,8 +57,8 @@ _ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A layout of the families that was proposed or looked at.
+class Solution:
+    """A linearisation with a swizzle: a layout that was proposed or examined.
 
     Attributes:
         candidate: its linearisation; its span is what the layout takes, or may take.
@@ -74,12 +74,12 @@ class Found:
 
     @property
     def operations(self) -> int:
-        """Of the linearisation, and three for each distinct shift: a proxy of the index cost."""
+        """Operations of the linearisation, and of each distinct shift: a proxy of the index cost."""
         return self.candidate.operations + shift_operations(self.masks)
 
     @property
     def family(self) -> str:
-        """The families that it uses."""
+        """The families that it combines, such as `pad+xor`."""
         names = [self.candidate.family] * (self.candidate.family != "none") + ["xor"] * bool(self.masks)
         return "+".join(names) or "none"
 
@@ -198,7 +198,7 @@ class LayoutModel:
             if (phases.costs({}) > ceilings).any():
                 self.model.clause((-y - 1,))
             return
-        for same in self.swizzle.keep(phases, ceilings, low, [y]):
+        for same in self.swizzle.within_ceilings(phases, ceilings, low, [y]):
             if same is True:
                 self.model.clause((-y - 1,))
                 return
@@ -218,8 +218,8 @@ class LayoutModel:
         effort: float | None = None,
         index: bool = True,
         most: int | None = None,
-        hint: Found | None = None,
-    ) -> tuple[Outcome, Found | None]:
+        hint: Solution | None = None,
+    ) -> tuple[Outcome, Solution | None]:
         """The smallest layout that nothing written out forbids, then the one of the cheapest index.
 
         Args:
@@ -245,7 +245,7 @@ class LayoutModel:
         return answer.outcome, self._choice(answer)
 
     def _question(self, index: bool, most: int | None) -> Model:
-        """All that is written out, with the constraints that grow with it, and the objective."""
+        """The model of all linearisations added so far: constraints over them together, and the objective."""
         question = self.model.copy()
         for (_, same), linearisations in self._occurs.items():
             question.at_most_one([same, *linearisations])
@@ -266,7 +266,7 @@ class LayoutModel:
             cost += self.swizzle.index_cost(question, _OPERATION * SHIFT_OPERATIONS, _BIT)
         return cost
 
-    def _hint(self, question: Model, known: Found) -> None:
+    def _hint(self, question: Model, known: Solution) -> None:
         question.hint(self._used, known.candidate.span)
         pitches = pitches_of(known.candidate, len(self.space.shape))
         for d, pitch in self.pitches.pitch.items():
@@ -274,14 +274,14 @@ class LayoutModel:
         if self.swizzle is not None:
             self.swizzle.hint(question, known.masks)
 
-    def _choice(self, answer: Answer) -> Found:
+    def _choice(self, answer: Answer) -> Solution:
         candidate = self.pitches.linearisation(answer.values)
         if candidate not in self.written:
-            return Found(candidate, {}, written=False)
+            return Solution(candidate, {}, written=False)
         candidate = replace(candidate, span=answer.values[self._used])
         masks: Masks = {}
         if self.swizzle is not None:
             highest = int(candidate.table(self.tile.shape).max()) * self.tile.element_bytes
             masks = self.swizzle.masks(answer.values, (highest // self.swizzle.field.word_bytes).bit_length())
             masks = shortened(candidate, self.swizzle.field, self.tile, masks)
-        return Found(candidate, masks)
+        return Solution(candidate, masks)

@@ -112,20 +112,23 @@ class Swizzle:
                 if parity is not None:
                     yield parity
 
-    def keep(
+    def within_ceilings(
         self, phases: Phases, ceilings: IntArray, low: int, only_if: Sequence[int] = ()
     ) -> Iterator[int | Literal[True]]:
-        """Have phases cost no more than their ceilings, but where one of these literals is false.
+        """Constrain every phase to at most its ceiling of wavefronts, unless a literal of `only_if` is false.
 
         Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of
         the swizzle. So a phase costs, for each of its words w, 1 + the number of words w' that share its
         bank, exactly, because "same bank" is an equivalence.
 
         Args:
+            phases: of one linearisation.
+            ceilings: most wavefronts of each phase, shape (phases,).
             low: no bit below this is flipped.
+            only_if: literals that enforce the constraints on phases with conflicts.
 
         Yields:
-            Literals that may not be true, of the phases without conflicts; True where one must have some.
+            Literals that must be false for phases of ceiling 1; True where such a phase always conflicts.
         """
         together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
         for k, ceiling in enumerate(ceilings.tolist()):

@@ -73,7 +73,7 @@ def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
 
 
 def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
-    """One structure with one pad, by rising span."""
+    """Candidates of one structure with one pad, by rising span."""
     if not keeps_vectors(space, structure):
         return
     operations = least_operations_of(structure, space.shape)
@@ -129,7 +129,7 @@ def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
 
 
 def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
-    """One structure, where it is dense, with interval pads, by rising span."""
+    """Candidates of a dense structure with interval pads, by rising span; none where it is not dense."""
     dense = (0,) * (len(structure) - 1)
     plain = candidate_of(space, structure, dense, least_units(space, structure))
     if plain is None:
@@ -144,28 +144,28 @@ def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]
 
 
 def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
-    """All candidates of the streams, each by rising span, in the order of `by_cost`.
+    """A lazy merge of sorted streams: their candidates by `by_cost`, equal ones in the order of the streams.
 
-    Of equal candidates those of the first stream come first. A stream is opened when nothing below its
-    bound is left: a tile of eight dimensions has millions, of which few are ever looked at.
+    A stream is opened only when its bound is the least that is left: a tile of eight dimensions has
+    millions of candidates, of which few are ever looked at.
     """
-    opens: dict[int, Callable[[], Iterator[Linearisation]]] = {}
-    # Span, operations and number of the stream, which no two share; then its first candidate and the rest.
-    heap: list[tuple[int, int, int, Linearisation | None, Iterator[Linearisation] | None]] = []
-    for number, (bound, start) in enumerate(streams):
-        opens[number] = start
-        heap.append((*bound, number, None, None))
+    unopened = dict(enumerate(streams))
+    heads: dict[int, tuple[Linearisation, Iterator[Linearisation]]] = {}  # the next of each open stream
+    heap = [(*bound, number) for number, (bound, _) in unopened.items()]
     heapq.heapify(heap)
     while heap:
-        _, _, number, candidate, rest = heapq.heappop(heap)
-        if candidate is not None:
+        number = heapq.heappop(heap)[-1]
+        if number in unopened:
+            rest = unopened.pop(number)[1]()
+        else:
+            candidate, rest = heads.pop(number)
             yield candidate
-        rest = rest or opens.pop(number)()
         following = next(rest, None)
         if following is None:
             checkpoint()
         else:
-            heapq.heappush(heap, (*by_cost(following), number, following, rest))
+            heads[number] = following, rest
+            heapq.heappush(heap, (*by_cost(following), number))
 
 
 def _intervals(space: Space, plain: Linearisation) -> list[int]:
@@ -207,7 +207,7 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
 
 
 def _pad_stream(space: Space, structure: Structure, gap: int, units: list[int]) -> Iterator[Linearisation]:
-    """One pad growing, on strides of whole units: spans rise. Of smaller units, what these alone give."""
+    """Candidates with a growing pad at one `gap`, by rising span; strides are multiples of `units`."""
     alone = stride_units(space, structure)
     for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
         candidate = candidate_of(

@@ -54,7 +54,7 @@ class PitchVariables:
         self.model.linear(self.span_terms, dense)
 
     def _innermost(self) -> None:
-        """One dimension runs fastest, the last where vectors lie along it; all keep accesses aligned."""
+        """Make one dimension run fastest: the last where accesses are vectors; others stay aligned."""
         space, model = self.space, self.model
         first = self.first = {d: model.boolean(f"first_{d}") for d in self.dims}
         if self.dims:

@@ -109,19 +109,16 @@ def free_assignment(
     model = _model(sets, trace, tile, workers)
     if model is None:
         return None
-    free = model.chunks if tile.element_alignment == tile.element_bytes else _chunks(sets, trace, tile)
-    exact = free is model.chunks
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
-    exact &= not model.chunks.loose[model.chunks.of[counted]].any()
-    if exact:
-        return _within(model, effort, max_bytes, hint, bound)
-    phases = free_phases(sets, free, drop_loose=True)
-    relaxed = PlacementModel(free, phases, model.period, tile, workers)
+    loose = model.chunks.loose[model.chunks.of[counted]].any()
+    if tile.element_alignment == tile.element_bytes and not loose:
+        return _within_bytes(model, effort, max_bytes, hint, bound)
+    relaxed = _relaxed(sets, trace, tile, workers)
     if relaxed.too_large:
         return None
     # Narrow elements that may share words leave floors below what the caller knows: 0, at the least.
     proved = relaxed.excess_at(relaxed.solve(effort / 2, least=True).bound)
-    found = _within(model, effort / 2, max_bytes, hint)
+    found = _within_bytes(model, effort / 2, max_bytes, hint)
     return replace(found, bound=max(bound, relaxed.floor, proved), bytes_bound=tile.bytes)
 
 
@@ -143,9 +140,13 @@ def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | Non
         sets: the phases, for which `free_assignment` did not return None.
         most: weighted excess allowed; None for every phase at its counting bound.
     """
+    return _relaxed(sets, trace, tile).model(most=most).to_text()
+
+
+def _relaxed(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1) -> PlacementModel:
+    """Positions of chunks that every layout keeps whole, without the elements that are in none."""
     chunks = _chunks(sets, trace, tile)
-    phases = free_phases(sets, chunks, drop_loose=True)
-    return PlacementModel(chunks, phases, _row_bytes(sets), tile).model(most=most).to_text()
+    return PlacementModel(chunks, free_phases(sets, chunks, drop_loose=True), _row_bytes(sets), tile, workers)
 
 
 def _row_bytes(sets: Sequence[PhaseSet]) -> int:
@@ -173,10 +174,10 @@ def _model(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1)
 # The questions of one call ---------------------------------------------------------------------
 
 
-def _within(
+def _within_bytes(
     model: PlacementModel, effort: float, max_bytes: int | None, hint: IntArray | None, bound: int = 0
 ) -> FreeAssignment:
-    found = _least(model, effort, hint, bound)
+    found = _least_excess(model, effort, hint, bound)
     if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
         return found
     packed, own = _packed(model), model.tile.bytes
@@ -189,15 +190,15 @@ def _within(
     return min(fitting, key=lambda f: (f.excess, f.bytes), default=nothing)
 
 
-def _least(model: PlacementModel, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
-    """Least excess, then least bytes: near the hint first, then by the solver."""
+def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
+    """Least excess, then fewest bytes: by local search near the hint first, then by CP-SAT."""
     bound, own = max(bound, model.floor), model.tile.bytes
     if hint is not None and (known := _near_hint(model, hint, bound)) is not None and known.complete:
         return known
     times = min(_MOST_TIMES, effort / _SEARCHED_EFFORT)
 
     def tight(effort: float) -> FreeAssignment | None:
-        """Most often the counting bounds can be met in the tile's own bytes."""
+        """An assignment at the counting bound in the tile's own bytes, if CP-SAT finds one."""
         if bound != model.floor:
             return None
         answer = model.solve(effort, atoms=model.atoms(own), hint=hint)
@@ -207,29 +208,30 @@ def _least(model: PlacementModel, effort: float, hint: IntArray | None, bound: i
         known = tight(_SMALL_EFFORT)
         if known is not None and known.complete:
             return known
-    near = _assignment(model, _searched(model, hint, bound, math.ceil(_FIRST * times)), bound, own)
+    near = _assignment(model, _by_local_search(model, hint, bound, math.ceil(_FIRST * times)), bound, own)
     if near.complete:
         return near
     if (found := tight(effort * _QUICK)) is not None:
         return found
     if near.excess != bound:
-        table = _searched(model, near.table, bound, math.ceil(_MORE * times))
+        table = _by_local_search(model, near.table, bound, math.ceil(_MORE * times))
         near = _assignment(model, table, bound, own)
     if near.excess != bound:
-        near = _proved(model, effort * _LONG, near)
-    return _smallest(model, effort * _QUICK, near)
+        near = _with_proved_bound(model, effort * _LONG, near)
+    return _fewest_bytes(model, effort * _QUICK, near)
 
 
 def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignment | None:
-    """The least excess in the tile's own bytes or in few more, where the hint has it: best with a formula."""
-    known = _assignment(model, _stacked(model, model.positions_of(hint)), bound, model.tile.bytes)
+    """The hint made smaller without more excess; None where its excess is not `bound`."""
+    known = _assignment(model, _offsets_of(model, model.positions_of(hint)), bound, model.tile.bytes)
     if known.excess != bound:
         return None
     table = _folded(model, hint) if bound == model.floor else None
-    return _evened(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
+    return _levelled(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
 
 
-def _proved(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeAssignment:
+def _with_proved_bound(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeAssignment:
+    """`near` or an assignment of less excess, with the bound that CP-SAT proves by minimising excess."""
     best = model.solve(effort, least=True, hint=near.table)
     if best.outcome is Outcome.INFEASIBLE:
         raise AssertionError("some assignment always exists")
@@ -241,25 +243,27 @@ def _proved(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeA
     return min(known, key=lambda f: f.excess or 0)
 
 
-def _smallest(model: PlacementModel, effort: float, found: FreeAssignment) -> FreeAssignment:
-    found = _evened(model, found)
+def _fewest_bytes(model: PlacementModel, effort: float, found: FreeAssignment) -> FreeAssignment:
+    """The fewest bytes with the excess of `found`, asking CP-SAT for one more row of banks each time."""
+    found = _levelled(model, found)
     assert found.bytes is not None
-    size_bound, atoms, last = model.tile.bytes, model.atoms(model.tile.bytes), model.atoms(found.bytes)
+    bytes_bound, atoms, enough = model.tile.bytes, model.atoms(model.tile.bytes), model.atoms(found.bytes)
     row_atoms = model.period // model.atom
-    while atoms < last:
+    while atoms < enough:
         answer = model.solve(effort, atoms=atoms, most=found.excess, hint=found.table)
         if _is_solved(answer):
             found = _assignment(model, _placed(model, answer), found.bound, 0)
         if answer.outcome is not Outcome.INFEASIBLE:
             break
-        size_bound = atoms * model.atom + model.tile.element_bytes
+        bytes_bound = atoms * model.atom + model.tile.element_bytes
         atoms = atoms // row_atoms * row_atoms + row_atoms
-    # The sizes between two row ends were not asked for one by one.
-    return replace(found, bytes_bound=size_bound if found.excess == found.bound else model.tile.bytes)
+    # Only whole rows were asked for, so a smaller layout may end inside the last one.
+    return replace(found, bytes_bound=bytes_bound if found.excess == found.bound else model.tile.bytes)
 
 
 def _placed(model: PlacementModel, answer: Answer) -> IntArray:
-    return _stacked(model, model.positions_in(answer))
+    """Byte offset of every element in a solution of the model."""
+    return _offsets_of(model, model.positions_in(answer))
 
 
 def _is_solved(answer: Answer) -> bool:
@@ -269,8 +273,8 @@ def _is_solved(answer: Answer) -> bool:
 # Local search ----------------------------------------------------------------------------------
 
 
-def _searched(model: PlacementModel, hint: IntArray | None, bound: int, rounds: int) -> IntArray:
-    """What local search makes of a layout, of row-major where there is no hint."""
+def _by_local_search(model: PlacementModel, hint: IntArray | None, bound: int, rounds: int) -> IntArray:
+    """Byte offsets after local search from `hint`, or from row-major; near `bound` the search ends."""
     flat = np.arange(model.tile.elements) * model.tile.element_bytes if hint is None else hint
     position = model.positions_of(flat)
     # Where the time does not last until the loop is compiled, which asks nobody, the start is the answer.
@@ -280,7 +284,9 @@ def _searched(model: PlacementModel, hint: IntArray | None, bound: int, rounds: 
         start, enough = np.array([*position.values()]), bound - model.floor
         found = annealed(board_of(model), start, enough, rounds)
         position = dict(zip(position, found.tolist(), strict=True))
-    return _stacked(model, _fullest_first(model, position))
+    if model.symmetric:
+        position = model.renamed(position, fullest_first=True)  # so that the last row ends early
+    return _offsets_of(model, position)
 
 
 def _seconds_to_compile() -> float:
@@ -296,29 +302,15 @@ def _seconds_to_compile() -> float:
     return _LOAD_SECONDS if any(file.stat().st_mtime >= written for file in kept) else _COMPILE_SECONDS
 
 
-def _evened(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
+def _levelled(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
     """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
     one_size = len(set(model.positions.values())) == 1 and model.symmetric
     if found.bytes == model.tile.bytes or not one_size:
         return found
     assert found.excess is not None
-    table = _searched(model, found.table, found.excess, _EVEN)
+    table = _by_local_search(model, found.table, found.excess, _EVEN)
     even = _assignment(model, table, found.bound, found.bytes_bound)
     return min(found, even, key=lambda f: f.bytes or 0)
-
-
-def _fullest_first(model: PlacementModel, position: dict[int, int]) -> dict[int, int]:
-    """The same with banks renamed, where they may be: what lies in the last row lies at its beginning."""
-    if not (model.symmetric and position):
-        return position
-    size = model.chunks.size[[*position]]
-    widest = int(size.max())
-    group, inside = np.divmod(np.array([*position.values()]) * size, widest)
-    held = np.bincount(group, size, model.period // widest)
-    name = np.empty(len(held), np.int64)
-    name[np.argsort(-held, kind="stable")] = np.arange(len(held))
-    named = (name[group] * widest + inside) // size
-    return dict(zip(position, named.tolist(), strict=True))
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -384,7 +376,7 @@ def _used(model: PlacementModel) -> IntArray:
     return used
 
 
-def _stacked(model: PlacementModel, position: dict[int, int]) -> IntArray:
+def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
     """Byte offsets: in every column wide chunks first; chunks that meet nothing fill what is left."""
     atom, size, used = model.atom, model.chunks.size, _used(model)
     height = np.zeros(model.period // atom, np.int64)

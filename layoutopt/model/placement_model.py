@@ -173,7 +173,7 @@ class PlacementModel:
 
     @property
     def too_large(self) -> bool:
-        """Whether the model would be."""
+        """Whether the model has more booleans or terms than are built."""
         return sum(self.positions.values()) > MAX_BOOLEANS or self._terms > MAX_TERMS
 
     def atoms(self, size_bytes: int) -> int:
@@ -189,7 +189,7 @@ class PlacementModel:
         most: int | None = None,
         hint: IntArray | None = None,
     ) -> Answer:
-        """One question: positions that keep every phase at its floor, unless asked otherwise.
+        """Solve for positions of the chunks, every phase at its floor unless `least` or `most` allows more.
 
         Args:
             atoms: most atoms that the layout spans; None for no limit.
@@ -240,7 +240,7 @@ class PlacementModel:
             self._break_symmetry(model, at)
         if hint is not None:
             near = self.positions_of(hint)
-            for c, here in (self._by_first_use(near) if renamed else near).items():
+            for c, here in (self.renamed(near) if renamed else near).items():
                 for position, literal in enumerate(at[c]):
                     model.hint(literal, int(position == here))
         return model
@@ -283,7 +283,7 @@ class PlacementModel:
                 model.at_most([(literal, 1) for literal in held], height)
 
     def _break_symmetry(self, model: Model, at: dict[int, list[int]]) -> None:
-        """Banks may be renamed, in groups as wide as the widest chunk: by first use in `positions`."""
+        """Require the names that `renamed` gives banks, which may be exchanged for one another."""
         widest = max((int(self.chunks.size[c]) for c in at), default=1)
         for k, (c, literals) in enumerate(at.items()):
             size = int(self.chunks.size[c])
@@ -291,13 +291,12 @@ class PlacementModel:
                 if position * size // widest > k:
                     model.clause([-literal - 1])
 
-    def _by_first_use(self, position: dict[int, int]) -> dict[int, int]:
-        """The same with banks renamed as `_break_symmetry` wants them."""
-        widest = max((int(self.chunks.size[c]) for c in position), default=1)
-        names: dict[int, int] = {}
-        renamed = {}
-        for c in self.positions:
-            size = int(self.chunks.size[c])
-            group, inside = divmod(position[c] * size, widest)
-            renamed[c] = (names.setdefault(group, len(names)) * widest + inside) // size
-        return renamed
+    def renamed(self, position: dict[int, int], *, fullest_first: bool = False) -> dict[int, int]:
+        """Positions with banks renamed, in groups as wide as the widest chunk: by first use, or by bytes."""
+        size = self.chunks.size[[*position]]
+        widest = int(size.max(initial=1))
+        group, inside = np.divmod(np.array([*position.values()], np.int64) * size, widest)
+        by_bytes = np.argsort(-np.bincount(group, size), kind="stable").tolist()
+        name = {g: k for k, g in enumerate(by_bytes if fullest_first else dict.fromkeys(group.tolist()))}
+        named = (np.array([name[g] for g in group.tolist()], np.int64) * widest + inside) // size
+        return dict(zip(position, named.tolist(), strict=True))

@@ -190,11 +190,13 @@ def stride_multiple(problem: Problem) -> int:
 
 
 def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterable[str]) -> Space:
-    """What bounds the candidates of a problem.
+    """The space of linearisations that keep a problem's constraints.
 
     Args:
         problem: the tile and its constraints.
-        period_bytes: after so many the banks repeat.
+        trace: the accesses, whose vectors stay whole and aligned.
+        period_bytes: bytes after which the banks repeat.
+        families: those that may be used.
     """
     size = problem.tile.element_bytes
     starts = []

@@ -217,9 +217,10 @@ def _board(trace: Trace, tile: Tile, device: Device) -> Board | None:
 def _served(
     access: LaneTrace, rule: PhaseRule, start: IntArray, width: IntArray, size: int
 ) -> Iterator[tuple[int, int | None, list[tuple[int, int]], int]]:
-    """Of everything served together: instruction, request, lanes with their words, and how many have none.
+    """Each phase of an access: row of the trace, request, (lane, word) pairs, active lanes without a word.
 
-    The request is the place in each lane's words, where words are requests of their own; else None.
+    Words are byte offsets in the row-major tile; a lane has none where layouts may place its elements
+    anywhere in one. The request is the index of its word where every word is a request of its own, else None.
     """
     word = rule.bank_bytes
     count = max(1, access.operation.width_bytes // word)

@@ -147,15 +147,15 @@ def _vertices(meets: list[int], size: int) -> list[int] | None:
     return sorted(found) if found is not None else None
 
 
-def clique_holds(subject: Subject, found: Clique) -> bool:
+def clique_holds(subject: Subject, clique: Clique) -> bool:
     """Whether every pair meets where it is said to, by plain loops."""
-    on, words = subject.on, sorted(set(found.words))
-    if list(found.words) != words or not _crowded(on, found.view, words):
+    on, words = subject.on, sorted(set(clique.words))
+    if list(clique.words) != words or not _crowded(on, clique.view, words):
         return False
     touched = {w: {i for i, phase in enumerate(on.phases) if phase.firm and w in phase.words} for w in words}
     for pair in itertools.combinations(words, 2):
         both = touched[pair[0]] & touched[pair[1]]
-        if found.meetings[pair] not in both or found.excess > sum(on.phases[i].weight for i in both):
+        if clique.meetings[pair] not in both or clique.excess > sum(on.phases[i].weight for i in both):
             return False
     return True
 
@@ -167,37 +167,37 @@ def _crowded(on: Board, view: View, words: Sequence[int]) -> bool:
     return alike and len(words) > on.banks // k
 
 
-def clique_data(subject: Subject, problem: Problem, found: Clique) -> dict[str, Any]:
+def clique_data(subject: Subject, problem: Problem, clique: Clique) -> dict[str, Any]:
     """A clique as coordinates, with the meeting of every pair."""
-    on, number = subject.on, {w: n for n, w in enumerate(found.words)}
+    on, number = subject.on, {w: n for n, w in enumerate(clique.words)}
     meetings = []
-    for pair, i in found.meetings.items():
+    for pair, i in clique.meetings.items():
         place = on.phases[i].place
         where, lanes = place.data(problem, subject.device), [place.lanes[w][0] for w in pair]
         meetings.append({"words": [number[w] for w in pair], **where, "lanes": lanes})
     return {
-        **on.view_data(found.view),
-        "excess": found.excess,
-        "words": [word_data(problem, w) for w in found.words],
+        **on.view_data(clique.view),
+        "excess": clique.excess,
+        "words": [word_data(problem, w) for w in clique.words],
         "meetings": meetings,
     }
 
 
-def clique_words(subject: Subject, problem: Problem, found: Clique) -> Iterator[str]:
+def clique_words(subject: Subject, problem: Problem, clique: Clique) -> Iterator[str]:
     """The words of a clique, and where some pairs of them meet."""
-    clique = clique_data(subject, problem, found)
-    words = [str(tuple(w["element"])) for w in clique["words"]]
+    data = clique_data(subject, problem, clique)
+    words = [str(tuple(w["element"])) for w in data["words"]]
     lines = [
         f"Clique: these {len(words)} words pairwise meet in some phase, so each needs a bank of its own, "
-        f"and there are {clique['banks']}: {listed(words)}. For example"
+        f"and there are {data['banks']}: {listed(words)}. For example"
     ]
-    for meeting in clique["meetings"][:_SHOWN]:
+    for meeting in data["meetings"][:_SHOWN]:
         u, v = (words[n] for n in meeting["words"])
         where = "".join(f", {name} = {value}" for name, value in meeting["iteration"].items())
         lanes = " and ".join(map(str, meeting["lanes"]))
         lines.append(f"    {u} and {v}: `{meeting['access']}`, warp {meeting['warp']}{where}, lanes {lanes}")
-    if len(clique["meetings"]) > _SHOWN:
-        lines.append(f"    and {len(clique['meetings']) - _SHOWN} more pairs (--json has them all)")
+    if len(data["meetings"]) > _SHOWN:
+        lines.append(f"    and {len(data['meetings']) - _SHOWN} more pairs (--json has them all)")
     yield "\n".join(lines)
 
 
@@ -300,11 +300,11 @@ def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> l
     return list(found.values) if found.values and sum(found.values) > sum(shares) else shares
 
 
-def packing_holds(subject: Subject, found: Packing) -> bool:
+def packing_holds(subject: Subject, packing: Packing) -> bool:
     """Whether the theorem applies, by plain loops."""
     on = subject.on
     spent = [0] * len(on.phases)
-    for share in found.shares:
+    for share in packing.shares:
         words, phases = set(share.words), [on.phases[i] for i in share.phases]
         if not _crowded(on, share.view, [*words]) or share.weight < 0:
             return False
@@ -316,10 +316,10 @@ def packing_holds(subject: Subject, found: Packing) -> bool:
         for i in share.phases:
             spent[i] += share.weight
     within = all(took <= phase.weight for took, phase in zip(spent, on.phases, strict=True))
-    return within and found.excess <= sum(share.weight for share in found.shares)
+    return within and packing.excess <= sum(share.weight for share in packing.shares)
 
 
-def packing_data(subject: Subject, problem: Problem, found: Packing) -> dict[str, Any]:
+def packing_data(subject: Subject, problem: Problem, packing: Packing) -> dict[str, Any]:
     """The cliques of a packing: their words, the phases in which these meet, and their shares."""
     on = subject.on
     cliques = [
@@ -329,19 +329,21 @@ def packing_data(subject: Subject, problem: Problem, found: Packing) -> dict[str
             "words": [word_data(problem, w) for w in share.words],
             "phases": [on.phases[i].place.phase_data(problem, subject.device) for i in share.phases],
         }
-        for share in found.shares
+        for share in packing.shares
     ]
-    return {"excess": found.excess, "cliques": cliques}
+    return {"excess": packing.excess, "cliques": cliques}
 
 
-def packing_words(subject: Subject, _: Problem, found: Packing) -> Iterator[str]:
+def packing_words(subject: Subject, _: Problem, packing: Packing) -> Iterator[str]:
     """How many cliques there are, of which accesses, and what they force together."""
-    on, first = subject.on, found.shares[0]
-    names = listed(subject.named({on.phases[i].place.access for share in found.shares for i in share.phases}))
+    on, first = subject.on, packing.shares[0]
+    names = listed(
+        subject.named({on.phases[i].place.access for share in packing.shares for i in share.phases})
+    )
     yield (
-        f"Packing: {len(found.shares)} cliques of {names}, each of more words than banks that pairwise "
+        f"Packing: {len(packing.shares)} cliques of {names}, each of more words than banks that pairwise "
         f"meet in three phases (the first: {len(first.words)} words for {on.banks // first.view[0]} banks), "
         "so that one of the three has a conflict. Each takes a share of the weight of its phases, all "
-        f"together no more than there is: in all {subject.in_weights(found.excess)} "
+        f"together no more than there is: in all {subject.in_weights(packing.excess)} "
         "that no layout avoids (solve --certificate writes the cliques)."
     )

@@ -67,17 +67,18 @@ def _odd(literals: list[int]) -> Iterator[Clause]:
 
 
 def _at_most_one(literals: list[int], fresh: Iterator[int]) -> Iterator[Clause]:
+    """Clauses of an at-most-one constraint; `fresh` numbers the new variables."""
     if len(literals) <= _PAIRS:
         for a, b in itertools.combinations(literals, 2):
             yield -a, -b
         return
-    before: int | None = None  # one of the earlier literals is true
-    for k, literal in enumerate(literals):
-        if before is not None:
-            yield -before, -literal
-        if k + 1 < len(literals):
-            now = next(fresh)
-            yield -literal, now
-            if before is not None:
-                yield -before, now
-            before = now
+    first, *rest = literals
+    earlier = next(fresh)  # true where one of the literals so far is
+    yield -first, earlier
+    for literal in rest[:-1]:
+        yield -earlier, -literal
+        so_far = next(fresh)
+        yield -literal, so_far
+        yield -earlier, so_far
+        earlier = so_far
+    yield -earlier, -rest[-1]

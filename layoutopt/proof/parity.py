@@ -93,7 +93,7 @@ def combination(full: dict[int, list[int]]) -> tuple[int, dict[int, int]] | None
     right = np.concatenate([np.ones((count, 1), np.uint64), np.eye(count, dtype=np.uint64)], axis=1)
     todo = list(range(count))
     while todo and not current().spent:
-        twos = _lowest_bit(left[todo])
+        twos = left[todo] & (~left[todo] + np.uint64(1))  # the lowest bit of each
         flat = int(np.where(twos == 0, np.uint64(2**64 - 1), twos).argmin())
         n, c = todo[flat // len(words)], flat % len(words)
         pivot = int(left[n, c])
@@ -115,19 +115,15 @@ def combination(full: dict[int, list[int]]) -> tuple[int, dict[int, int]] | None
     return None
 
 
-def _lowest_bit(values: UIntArray) -> UIntArray:
-    return values & (~values + np.uint64(1))
-
-
-def parity_holds(subject: Subject, found: Parity) -> bool:
+def parity_holds(subject: Subject, parity: Parity) -> bool:
     """Whether the weights contradict themselves, word by word."""
-    on, (k, _) = subject.on, found.view
+    on, (k, _) = subject.on, parity.view
     in_all = set(range(len(on.phases)))
     used: set[int] = set()
-    for modulus, weight in found.combinations:
+    for modulus, weight in parity.combinations:
         of_word: dict[int, int] = {}
         for i, y in weight.items():
-            held = on.within(on.phases[i].words, found.view)
+            held = on.within(on.phases[i].words, parity.view)
             if not on.phases[i].firm or len(held) != on.banks // k:
                 return False
             for w in held:
@@ -137,28 +133,28 @@ def parity_holds(subject: Subject, found: Parity) -> bool:
         in_all &= set(weight)
         used |= set(weight)
     weights = sorted(on.phases[i].weight for i in used)
-    return found.excess <= (weights[0] if in_all else weights[0] + weights[1])
+    return parity.excess <= (weights[0] if in_all else weights[0] + weights[1])
 
 
-def parity_data(subject: Subject, problem: Problem, found: Parity) -> dict[str, Any]:
+def parity_data(subject: Subject, problem: Problem, parity: Parity) -> dict[str, Any]:
     """The phases that a parity speaks of, and their weights in each combination."""
-    used = sorted(set().union(*(set(y) for _, y in found.combinations)))
+    used = sorted(set().union(*(set(y) for _, y in parity.combinations)))
     return {
-        **subject.on.view_data(found.view),
-        "excess": found.excess,
+        **subject.on.view_data(parity.view),
+        "excess": parity.excess,
         "phases": [subject.on.phases[i].place.phase_data(problem, subject.device) for i in used],
         "combinations": [
             {"modulus": modulus, "weights": [weight.get(i, 0) for i in used]}
-            for modulus, weight in found.combinations
+            for modulus, weight in parity.combinations
         ],
     }
 
 
-def parity_words(subject: Subject, _: Problem, found: Parity) -> Iterator[str]:
-    """What the weights of a parity's first combination contradict."""
-    on, (modulus, weight) = subject.on, found.combinations[0]
+def parity_words(subject: Subject, _: Problem, parity: Parity) -> Iterator[str]:
+    """The argument of a parity proof in words, from the weights of its first combination."""
+    on, (modulus, weight) = subject.on, parity.combinations[0]
     names = listed(subject.named({on.phases[i].place.access for i in weight}))
-    banks, total = on.banks // found.view[0], sum(weight.values()) % modulus
+    banks, total = on.banks // parity.view[0], sum(weight.values()) % modulus
     yield (
         f"Parity: every phase of {names} that counts here fills all {banks} banks, so a bank without "
         f"conflicts takes exactly one word of each. Give each of {len(weight)} phases a weight such that "

@@ -128,10 +128,10 @@ def _counting_words(subject: Subject, _: Problem, found: int) -> Iterator[str]:
 COUNTING: Final[Reason[int]] = Reason(
     evidence="counting: words that share a place in their vectors share too few banks",
     find=lambda subject, search: subject.counting or None,
-    bound=lambda subject, found: found,
-    data=lambda subject, problem, found: {},
+    bound=lambda subject, assignment: assignment,
+    data=lambda subject, problem, assignment: {},
     words=_counting_words,
-    check=lambda subject, found: subject.on.count_again(found),
+    check=lambda subject, assignment: subject.on.count_again(assignment),
 )
 
 CLIQUE: Final[Reason[Clique]] = Reason(
@@ -190,9 +190,9 @@ def _ask_solver(subject: Subject, search: Search) -> FreeAssignment | None:
     )
 
 
-def _solver_data(subject: Subject, problem: Problem, found: FreeAssignment) -> dict[str, Any]:
+def _solver_data(subject: Subject, problem: Problem, assignment: FreeAssignment) -> dict[str, Any]:
     """What the solver was asked of every placement, to be asked of another: is there less than the bound?"""
-    on, lanes, most = subject.board, subject.lanes, found.bound - 1
+    on, lanes, most = subject.board, subject.lanes, assignment.bound - 1
     allowed = most / lanes.weight_unit
     asks = f"is there a placement of vectors in banks with a weighted excess of {allowed:g} or less?"
     # If some phase must exceed its counting bound, its weight is added: no sums, so CNF can say it.
@@ -203,11 +203,11 @@ def _solver_data(subject: Subject, problem: Problem, found: FreeAssignment) -> d
     return {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
 
 
-def _solver_words(subject: Subject, _: Problem, found: FreeAssignment) -> Iterator[str]:
-    if found.bound:
+def _solver_words(subject: Subject, _: Problem, assignment: FreeAssignment) -> Iterator[str]:
+    if assignment.bound:
         yield (
             "Solver: CP-SAT tried every placement of vectors in banks, any layout included, and proved that "
-            f"none has a weighted excess below {found.bound / subject.lanes.weight_unit:g} "
+            f"none has a weighted excess below {assignment.bound / subject.lanes.weight_unit:g} "
             "(solve --certificate writes the question for another solver)."
         )
 
@@ -215,7 +215,7 @@ def _solver_words(subject: Subject, _: Problem, found: FreeAssignment) -> Iterat
 SOLVER: Final[Reason[FreeAssignment]] = Reason(
     evidence="solver: CP-SAT over every placement of vectors in banks",
     find=_ask_solver,
-    bound=lambda subject, found: found.bound,
+    bound=lambda subject, assignment: assignment.bound,
     data=_solver_data,
     words=_solver_words,
     check=None,

@@ -118,13 +118,14 @@ class _Tiles:
         self.limit = within_room(block, gpu).layout.max_bytes
 
     def within_room(self) -> Arrangement:
+        """Layouts of least excess within `layout.max_bytes`, else within the shared memory of a block."""
         asked, limit = self.block.layout.max_bytes, self.limit
         if limit is not None and self.elements > limit:
             most = f"layout.max_bytes is {limit}" if asked else f"a block of {self.block.target} has {limit}"
             reason = f"the elements alone need {self.elements} bytes; {most} ({EVERY_LAYOUT})"
             return self._without(Status.INFEASIBLE, reason, limit)
         if asked is None:
-            # What fits without being told to has the stronger proof.
+            # What fits without a limit has a proof for every size, so it is tried first.
             with spending(current() if limit is None else current().part(_UNBOUNDED_SHARE)):
                 free = self._best(None)
             if limit is None or free.bytes is None or free.bytes <= limit:
@@ -134,7 +135,7 @@ class _Tiles:
         return self._best(limit)
 
     def of_fewest_bytes(self) -> Arrangement:
-        """Of the layouts in the fewest bytes that all tiles fit into, those of least excess.
+        """Layouts of least excess in the fewest bytes into which all tiles fit.
 
         That is the bytes of the elements, where these are enough; else each tile's fewest.
         """
@@ -220,7 +221,7 @@ class _Tiles:
     def _proved(
         self, choice: Choice, total: int, tight: bool, limit: int | None
     ) -> tuple[Bound, Bound, bool]:
-        """What is proved of the weighted excess and of the bytes, and whether nothing is better."""
+        """Proved bounds of the weighted excess and of the bytes, and whether the arrangement is optimal."""
         assert choice.points is not None
         assert choice.found is not None
         assert choice.bound is not None

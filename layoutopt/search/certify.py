@@ -68,6 +68,10 @@ BLOCK_CERTIFICATE_SCHEMA: Final = "layoutopt.block_certificate/1"
 _DIGESTED: Final = frozenset(
     ("name", "target", "threads", "tile", "tiles", "accesses", "layout", "block", "overlay", "same_layout")
 )
+_RULE_FIELDS: Final = (
+    *("phases", "merges_pairs", "split_words", "serialises_equal", "row_words", "extra_wavefronts"),
+    *("banks", "bank_bytes", "source"),
+)
 _UNTOLD: Final = ("notes", "published", "base_bytes", "stage_bytes", "engine")
 _DEFAULTS: Final = {
     "weight": "1",
@@ -108,7 +112,7 @@ def _check_certifiable(problem: Problem) -> None:
 
 
 def certificate(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> dict[str, Any]:
-    """What supports an answer, as JSON-ready data.
+    """The certificate of an answer, as JSON-ready data.
 
     Raises:
         ProblemFileError: as for `check_certifiable`.
@@ -259,22 +263,13 @@ def _reason(subject: Subject, wanted: int, scope: str) -> tuple[str, dict[Reason
 
 
 def _served(device: Device, trace: Trace) -> dict[str, Any]:
+    """The rule by which the hardware serves each access, for checkers that know no device."""
     served = {}
     for access in trace.accesses:
-        rule = device.rule(access.operation)
-        served[access.name] = {
-            "bytes": access.operation.width_bytes,
-            "lanes_used": 8 * access.operation.matrices or device.lanes,
-            "phases": rule.phases,
-            "merges_pairs": rule.merges_pairs,
-            "split_words": rule.split_words,
-            "serialises_equal": rule.serialises_equal,
-            "row_words": rule.row_words,
-            "extra_wavefronts": rule.extra_wavefronts,
-            "banks": rule.banks,
-            "bank_bytes": rule.bank_bytes,
-            "source": rule.source,
-        }
+        rule, operation = device.rule(access.operation), access.operation
+        lanes_used = 8 * operation.matrices or device.lanes
+        served[access.name] = {"bytes": operation.width_bytes, "lanes_used": lanes_used}
+        served[access.name] |= {name: getattr(rule, name) for name in _RULE_FIELDS}
     return served
 
 

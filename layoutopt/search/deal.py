@@ -106,12 +106,17 @@ def _divisors(number: int) -> list[int]:
 
 
 def _table(work: Work, rule: PhaseRule, pieces: IntArray, cycle: int, anyhow: bool) -> Node | None:
-    """Places that come again after so many threads; None where none are found.
+    """The place of each thread, from a table in which CP-SAT reorders the lanes of each warp.
 
     Args:
-        pieces: groups of banks, -1 for none, shape (rounds * threads that take part, steps).
-        cycle: entries of the table.
-        anyhow: whether more conflicts than must be are better than nothing.
+        work: the threads that take part.
+        rule: the phases in which lanes of a warp are served.
+        pieces: bank group of each thread's pieces, -1 for none, shape (rounds * threads, steps).
+        cycle: entries of the table, which repeats.
+        anyhow: whether a table with avoidable conflicts will do.
+
+    Returns:
+        None where some warp's order is not found within the effort.
     """
     threads, left = work.threads, _TABLE_EFFORT
     phases = np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])  # in which each lane is served
@@ -125,18 +130,17 @@ def _table(work: Work, rule: PhaseRule, pieces: IntArray, cycle: int, anyhow: bo
         kinds, times = np.unique(alike, axis=0, return_counts=True)
         phase = phases[lane[begin:end]]
         key = kinds.tobytes(), phase.tobytes()
-        if key not in known:  # else it is dealt already where others are alike
+        if key not in known:  # warps whose pieces meet in the same way share an order
             known[key] = dealt = _dealt(kinds, times, phase, min(_EFFORT, left))
             left -= _EFFORT if dealt is None else dealt.effort
         dealt = known[key]
         if dealt is None or current().spent or (dealt.over and not anyhow):
             return None
         place[begin:end] = place[begin:end][dealt.order]
-    if cycle > threads:
-        number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND)))))
-        return Lookup(tuple(place.tolist()), Op("%", (number, Const(cycle))), "")
-    own = Lookup(tuple(place.tolist()), Op("%", (_TID, Const(cycle))), "")
-    return Op("+", (Op("*", (Op("//", (_TID, Const(cycle))), Const(cycle))), own))
+    number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND))))) if cycle > threads else _TID
+    looked_up = Lookup(tuple(place.tolist()), Op("%", (number, Const(cycle))), "")
+    first = Op("*", (Op("//", (_TID, Const(cycle))), Const(cycle)))
+    return looked_up if cycle > threads else Op("+", (first, looked_up))
 
 
 class _Dealt(NamedTuple):
@@ -148,7 +152,7 @@ class _Dealt(NamedTuple):
 
 
 def _dealt(rows: IntArray, times: IntArray, phase: IntArray, effort: float) -> _Dealt | None:
-    """One order of the lanes of a warp for several instructions, by CP-SAT; None where none is found.
+    """The order of a warp's lanes with the fewest wavefronts over several instructions, by CP-SAT, or None.
 
     Args:
         rows: groups of each instruction's pieces, -1 for none, shape (instructions, lanes).

@@ -142,7 +142,7 @@ def propose(case: Case, ask: Ask) -> Proposal:
 
 
 def _reason(case: Case, served: Sequence[Candidate], fitting: Sequence[Candidate], refused: list[str]) -> str:
-    """What the candidates cost, and why others are none; of direct loads, only why there is none."""
+    """The excess of each candidate, and why other modes do not serve; empty if direct loads have one."""
     problem = case.lowered
     if _is_direct(problem) and fitting:
         return ""  # nobody asked for its many candidates by name
@@ -183,7 +183,7 @@ def side_by_side(problem: Problem) -> str:
 
 
 def ranked(case: Case) -> Ranked:
-    """All layouts that the hardware allows, counted as long as there is time.
+    """The layouts that the hardware allows, best first, as many as were counted in time.
 
     Raises:
         OutOfTime: it was over before one was counted, of those that the hardware reaches by itself.
@@ -220,7 +220,7 @@ def ranked(case: Case) -> Ranked:
 
 
 def _listed(case: Case, served: Sequence[Candidate]) -> Iterator[Named]:
-    """What may serve, with names, some more than once; the time ends it once one is `served`.
+    """Candidate layouts with names, with repeats; ends with the time once one is in `served`.
 
     Short boxes of TMA take no fewer bytes, and more instructions: they follow where the best has conflicts.
     """
@@ -252,7 +252,7 @@ def _needed(problem: Problem, layout: Layout, table: IntArray) -> list[Descripto
 def _counted(
     case: Case, name: str, layout: Layout, table: IntArray, needed: Sequence[Descriptor]
 ) -> Candidate:
-    """What a layout costs the accesses that lanes execute; a LayoutError where it does not serve them."""
+    """A layout with the excess of the accesses that lanes execute; LayoutError if it does not serve them."""
     case.check(table)
     limit = case.lowered.layout.alignment_bytes
     alignment = max(case.alignment(bool(layout.swizzle)), *(d.alignment_bytes for d in needed), 1)

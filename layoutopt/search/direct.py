@@ -173,7 +173,7 @@ def _fixed_distances(tile: Tile, lanes: Trace) -> tuple[IntArray, IntArray, IntA
 
 
 def _joined(elements: int, one: IntArray, other: IntArray, distance: IntArray) -> tuple[IntArray, IntArray]:
-    """Of every element the first of its piece (its head), and the bytes from there to it.
+    """For every element, the first of its piece (its head), and the bytes from there to it.
 
     Each step hangs heads below earlier heads, as union-find does: every head that a pair joins to an earlier
     one moves below it (by its first such pair), until the two elements of every pair have one head.

@@ -137,7 +137,7 @@ class _Joint:
         return Result(result.problem, result.target, status, result.proof, reason)
 
     def _floor(self, relaxed: Result) -> Result | None:
-        """What bounds every assignment: the relaxed problem, or a laxer one where lanes change places.
+        """A result that bounds every assignment: of the relaxed problem, or with lanes in any order, too.
 
         None where direct loads are free: the relaxed problem has their lanes write as they stand.
         """

@@ -99,7 +99,7 @@ class Unit:
             return case_of_result(self.asked, self.case.device, result)
 
     def value(self, result: Result) -> Fraction:
-        """What comes first: weighted excess, wavefronts where widths are to be chosen, index cost or time."""
+        """The objective's first part: weighted excess, wavefronts if widths are free, index cost or time."""
         assert result.layout is not None
         objective, cost = self.asked.layout.objective, result.proof.index_cost
         if objective.instructions_first:
@@ -163,7 +163,7 @@ class Unit:
 
 
 def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
-    """What gets one layout, in the order of the file.
+    """The groups of tiles with one layout each, in the order of the file.
 
     Raises:
         ProblemFileError: a tile's accesses contradict it; the field is that of the file of all tiles.
@@ -286,7 +286,10 @@ class Front:
                 self.rest = (bound, 0) if self.stuck else None
             return
         if again:
-            point = min(replace(self.points[-1], bound=bound), point, key=_rank)
+            tied = replace(self.points[-1], bound=bound), point
+            point = min(
+                tied, key=lambda p: (p.value, p.second, p.bytes, p.result.status is not Status.OPTIMAL)
+            )
         self.points = [*before, point]
         exceeded = point.result.status is Status.OPTIMAL or not unit.asked.layout.objective.counts_only
         self.rest = (bound, int(exceeded))
@@ -304,10 +307,6 @@ def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
     second = Fraction(0) if excess_first else exact(result.weighted_excess)
     operations = cost.value if cost else 0
     return Point(result.bytes, sizes, alignment, unit.value(result), bound, second, operations, result)
-
-
-def _rank(point: Point) -> tuple[Fraction, Fraction, int, bool]:
-    return point.value, point.second, point.bytes, point.result.status is not Status.OPTIMAL
 
 
 def own_alignment(unit: Unit, layout: Layout | Node, alignment: int, case: Case | None = None) -> int:

@@ -262,14 +262,10 @@ def _answer(problem: Problem, gpu: Device, found: _Found, bound: Fraction, given
         raise VerificationError("the accesses cost another number of wavefronts in their own coordinates")
     least = Bound(float(bound) if bound.denominator > 1 else int(bound), _EVERYTHING)
     wavefronts, size, _ = found.rank
-    optimal = wavefronts == bound and size == problem.tile.bytes
-    if optimal or result.status is not Status.OPTIMAL:
-        status, reason = result.status, result.reason
-    else:
-        status, reason = (
-            Status.FEASIBLE,
-            f"{_LEFT}: {wavefronts:g} wavefronts, at least {bound} in {_EVERYTHING}",
-        )
+    status, reason = result.status, result.reason
+    if status is Status.OPTIMAL and not (wavefronts == bound and size == problem.tile.bytes):
+        status = Status.FEASIBLE
+        reason = f"{_LEFT}: {wavefronts:g} wavefronts, at least {bound} in {_EVERYTHING}"
     return msgspec.structs.replace(
         result,
         status=status,

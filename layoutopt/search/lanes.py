@@ -89,7 +89,7 @@ class Digits(Given):
         return length if aligned and self.work.first % device.lanes == 0 else device.lanes
 
     def further(self, chosen: Assignment) -> list[Assignment]:
-        """One more digit, of the segment while it must come first, and XORs of two after the plain ones."""
+        """Assignments with one more digit, plain ones first, then XORs of two; digits of a segment lead."""
         span = chosen.span
         if span >= min(self._decisive, self.work.units):
             return []

@@ -134,7 +134,7 @@ class _OutOfSteps(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The masks that one bank bit may have, and what each makes of the phases.
+    """The masks that one bank bit may have, and their effect on the phases.
 
     Attributes:
         masks: in bits of the word offset, shape (masks,).
@@ -194,24 +194,22 @@ class _Tree:
     # Tables -----------------------------------------------------------------------------------
 
     def _rows(self) -> Iterator[tuple[int, _Row]]:
-        """What there is to choose, by bank bit."""
-        question = self.question
-        sources = self._sources()
+        """For each bank bit, the masks that the rules allow it, and the lanes whose bank bit each sets."""
+        question, sources = self.question, self._sources()
         if len(self.words) << len(sources) > _MAX_TABLE:
             raise _OutOfSteps
         last = 0 if question.last is None else question.last.sources
         targets = range(question.field.targets.stop)
-        bits = sorted({*sources, *targets})
-        among = (1 << np.array(bits, np.int64))[:, None, None]
-        lanes_with = lane_bits(((self.words & among) != 0) & (self.words >= 0))
-        with_bit = dict(zip(bits, lanes_with, strict=True))
-        masks, flips = np.zeros(1, np.int64), np.zeros_like(lanes_with[:1])
+        active = self.words >= 0
+        lanes_with = {bit: lane_bits((self.words >> bit & 1 == 1) & active) for bit in {*sources, *targets}}
+        # Every set of sources as a mask, with the lanes in which it flips its target.
+        masks, flips = np.zeros(1, np.int64), np.zeros_like(lane_bits(active))[None]
         for bit in sources:
             masks = np.concatenate([masks, masks | 1 << bit])
-            flips = np.concatenate([flips, flips ^ with_bit[bit]])
-        parity = np.bitwise_count(masks & last).astype(np.int64) % 2
+            flips = np.concatenate([flips, flips ^ lanes_with[bit]])
+        flips_last = np.bitwise_count(masks & last).astype(np.int64) % 2
         for bit in targets:
-            seen = (self.low <= bit) & (bit < self.high)
+            selects = (self.low <= bit) & (bit < self.high)  # a bank, by phase
             allowed = masks & ~question.field.sources(bit) == 0
             if bit not in question.given.targets:
                 allowed = masks == 0
@@ -220,10 +218,10 @@ class _Tree:
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
             if question.shifts is not None:
                 allowed &= np.bitwise_count(masks >> bit) <= question.shifts
-            elif not seen.any():
-                allowed = _first_of_each(parity, allowed)
-            lanes = np.where(seen, flips ^ with_bit[bit], 0).astype(flips.dtype)
-            yield bit, _Row(masks, lanes, parity, seen.astype(np.int64)).only(allowed)
+            elif not selects.any():
+                allowed = _first_of_each(flips_last, allowed)
+            lanes = np.where(selects, flips ^ lanes_with[bit], 0).astype(flips.dtype)
+            yield bit, _Row(masks, lanes, flips_last, selects.astype(np.int64)).only(allowed)
 
     def _patterns(self) -> list[int]:
         """The bits that may be flipped in the last block, so that the layout takes no more than it may."""
@@ -287,56 +285,57 @@ class _Tree:
         rows: dict[int, _Row],
         bounds: dict[int, IntArray],
         classes: Lanes,
-        taken: IntArray,
+        depth: IntArray,
         masks: Masks,
         patterns: list[int],
     ) -> None:
-        """Choose one more row in every way that is still of interest.
+        """Search, depth first, all ways to complete `masks` that may beat the best: `best`.
+
+        Branches on the bank bit with the fewest masks whose bound is low enough.
 
         Args:
-            rows: those to be chosen.
-            bounds: weighted excess at least, by mask of each of them.
+            rows: bank bits without a mask yet.
+            bounds: lower bound of the weighted excess, by mask of each of them.
             classes: the lanes of each class, shape (classes, phases).
-            taken: rows that each phase saw.
+            depth: chosen bits that select a bank, by phase.
             masks: chosen so far.
             patterns: flips of the last block that these leave, where there is one.
         """
-        left, worth = {}, {}
+        rows, bounds = {**rows}, {**bounds}
         for bit, row in rows.items():
             kept = self._of_interest(bounds[bit], row, bit, patterns)
             if not kept.any():
                 return
-            left[bit], worth[bit] = row.only(kept), bounds[bit][kept]
-        bit = min(left, key=lambda b: (len(left[b].masks), -b))
-        row, known = left.pop(bit), worth.pop(bit)
+            rows[bit], bounds[bit] = row.only(kept), bounds[bit][kept]
+        bit = min(rows, key=lambda b: (len(rows[b].masks), -b))
+        row, bound = rows.pop(bit), bounds.pop(bit)
         # Of equal bounds, first the masks that add the fewest shifts to those chosen, then the fewest bits.
         shifts = row.masks >> bit
-        taken_up = reduce(or_, (mask >> other for other, mask in masks.items()), 0)
-        order = np.lexsort((np.bitwise_count(shifts), np.bitwise_count(shifts & ~taken_up), known))
+        known_shifts = reduce(or_, (mask >> other for other, mask in masks.items()), 0)
+        order = np.lexsort((np.bitwise_count(shifts), np.bitwise_count(shifts & ~known_shifts), bound))
         if (most := self.question.shifts) is not None:
-            order = order[np.bitwise_count(shifts | taken_up)[order] <= most]
-        if not left:
+            order = order[np.bitwise_count(shifts | known_shifts)[order] <= most]
+        if not rows:
             for k in order.tolist():
-                self._leaf(int(known[k]), {**masks, bit: int(row.masks[k])})
+                self._leaf(int(bound[k]), {**masks, bit: int(row.masks[k])})
             return
-        taken = taken + row.seen
-        # Children together: each by itself is too small for its arrays.
-        entries = 2 * classes.size * sum(len(other.masks) for other in left.values())
+        depth = depth + row.seen
+        # Bounds of many children at once: the arrays of one are too small to be fast.
+        entries = 2 * classes.size * sum(len(other.masks) for other in rows.values())
         at_once = min(max(1, _TOGETHER // max(1, entries)), _MOST_TOGETHER)
         for start in range(0, len(order), at_once):
-            some = order[start : start + at_once]
-            some = some[known[some] <= self._most]
-            ones = classes & row.lanes[some, None]
+            children = order[start : start + at_once]
+            children = children[bound[children] <= self._most]
+            ones = classes & row.lanes[children, None]
             nodes = np.concatenate([ones, classes ^ ones], axis=1)
-            below = {b: self._bounds(nodes, other, taken + other.seen) for b, other in left.items()}
-            # No better than what some row makes of it at best.
+            below = {b: self._bounds(nodes, other, depth + other.seen) for b, other in rows.items()}
+            # Every remaining bit must take one of its masks, so the best of each is a bound.
             least = np.max([of.min(axis=1) for of in below.values()], axis=0)
-            for k in np.flatnonzero(least <= self._most).tolist():
-                if least[k] <= self._most:
-                    chosen = {**masks, bit: int(row.masks[some[k]])}
-                    flip = int(row.flips[some[k]])
-                    rest = [flips for flips in patterns if flips >> bit & 1 == flip]
-                    self._descend(left, {b: of[k] for b, of in below.items()}, nodes[k], taken, chosen, rest)
+            for k, child in enumerate(children.tolist()):
+                if least[k] <= self._most:  # which falls as children are searched
+                    chosen = {**masks, bit: int(row.masks[child])}
+                    rest = [flips for flips in patterns if flips >> bit & 1 == row.flips[child]]
+                    self._descend(rows, {b: of[k] for b, of in below.items()}, nodes[k], depth, chosen, rest)
 
     def _of_interest(self, bounds: IntArray, row: _Row, bit: int, patterns: list[int]) -> BoolArray:
         """Which masks may give less excess than the best, or as little in fewer elements."""

@@ -85,26 +85,31 @@ def _residues(layout: Layout, mode: Mode) -> tuple[bytes, ...]:
 def _boxes(
     use: HardwareUse, tile: Tile, mode: Mode, order: Sequence[int], short: bool
 ) -> Iterator[list[int]]:
-    """The boxes that divide the tile, where the file names none: those of the longest rows first.
+    """Extents of TMA boxes that divide the tile, longest rows first, then largest boxes.
 
-    Each begins at a multiple of 128 bytes, if there are several.
+    Args:
+        use: whose data type limits the extents.
+        tile: whole bytes.
+        mode: whose span limits a row.
+        order: dimensions, slowest first.
+        short: also rows shorter than the span, and boxes other than the largest.
     """
     shape, size, rules = tile.shape, tile.element_bytes, engine("tma")
-    major = order[-1]
+    inner = order[-1]
     unit = ELEMENT_BYTES[map_element(use, tile)]
-    lines = [n for n in _divisors(shape[major]) if n * size // unit <= rules.max_box]
+    rows = [n for n in _divisors(shape[inner]) if n * size // unit <= rules.max_box]
     if mode.span_bytes is not None:  # shorter rows take more bytes, and have fewer conflicts at times
-        lines = [n for n in lines if n * size <= mode.span_bytes]
-        whole = [n for n in lines if n * size == min(mode.span_bytes, shape[major] * size)]
-        lines = lines if short else whole or lines
-    parts = [[n for n in _divisors(extent) if n <= rules.max_box] for extent in shape]
-    for line in reversed(lines):
-        parts[major] = [line]
-        boxes = sorted(map(list, itertools.product(*parts)), key=math.prod, reverse=True)
-        pitch = mode.span_bytes or line * size
+        rows = [n for n in rows if n * size <= mode.span_bytes]
+        whole = [n for n in rows if n * size == min(mode.span_bytes, shape[inner] * size)]
+        rows = rows if short else whole or rows
+    extents = [[n for n in _divisors(extent) if n <= rules.max_box] for extent in shape]
+    for row in reversed(rows):
+        extents[inner] = [row]
+        boxes = sorted(map(list, itertools.product(*extents)), key=math.prod, reverse=True)
+        pitch = mode.span_bytes or row * size
         yield boxes[0]
         for box in boxes[1:] if short else ():
-            if math.prod(box) // line * pitch % rules.base_bytes == 0:
+            if math.prod(box) // row * pitch % rules.base_bytes == 0:  # where each of several boxes starts
                 yield box
 
 

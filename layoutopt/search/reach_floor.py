@@ -29,7 +29,7 @@ from typing import Final
 
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.cp_sat import Outcome
-from layoutopt.model.layout_model import Found, LayoutModel
+from layoutopt.model.layout_model import LayoutModel, Solution
 from layoutopt.model.linearisations import Linearisation, unpadded
 from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
@@ -64,50 +64,54 @@ class Verdict:
     """What is known of a linearisation: that no layout over it is of use; or one that is."""
 
     refuted: bool = False
-    known: Found | None = None
+    known: Solution | None = None
 
 
 class ReachFloor:
-    """One model that grows until what it proposes holds."""
+    """The smallest layout at the floor of the excess, by a CP-SAT model to which linearisations are added.
+
+    The model proposes; a proposal whose phases exceed their ceilings is written into the model with them,
+    until one holds. `presolved`: linearisations that counting and the tree decide never reach the model.
+    """
 
     def __init__(self, scene: Scene, *, presolved: bool) -> None:
-        """Nothing is solved yet; without `presolved`, CP-SAT decides everything."""
         self.scene, self.tally, self.space = scene, scene.tally, scene.space
         self.presolved = presolved
         share, effort = _PATIENCE[scene.conflict_free]
         self.patience = current().part(share).portion(1, effort)
-        every_pitch = most_elements(scene.space)
+        largest = most_elements(scene.space)  # that some pitch needs
         if scene.limit is not None:
             limit = scene.limit // scene.tile.element_bytes
-            every_pitch = limit if scene.space.far else min(every_pitch, limit)
-        self.all_pitches = every_pitch <= MOST_ELEMENTS
-        self.most = min(every_pitch, MOST_ELEMENTS)
+            largest = limit if scene.space.far else min(largest, limit)
+        self.all_pitches = largest <= MOST_ELEMENTS
+        self.most = min(largest, MOST_ELEMENTS)
         self.model = LayoutModel(
             scene.space, scene.field, scene.sets, scene.tile, self.most, ideal=scene.conflict_free
         )
-        self._ahead = by_span(scene.space, self.most + scene.block - 1)
-        self._pitches: deque[Linearisation] = deque()  # the next of them
+        # Pitches, which the model has as variables, by rising span; the next of them; and those looked at.
+        self._by_span = by_span(scene.space, self.most + scene.block - 1)
+        self._next_pitches: deque[Linearisation] = deque()
         self._looked_at: set[Linearisation] = set()
-        self._pending = True  # something may have come that the model was not asked about
-        # By rising span and operations, those that pitches describe among them.
-        without = scene.space.families <= WITHIN
-        self._listed = (
-            iter([list(unpadded(scene.space, 0))]) if without else scene.candidates(self._dense_cost)
-        )
-        self._queue: deque[Linearisation] = deque()  # the next of them
-        self._refuters, self._together = Refuters(scene), 1
-        self._asked: dict[Linearisation, bool] = {}  # whether these refute it
+        self._pending = True  # the model was not solved since it last grew
+        # Candidates of all families by rising span and operations, in batches; the rest of the last batch.
+        if scene.space.families <= WITHIN:
+            self._batches = iter([list(unpadded(scene.space, 0))])
+        else:
+            self._batches = scene.candidates(self._dense_cost)
+        self._batch: deque[Linearisation] = deque()
+        self._undecided: list[Linearisation] = []  # of these, what neither counting nor the tree decided
+        self._polished = 0  # of these, layouts whose masks were made cheaper
+        self._refuters, self._asked_at_once = Refuters(scene), 1
+        self._asked: dict[Linearisation, bool] = {}  # whether the refuters refute it
         self._uncounted: list[Linearisation] = []  # those that they refuted
-        self._undecided: list[Linearisation] = []  # listed ones
-        self._polished = 0
-        self.rounds = 0
-        self._rejected: list[Linearisation] = []
-        self.best: Found | None = None  # it holds
-        self._known: list[Found] = []  # all that were come across
-        self._told = 0  # of the layouts looked at, those that whoever watches knows
-        self._plain: Found | None = None  # the best of them
+        self.rounds = 0  # proposals of the model
+        self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
+        self.best: Solution | None = None  # at the floor
+        self._known: list[Solution] = []  # all layouts found at it
+        self._shown = 0  # entries of `tally.unswizzled` that progress lines took account of
+        self._plain: Solution | None = None  # the best of those
 
-    def run(self) -> Found | None:
+    def run(self) -> Solution | None:
         """The smallest, then the cheapest, of all layouts that reach the floor; None where none does.
 
         Called again, it goes on where it stopped for want of time, as long as there is any.
@@ -171,16 +175,16 @@ class ReachFloor:
 
     # The best ---------------------------------------------------------------------------------
 
-    def _holds(self, found: Found) -> bool:
-        return self.scene.holds(found, self.scene.floor)
+    def _holds(self, solution: Solution) -> bool:
+        return self.scene.holds(solution, self.scene.floor)
 
-    def _keep(self, known: Found) -> None:
+    def _keep(self, known: Solution) -> None:
         """A layout that does: nothing larger is of use any more."""
         if (self.best is None or known.size_and_cost < self.best.size_and_cost) and self._holds(known):
             self.best = known
             self.model.at_most(known.candidate.span)
 
-    def _cheapest(self, best: Found) -> Found:
+    def _cheapest(self, best: Solution) -> Solution:
         """Of a few that are as small as the best, the one of the cheapest index code."""
         if not (best.masks or best.candidate.turn) or not self.scene.ask.indexed:
             return best
@@ -191,7 +195,7 @@ class ReachFloor:
         others += itertools.islice(usual, _MOST_USUAL)
         return min([best, *others], key=lambda choice: self.scene.instructions(choice))
 
-    def _of_few_shifts(self, best: Found) -> Iterator[Found]:
+    def _of_few_shifts(self, best: Solution) -> Iterator[Solution]:
         """Where the model did not choose the masks, those of the fewest shifts, if that makes it cheapest."""
         if best.masks and not described(best.candidate, self.space):
             phases, candidate = self.scene.phases(best.candidate), best.candidate
@@ -204,7 +208,7 @@ class ReachFloor:
                     yield self.scene.swizzled(candidate, phases, searched.best.masks)
                     return
 
-    def _usual(self, best: Found) -> Iterator[Found]:
+    def _usual(self, best: Solution) -> Iterator[Solution]:
         """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
         scene, field = self.scene, self.scene.field
         if not best.masks or field is None or current().spent:
@@ -219,11 +223,11 @@ class ReachFloor:
 
     @property
     def _bound(self) -> int:
-        """Elements that a layout may take and be of use."""
+        """Largest layout, in elements, that could still beat the best."""
         return self.most if self.best is None else self.best.candidate.span
 
     def _swizzled_bound(self, candidate: Linearisation) -> int:
-        """Elements that a swizzled layout over it may take and be of use."""
+        """Largest swizzled layout over a linearisation, in elements, that could still beat the best."""
         dearer = self.best is not None and candidate.operations + SHIFT_OPERATIONS >= self.best.operations
         return self._bound - dearer
 
@@ -247,13 +251,13 @@ class ReachFloor:
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
             self._known += [verdict.known] if verdict.known is not None else []
             return verdict
-        plain = Found(candidate, {})
+        plain = Solution(candidate, {})
         if candidate.span <= self._bound and self._holds(plain):
             return Verdict(known=plain)
         return Verdict(refuted=self.model.swizzle is None or not candidate.may_swizzle)
 
     def _presolve(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
-        """The same by counting and the tree; its layouts are of use up to so many elements."""
+        """`_verdict` by counting and the tree; larger layouts than `most`, `most_swizzled` are of no use."""
         scene = self.scene
         if self._falls(candidate):
             entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
@@ -264,9 +268,9 @@ class ReachFloor:
         phases = scene.phases(candidate)
         costs, ceilings = phases.costs({}), scene.ceilings(phases)
         self.patience.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
-        self.tally.unswizzled.append(Found(candidate, {}, phases.excess_at(costs)))
+        self.tally.unswizzled.append(Solution(candidate, {}, phases.excess_at(costs)))
         if (costs <= ceilings).all() and candidate.span <= most:
-            return Verdict(known=Found(candidate, {}))
+            return Verdict(known=Solution(candidate, {}))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
             self._refuters.learn(candidate, None)
@@ -274,14 +278,14 @@ class ReachFloor:
         return self._by_tree(replace(candidate, span=reach), phases)
 
     def _falls(self, candidate: Linearisation) -> bool:
-        """Whether it falls to what refuted others; of those that follow more and more are asked with it."""
+        """Whether what refuted others refutes it; ever more of the following candidates are asked with it."""
         if candidate not in self._asked:
-            waiting = self._queue
+            waiting = self._batch
             if described(candidate, self.space):
-                waiting = self._pitches
-                waiting.extend(itertools.islice(self._ahead, self._together - len(waiting)))
-            some = [candidate, *itertools.islice(waiting, self._together)]
-            self._together = min(2 * self._together, TOGETHER)
+                waiting = self._next_pitches
+                waiting.extend(itertools.islice(self._by_span, self._asked_at_once - len(waiting)))
+            some = [candidate, *itertools.islice(waiting, self._asked_at_once)]
+            self._asked_at_once = min(2 * self._asked_at_once, TOGETHER)
             least, field = self.scene.tile.elements, self.scene.field
             may = [field is not None and c.may_swizzle and self._swizzled_bound(c) >= least for c in some]
             self._asked = dict(zip(some, self._refuters.refuted(some, may).tolist(), strict=True))
@@ -348,8 +352,8 @@ class ReachFloor:
         written = self.model.written
         return not left and all(self.model.least_used(c) > self._swizzled_bound(c) for c in written)
 
-    def _proposal(self) -> Found | None:
-        """What the model takes to be smallest, then cheapest; None where it knows that nothing is left."""
+    def _proposal(self) -> Solution | None:
+        """The smallest, then cheapest layout of the model; None where it proves that none is left."""
         checkpoint()
         self.rounds += 1
         hint = self.best
@@ -430,12 +434,12 @@ class ReachFloor:
 
     def _following(self) -> Linearisation | None:
         self.patience.check()
-        while self._pitches and self._pitches[0] in self._looked_at:
-            self._pitches.popleft()
-        if not self._pitches:
-            fresh = (c for c in self._ahead if c not in self._looked_at)
-            self._pitches.extend(itertools.islice(fresh, 1))
-        return self._pitches[0] if self._pitches else None
+        while self._next_pitches and self._next_pitches[0] in self._looked_at:
+            self._next_pitches.popleft()
+        if not self._next_pitches:
+            fresh = (c for c in self._by_span if c not in self._looked_at)
+            self._next_pitches.extend(itertools.islice(fresh, 1))
+        return self._next_pitches[0] if self._next_pitches else None
 
     def _look_past(self, used: int) -> bool:
         """Write out what a swizzle might make smaller than `used`, or as small; whether there is any."""
@@ -447,7 +451,7 @@ class ReachFloor:
                 self._looked_at.add(following)
         return len(self.model.written) > before
 
-    # What pitches do not describe -------------------------------------------------------------
+    # Candidates of all families ---------------------------------------------------------------
 
     def _look_at_listed(self, most: int | None) -> None:
         """Look at those that may be better than the best, up to so many elements; None for all of use.
@@ -458,12 +462,12 @@ class ReachFloor:
             self._grow()  # whose masks are cheaper than those of the tree
         while True:
             self.patience.check()
-            while not self._queue and (following := next(self._listed, None)) is not None:
-                self._queue.extend(following)
+            while not self._batch and (following := next(self._batches, None)) is not None:
+                self._batch.extend(following)
             span = self._bound + self.scene.block - 1 if most is None else most
-            if not self._queue or self._queue[0].span > span:
+            if not self._batch or self._batch[0].span > span:
                 return
-            candidate = self._queue.popleft()
+            candidate = self._batch.popleft()
             if described(candidate, self.space) or not self._may_be_better(candidate):
                 continue
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
@@ -482,8 +486,8 @@ class ReachFloor:
 
     def _tell(self, doing: str) -> None:
         scene = self.scene
-        new = [f for f in self.tally.unswizzled[self._told :] if scene.fits(f.candidate.span)]
-        self._told = len(self.tally.unswizzled)
+        new = [f for f in self.tally.unswizzled[self._shown :] if scene.fits(f.candidate.span)]
+        self._shown = len(self.tally.unswizzled)
         known = new if self._plain is None else [self._plain, *new]
         self._plain = min(known, key=lambda f: f.rank, default=None)
         shown = self._plain if self.best is None else replace(self.best, excess=scene.floor)

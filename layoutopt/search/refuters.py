@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.model.layout_model import Found
+from layoutopt.model.layout_model import Solution
 from layoutopt.model.linearisations import Linearisation, offsets_together
 from layoutopt.model.phases import PhaseSet, costs_of, ideal_of, words_of
 from layoutopt.search.mask_tree import MAX_LANES, Lanes, lane_bits
@@ -69,14 +69,14 @@ class Refuters:
         kept = [place for place in self._kept if place not in {places[n] for n in found}]
         self._kept = dict.fromkeys([*kept, *(places[n] for n in found)][-_KEPT:])
 
-    def counted(self, candidates: Sequence[Linearisation]) -> Iterator[Found]:
+    def counted(self, candidates: Sequence[Linearisation]) -> Iterator[Solution]:
         """Candidates as they are, with their excess."""
         for start in range(0, len(candidates), TOGETHER):
             some = candidates[start : start + TOGETHER]
             excess = np.zeros(len(some), np.int64)
             for s, words, _ in self._met(self.scene.sets, some):
                 excess += (costs_of(s, words) - ideal_of(s, words)) @ s.weight * s.requests
-            yield from (Found(c, {}, over) for c, over in zip(some, excess.tolist(), strict=True))
+            yield from (Solution(c, {}, over) for c, over in zip(some, excess.tolist(), strict=True))
 
     def _met(self, sets: Sequence[PhaseSet], candidates: Sequence[Linearisation]) -> Met:
         met, tile = [], self.scene.tile

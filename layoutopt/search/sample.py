@@ -22,7 +22,6 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import current
-from layoutopt.layout.layout import Layout
 from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound
 from layoutopt.search.proposal import Ask, Proposal
@@ -69,7 +68,7 @@ def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Prop
 
 
 def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]) -> list[IntArray]:
-    """What the conflict engine counts for all instructions, by access: weighted excess of each."""
+    """Weighted excess of every warp instruction, by access, as the conflict engine counts it."""
     assert proposal.layout is not None
     table = case.table(case.as_elements(proposal.layout))
     excess = []
@@ -122,15 +121,13 @@ def _counting_excess(case: Case, lanes: Trace) -> tuple[int, int]:
 
 def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
     objective = case.lowered.layout.objective
-    return lambda p: objective.key(
-        p.weighted_excess,
-        p.bytes,
-        _index_cost(case, p.layout) if objective.instructions_first else 0,
-    )
 
+    def rank(p: Proposal) -> tuple[float, ...]:
+        layout = p.layout if objective.instructions_first else None
+        cost = 0 if layout is None else case.index_cost(case.as_elements(layout))
+        return objective.key(p.weighted_excess, p.bytes, cost)
 
-def _index_cost(case: Case, layout: Layout | None) -> int:
-    return case.index_cost(case.as_elements(layout)) if layout is not None else 0
+    return rank
 
 
 def _some(total: int, count: int) -> BoolArray:

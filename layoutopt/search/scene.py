@@ -20,7 +20,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
-from layoutopt.model.layout_model import Found
+from layoutopt.model.layout_model import Solution
 from layoutopt.model.linearisations import (
     MAX_CUTS,
     Linearisation,
@@ -76,7 +76,7 @@ class Tally:
     refuted: int = 0
     deciders: set[str] = field(default_factory=set)
     exhausted: bool = True
-    unswizzled: list[Found] = field(default_factory=list)
+    unswizzled: list[Solution] = field(default_factory=list)
     growth: ModelGrowth | None = None
 
 
@@ -225,7 +225,7 @@ class Scene:
         return [size for size in self._sizes[candidate] if self.fits(size)]
 
     def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[list[Linearisation]]:
-        """All candidates by rising span, then operations, as lazily as can be, some at a time.
+        """Candidate linearisations in batches, by rising span, then operations; built only as needed.
 
         `known` says what the index of a known layout of the tile's own bytes costs: only those that are
         as small and cost less are of use then.
@@ -282,10 +282,10 @@ class Scene:
         given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
         return Question(phases, field, given, last, candidate.span, most, below)
 
-    def plain(self, candidate: Linearisation, phases: Phases | None = None) -> Found:
+    def plain(self, candidate: Linearisation, phases: Phases | None = None) -> Solution:
         """A linearisation as it is."""
         phases = phases or self.phases(candidate)
-        return Found(candidate, {}, phases.excess({}))
+        return Solution(candidate, {}, phases.excess({}))
 
     def phases(self, candidate: Linearisation) -> Phases:
         """What the accesses meet under a linearisation."""
@@ -295,52 +295,52 @@ class Scene:
         """Wavefronts that each phase may cost: its counting bound, or its ideal where no excess will do."""
         return phases.ideal if self.conflict_free else phases.target
 
-    def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Found:
+    def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Solution:
         """A layout with these masks, shortened to what `candidate` may take."""
         assert self.field is not None
         masks = shortened(candidate, self.field, self.tile, masks)
-        return Found(candidate, masks, phases.excess(masks))
+        return Solution(candidate, masks, phases.excess(masks))
 
-    def holds(self, found: Found, excess: int) -> bool:
+    def holds(self, solution: Solution, excess: int) -> bool:
         """Whether the conflict engine counts this weighted excess."""
-        return excess_under(self.layout(found), self.counted, self.device) == excess
+        return excess_under(self.layout(solution), self.counted, self.device) == excess
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
         self.ask.progress(standing(excess / unit, size, bound / unit, doing))
 
-    def layout(self, found: Found) -> Layout:
-        """What was found, as a layout."""
+    def layout(self, solution: Solution) -> Layout:
+        """The layout of a solution, over elements."""
         size = self.tile.element_bytes
         swizzle = []
-        if found.masks:
+        if solution.masks:
             assert self.field is not None
             word_bytes = self.field.word_bytes
-            for bit, mask in sorted(found.masks.items()):
+            for bit, mask in sorted(solution.masks.items()):
                 # A bit of the word offset is this bit of the element offset.
                 swizzle.append(
                     Target(((1 << bit) * word_bytes // size).bit_length() - 1, mask * word_bytes // size)
                 )
-        return found.candidate.layout(self.tile.shape, size, tuple(swizzle))
+        return solution.candidate.layout(self.tile.shape, size, tuple(swizzle))
 
-    def instructions(self, found: Found) -> int:
+    def instructions(self, solution: Solution) -> int:
         """What the index code of a layout costs, as people are told it."""
-        layout = self.layout(found)
+        layout = self.layout(solution)
         problem, offset = with_loops(self.problem), offset_expression(layout)
         codes = index_code(problem, self.device, self.trace, offset, layout.table())
         return sum(code.instructions.total for code in codes)
 
-    def proposal(self, found: Found, excess_bound: int) -> Proposal:
-        """What was found as an answer, under a proved bound of the excess."""
-        layout = self.layout(found)
+    def proposal(self, solution: Solution, excess_bound: int) -> Proposal:
+        """The proposal of a solution, with what is proved of excess and bytes."""
+        layout = self.layout(solution)
         used = int(layout.table().max()) + self.tile.element_bytes
         if self.limit is not None and not self.knows_sizes:
             excess_bound = self.floor
             if used > self.limit:
                 return self._plain()
         bound_scope = EVERY_LAYOUT if excess_bound <= self.floor else self.scope
-        complete = found.excess == excess_bound
+        complete = solution.excess == excess_bound
         bytes_bound, bytes_scope = self.tile.bytes, EVERY_LAYOUT
         if used > self.tile.bytes and complete:
             span = self.tally.undecided_span
@@ -349,10 +349,10 @@ class Scene:
                 bytes_bound, bytes_scope = open_bytes, self.scope
         return Proposal(
             layout,
-            found.family,
-            found.excess,
+            solution.family,
+            solution.excess,
             used,
-            Bound(min(excess_bound, found.excess), bound_scope),
+            Bound(min(excess_bound, solution.excess), bound_scope),
             self.plain_floor,
             Bound(bytes_bound, bytes_scope),
             decided_by=self._decided_by(everywhere=bound_scope == bytes_scope == EVERY_LAYOUT),

@@ -27,7 +27,7 @@ from layoutopt.ground.budget import OutOfTime, current, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import least_instructions
 from layoutopt.layout.layout import Layout
-from layoutopt.model.layout_model import Found
+from layoutopt.model.layout_model import Solution
 from layoutopt.model.linearisations import Linearisation, by_cost, least_operations, rotated, unpadded
 from layoutopt.model.pads import padded
 from layoutopt.model.swizzle_rules import rules, textbook
@@ -80,19 +80,19 @@ def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> I
     space = scene.space
     cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
     plain = itertools.chain(padded(space, cuts=False), rotated(space), cut)
-    found = (Found(candidate, {}, 0) for candidate in plain)
+    found = (Solution(candidate, {}, 0) for candidate in plain)
     for one in current().while_left(itertools.chain(_swizzled_plainly(scene), found)):
         if scene.fits(one.candidate.span):
             yield scene.layout(one), one.family
 
 
-def _swizzled_plainly(scene: Scene) -> Iterator[Found]:
+def _swizzled_plainly(scene: Scene) -> Iterator[Solution]:
     for candidate in unpadded(scene.space, 0):
-        yield Found(candidate, {}, 0)
+        yield Solution(candidate, {}, 0)
         if scene.field is not None and candidate.may_swizzle:
             highest = (candidate.span * scene.tile.element_bytes - 1) // scene.field.word_bytes
             given = rules(candidate, scene.field, scene.tile)
-            yield from (Found(candidate, masks, 0) for masks in textbook(scene.field, given, highest))
+            yield from (Solution(candidate, masks, 0) for masks in textbook(scene.field, given, highest))
 
 
 def _plainest_formula(scene: Scene) -> Proposal | None:
@@ -103,23 +103,23 @@ def _plainest_formula(scene: Scene) -> Proposal | None:
     """
     instructions: dict[str, int] = {}
 
-    def rank(found: Found) -> tuple[int, int, int]:
+    def rank(solution: Solution) -> tuple[int, int, int]:
         """Instructions, those of the first found that is like it but for its strides; excess and elements."""
-        candidate = found.candidate
+        candidate = solution.candidate
         strides = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
         places = [(d.dim, d.divide, d.size) for d in candidate.digits]
         kind = str((places, strides, candidate.turn > 0, candidate.interval[0]))
         if kind not in instructions:
-            instructions[kind] = scene.instructions(found)
-        return instructions[kind], found.excess, candidate.span
+            instructions[kind] = scene.instructions(solution)
+        return instructions[kind], solution.excess, candidate.span
 
-    best: Found | None = None
+    best: Solution | None = None
     try:
         for candidate in itertools.chain.from_iterable(scene.candidates()):
             if best is not None and current().spent:
                 break
             most = least_operations(scene.space) if best is None else best.operations
-            worse = best is not None and rank(Found(candidate, {}, scene.floor)) >= rank(best)
+            worse = best is not None and rank(Solution(candidate, {}, scene.floor)) >= rank(best)
             if candidate.operations <= most and not worse and scene.fits(candidate.span):
                 found = scene.plain(candidate)
                 best = found if best is None else min(best, found, key=rank)
@@ -195,7 +195,7 @@ class LeastExcess:
         self._go_on()
         return self._proposal(left, nothing)
 
-    def _proposal(self, left: Sequence[Linearisation], nothing: Found) -> Proposal:
+    def _proposal(self, left: Sequence[Linearisation], nothing: Solution) -> Proposal:
         """The best as an answer; nobody knows whether one of those that are `left` is better."""
         tally, scene = self.tally, self.scene
         if tally.growth is not None:
@@ -254,12 +254,12 @@ class LeastExcess:
                 left.append(candidate)
         return left
 
-    def _serves(self, found: Found) -> bool:
-        return found.excess <= self.scene.floor or not self.scene.conflict_free
+    def _serves(self, solution: Solution) -> bool:
+        return solution.excess <= self.scene.floor or not self.scene.conflict_free
 
-    def _consider(self, found: Found) -> None:
-        if self._serves(found):
-            self.best = min(self.best, found, key=lambda f: f.rank)
+    def _consider(self, solution: Solution) -> None:
+        if self._serves(solution):
+            self.best = min(self.best, solution, key=lambda f: f.rank)
 
     def _go_on(self) -> None:
         """Have stage 1 go on where it had had its share of the time."""
@@ -300,7 +300,9 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     with spending(current().at_least(_NEEDED_S)):
         best = _judged(case, proposal, proposal.layout, proposal.family) or proposal
     plain = plain_layouts(case.lowered, case.device, case.certain, ask)
-    for layout, family in itertools.islice(plain, _most(case)):
+    choices = sum(access.rows.size for access in case.accesses if isinstance(access, ChoiceTrace))
+    most = max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, choices)))
+    for layout, family in itertools.islice(plain, most):
         if current().spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
             break
         if best.weighted_excess <= bound and case.size(case.table(case.as_elements(layout))) >= best.bytes:
@@ -315,11 +317,6 @@ def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     if ask.conflict_free and best.weighted_excess > 0:
         return replace(best, layout=None, left="no layout without excess over all values was found")
     return replace(best, left=_NOT_ALL)
-
-
-def _most(case: Case) -> int:
-    work = sum(access.rows.size for access in case.accesses if isinstance(access, ChoiceTrace))
-    return max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, work)))
 
 
 def _judged(

@@ -99,7 +99,12 @@ def solve_widths(problem: Problem, gpu: Device, ask: Ask) -> Result:
 
 
 def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
-    """The same for cases that the caller has: so many choices of widths, or one with other constraints.
+    """The best verified answer over several cases of one problem, solved one after another.
+
+    Args:
+        found: such as one for each choice of widths, widest first; drawn as they are solved.
+        ask: how to solve them.
+        choices: how many there are at most, among which the time is shared.
 
     Raises:
         OutOfTime: the time was over before the first case was there.
@@ -111,7 +116,6 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
     try:
         for k, case in enumerate(found):
             check_solvable(case)
-            # The widest, which come first, have more; what one leaves is for those that follow.
             share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
             propose = dictated.propose if case.lowered.is_dictated else formulas
             with spending(current() if share == 1 else current().portion(share)):
@@ -125,7 +129,7 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
 
 
 def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """Of the best layouts of several choices of families, the one of least estimated time."""
+    """The layout of least estimated time among the best of all families and of a few cheap ones."""
     if any(access.any for access in problem.accesses):
         raise ProblemFileError(
             "layout.minimise", "time cannot come first where values are known only at run time"
@@ -133,12 +137,12 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
     if ask.method == "model":
         raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
     under = Under(problem, gpu)
-    each = [(all_of_them, under.estimated(result)) for all_of_them, result in _best_by_families(under, ask)]
-    found = [(a, r) for a, r in each if r.layout is not None and r.estimate is not None]
+    each = [(in_all, under.estimated(result)) for in_all, result in _best_by_families(under, ask)]
+    found = [(in_all, r) for in_all, r in each if r.layout is not None and r.estimate is not None]
     if not found:
         return under.solve(msgspec.structs.replace(problem.layout, minimise="excess"), ask)
-    everything, least = min(found, key=lambda ar: (*_key(problem, ar[1])[:-1], not ar[0]))
-    least = least if everything else _held_everywhere(least, problem)
+    in_all, least = min(found, key=lambda entry: (*_key(problem, entry[1])[:-1], not entry[0]))
+    least = least if in_all else _held_everywhere(least, problem)
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
     return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
 

@@ -22,18 +22,18 @@ class Baseline(Versioned, frozen=True, forbid_unknown_fields=True):
     schema_: Literal["layoutopt.baseline/1"] = "layoutopt.baseline/1"
 
 
-def baseline_of(found: Application) -> Baseline:
-    """The conflicts that there are."""
+def baseline_of(application: Application) -> Baseline:
+    """Bank conflicts by kernel, block, grid, array and op; the most of launches that differ in arguments."""
     most: dict[str, int] = {}
-    for one in found.kernels:
-        if one.report is None:
+    for kernel in application.kernels:
+        if (report := kernel.report) is None:
             continue
-        own: dict[str, int] = {}
-        for access in one.report.accesses:
+        conflicts: dict[str, int] = {}  # of this launch
+        for access in report.accesses:
             if access.bank_conflicts:
-                key = _key(one.report, access)
-                own[key] = own.get(key, 0) + access.bank_conflicts
-        for key, count in own.items():  # of launches that differ in parameters alone, the worst
+                key = _key(report, access)
+                conflicts[key] = conflicts.get(key, 0) + access.bank_conflicts
+        for key, count in conflicts.items():
             most[key] = max(count, most.get(key, 0))
     return Baseline(dict(sorted(most.items())))
 
@@ -44,20 +44,18 @@ def _key(report: KernelReport, access: KernelAccess) -> str:
 
 
 def read_baseline(data: bytes) -> Baseline:
-    """The contents of such a file.
+    """The baseline that a file holds.
 
     Raises:
-        ProblemFileError: they are not.
+        ProblemFileError: it holds something else.
     """
     return json_data.convert(json_data.parse(data), Baseline)
 
 
-def worse(found: Application, known: Baseline) -> dict[str, tuple[int, int]]:
-    """What has more conflicts than in the baseline: how many there, and how many now."""
-    now = baseline_of(found).bank_conflicts
-    return {
-        k: (known.bank_conflicts.get(k, 0), n) for k, n in now.items() if n > known.bank_conflicts.get(k, 0)
-    }
+def worse(application: Application, baseline: Baseline) -> dict[str, tuple[int, int]]:
+    """Bank conflicts in the baseline and now, of every key of `baseline_of` that has more now."""
+    now, before = baseline_of(application).bank_conflicts, baseline.bank_conflicts
+    return {key: (before.get(key, 0), n) for key, n in now.items() if n > before.get(key, 0)}
 
 
 def only(found: Application, keys: Collection[str]) -> Application:

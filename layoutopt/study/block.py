@@ -83,11 +83,11 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
     return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
 
 
-def tables_of(block: Block, found: Arrangement) -> dict[str, IntArray]:
+def tables_of(block: Block, answer: Arrangement) -> dict[str, IntArray]:
     """Byte offset of every element of each tile's first stage, from the start of all tiles, by its name."""
     tiles = {tile.name: tile for tile in block.tiles}
     tables = {}
-    for (_, problem), part in zip(groups(block), found.tiles, strict=True):
+    for (_, problem), part in zip(groups(block), answer.tiles, strict=True):
         offsets = part.result.table().ravel()
         for place in part.places:
             tile = tiles[place.tile]

@@ -177,15 +177,12 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
     limited = left is not None and any(access.any for access in problem.accesses)
     with spending(Budget(2 * left + _COUNTING_S if limited and left is not None else None)):
         options = [in_use(case, layout) for case in cases(chosen, gpu)]
-        used = min(options, key=_cost) if len(options) > 1 else options[0]
+        used = options[0]
+        if len(options) > 1:  # the widths of fewest wavefronts, of those with which the layout holds the tile
+            used = min(options, key=lambda u: (any(findings.wrong(u)), sum(r.wavefronts for r in u.reports)))
         _ = used.counts
     audit = _audit(used, mend)
     return used, msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, problem, chosen))
-
-
-def _cost(used: InUse) -> tuple[bool, float]:
-    """Whether the layout cannot hold the tile with these widths, and its wavefronts."""
-    return any(findings.wrong(used)), sum(report.wavefronts for report in used.reports)
 
 
 def _audit(used: InUse, mend: bool) -> Audit:

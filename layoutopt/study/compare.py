@@ -264,7 +264,7 @@ class _BlockRows:
     # Rows of all -------------------------------------------------------------------------------
 
     def _combined(self, family: str, title: str, parts: Sequence[_Part], places: _Places) -> BlockRow:
-        """One row of all tiles: what adds up is added, what a block has is that of all bytes."""
+        """A row for the whole block: sums over its tiles, and the occupancy of their bytes together."""
         block, rows, (size, tiles) = self.block, [part.row for part in parts], places
         statuses, reason = {row.status for row in rows}, ""
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))

@@ -73,11 +73,8 @@ def edits(node: Node, period: int) -> Iterator[Edit]:
             other = value << shift if shift > 0 else value >> -shift
             if other > 1 and (value % other == 0 or other % value == 0):
                 changed = _with(node, {path: other})
-                yield Edit(changed, f"change {_shown(symbol, value, other)}", abs(shift) / 64)
-
-
-def _shown(symbol: str, value: int, other: int) -> str:
-    return f"{value} to {other}" if symbol == "*" else f"{symbol} {value} to {symbol} {other}"
+                text = f"{value} to {other}" if symbol == "*" else f"{symbol} {value} to {symbol} {other}"
+                yield Edit(changed, f"change {text}", abs(shift) / 64)
 
 
 def _restrided(node: Node, found: Sequence[tuple[Path, str, int]], value: int, other: int) -> Iterator[Edit]:

@@ -262,7 +262,7 @@ def _why_none(best: Solved) -> tuple[list[str], dict[str, Any] | None]:
 
 
 def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation:
-    """What decides each tile, and what all of them share."""
+    """Explain each group of tiles with one layout, then what the budget they share costs."""
 
     def answer(changed: Block) -> Arrangement:
         with spending(current().part(_ARRANGE_SHARE)):
@@ -304,23 +304,23 @@ def _with(block: Block, **changes: int | None) -> Block:
 
 
 def _shared(
-    block: Block, found: Arrangement, room: int | None, answer: Callable[[Block], Arrangement]
+    block: Block, answer: Arrangement, room: int | None, solved: Callable[[Block], Arrangement]
 ) -> tuple[Arrangement | None, list[Relaxation]]:
-    """What to give up of what all tiles share; with the answer without the budget, where that is better.
+    """Constraints of all tiles whose relaxation helps, and the answer without the budget if it is better.
 
-    `room` is what a block of the GPU has.
+    `room` is the shared memory of a block of the GPU, in bytes.
     """
     told, limit = list[Relaxation](), block.layout.max_bytes
     if block.layout.families is not None:
-        wide = answer(_with(block, families=None))
-        if wide.tiles and _is_better(wide, found):
+        wide = solved(_with(block, families=None))
+        if wide.tiles and _is_better(wide, answer):
             text = f"with all families there are {_excess(wide, 'no conflicts')} in {wide.bytes:,} bytes"
             told.append(Relaxation("families", text))
     if limit is None:
         return None, told
-    free = answer(_with(block, max_bytes=MAX_BYTES))
-    fewer = not found.tiles or (free.excess or 0) < (found.excess or 0)  # without weights, too
-    if free.bytes is None or free.bytes <= limit or not (fewer and _is_better(free, found)):
+    free = solved(_with(block, max_bytes=MAX_BYTES))
+    fewer = not answer.tiles or (free.excess or 0) < (answer.excess or 0)  # without weights, too
+    if free.bytes is None or free.bytes <= limit or not (fewer and _is_better(free, answer)):
         return None, told
     least = _excess(free, "no conflicts")
     if room is None or free.bytes <= room:
@@ -330,44 +330,44 @@ def _shared(
         tiles = tuple(msgspec.structs.replace(t, stages=min(stages, t.stages)) for t in block.tiles)
         if sum(tile.stages * tile.bytes for tile in tiles) > limit:
             continue
-        staged = answer(msgspec.structs.replace(block, tiles=tiles))
+        staged = solved(msgspec.structs.replace(block, tiles=tiles))
         if staged.tiles and not _is_better(free, staged):
             text = f"with {stages} in place of {most} stages there are {least}"
             return free, [*told, Relaxation("stages", text)]
     return free, told
 
 
-def _is_better(other: Arrangement, found: Arrangement) -> bool:
+def _is_better(other: Arrangement, answer: Arrangement) -> bool:
     """Whether another answer is better than the one found, which may be none or cut off by the time."""
-    return not found.tiles or (other.weighted_excess or 0) < (found.weighted_excess or 0)
+    return not answer.tiles or (other.weighted_excess or 0) < (answer.weighted_excess or 0)
 
 
-def _bound(found: Arrangement, explained: Sequence[ExplainedTile]) -> Bound:
+def _bound(answer: Arrangement, explained: Sequence[ExplainedTile]) -> Bound:
     """Of the excess of all tiles: what the search proved, or what single tiles have in any layout."""
     each = (part.explanation for part in explained)
     everywhere = sum(one.lower_bound for one in each if one.scope == EVERY_LAYOUT)
-    proved = found.proof.objective
+    proved = answer.proof.objective
     return Bound(everywhere, EVERY_LAYOUT) if everywhere >= proved.lower_bound else proved
 
 
-def _excess(found: Arrangement, none: str) -> str:
-    return f"{found.excess:g} excess wavefronts" if found.excess else none
+def _excess(answer: Arrangement, none: str) -> str:
+    return f"{answer.excess:g} excess wavefronts" if answer.excess else none
 
 
 def _reasons(
     block: Block,
-    found: Arrangement,
+    answer: Arrangement,
     free: Arrangement | None,
     room: int | None,
     explained: Sequence[ExplainedTile],
 ) -> Iterator[str]:
-    """What comes out, the tiles that decide it by themselves, and what the budget costs; see `_shared`."""
+    """Sentences on the result, on tiles that alone prevent a better one, and on what the budget costs."""
     limit, none = block.layout.max_bytes, "no bank conflicts"
-    if not found.tiles:
-        yield f"{found.status}: {found.reason}"
+    if not answer.tiles:
+        yield f"{answer.status}: {answer.reason}"
     else:
         of = f" of {limit:,}" if limit is not None else ""
-        yield f"all tiles together: {_excess(found, none)} in {found.bytes:,} bytes{of}"
+        yield f"all tiles together: {_excess(answer, none)} in {answer.bytes:,} bytes{of}"
     for part in explained:
         if part.explanation.conflict_free is False:
             has = "has conflicts in" if part.explanation.lower_bound else "is held by none of"
@@ -375,6 +375,6 @@ def _reasons(
             yield f"tile {' and '.join(part.tiles)} {has} {scope}"
     if free is not None:
         has = f"a block of {block.target} has" if limit == room else "layout.max_bytes is"
-        saved = (found.excess or 0) - (free.excess or 0)
-        costs = f"the budget costs {saved:g} excess wavefronts: " if found.tiles else ""
+        saved = (answer.excess or 0) - (free.excess or 0)
+        costs = f"the budget costs {saved:g} excess wavefronts: " if answer.tiles else ""
         yield f"{costs}with {_excess(free, none)} the tiles take {free.bytes:,} bytes, and {has} {limit:,}"

@@ -39,7 +39,7 @@ class Finding(Struct, frozen=True):
 
 
 def wrong(used: InUse) -> Iterator[Finding]:
-    """What makes it no layout of the tile."""
+    """Errors of the layout in use: shared bytes, torn vectors, alignment, offsets outside the tile."""
     yield from _elements(used)
     for access in range(len(used.case.accesses)):
         yield from _vectors(used, access)
@@ -163,7 +163,7 @@ def _bytes(used: InUse) -> Iterator[Finding]:
 
 
 def _address_form(used: InUse) -> Iterator[Finding]:
-    """What the base needs if the kernel XORs addresses, not offsets; of large tiles, where there is time."""
+    """The larger base alignment that a kernel needs which XORs addresses instead of offsets."""
     if used.node is None or used.refused:
         return
     flipped = 0

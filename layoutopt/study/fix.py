@@ -63,19 +63,19 @@ def edited(used: InUse) -> EditedLayout | None:
 
 
 def edit_finding(used: InUse, edit: EditedLayout) -> Finding:
-    """The same for people."""
+    """An edit as a finding, with the change in wavefronts and bytes in words."""
     changes = difference(-edit.saved_wavefronts, "wavefront"), difference(edit.bytes - used.size, "byte")
     said = ", ".join(filter(None, changes)) or "as many wavefronts and bytes"
     return Finding("edit", f"{edit.text}: {edit.offset}; {said}", details=msgspec.to_builtins(edit))
 
 
-def fix(used: InUse, broken: bool, own: Estimate | None) -> Finding | None:
-    """What to take instead, or to keep the layout; None where no layout has less excess, or fewer bytes.
+def fix(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Finding | None:
+    """Advice to replace the layout in use, or to keep it; None where no layout has less excess or bytes.
 
     Args:
-        used: the layout in use.
-        broken: it cannot hold the tile at all.
-        own: the estimate of the layout in use.
+        used: the layout in use, which `compare` sets beside the best layout and the best of simple families.
+        broken: whether it cannot hold the tile at all.
+        own: its estimate.
     """
     problem = used.case.problem
     allowed, order = problem.layout.families, EXCESS_FIRST.key
@@ -89,32 +89,32 @@ def fix(used: InUse, broken: bool, own: Estimate | None) -> Finding | None:
     best = best_of(allowed)
     if best.layout is None:
         return None
-    worth = order(best.weighted_excess or 0, best.bytes or 0)
-    if not broken and worth >= order(used.weighted_excess, used.size):
+    gain = order(best.weighted_excess or 0, best.bytes or 0) < order(used.weighted_excess, used.size)
+    if not broken and not gain:
         return None
-    few = [f for f in _SIMPLE if (allowed is None or {*f} <= {*allowed}) and not problem.is_dictated]
-    found = {o.offset or "": o for o in (best, *map(best_of, few)) if o.layout is not None}
-    rows = [_in_use(used, broken, own), *(_row(used, result) for result in found.values())]
+    simple = [f for f in _SIMPLE if (allowed is None or {*f} <= {*allowed}) and not problem.is_dictated]
+    results = {r.offset or "": r for r in (best, *map(best_of, simple)) if r.layout is not None}
+    rows = [_in_use(used, broken, estimate_in_use), *(_row(used, result) for result in results.values())]
     advice = recommend(rows, dictated=problem.is_dictated, no_estimate=why_no_estimate(used.case))
     if advice is None:
         return None
     if advice.keep:
         fastest = min(rows[1:], key=lambda row: row.time or 0.0)
         return Finding("keep", advice.text, details={"cycles": rows[0].cycles, "fastest": fastest.offset})
-    chosen = found[advice.offset]
+    chosen = results[advice.offset]
     details = {"offset": chosen.offset, "family": chosen.family, "excess": chosen.excess}
     details |= {"bytes": chosen.bytes, "saved_bytes": used.size - (chosen.bytes or 0)}
     details |= {"saved_wavefronts": rounded_count(used.excess - (chosen.excess or 0))}
     return Finding("fix", advice.text, details=details)
 
 
-def _in_use(used: InUse, broken: bool, own: Estimate | None) -> Row:
+def _in_use(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Row:
     """The layout in use as a row of a comparison."""
     offset = to_text(used.node) if used.node is not None else "the table"
     row = Row("in_use", "the layout in use", "given", offset=offset)
     if broken:
         return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason="it cannot hold the tile")
-    costs = costs_of(used.case, used.counts, used.size, used.alignment, own)
+    costs = costs_of(used.case, used.counts, used.size, used.alignment, estimate_in_use)
     return msgspec.structs.replace(row, **costs)
 
 

@@ -35,7 +35,7 @@ _FASTER: Final = 1.005
 
 
 def with_faster(
-    problem: Problem | Block, found: Result | Arrangement, gpu: Device, left: float | None
+    problem: Problem | Block, answer: Result | Arrangement, gpu: Device, left: float | None
 ) -> Result | Arrangement:
     """The answer with its estimate, and with a padded layout where that is estimated faster.
 
@@ -49,31 +49,31 @@ def with_faster(
         left: seconds that the search left, of which a share is used; None for no limit.
     """
     budget = Budget(None if left is None else _SHARE * left)
-    if isinstance(problem, Block) or isinstance(found, Arrangement) or found.estimate is not None:
-        return found
-    if found.layout is None or budget.spent:
-        return found
-    case = case_of_result(problem, gpu, found)
+    if isinstance(problem, Block) or isinstance(answer, Arrangement) or answer.estimate is not None:
+        return answer
+    if answer.layout is None or budget.spent:
+        return answer
+    case = case_of_result(problem, gpu, answer)
     if (why := why_no_estimate(case)) is not None:
         said = () if case.chooses else (f"no time is estimated, as {why}",)
-        return msgspec.structs.replace(found, hints=said)
+        return msgspec.structs.replace(answer, hints=said)
     if problem.layout.objective.time_first:
-        return found
-    found = estimated(case, found)
+        return answer
+    answer = estimated(case, answer)
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
     # Of a layout with pads, the search among pads would find the same again.
-    if problem.is_dictated or "pad" not in allowed or found.family in _PADS or budget.spent:
-        return found
+    if problem.is_dictated or "pad" not in allowed or answer.family in _PADS or budget.spent:
+        return answer
     try:
         with spending(budget):
             under = Under(case.asked, gpu)
             constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
             padded = under.solve(constraints, Ask(every_layout=False))
     except OutOfTime:
-        return found
-    if padded.layout is None or padded.offset == found.offset or budget.spent:
-        return found
-    return msgspec.structs.replace(found, faster=_faster(found, under.estimated(padded)))
+        return answer
+    if padded.layout is None or padded.offset == answer.offset or budget.spent:
+        return answer
+    return msgspec.structs.replace(answer, faster=_faster(answer, under.estimated(padded)))
 
 
 def _faster(result: Result, other: Result) -> FasterLayout | None:
@@ -97,7 +97,7 @@ def _faster(result: Result, other: Result) -> FasterLayout | None:
 
 def with_hints(
     problem: Problem | Block,
-    found: Result | Arrangement,
+    answer: Result | Arrangement,
     gpu: Device,
     *,
     progress: Progress = lambda _: None,
@@ -113,24 +113,24 @@ def with_hints(
         gpu: the device.
         progress: called with a line of text before that starts.
     """
-    if isinstance(problem, Block) or isinstance(found, Arrangement):
-        return found
+    if isinstance(problem, Block) or isinstance(answer, Arrangement):
+        return answer
     chosen = is_free(problem) or any(a.any or isinstance(a.bytes, tuple) for a in problem.accesses)
-    if found.layout is None or not found.excess or problem.is_dictated or chosen:
-        return found
+    if answer.layout is None or not answer.excess or problem.is_dictated or chosen:
+        return answer
     progress("conflicts remain; what would leave fewer")
-    over = [report.name for report in found.accesses if report.excess]
+    over = [report.name for report in answer.accesses if report.excess]
     try:
-        hint = next(Relaxations(case_of(problem, gpu)).choices(found.layout, over), None)
+        hint = next(Relaxations(case_of(problem, gpu)).choices(answer.layout, over), None)
     except OutOfTime:
-        return found
-    return found if hint is None else msgspec.structs.replace(found, hints=(*found.hints, hint.message))
+        return answer
+    return answer if hint is None else msgspec.structs.replace(answer, hints=(*answer.hints, hint.message))
 
 
 def other_instructions(problem: Problem) -> str | None:
-    """What scalar accesses of loops take less with other instructions, each with the best layout for it.
+    """A hint to move the elements of a loop of narrow accesses by other instructions; None where none helps.
 
-    In words, with the wavefronts and instructions of a thread before and after; None where it is not known.
+    It gives wavefronts and a thread's instructions before and after, each under its own best layout.
     """
     narrow = [a for a in problem.accesses if a.loops and isinstance(a.bytes, int) and a.bytes < _WIDEST]
     if not narrow:

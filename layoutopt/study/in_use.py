@@ -149,7 +149,7 @@ def _formula(case: Case, text: str, field: str) -> tuple[Node, IntArray]:
 
 
 def _given_table(case: Case, layout: object) -> IntArray:
-    """The same of byte offsets in the shape of the tile."""
+    """Byte offset of every byte-sized group of elements, from an array of them in the tile's shape."""
     tile, field = case.problem.tile, "layout"
     if not isinstance(layout, np.ndarray):
         raise ProblemFileError(field, f"expected an expression, a layout or a table, got {layout!r:.40}")

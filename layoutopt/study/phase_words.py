@@ -64,7 +64,7 @@ def why(case: Case, result: Result, in_use: Node | None = None) -> Iterator[str]
 
 
 def _after(case: Case, result: Result, start: Layout | Node, place: Instruction | None) -> Iterator[str]:
-    """The same phase in the layout found, what each part of it buys, and what is left over."""
+    """Sentences on the solved layout: phase `place`, the effect of each part, the conflicts that remain."""
     if result.layout is None:
         yield f"No layout: {result.reason}."
         return
@@ -139,7 +139,7 @@ def _drawing(instruction: Instruction, table: IntArray, phase: Served) -> Iterat
 
 
 def _parts(case: Case, layout: Layout) -> Iterator[str]:
-    """What each pad, rotation and XOR bit buys: the wavefronts that come back without it."""
+    """A sentence on each pad, rotation and XOR bit: the wavefronts that the layout has more without it."""
     now = {a.name: a.wavefronts for a in case.measure(layout)}
     for what, less in without_each_part(layout):
         other = case.as_bytes(less)

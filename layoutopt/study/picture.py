@@ -143,7 +143,7 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
 
 
 def _lines(case: Case, table: IntArray, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[Line, ...]:
-    """All lines that a layout takes, with what serves each word."""
+    """Every row of banks of a layout: element, lanes, phase and wavefront of each word."""
     banks, width, size = rule.banks, rule.bank_bytes, case.lowered.tile.element_bytes
     count = -(-case.size(table) // (width * banks))
     owner = np.full(count * banks, -1, np.int64)

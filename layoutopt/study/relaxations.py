@@ -76,9 +76,9 @@ class Relaxations:
     # What clashes ------------------------------------------------------------------------------
 
     def smallest(self, accesses: Sequence[Access]) -> tuple[list[Access], bool]:
-        """Of accesses that cannot all be served, some that cannot; and whether each is needed for that.
+        """A clash: accesses that no layout serves together, and whether it is minimal.
 
-        What stays open while other accesses are still there may be decided once they are gone.
+        An access whose need the solver could not decide in time is tried again once others are gone.
         """
         kept = list(accesses)
         if len(kept) > _MAX_CLASH:
@@ -260,7 +260,7 @@ class Relaxations:
     # Answers -----------------------------------------------------------------------------------
 
     def _fewer(self, asked: Problem, layout: Layout) -> tuple[Case, str | None, float, float] | None:
-        """What the solver chooses where `asked` leaves a choice, its offset, and wavefronts before and after.
+        """The best layout of `asked` as a case and its offset, with the wavefronts of `layout` and of it.
 
         None where they are not fewer than those of `layout`.
         """

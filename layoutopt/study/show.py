@@ -157,9 +157,9 @@ class _Asked:
         case: Case,
         tile: NamedTile | None,
         part: Part | None,
-        found: Result | Arrangement,
+        answer: Result | Arrangement,
     ) -> Views:
-        """What to draw of a tile, once the best layout is known.
+        """The layouts of a tile to draw, the solved one last.
 
         Args:
             problem: with the layout in use.
@@ -188,9 +188,9 @@ class _Asked:
             except LayoutError as error:
                 notes.append(f"{first.name} cannot serve the accesses ({error}), so it is not drawn")
         if not layouts:
-            raise ProblemFileError("layout", f"no layout to draw: {found.reason}")
+            raise ProblemFileError("layout", f"no layout to draw: {answer.reason}")
         if part is None:
-            notes.append(f"no layout was found: {found.reason}")
+            notes.append(f"no layout was found: {answer.reason}")
         place = None if tile is None else (tile.name, 0 if part is None else part.base_bytes)
         chosen_one = self._instruction(case, layouts[0].table)
         return Views(chosen_one, tuple(layouts), "; ".join(notes), widths, place)
@@ -235,7 +235,7 @@ def _solved(case: Case, answer: Result | str) -> Shown:
 
 
 def _before(case: Case, problem: Problem, name: str) -> Shown:
-    """What is drawn beside it: row-major, the layout in use or published, or a formula."""
+    """The layout to draw before the solved one: row-major, in use, published, or the formula `name`."""
     if name == NONE:
         plain = case.as_elements(row_major(case.lowered.tile.shape, case.lowered.tile.element_bytes))
         return Shown("row-major", to_text(element_expression(plain)), case.table(plain))

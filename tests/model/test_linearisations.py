@@ -313,7 +313,7 @@ def within_ceilings(phases, field, given, ceilings):
             differs = swizzle.differs(sources, pattern)
             if pattern not in allowed and differs is not None:
                 model.clause(differs)
-    for shared in swizzle.keep(phases, ceilings, low):
+    for shared in swizzle.within_ceilings(phases, ceilings, low):
         model.clause(() if shared is True else (-shared - 1,))
     for target, bit in swizzle.mask_bits():
         if target not in given.targets:

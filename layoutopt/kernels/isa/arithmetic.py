@@ -30,8 +30,8 @@ from layoutopt.kernels.program import Source
 # ---------------------------------------------------------------- integers
 
 
-def _sum(one: Instruction, *parts: Value) -> Iterator[Value]:
-    return _total(*parts, *[TRUE] * sum(map(negates, one.operands)))
+def _sum(inst: Instruction, *parts: Value) -> Iterator[Value]:
+    return _total(*parts, *[TRUE] * sum(map(negates, inst.operands)))
 
 
 def _total(*parts: Value) -> Iterator[Value]:
@@ -43,43 +43,43 @@ def _total(*parts: Value) -> Iterator[Value]:
         yield values.less(constant(k), upper, 36, is_signed=False)
 
 
-def _product(one: Instruction, a: Value, b: Value, c: Value, *carry: Value) -> Iterator[Value]:
+def _product(inst: Instruction, a: Value, b: Value, c: Value, *carry: Value) -> Iterator[Value]:
     """IMAD.WIDE and IMAD.HI: A*B + C, and the carry of unsigned numbers."""
-    if not one.has("U32"):
+    if not inst.has("U32"):
         a, b = values.extend(a, 32), values.extend(b, 32)
     product = values.multiply(a, b, 64)
     total = values.add(product, c, *carry, width=64)
-    yield total if one.has("WIDE") else values.high(total)
+    yield total if inst.has("WIDE") else values.high(total)
     # The largest product leaves room for a carry that comes in, so that only adding C can pass 64 bits.
     within = values.add(product, *carry, width=64) if carry else product
     yield values.less(total, within, 64, is_signed=False)
 
 
-def _shift_add(one: Instruction, a: Value, b: Value, *rest: Value) -> Iterator[Value]:
+def _shift_add(inst: Instruction, a: Value, b: Value, *rest: Value) -> Iterator[Value]:
     """LEA: (A << s) + B, or with HI the high word of {C:A} << s, or of A with its sign, and B."""
-    upper, (shift, *carries) = (rest[:1], rest[1:]) if _takes_pair(one) else ((), rest)
-    if one.has("HI"):
+    upper, (shift, *carries) = (rest[:1], rest[1:]) if _takes_pair(inst) else ((), rest)
+    if inst.has("HI"):
         pair = values.join(a, *upper) if upper else values.extend(a, 32)
         shifted = values.high(values.shift_left(pair, shift, 64))
     else:
         shifted = values.shift_left(a, shift)
-    _, _, b_text, *_ = (text for text in one.operands if not is_predicate(text))
+    _, _, b_text, *_ = (text for text in inst.operands if not is_predicate(text))
     return _total(shifted, b, *carries, *[TRUE] * negates(b_text))
 
 
-def _takes_pair(one: Instruction) -> bool:
-    return one.has("HI") and not one.has("SX32")
+def _takes_pair(inst: Instruction) -> bool:
+    return inst.has("HI") and not inst.has("SX32")
 
 
-def _lea_letters(one: Instruction) -> str:
-    return ("u" if one.has("HI") else "w") + "a" + "w" * _takes_pair(one) + "wc"
+def _lea_letters(inst: Instruction) -> str:
+    return ("u" if inst.has("HI") else "w") + "a" + "w" * _takes_pair(inst) + "wc"
 
 
-def _funnel(one: Instruction, a: Value, amount: Value, c: Value) -> Value:
+def _funnel(inst: Instruction, a: Value, amount: Value, c: Value) -> Value:
     """SHF: a shift of {C:A}, of which one word is kept."""
-    left, top, is_signed = one.has("L"), one.has("HI"), one.has("S32", "S64")
-    limit = 64 if one.has("U64", "S64") else 32
-    if one.has("W"):
+    left, top, is_signed = inst.has("L"), inst.has("HI"), inst.has("S32", "S64")
+    limit = 64 if inst.has("U64", "S64") else 32
+    if inst.has("W"):
         amount = values.both(amount, constant(limit - 1))
     else:
         amount = values.least(amount, constant(limit), is_signed=False)
@@ -90,12 +90,12 @@ def _funnel(one: Instruction, a: Value, amount: Value, c: Value) -> Value:
     return values.high(moved) if top else values.cut(moved)
 
 
-def _extreme(one: Instruction, *parts: Value) -> Value:
+def _extreme(inst: Instruction, *parts: Value) -> Value:
     """VIMNMX, VIMNMX3, IMNMX and VIADDMNMX: the smallest where the predicate is true, else the largest."""
     *numbers, smaller = parts
-    if one.opcode.endswith("ADDMNMX"):
+    if inst.opcode.endswith("ADDMNMX"):
         numbers = [values.add(numbers[0], numbers[1]), numbers[2]]
-    is_signed = not one.has("U32")
+    is_signed = not inst.has("U32")
     least = reduce(lambda a, b: values.least(a, b, 32, is_signed), numbers)
     greatest = reduce(lambda a, b: values.greatest(a, b, 32, is_signed), numbers)
     return values.select(smaller, least, greatest)
@@ -121,34 +121,34 @@ def _reversed(bits: Bits) -> Bits:
     return sum(((bits >> np.uint64(k) & one) << np.uint64(31 - k) for k in range(32)), np.zeros_like(bits))
 
 
-def _leading_one(one: Instruction, a: Value) -> Value:
+def _leading_one(inst: Instruction, a: Value) -> Value:
     """FLO: place of the highest bit that is set (of a signed number, that differs from the sign)."""
 
     def highest(bits: Bits) -> Bits:
-        negative = (not one.has("U32")) & (bits >> np.uint64(31) == 1)
+        negative = (not inst.has("U32")) & (bits >> np.uint64(31) == 1)
         bits = np.where(negative, bits ^ np.uint64(0xFFFFFFFF), bits)
         place = np.floor(np.log2(np.maximum(bits, 1).astype(np.float64))).astype(np.uint64)
-        place = np.uint64(31) - place if one.has("SH") else place
+        place = np.uint64(31) - place if inst.has("SH") else place
         return np.where(bits == 0, np.uint64(0xFFFFFFFF), place)
 
     return values.mapped(highest, 32, a)
 
 
-def _bit_mask(one: Instruction, start: Value, count: Value) -> Value:
+def _bit_mask(inst: Instruction, start: Value, count: Value) -> Value:
     """BMSK: B ones from bit A on; with clamped numbers."""
-    if one.has("W"):
+    if inst.has("W"):
         start, count = (values.both(v, constant(31)) for v in (start, count))
     ones = values.subtract(values.shift_left(TRUE, count, 64), TRUE, 64)
     return values.cut(values.shift_left(ones, start, 64))
 
 
-def _sign_extend(one: Instruction, a: Value, bits: Value) -> Value:
+def _sign_extend(inst: Instruction, a: Value, bits: Value) -> Value:
     """SGXT: the lowest B bits of A, extended."""
     if not bits.sure or bits.bits.size > 1:
         return values.unknown()
     width = int(bits.bits[0, 0]) & 31 or 32
     cut = values.both(a, constant(-1, width))
-    return cut if one.has("U32") else values.extend(cut, width, 32)
+    return cut if inst.has("U32") else values.extend(cut, width, 32)
 
 
 def select(_: Instruction, a: Value, b: Value, which: Value) -> Value:
@@ -156,11 +156,11 @@ def select(_: Instruction, a: Value, b: Value, which: Value) -> Value:
     return values.select(which, a, b)
 
 
-def _move(one: Instruction) -> Built:
+def _move(inst: Instruction) -> Built:
     """MOV R1, R2, 0xf has a mask of bytes that is always whole."""
-    if len(one.operands) > 2 and one.operands[2] != "0xf":
-        raise UnreadableOperand(one.operands[2])
-    return computed(one, [("r", one.operands[0])], [word(one.operands[1])], lambda _, a: a)
+    if len(inst.operands) > 2 and inst.operands[2] != "0xf":
+        raise UnreadableOperand(inst.operands[2])
+    return computed(inst, [("r", inst.operands[0])], [word(inst.operands[1])], lambda _, a: a)
 
 
 # ---------------------------------------------------------------- predicates
@@ -176,9 +176,9 @@ ORDERS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def named(one: Instruction, names: Mapping[str, Any] | tuple[str, ...]) -> str:
+def named(inst: Instruction, names: Mapping[str, Any] | tuple[str, ...]) -> str:
     """The first modifier that is one of these names."""
-    return next((m for m in one.modifiers if m in names), "")
+    return next((m for m in inst.modifiers if m in names), "")
 
 
 def sized(one: str, two: str, *wide: str) -> Letters:
@@ -186,9 +186,9 @@ def sized(one: str, two: str, *wide: str) -> Letters:
     return lambda instruction: two if instruction.has(*wide) else one
 
 
-def told(one: Instruction, holds: Value, other: Value) -> Iterator[Value]:
+def told(inst: Instruction, holds: Value, other: Value) -> Iterator[Value]:
     """What a comparison gives: its answer, and the opposite, each joined with a predicate."""
-    join = _JOINS[named(one, _JOINS) or "AND"]
+    join = _JOINS[named(inst, _JOINS) or "AND"]
     yield join(holds, other, 1)
     yield join(values.invert(holds, 1), other, 1)
 
@@ -196,10 +196,10 @@ def told(one: Instruction, holds: Value, other: Value) -> Iterator[Value]:
 _INTEGER_ORDERS: Final = (*ORDERS, "T", "F")
 
 
-def _compare(one: Instruction, a: Value, b: Value, other: Value, *lower: Value) -> Iterator[Value]:
+def _compare(inst: Instruction, a: Value, b: Value, other: Value, *lower: Value) -> Iterator[Value]:
     """ISETP; EX compares high words, and the low ones have been."""
-    name = named(one, _INTEGER_ORDERS).lower()
-    is_signed, width = not one.has("U32", "U64"), 64 if one.has("U64", "S64", "64") else 32
+    name = named(inst, _INTEGER_ORDERS).lower()
+    is_signed, width = not inst.has("U32", "U64"), 64 if inst.has("U64", "S64", "64") else 32
     if name in "tf":
         holds = constant(int(name == "t"))
     elif not lower:
@@ -210,7 +210,7 @@ def _compare(one: Instruction, a: Value, b: Value, other: Value, *lower: Value) 
         holds = values.both(values.equal(a, b), lower[0], 1)
         if name != "eq":
             holds = values.either(values.compare(name[0] + "t", a, b, width, is_signed), holds, 1)
-    return told(one, holds, other)
+    return told(inst, holds, other)
 
 
 def _logic(_: Instruction, a: Value, b: Value, c: Value, table: Value) -> Iterator[Value]:
@@ -220,35 +220,35 @@ def _logic(_: Instruction, a: Value, b: Value, c: Value, table: Value) -> Iterat
     yield values.compare("ne", result, ZERO)
 
 
-def _predicate_logic(one: Instruction) -> Built:
+def _predicate_logic(inst: Instruction) -> Built:
     """PLOP3: two tables of three predicates."""
-    tables = [int(text, 16) for text in one.operands if not is_predicate(text)]
-    names = [text for text in one.operands if is_predicate(text)]
+    tables = [int(text, 16) for text in inst.operands if not is_predicate(text)]
+    names = [text for text in inst.operands if is_predicate(text)]
     if len(tables) != 2 or len(names) != 5:
         raise UnreadableOperand("PLOP3 of another form")
 
     def looked_up(_: Instruction, a: Value, b: Value, c: Value) -> list[Value]:
         return [values.table3(a, b, c, table, 1) for table in tables]
 
-    return computed(one, [("p", t) for t in names[:2]], [predicate(t) for t in names[2:]], looked_up)
+    return computed(inst, [("p", t) for t in names[:2]], [predicate(t) for t in names[2:]], looked_up)
 
 
-def _to_predicates(one: Instruction) -> Built:
+def _to_predicates(inst: Instruction) -> Built:
     """R2P: bits of a register under a mask become predicates P0 to P6."""
-    if len(one.operands) != 3 or one.modifiers not in ((), ("B0",)):
+    if len(inst.operands) != 3 or inst.modifiers not in ((), ("B0",)):
         raise UnreadableOperand("R2P of another form")
-    chosen = _under(one.operands[2])
+    chosen = _under(inst.operands[2])
 
     def bits(_: Instruction, a: Value) -> list[Value]:
         return [values.both(values.shift_right(a, constant(k)), TRUE, 1) for k in chosen]
 
-    return computed(one, [("p", f"P{k}") for k in chosen], [word(one.operands[1])], bits)
+    return computed(inst, [("p", f"P{k}") for k in chosen], [word(inst.operands[1])], bits)
 
 
-def _from_predicates(one: Instruction) -> Built:
+def _from_predicates(inst: Instruction) -> Built:
     """P2R: predicates as bits under a mask, another register's bits elsewhere."""
-    dest, bank, other, mask = one.operands
-    if bank not in ("PR", "UPR") or one.modifiers:
+    dest, bank, other, mask = inst.operands
+    if bank not in ("PR", "UPR") or inst.modifiers:
         raise UnreadableOperand("P2R of another form")
     chosen = _under(mask)
 
@@ -257,7 +257,7 @@ def _from_predicates(one: Instruction) -> Built:
         return reduce(values.either, bits, values.both(a, constant(~int(mask, 16))))
 
     sources = [word(other), *(predicate(f"{bank.removesuffix('R')}{k}") for k in chosen)]
-    return computed(one, [("r", dest)], sources, merged)
+    return computed(inst, [("r", dest)], sources, merged)
 
 
 def _under(mask: str) -> list[int]:
@@ -268,15 +268,15 @@ def _under(mask: str) -> list[int]:
 # ---------------------------------------------------------------- lanes: the active ones come first
 
 
-def _first_lane(one: Instruction) -> Built:
+def _first_lane(inst: Instruction) -> Built:
     """R2UR: the value of the first active lane; a predicate says which lanes have another one.
 
     Code that serves one number at a time goes round until no lane is left; of a number of two words, the
     second (`.OR`) adds to the predicate of the first.
     """
-    names = [text for text in one.operands if is_predicate(text)] or ["PT"]
-    dest, given, *_ = (text for text in one.operands if not is_predicate(text))
-    joins = one.has("OR") and not names[0].endswith("T")
+    names = [text for text in inst.operands if is_predicate(text)] or ["PT"]
+    dest, given, *_ = (text for text in inst.operands if not is_predicate(text))
+    joins = inst.has("OR") and not names[0].endswith("T")
 
     def first(_: Instruction, active: Bools, value: Value, before: Value = ZERO) -> Iterator[Value]:
         chosen = values.cut(values.of_lane(value, active.argmax(axis=1)[:, None], active.shape), 32)
@@ -285,10 +285,10 @@ def _first_lane(one: Instruction) -> Built:
         yield values.either(before, other, 1) if joins else other
 
     sources = [word(given), *([predicate(names[0])] if joins else [])]
-    return computed(one, [("r", dest), ("p", names[0])], sources, first, across=True)
+    return computed(inst, [("r", dest), ("p", names[0])], sources, first, across=True)
 
 
-def _shuffle(one: Instruction, active: Bools, data: Value, lane: Value, clamp: Value) -> tuple[Value, Value]:
+def _shuffle(inst: Instruction, active: Bools, data: Value, lane: Value, clamp: Value) -> tuple[Value, Value]:
     """SHFL: what each lane reads from another one and whether that is in range (PTX ISA, shfl.sync).
 
     Operand c is the clamp in bits 0 to 4 and the segment mask in bits 8 to 12.
@@ -303,17 +303,17 @@ def _shuffle(one: Instruction, active: Bools, data: Value, lane: Value, clamp: V
     most = (own & segment) | (limit & ~segment)
     indexed = (own & segment) | (by & ~segment)
     sources = {"UP": own - by, "DOWN": own + by, "BFLY": own ^ by, "IDX": indexed}
-    source = sources[named(one, sources)]
-    within = source >= most if one.has("UP") else source <= most
+    source = sources[named(inst, sources)]
+    within = source >= most if inst.has("UP") else source <= most
     chosen = np.where(within, source, own) & 31
     found = values.of_lane(data, chosen, active.shape)
     idle = ~np.take_along_axis(active, chosen, axis=1)
     return values.hidden_where(idle, found, 32), Value(within.astype(np.uint64))
 
 
-def _vote(one: Instruction) -> Built:
+def _vote(inst: Instruction) -> Built:
     """VOTE: of which lanes a predicate holds, and whether of ALL, of ANY, or of all alike (EQ)."""
-    if not one.has("ALL", "ANY", "EQ"):
+    if not inst.has("ALL", "ANY", "EQ"):
         raise UnreadableOperand("a vote of another form")
 
     def vote(_: Instruction, active: Bools, holds: Value) -> tuple[Value, Value]:
@@ -322,15 +322,17 @@ def _vote(one: Instruction) -> Built:
         ballot = values.made(values.mask_of(true), values.mask_of(unsure), 32)
         some = true.any(axis=1, keepdims=True)
         none = (active & ~true & ~unsure).any(axis=1, keepdims=True)
-        answer = some if one.has("ANY") else ~none if one.has("ALL") else ~(some & none)
-        settled = some if one.has("ANY") else none if one.has("ALL") else some & none
+        answer = some if inst.has("ANY") else ~none if inst.has("ALL") else ~(some & none)
+        settled = some if inst.has("ANY") else none if inst.has("ALL") else some & none
         open_ = unsure.any(axis=1, keepdims=True) & ~settled
         return ballot, values.made(answer.astype(np.uint64), open_.astype(np.uint64), 1)
 
-    return computed(one, _lane_results(one.operands[:-1]), [predicate(one.operands[-1])], vote, across=True)
+    return computed(
+        inst, _lane_results(inst.operands[:-1]), [predicate(inst.operands[-1])], vote, across=True
+    )
 
 
-def _elect(one: Instruction) -> Built:
+def _elect(inst: Instruction) -> Built:
     """ELECT: true in one active lane, the first."""
 
     def elect(_: Instruction, active: Bools) -> tuple[Value, Value]:
@@ -338,7 +340,7 @@ def _elect(one: Instruction) -> Built:
         chosen = (np.arange(32) == first) & active
         return Value(first.astype(np.uint64)), Value(chosen.astype(np.uint64))
 
-    return computed(one, _lane_results(one.operands), [], elect, across=True)
+    return computed(inst, _lane_results(inst.operands), [], elect, across=True)
 
 
 def _lane_results(texts: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -356,12 +358,12 @@ _REDUCTIONS: Final[Mapping[str, np.ufunc]] = {
 }
 
 
-def _reduce(one: Instruction, active: Bools, value: Value) -> Value:
+def _reduce(inst: Instruction, active: Bools, value: Value) -> Value:
     """REDUX: one number out of all active lanes'."""
     if (active & (value.unknown != 0)).any():
         return values.unknown()
-    name = named(one, _REDUCTIONS)
-    numbers = np.broadcast_to(values.signed(value.bits, 32 if one.has("S32") else 64), active.shape)
+    name = named(inst, _REDUCTIONS)
+    numbers = np.broadcast_to(values.signed(value.bits, 32 if inst.has("S32") else 64), active.shape)
     idle = np.take_along_axis(numbers, active.argmax(axis=1)[:, None], axis=1) if name[0] == "M" else 0
     found = _REDUCTIONS[name].reduce(np.where(active, numbers, idle), axis=1, keepdims=True)
     return values.known(found)
@@ -375,25 +377,25 @@ def _matching(_: Instruction, active: Bools, value: Value) -> Value:
     return values.hidden_where(unsure, Value(values.mask_of(same)[..., 0]), 32)
 
 
-def _meeting(one: Instruction) -> Built:
+def _meeting(inst: Instruction) -> Built:
     """BSSY: the active lanes will meet."""
 
     def mark(_: Instruction, active: Bools) -> Value:
         return Value(values.mask_of(active))
 
-    return computed(one, [("b", one.operands[0])], [], mark, across=True)
+    return computed(inst, [("b", inst.operands[0])], [], mark, across=True)
 
 
-def _meeting_moved(one: Instruction) -> Built:
+def _meeting_moved(inst: Instruction) -> Built:
     """BMOV: who will meet, to or from where BSYNC looks; CLEAR takes it away there."""
-    first, second = one.operands
+    first, second = inst.operands
     into, source = ("b" if re.fullmatch(r"B\d+", first) else "r", first), Source.cell(second)
-    if not set(one.modifiers) <= {"32", "CLEAR"}:
+    if not set(inst.modifiers) <= {"32", "CLEAR"}:
         raise UnreadableOperand("BMOV of another form")
     if not re.fullmatch(r"B\d+", second):
-        return computed(one, [into], [word(second)], lambda _, lanes: lanes)
-    results = [into, ("b", second)] if one.has("CLEAR") else [into]
-    return computed(one, results, [source], lambda _, lanes: (lanes, ZERO))
+        return computed(inst, [into], [word(second)], lambda _, lanes: lanes)
+    results = [into, ("b", second)] if inst.has("CLEAR") else [into]
+    return computed(inst, results, [source], lambda _, lanes: (lanes, ZERO))
 
 
 ARITHMETIC: Final[Mapping[str, Builder]] = {

@@ -54,12 +54,12 @@ def _arithmetic(function: Callable[..., Any], sources: str) -> Builder:
     """A float out of floats."""
     wide = "g" in sources
 
-    def run(one: Instruction, *parts: Value) -> Value:
-        flush = _flushed if one.has("FTZ") else lambda numbers: numbers
+    def run(inst: Instruction, *parts: Value) -> Value:
+        flush = _flushed if inst.has("FTZ") else lambda numbers: numbers
         with np.errstate(all="ignore"):
             result = function(*(flush(_numbers(part, wide)) for part in parts))
             result = np.asarray(result, np.float64 if wide else np.float32)
-            if one.has("SAT"):
+            if inst.has("SAT"):
                 result = np.clip(result, np.float32(0), np.float32(1))
         return _words(flush(result), wide, *parts)
 
@@ -101,9 +101,9 @@ _FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def _special(one: Instruction, part: Value) -> Value:
+def _special(inst: Instruction, part: Value) -> Value:
     """MUFU; RCP64H and RSQ64H give the high word of the result, out of the high word of the operand."""
-    name = next(m for m in one.modifiers if m.removesuffix("64H") in _FUNCTIONS)
+    name = next(m for m in inst.modifiers if m.removesuffix("64H") in _FUNCTIONS)
     function, upper = _FUNCTIONS[name.removesuffix("64H")], name.endswith("64H")
     with np.errstate(all="ignore"):
         if upper:
@@ -112,29 +112,29 @@ def _special(one: Instruction, part: Value) -> Value:
         return _words(function(_numbers(part, False).astype(np.float64)), False, part)
 
 
-def _from_integer(one: Instruction, part: Value) -> Value:
+def _from_integer(inst: Instruction, part: Value) -> Value:
     """I2F: to the nearest float, or upwards (RP) as integer division does."""
-    whole = values.signed(part.bits, 64 if one.has("S64") else 32)
-    exact = (part.bits if one.has("U32", "U64") else whole).astype(np.float64)
-    if one.has("F64"):
+    whole = values.signed(part.bits, 64 if inst.has("S64") else 32)
+    exact = (part.bits if inst.has("U32", "U64") else whole).astype(np.float64)
+    if inst.has("F64"):
         return _words(exact, True, part)
     result = exact.astype(np.float32)
-    if one.has("RP"):
+    if inst.has("RP"):
         result = np.where(result < exact, np.nextafter(result, np.float32(np.inf)), result)
     return _words(result, False, part)
 
 
-def _rounded(one: Instruction, numbers: Reals) -> Reals:
+def _rounded(inst: Instruction, numbers: Reals) -> Reals:
     """To an integer, as the instruction says."""
     ways = {"TRUNC": np.trunc, "FLOOR": np.floor, "CEIL": np.ceil}
-    return np.asarray(ways.get(named(one, ways), np.rint)(numbers))
+    return np.asarray(ways.get(named(inst, ways), np.rint)(numbers))
 
 
-def _to_integer(one: Instruction, part: Value) -> Value:
+def _to_integer(inst: Instruction, part: Value) -> Value:
     """F2I: rounded as it says, clamped to the range."""
-    unsigned, width = one.has("U32", "U64"), 64 if one.has("U64", "S64") else 32
-    numbers = _numbers(part, one.has("F64")).astype(np.float64)
-    rounded = _rounded(one, np.nan_to_num(numbers, nan=0.0))
+    unsigned, width = inst.has("U32", "U64"), 64 if inst.has("U64", "S64") else 32
+    numbers = _numbers(part, inst.has("F64")).astype(np.float64)
+    rounded = _rounded(inst, np.nan_to_num(numbers, nan=0.0))
     low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
     inside = np.where((rounded > float(low)) & (rounded < float(high)), rounded, 0.0)
     bits = inside.astype(np.uint64) if unsigned else inside.astype(np.int64).view(np.uint64)
@@ -143,19 +143,19 @@ def _to_integer(one: Instruction, part: Value) -> Value:
     return values.mapped(lambda *_: bits, width, part)
 
 
-def _convert(one: Instruction) -> Built:
+def _convert(inst: Instruction) -> Built:
     """F2F between 32 and 64 bits, and FRND."""
-    wanted = [m for m in one.modifiers if m in ("F16", "BF16", "F32", "F64")]
-    rounds = one.opcode == "FRND"
+    wanted = [m for m in inst.modifiers if m in ("F16", "BF16", "F32", "F64")]
+    rounds = inst.opcode == "FRND"
     to, given = ((wanted * 2 if rounds else wanted) or ["F32", "F32"])[:2]
 
     def run(_: Instruction, part: Value) -> Value:
         with np.errstate(all="ignore"):
             result = _numbers(part, given == "F64").astype(np.float64)
-            return _words(_rounded(one, result) if rounds else result, to == "F64", part)
+            return _words(_rounded(inst, result) if rounds else result, to == "F64", part)
 
     letters = ("d" if to == "F64" else "r", "g" if given == "F64" else "f")
-    return row(*letters, run, unlike=("F16", "BF16", "SAT", *_INEXACT))(one)
+    return row(*letters, run, unlike=("F16", "BF16", "SAT", *_INEXACT))(inst)
 
 
 def _check_division(_: Instruction, a: Value, b: Value) -> Value:
@@ -169,11 +169,11 @@ def _check_division(_: Instruction, a: Value, b: Value) -> Value:
 _REAL_ORDERS: Final = (*ORDERS, *(f"{name}U" for name in ORDERS), "NUM", "NAN")
 
 
-def _compare_reals(one: Instruction, a: Value, b: Value, other: Value) -> Iterator[Value]:
+def _compare_reals(inst: Instruction, a: Value, b: Value, other: Value) -> Iterator[Value]:
     """FSETP and DSETP: ordered comparisons are false, those with U true, where a number is none."""
-    name = named(one, _REAL_ORDERS)
-    x, y = (_numbers(part, one.opcode == "DSETP") for part in (a, b))
-    if one.has("FTZ"):
+    name = named(inst, _REAL_ORDERS)
+    x, y = (_numbers(part, inst.opcode == "DSETP") for part in (a, b))
+    if inst.has("FTZ"):
         x, y = _flushed(x), _flushed(y)
     unordered = np.isnan(x) | np.isnan(y)
     if name in ("NUM", "NAN"):
@@ -181,7 +181,7 @@ def _compare_reals(one: Instruction, a: Value, b: Value, other: Value) -> Iterat
     else:
         holds = ORDERS[name.removesuffix("U")](x, y)
         holds = (holds | unordered) if name.endswith("U") else (holds & ~unordered)
-    return told(one, values.mapped(lambda *_: holds.astype(np.uint64), 1, a, b), other)
+    return told(inst, values.mapped(lambda *_: holds.astype(np.uint64), 1, a, b), other)
 
 
 def _real_extreme(_: Instruction, *parts: Value) -> Value:
@@ -191,16 +191,16 @@ def _real_extreme(_: Instruction, *parts: Value) -> Value:
     return values.select(smaller, least, greatest)
 
 
-def _halves(one: Instruction) -> Built:
+def _halves(inst: Instruction) -> Built:
     """HFMA2.MMA d, -RZ, RZ, hi, lo loads a constant of two 16-bit floats; the rest is not evaluated."""
-    texts = [text.lower().replace("qnan", "nan") for text in one.operands[3:]]
+    texts = [text.lower().replace("qnan", "nan") for text in inst.operands[3:]]
     try:
         high, low = (int(np.float16(float(text)).view(np.uint16)) for text in texts)
     except ValueError:
-        return forget(1)(one)
-    if [text.lstrip("-") for text in one.operands[1:3]] != ["RZ", "RZ"]:
-        return forget(1)(one)
-    return computed(one, [("r", one.operands[0])], [], lambda _: constant(high << 16 | low))
+        return forget(1)(inst)
+    if [text.lstrip("-") for text in inst.operands[1:3]] != ["RZ", "RZ"]:
+        return forget(1)(inst)
+    return computed(inst, [("r", inst.operands[0])], [], lambda _: constant(high << 16 | low))
 
 
 # Bytes of an element of a matrix product, by the first type that its instruction names.
@@ -208,28 +208,28 @@ _ELEMENT: Final = {"F16": 2, "F32": 4, "F64": 8}
 _MOST_RESULTS: Final = 8
 
 
-def _texels(one: Instruction) -> Built:
+def _texels(inst: Instruction) -> Built:
     """Components of a texture: those of the mask at the end (all without), two at each of two places."""
-    mask = int(one.operands[-1], 16) if re.fullmatch(r"0x[0-9a-f]", one.operands[-1]) else 0xF
-    return forget(1 if mask.bit_count() == 1 else 2, places=2)(one)
+    mask = int(inst.operands[-1], 16) if re.fullmatch(r"0x[0-9a-f]", inst.operands[-1]) else 0xF
+    return forget(1 if mask.bit_count() == 1 else 2, places=2)(inst)
 
 
-def _matrix_product(one: Instruction) -> Built:
+def _matrix_product(inst: Instruction) -> Built:
     """Tensor cores, which are not evaluated: the result has as many registers as shape and type say.
 
     Of `16816` and `8x8x4`, 32 lanes share rows times columns; of `64x128x16`, 128 lanes.
     """
-    shape = next((m for m in one.modifiers if re.fullmatch(r"[\dx]{3,}", m)), "")
-    size = 8 if one.opcode[0] == "D" else 4
-    if one.opcode[0] in "HQ":
-        size = _ELEMENT.get(named(one, _ELEMENT), size)
-    group = re.fullmatch(r"64x(\d+)x\d+", shape) if one.opcode.endswith("GMMA") else None
+    shape = next((m for m in inst.modifiers if re.fullmatch(r"[\dx]{3,}", m)), "")
+    size = 8 if inst.opcode[0] == "D" else 4
+    if inst.opcode[0] in "HQ":
+        size = _ELEMENT.get(named(inst, _ELEMENT), size)
+    group = re.fullmatch(r"64x(\d+)x\d+", shape) if inst.opcode.endswith("GMMA") else None
     match = re.fullmatch(r"(16|8)x?8x?\d+", shape)
     if group:
         count = int(group[1]) * size // 8
     else:
         count = _MOST_RESULTS if match is None or shape == "884" else int(match[1]) * size // 16
-    return forget(count)(one)
+    return forget(count)(inst)
 
 
 FLOATS: Final[Mapping[str, Builder]] = {

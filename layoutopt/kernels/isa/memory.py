@@ -24,17 +24,17 @@ from layoutopt.kernels.program import Memory, Source, Space
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
 
-def _width(one: Instruction) -> int:
-    return next((_WIDTHS[m] for m in one.modifiers if m in _WIDTHS), 4)
+def _width(inst: Instruction) -> int:
+    return next((_WIDTHS[m] for m in inst.modifiers if m in _WIDTHS), 4)
 
 
 def _is_place(text: str) -> bool:
     return text.startswith(("[", "desc["))
 
 
-def _place(one: Instruction, space: Space) -> Source:
+def _place(inst: Instruction, space: Space) -> Source:
     """The address: the first operand in brackets, of 64 bits outside shared and local memory."""
-    text = next((text for text in one.operands if _is_place(text)), None)
+    text = next((text for text in inst.operands if _is_place(text)), None)
     if text is None:
         raise UnreadableOperand("no address")
     return address(text, wide=space in ("global", "generic"))
@@ -43,16 +43,16 @@ def _place(one: Instruction, space: Space) -> Source:
 def _load(space: Space) -> Builder:
     """A load, of constant memory by its bank."""
 
-    def build(one: Instruction) -> Built:
-        width, bank = _width(one), 0
+    def build(inst: Instruction) -> Built:
+        width, bank = _width(inst), 0
         if space == "constant":
-            if one.has("IL", "IS", "ISL"):
+            if inst.has("IL", "IS", "ISL"):
                 raise UnreadableOperand("an indexed bank")
-            bank, place = constant_place(one.operands[1])
+            bank, place = constant_place(inst.operands[1])
         else:
-            place = _place(one, space)
-        action = Memory("load", space, width, one.has("S8", "S16"), _served("load", space, width), bank=bank)
-        return Built(action, (place,), registers(one.operands[0], max(1, width // 4)))
+            place = _place(inst, space)
+        action = Memory("load", space, width, inst.has("S8", "S16"), _served("load", space, width), bank=bank)
+        return Built(action, (place,), registers(inst.operands[0], max(1, width // 4)))
 
     return build
 
@@ -65,25 +65,25 @@ def _served(kind: str, space: Space, width: int) -> Operation | None:
 def _store(space: Space) -> Builder:
     """A store of one operand."""
 
-    def build(one: Instruction) -> Built:
-        width = _width(one)
-        (data,) = (text for text in one.operands if not is_predicate(text) and not _is_place(text))
+    def build(inst: Instruction) -> Built:
+        width = _width(inst)
+        (data,) = (text for text in inst.operands if not is_predicate(text) and not _is_place(text))
         count = max(1, width // 4)
         stored = [Source.cell(cell) for cell in registers(data, count)] or [word("RZ")] * count
         action = Memory("store", space, width, operation=_served("store", space, width))
-        return Built(action, (_place(one, space), *stored))
+        return Built(action, (_place(inst, space), *stored))
 
     return build
 
 
 def _matrices(kind: Any) -> Builder:
-    def build(one: Instruction) -> Built:
-        if not one.has("M88", "MT88"):
+    def build(inst: Instruction) -> Built:
+        if not inst.has("M88", "MT88"):
             raise UnreadableOperand("matrices of another shape")
-        count = next((int(m) for m in one.modifiers if m in ("2", "4")), 1)
-        operation = Operation(kind, 16, count, one.has("MT88"))
-        dests = registers(one.operands[0], count) if kind == "ldmatrix" else ()
-        return Built(Memory(kind, "shared", 16, operation=operation), (_place(one, "shared"),), dests)
+        count = next((int(m) for m in inst.modifiers if m in ("2", "4")), 1)
+        operation = Operation(kind, 16, count, inst.has("MT88"))
+        dests = registers(inst.operands[0], count) if kind == "ldmatrix" else ()
+        return Built(Memory(kind, "shared", 16, operation=operation), (_place(inst, "shared"),), dests)
 
     return build
 
@@ -110,15 +110,15 @@ def _atomic(space: Space) -> Builder:
     Additions of 1 without a result (POPC) serve lanes of one address together, others one by one.
     """
 
-    def build(one: Instruction) -> Built:
-        width = _width(one)
+    def build(inst: Instruction) -> Built:
+        width = _width(inst)
         combine, commutes = None, False
-        if space == "shared" and width == 4 and not one.has("F32", "F16x2", "F64"):
-            names = [f"{m}.S32" for m in one.modifiers if one.has("S32")] + list(one.modifiers)
+        if space == "shared" and width == 4 and not inst.has("F32", "F16x2", "F64"):
+            names = [f"{m}.S32" for m in inst.modifiers if inst.has("S32")] + list(inst.modifiers)
             combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
-        data = [text for text in one.operands if not is_predicate(text)][1:]
+        data = [text for text in inst.operands if not is_predicate(text)][1:]
         sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
-        kind = "reduce" if space == "shared" and one.has("POPC") else "atomic"
+        kind = "reduce" if space == "shared" and inst.has("POPC") else "atomic"
         action = Memory(
             "atomic",
             space,
@@ -126,25 +126,25 @@ def _atomic(space: Space) -> Builder:
             operation=_served(kind, space, width) if width in (4, 8) else None,
             combine=combine,
             commutes=commutes,
-            doubled=one.has("CAS", "CAST"),
-            retried=space == "shared" and one.has("CAST"),
+            doubled=inst.has("CAS", "CAST"),
+            retried=space == "shared" and inst.has("CAST"),
         )
-        return Built(action, (_place(one, space), *sources), _returned(one, width))
+        return Built(action, (_place(inst, space), *sources), _returned(inst, width))
 
     return build
 
 
-def _returned(one: Instruction, width: int) -> tuple[str, ...]:
+def _returned(inst: Instruction, width: int) -> tuple[str, ...]:
     """Where the old content goes, and predicates."""
-    dest = next(text for text in one.operands if not is_predicate(text))
-    told = (text for text in one.operands if is_predicate(text) and not text.endswith("T"))
+    dest = next(text for text in inst.operands if not is_predicate(text))
+    told = (text for text in inst.operands if is_predicate(text) and not text.endswith("T"))
     return (*(registers(dest, width // 4) if not _is_place(dest) else ()), *told)
 
 
-def _copy(one: Instruction) -> Built:
+def _copy(inst: Instruction) -> Built:
     """LDGSTS, which is cp.async: the address in shared memory stands first."""
-    operation = Operation("cp.async.cg" if one.has("BYPASS") else "cp.async.ca", _width(one))
-    return Built(Memory("copy", "shared", _width(one), operation=operation), (_place(one, "shared"),))
+    operation = Operation("cp.async.cg" if inst.has("BYPASS") else "cp.async.ca", _width(inst))
+    return Built(Memory("copy", "shared", _width(inst), operation=operation), (_place(inst, "shared"),))
 
 
 MEMORY: Final[Mapping[str, Builder]] = {

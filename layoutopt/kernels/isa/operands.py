@@ -220,19 +220,19 @@ def row(
         across: the function takes the active lanes, bool of shape (warps, 32), before the values.
     """
 
-    def build(one: Instruction) -> Built:
-        if (only is not None and not set(one.modifiers) <= set(only)) or (needs and not one.has(*needs)):
+    def build(inst: Instruction) -> Built:
+        if (only is not None and not set(inst.modifiers) <= set(only)) or (needs and not inst.has(*needs)):
             raise UnreadableOperand("another mode")
-        gives, takes = (text if isinstance(text, str) else text(one) for text in (results, sources))
-        if one.has(*unlike):
-            return forget(2 if "d" in gives else 1)(one)
-        left = list(one.operands)
+        gives, takes = (text if isinstance(text, str) else text(inst) for text in (results, sources))
+        if inst.has(*unlike):
+            return forget(2 if "d" in gives else 1)(inst)
+        left = list(inst.operands)
         told = _leading(left)
         texts = [left.pop(0)] if gives[0] in "rd" else []
         told += _leading(left) if not told else []
         behind = _leading(left[::-1])[::-1]
         left = left[: len(left) - len(behind)]
-        takes = takes.replace("c", "p" * len(behind) if one.has("X") else "")
+        takes = takes.replace("c", "p" * len(behind) if inst.has("X") else "")
         count = takes.count("p")
         if len(left) != len(takes) - count:
             raise UnreadableOperand(f"{len(left)} sources instead of {len(takes) - count}")
@@ -243,7 +243,7 @@ def row(
             raise UnreadableOperand(f"{len(told)} predicates for results")
         texts += [*told, *["PT"] * asked][:asked]
         read = [_SOURCES[letter](text) for letter, text in zip(takes, [*left, *behind], strict=False)]
-        return computed(one, list(zip(gives, texts, strict=True)), read, function, across)
+        return computed(inst, list(zip(gives, texts, strict=True)), read, function, across)
 
     return build
 
@@ -256,7 +256,7 @@ def _leading(texts: list[str]) -> list[str]:
 
 
 def computed(
-    one: Instruction,
+    inst: Instruction,
     results: Sequence[tuple[str, str]],
     sources: Sequence[Source],
     function: Function,
@@ -268,7 +268,7 @@ def computed(
     wide = bool(results) and results[0][0] == "d"
 
     def run(*given: Any) -> tuple[Value, ...]:
-        found = function(one, *given)
+        found = function(inst, *given)
         parts = iter((found,) if isinstance(found, Value) else found)
         if wide:
             first = next(parts)
@@ -291,13 +291,13 @@ def _slots(letter: str, text: str) -> Sequence[str | None]:
 
 def forget(count: int, places: int = 1) -> Builder:
     """Results that are not modelled, of so many registers at each of the first places that name some."""
-    return lambda one: Built(Forget(), (), written(one, count, places))
+    return lambda inst: Built(Forget(), (), written(inst, count, places))
 
 
-def written(one: Instruction, count: int, places: int = 1) -> tuple[str, ...]:
+def written(inst: Instruction, count: int, places: int = 1) -> tuple[str, ...]:
     """Predicates before the first registers, and so many registers there, that an instruction may write."""
     cells: list[str] = []
-    for text in one.operands:
+    for text in inst.operands:
         name = text.split(".")[0].lstrip("-!~|").rstrip("|")
         if is_predicate(name):
             cells += [] if name.endswith("T") else [name]

@@ -77,25 +77,25 @@ def _uniform(source: Source) -> bool:
     return bool(source.cells) and all(re.fullmatch(r"UR\d+", cell) for cell in source.cells)
 
 
-def _step(one: Instruction, table: Mapping[str, Builder]) -> Step:
-    guard = None if one.guard in ("", "PT", "UPT") else predicate(one.guard)
-    opcodes = (one.opcode, one.opcode[1:]) if one.opcode.startswith("U") else (one.opcode,)
-    names = (f"{opcode}{m}" for opcode in opcodes for m in (*(f".{m}" for m in one.modifiers), ""))
+def _step(inst: Instruction, table: Mapping[str, Builder]) -> Step:
+    guard = None if inst.guard in ("", "PT", "UPT") else predicate(inst.guard)
+    opcodes = (inst.opcode, inst.opcode[1:]) if inst.opcode.startswith("U") else (inst.opcode,)
+    names = (f"{opcode}{m}" for opcode in opcodes for m in (*(f".{m}" for m in inst.modifiers), ""))
     builder = next((table[name] for name in names if name in table), None)
     try:
-        built = builder(one) if builder is not None else _unknown(one, "")
+        built = builder(inst) if builder is not None else _unknown(inst, "")
     except UnreadableOperand as error:
-        built = _unknown(one, f" ({error})" if str(error) else "")
+        built = _unknown(inst, f" ({error})" if str(error) else "")
     except (IndexError, ValueError):
-        built = _unknown(one, " (its operands have another form)")
-    return Step(one.address, one.text, *built, guard, one.place)
+        built = _unknown(inst, " (its operands have another form)")
+    return Step(inst.address, inst.text, *built, guard, inst.place)
 
 
-def _unknown(one: Instruction, why: str) -> Built:
+def _unknown(inst: Instruction, why: str) -> Built:
     """An instruction that is not known may write the registers and predicates that it names first."""
-    counts = _CONTROL.match(one.opcode) is not None
+    counts = _CONTROL.match(inst.opcode) is not None
     return Built(
-        Forget(f"is an instruction that is not known{why}", counts, fills=counts), (), written(one, 8)
+        Forget(f"is an instruction that is not known{why}", counts, fills=counts), (), written(inst, 8)
     )
 
 
@@ -113,7 +113,7 @@ class _Jumps:
             "CALL": self._call,
             "EXIT": self._exit,
             "JMP": self._branch,
-            "RET": lambda one: Built(Jump(None), (word(one.operands[0].split()[0]),)),
+            "RET": lambda inst: Built(Jump(None), (word(inst.operands[0].split()[0]),)),
         }
 
     def _target(self, text: str) -> int:
@@ -125,38 +125,38 @@ class _Jumps:
             raise UnreadableOperand(f"no instruction at {text}")
         return self._index[address]
 
-    def _branch(self, one: Instruction) -> Built:
-        target = self._target(one.operands[-1])
-        if one.has("DIV", "CONV"):
-            mask = word(one.operands[0] if len(one.operands) > 1 else "0xffffffff")
-            return Built(Jump(target, mask="DIV" if one.has("DIV") else "CONV"), (mask,))
-        if one.has("ALL"):
+    def _branch(self, inst: Instruction) -> Built:
+        target = self._target(inst.operands[-1])
+        if inst.has("DIV", "CONV"):
+            mask = word(inst.operands[0] if len(inst.operands) > 1 else "0xffffffff")
+            return Built(Jump(target, mask="DIV" if inst.has("DIV") else "CONV"), (mask,))
+        if inst.has("ALL"):
             raise UnreadableOperand("ALL")
-        return _conditional(target, one.operands[:-1], together=one.has("ANY"))
+        return _conditional(target, inst.operands[:-1], together=inst.has("ANY"))
 
-    def _call(self, one: Instruction) -> Built:
+    def _call(self, inst: Instruction) -> Built:
         try:
-            if not one.has("ABS"):
-                return Built(Jump(self._target(one.operands[-1]), call=True))
+            if not inst.has("ABS"):
+                return Built(Jump(self._target(inst.operands[-1]), call=True))
         except UnreadableOperand:
             pass
         return Built(Forget("calls code that is not known", counts=True), (), _LOST_BY_CALLS)
 
-    def _exit(self, one: Instruction) -> Built:
+    def _exit(self, inst: Instruction) -> Built:
         """EXIT; one with a condition is a branch to one without."""
-        if all(text == "PT" for text in one.operands):
+        if all(text == "PT" for text in inst.operands):
             return Built(Exit())
         if not self._ends:
             raise UnreadableOperand("EXIT with a condition")
-        return _conditional(self._ends[-1], one.operands)
+        return _conditional(self._ends[-1], inst.operands)
 
-    def _indirect(self, one: Instruction) -> Built:
+    def _indirect(self, inst: Instruction) -> Built:
         """BRX: to the sum of a register and a number, counted from the next instruction."""
-        match = re.match(r"(R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", one.operands[0])
+        match = re.match(r"(R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", inst.operands[0])
         if match is None:
             raise UnreadableOperand("a jump through a table that is not told")
         places = tuple(self._target(label.strip()) for label in match[3].split(","))
-        base = int(match[2], 16) + one.address + INSTRUCTION_BYTES
+        base = int(match[2], 16) + inst.address + INSTRUCTION_BYTES
         return Built(Jump(None, places=places), (address(f"[{match[1]}+{base:#x}]", wide=False),))
 
 
@@ -165,54 +165,54 @@ def _conditional(target: int, texts: tuple[str, ...], together: bool = False) ->
     return Built(Jump(target, together), tuple(predicate(text) for text in texts))
 
 
-def _read_special(one: Instruction) -> Built:
+def _read_special(inst: Instruction) -> Built:
     """S2R, S2UR and CS2R; the latter writes a pair."""
-    pairs = one.opcode == "CS2R" and not one.has("32")
-    dest, name = one.operands
+    pairs = inst.opcode == "CS2R" and not inst.has("32")
+    dest, name = inst.operands
     if name not in SPECIAL:
         return Built(Forget(), (), registers(dest, 2 if pairs else 1))
-    return computed(one, [("d" if pairs else "r", dest)], [SPECIAL[name]], lambda _, value: value)
+    return computed(inst, [("d" if pairs else "r", dest)], [SPECIAL[name]], lambda _, value: value)
 
 
-def _left(one: Instruction) -> Built:
+def _left(inst: Instruction) -> Built:
     """BREAK."""
-    (name,) = (text for text in one.operands if re.fullmatch(r"B\d+", text))
-    if any(text != "PT" for text in one.operands if is_predicate(text)):
+    (name,) = (text for text in inst.operands if re.fullmatch(r"B\d+", text))
+    if any(text != "PT" for text in inst.operands if is_predicate(text)):
         raise UnreadableOperand("BREAK of another form")
     return Built(Reconverge(leaves=True), (Source.cell(name),), (name,))
 
 
-def _warp_sync(one: Instruction) -> Built:
-    masks = [text for text in one.operands if not text.startswith("`") and not is_predicate(text)]
-    whole = one.has("ALL") or not masks
+def _warp_sync(inst: Instruction) -> Built:
+    masks = [text for text in inst.operands if not text.startswith("`") and not is_predicate(text)]
+    whole = inst.has("ALL") or not masks
     return Built(Reconverge(), (word("0xffffffff" if whole else masks[0]),))
 
 
-def _barrier(one: Instruction) -> Built:
-    sources = [word(text) for text in one.operands if not is_predicate(text)]
-    how: Any = next((m for m in one.modifiers if m in ("OR", "AND", "POPC")), "")
-    if one.has("SYNCALL", "SCAN") or not 1 <= len(sources) <= 2 or one.has("RED") != bool(how):
+def _barrier(inst: Instruction) -> Built:
+    sources = [word(text) for text in inst.operands if not is_predicate(text)]
+    how: Any = next((m for m in inst.modifiers if m in ("OR", "AND", "POPC")), "")
+    if inst.has("SYNCALL", "SCAN") or not 1 <= len(sources) <= 2 or inst.has("RED") != bool(how):
         raise UnreadableOperand("a barrier of another form")
     if not how:
-        return Built(Barrier(not one.has("ARV")), tuple(sources))
-    holds = predicate(next(text for text in one.operands if is_predicate(text)))
+        return Built(Barrier(not inst.has("ARV")), tuple(sources))
+    holds = predicate(next(text for text in inst.operands if is_predicate(text)))
     return Built(Barrier(reduces=how), (*sources, holds), ("$barrier",))
 
 
-def _barrier_result(one: Instruction) -> Built:
+def _barrier_result(inst: Instruction) -> Built:
     """B2R.RESULT: what BAR.RED found, as a number and as a predicate."""
-    told = next((text for text in one.operands if is_predicate(text)), "PT")
-    where = [("r", one.operands[0]), ("p", told)]
+    told = next((text for text in inst.operands if is_predicate(text)), "PT")
+    where = [("r", inst.operands[0]), ("p", told)]
     found = Source.cell("$barrier")
-    return computed(one, where, [found], lambda _, v: (v, values.compare("ne", v, values.ZERO)))
+    return computed(inst, where, [found], lambda _, v: (v, values.compare("ne", v, values.ZERO)))
 
 
-def _mbarrier(one: Instruction) -> Built:
+def _mbarrier(inst: Instruction) -> Built:
     """SYNCS: waiting for a phase is taken as passed at once; other forms return nothing that is known."""
-    if one.has("PHASECHK"):
-        told = [("p", text) for text in one.operands if is_predicate(text)][:1]
-        return computed(one, told, [], lambda _: values.TRUE)
-    state = one.operands[0]
+    if inst.has("PHASECHK"):
+        told = [("p", text) for text in inst.operands if is_predicate(text)][:1]
+        return computed(inst, told, [], lambda _: values.TRUE)
+    state = inst.operands[0]
     return Built(Forget(), (), () if state.startswith(("[", "desc[")) else registers(state, 2))
 
 
@@ -224,7 +224,7 @@ OPERATIONS: Final[Mapping[str, Builder]] = {
     "B2R.RESULT": _barrier_result,
     "BAR": _barrier,
     "BREAK": _left,
-    "BSYNC": lambda one: Built(Reconverge(), (Source.cell(one.operands[0]),)),
+    "BSYNC": lambda inst: Built(Reconverge(), (Source.cell(inst.operands[0]),)),
     "LEPC": forget(2),
     "SYNCS": _mbarrier,
     "UCGABAR_WAIT": lambda _: Built(Barrier(), (Source.always(constant(CLUSTER_BARRIER)),)),

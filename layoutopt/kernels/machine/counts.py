@@ -132,7 +132,7 @@ class Evaluation:
     barriers: list[int] = field(default_factory=list)
     ended: bool = False
     evaluated_blocks: int = 0
-    _waiting: dict[int, list[_Waiting]] = field(default_factory=dict)
+    _batches: dict[int, list[_Waiting]] = field(default_factory=dict)
     _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0
 
@@ -168,7 +168,7 @@ class Evaluation:
         self.ended |= other.ended
 
     def take(self, other: Evaluation) -> None:
-        """What a trial counted happened, one round after another."""
+        """Add what a trial of many rounds counted, its traces in the order of the rounds."""
         self.add(other)
         executions = [(index, one) for index, ones in other.traces.items() for one in ones]
         once = other.rounds >= _MANY and all(one.times > 1 for _, one in executions)
@@ -190,7 +190,7 @@ class Evaluation:
     def access(
         self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools, nowhere: Bools
     ) -> None:
-        """One step of these warps; `unsure` lanes may take part, where `nowhere` ones do is unknown."""
+        """Count a memory step: `unsure` lanes may take part, the addresses of `nowhere` lanes are unknown."""
         tally = self.tallies.setdefault(index, Tally())
         tally.executions += len(rows)
         self._clock += 1
@@ -234,14 +234,14 @@ class Evaluation:
             address, lanes = address[~crowded], lanes[~crowded]
         if not lanes.any():
             return
-        waiting = self._waiting.setdefault(index, [])
+        waiting = self._batches.setdefault(index, [])
         for last in waiting[-_STAGES:]:
             if np.array_equal(last.address, address) and np.array_equal(last.lanes, lanes):
                 last.times += times
                 return
         waiting.append(_Waiting(address, lanes, times))
         if len(waiting) * len(lanes) >= BATCH:
-            self._count(index)
+            self._count_batch(index)
 
     def _bounded(
         self, tally: Tally, action: Memory, address: IntArray, few: Bools, most: Bools, lost: Bools
@@ -278,11 +278,11 @@ class Evaluation:
 
     def finish(self) -> None:
         """Count what is left."""
-        for index in list(self._waiting):
-            self._count(index)
+        for index in list(self._batches):
+            self._count_batch(index)
 
-    def _count(self, index: int) -> None:
-        waiting = self._waiting.pop(index)
+    def _count_batch(self, index: int) -> None:
+        waiting = self._batches.pop(index)
         action = self.program.steps[index].action
         assert isinstance(action, Memory)
         assert action.operation is not None

@@ -131,7 +131,7 @@ class _Barrier:
     predicate: IntArray
 
     def reduced(self, how: str, here: Bools) -> Value:
-        """What the predicate is in these lanes of each block, for each of its warps, shape (warps, 1)."""
+        """The predicates of each block's lanes reduced by `how`, repeated for each warp, shape (warps, 1)."""
         blocks, warps = self.arrived.shape
         tables = (here, here & (self.predicate == 1), here & (self.predicate == 2))
         every, least, unsure = (table.reshape(blocks, -1).sum(axis=1) for table in tables)

@@ -251,7 +251,7 @@ def _packed(value: int | float | str | bytes, parameter: Parameter, position: in
 def _elements(
     values: npt.NDArray[np.generic], parameter: Parameter, position: int
 ) -> npt.NDArray[np.generic]:
-    """What a pointer points to, converted to elements of its type; raw bytes (numpy's V) stay as they are."""
+    """Data of a pointer parameter as elements of its type; raw bytes (numpy's V) stay as they are."""
     kind = element_type(parameter.type)
     values = np.ascontiguousarray(values)
     if kind is None or values.dtype == kind or values.dtype.kind == "V":
@@ -375,7 +375,7 @@ def is_fill(text: str) -> bool:
 
 
 def buffer(program: Program, name: str, text: str) -> npt.NDArray[Any]:
-    """What a pointer parameter points to.
+    """The contents of a buffer that a pointer parameter points to.
 
     Args:
         program: the kernel; the elements of a fill are of the parameter's type where that is known, else

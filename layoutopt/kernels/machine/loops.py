@@ -42,7 +42,7 @@ class _Guess(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """One loop.
+    """The history of one loop.
 
     Attributes:
         first: steps that were left at the first round, or when the last guess was wrong.
@@ -71,7 +71,7 @@ class Loops:
         self._seen: dict[int, _Seen] = {}
 
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
-        """All lanes go back to where a round begins; afterwards many rounds may have happened."""
+        """Called where all lanes begin a round at `header`: executes many rounds at once if a guess fits."""
         seen = self._seen.setdefault(header, _Seen(machine.steps_left, WORTH_STEPS))
         waits = seen.first - machine.steps_left < seen.worth
         if waits or not group.full or not machine.stands_alone:
@@ -93,12 +93,12 @@ class Loops:
 def _leap(
     machine: Machine, header: int, now: dict[str, Value], seen: _Seen, guess: _Guess, live: frozenset[str]
 ) -> bool:
-    """Execute as many periods as go as guessed; whether there are any."""
+    """Execute periods, ever more at once, until one differs from the guess; whether any was executed."""
     count, right, grows = seen.count if guess.moves else 1, 0, True
     rows = machine.registers.rows
     while count and machine.trials > 0:
         counter = machine.recorder.trial(count)
-        right = _right(machine, header, now, guess, counter, live)
+        right = _confirmed(machine, header, now, guess, counter, live)
         if right < count:
             # Those behind the last one are none: the others are counted without them.
             count, grows = right or count // 2, False
@@ -116,7 +116,7 @@ def _leap(
     return right > 0
 
 
-def _right(
+def _confirmed(
     machine: Machine,
     header: int,
     now: dict[str, Value],
@@ -124,7 +124,15 @@ def _right(
     counter: Evaluation,
     live: frozenset[str],
 ) -> int:
-    """How many periods side by side end as the next one begins."""
+    """How many of `counter.rounds` guessed periods, executed side by side, end as the next one begins.
+
+    Args:
+        header: step at which a round begins.
+        now: registers at the first period's begin, shape (warps, 1 or 32) each.
+        guess: how they change from period to period.
+        counter: counts what the periods do.
+        live: registers that matter at `header`.
+    """
     count, most = counter.rounds, min(4 * guess.steps + 64, machine.trials)
     rows = machine.registers.rows
     begin, end = (
@@ -137,12 +145,12 @@ def _right(
     for cell, value in end.items():
         same = (held[cell].bits == value.bits) & (held[cell].unknown == value.unknown)
         right = right & same.all(axis=1)
-    every = right.reshape(count, -1).all(axis=1)
-    return count if every.all() else int(every.argmin())
+    wrong = ~right.reshape(count, -1).all(axis=1)
+    return int(wrong.argmax()) if wrong.any() else count
 
 
 def _guess(history: list[tuple[dict[str, Value], int]]) -> _Guess | None:
-    """How registers go: steadily, or as they were some rounds ago; None where neither fits."""
+    """A period after which registers repeat or grew by a constant; None where none fits the history."""
     steady: dict[str, IntArray] = {}
     uneven: list[str] = []
     now, left = history[-1]

@@ -117,10 +117,10 @@ class MemorySteps:
         other._cells, other._recorder, other._frozen = cells, recorder, True
         return other
 
-    def merge(self, one: MemorySteps, other: MemorySteps) -> None:
+    def merge(self, first: MemorySteps, other: MemorySteps) -> None:
         """What is held after either of two ways that began here: what differs between them is unknown."""
-        for mine, first, second in zip(self._held(), one._held(), other._held(), strict=True):
-            mine.merge(first, second)
+        for mine, a, b in zip(self._held(), first._held(), other._held(), strict=True):
+            mine.merge(a, b)
 
     def met(self, warps: Bools) -> None:
         """These warps of each block waited for each other."""
@@ -142,7 +142,7 @@ class MemorySteps:
     def execute(
         self, group: Group, step: Step, lanes: Bools, unsure: Bools = NOBODY, maybe: Bools = NOBODY
     ) -> None:
-        """One memory instruction of a group.
+        """Execute one memory instruction of a group.
 
         Args:
             group, step: who does what.
@@ -195,18 +195,18 @@ class MemorySteps:
                 return rows[:, None] * 32 + np.arange(32)
         return np.zeros((1, 1), np.int64)
 
-    def _tell(self, one: _Access, maybe: Bools) -> None:
+    def _tell(self, access: _Access, maybe: Bools) -> None:
         """Let the counter know, and say what is not known of it."""
-        action, told, at, named = one.action, self._recorder, one.group.at, one.step.named
-        nowhere = NOBODY if one.hidden is NOBODY else one.lanes & one.hidden
-        lanes, unsure = one.lanes, one.unsure
+        action, told, at, named = access.action, self._recorder, access.group.at, access.step.named
+        nowhere = NOBODY if access.hidden is NOBODY else access.lanes & access.hidden
+        lanes, unsure = access.lanes, access.unsure
         if maybe is not NOBODY and (lanes & maybe).any():
             lanes, unsure = lanes & ~maybe, (lanes & maybe) | unsure
-        told.access(at, one.group.rows, one.address, lanes, unsure, nowhere)
-        if action.operation is not None and (nowhere.any() or one.unsure is not NOBODY):
+        told.access(at, access.group.rows, access.address, lanes, unsure, nowhere)
+        if action.operation is not None and (nowhere.any() or access.unsure is not NOBODY):
             what = "the address of" if nowhere.any() else "which lanes execute"
             told.uncertain(at, f"{what} {named} is not known")
-        used = one.address[one.addressing]
+        used = access.address[access.addressing]
         if used.size and int(np.bitwise_or.reduce(used)) & (action.width_bytes - 1):
             told.uncertain(at, f"{named} has a misaligned address")
         if used.size:
@@ -244,78 +244,78 @@ class MemorySteps:
             return NOBODY
         return self._cells.alike(group, step.sources[0].cells)
 
-    def _load(self, one: _Access) -> None:
-        action = one.action
+    def _load(self, access: _Access) -> None:
+        action = access.action
         width = min(action.unit_bytes, action.width_bytes)
-        alike, address = self._alike(one.group, one.step), one.address
-        if one.row.shape[1] == 1 < address.shape[1]:
+        alike, address = self._alike(access.group, access.step), access.address
+        if access.row.shape[1] == 1 < address.shape[1]:
             # Lanes that load the same do it once, whatever those have that do not load.
-            first = np.take_along_axis(address, one.lanes.argmax(axis=1)[:, None], axis=1)
-            if not ((address != first) & (one.lanes | one.unsure)).any():
+            first = np.take_along_axis(address, access.lanes.argmax(axis=1)[:, None], axis=1)
+            if not ((address != first) & (access.lanes | access.unsure)).any():
                 address = first
-        for k, cell in enumerate(one.step.dests):
+        for k, cell in enumerate(access.step.dests):
             at, value = address + k * action.unit_bytes, unknown(8 * width)
-            for base, memory in one.memories:
+            for base, memory in access.memories:
                 here = Value(memory.inside(at - base, width).astype(np.uint64))
-                value = select(here, memory.load(one.row, at - base, width), value)
-                value = hidden_where(memory.late(one.row, one.warp, at - base, width), value, 8 * width)
+                value = select(here, memory.load(access.row, at - base, width), value)
+                value = hidden_where(memory.late(access.row, access.warp, at - base, width), value, 8 * width)
             if action.signed and width < action.unit_bytes:
                 value = extend(value, 8 * width, 8 * action.unit_bytes)
-            value = hidden_where(one.hidden, value, 8 * action.unit_bytes)
-            self._cells.write(one.group, cell, value, one.lanes, one.unsure, alike)
+            value = hidden_where(access.hidden, value, 8 * action.unit_bytes)
+            self._cells.write(access.group, cell, value, access.lanes, access.unsure, alike)
 
-    def _change(self, one: _Access) -> None:
+    def _change(self, access: _Access) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""
-        nowhere, lost = one.lanes & one.hidden, one.unsure
+        nowhere, lost = access.lanes & access.hidden, access.unsure
         # What a row of a matrix takes of other lanes is not followed, nor, where only the accesses of shared
         # memory are asked for, what is written to global memory.
-        followed = (one.space != "global" or self._follows_global) and one.action.kind != "stmatrix"
+        followed = (access.space != "global" or self._follows_global) and access.action.kind != "stmatrix"
         if not followed:
-            lost = lost | one.addressing
-        for base, memory in one.memories:
+            lost = lost | access.addressing
+        for base, memory in access.memories:
             if nowhere.any():
                 # An unknown address may be any byte of the row.
-                memory.hide(np.unique(np.broadcast_to(one.row, nowhere.shape)[nowhere]))
-            for k in range(0, one.action.width_bytes if lost.any() else 0, 8):
-                width = min(8, one.action.width_bytes)
-                memory.store(one.row, one.address - base + k, width, unknown(64), lost)
-            memory.wrote(one.row, one.warp, one.address, one.action.width_bytes, lost)
-        if one.step.dests and (one.space == "global" or not followed):
-            self._forget(one.group, one.step, one.lanes, one.unsure)
-        for base, memory in one.memories if followed else ():
-            here = one
-            if one.space == "global":
-                address = one.address - base
-                inside = memory.inside(address, one.action.width_bytes)
-                here = replace(one, address=address, lanes=one.lanes & inside)
+                memory.hide(np.unique(np.broadcast_to(access.row, nowhere.shape)[nowhere]))
+            for k in range(0, access.action.width_bytes if lost.any() else 0, 8):
+                width = min(8, access.action.width_bytes)
+                memory.store(access.row, access.address - base + k, width, unknown(64), lost)
+            memory.wrote(access.row, access.warp, access.address, access.action.width_bytes, lost)
+        if access.step.dests and (access.space == "global" or not followed):
+            self._forget(access.group, access.step, access.lanes, access.unsure)
+        for base, memory in access.memories if followed else ():
+            here = access
+            if access.space == "global":
+                address = access.address - base
+                inside = memory.inside(address, access.action.width_bytes)
+                here = replace(access, address=address, lanes=access.lanes & inside)
             if here.lanes.any():
-                (self._atomic if one.action.kind == "atomic" else self._store)(here, memory)
+                (self._atomic if access.action.kind == "atomic" else self._store)(here, memory)
 
-    def _store(self, one: _Access, memory: Bytes) -> None:
-        action, sure = one.action, one.sure
-        sources = one.step.sources[1:] if action.kind == "store" else ()
+    def _store(self, access: _Access, memory: Bytes) -> None:
+        action, sure = access.action, access.sure
+        sources = access.step.sources[1:] if action.kind == "store" else ()
         width = min(action.unit_bytes, action.width_bytes)
         for k in range(max(1, action.width_bytes // action.unit_bytes)):
-            value = self._cells.read(one.group, sources[k]) if k < len(sources) else unknown(8 * width)
-            at = one.address + k * action.unit_bytes
-            late = sure & memory.late(one.row, one.warp, at, width)
+            value = self._cells.read(access.group, sources[k]) if k < len(sources) else unknown(8 * width)
+            at = access.address + k * action.unit_bytes
+            late = sure & memory.late(access.row, access.warp, at, width)
             if late.any():
                 # Another warp wrote and nobody waited: of values that differ, which one stays is not known.
-                old = memory.load(one.row, at, width)
+                old = memory.load(access.row, at, width)
                 apart = (old.bits != (value.bits & mask(8 * width))) | (old.unknown | value.unknown != 0)
                 value = hidden_where(late & apart, value, 8 * width)
-            memory.store(one.row, at, width, value, sure)
-        memory.wrote(one.row, one.warp, one.address, action.width_bytes, sure)
+            memory.store(access.row, at, width, value, sure)
+        memory.wrote(access.row, access.warp, access.address, action.width_bytes, sure)
 
-    def _atomic(self, one: _Access, memory: Bytes) -> None:
+    def _atomic(self, access: _Access, memory: Bytes) -> None:
         """Lanes one after another; what is returned is unknown where the order decides it."""
-        action, address, sure, row = one.action, one.address, one.sure, one.row
+        action, address, sure, row = access.action, access.address, access.sure, access.row
         width = action.width_bytes
-        sources = [self._cells.read(one.group, source) for source in one.step.sources[1:]]
+        sources = [self._cells.read(access.group, source) for source in access.step.sources[1:]]
         old = memory.load(row, address, width)
         places = np.broadcast_to(row, address.shape) * (memory.size + int(address.max())) + address
         firsts, crowded = _firsts(places, sure)
-        open_ = memory.late(row, one.warp, address, width) | crowded
+        open_ = memory.late(row, access.warp, address, width) | crowded
         if action.combine is None or (not action.commutes and open_.any()):
             memory.store(row, address, width, unknown(64), sure)
         else:
@@ -325,12 +325,12 @@ class MemorySteps:
                 memory.store(row, address, width, action.combine(before, *sources), firsts)
                 left = left & ~firsts
                 firsts, _ = _firsts(places, left)
-        memory.wrote(row, one.warp, address, width, sure)
-        if len(one.step.dests) == 1:
-            result = hidden_where(open_ | one.hidden, old, 8 * width)
-            self._cells.write(one.group, one.step.dests[0], result, one.lanes, one.unsure)
+        memory.wrote(row, access.warp, address, width, sure)
+        if len(access.step.dests) == 1:
+            result = hidden_where(open_ | access.hidden, old, 8 * width)
+            self._cells.write(access.group, access.step.dests[0], result, access.lanes, access.unsure)
         else:
-            self._forget(one.group, one.step, one.lanes, one.unsure)
+            self._forget(access.group, access.step, access.lanes, access.unsure)
 
 
 def _firsts(places: IntArray, lanes: Bools) -> tuple[Bools, Bools]:

@@ -84,7 +84,7 @@ class Relevance(NamedTuple):
 def relevance(
     program: Program, spaces: Iterable[str], results: Iterable[str] = (), *, bold: bool = False
 ) -> Relevance:
-    """What matters of a program; branches that need not be decided are passed over.
+    """The steps and registers that addresses and branches depend on; other branches are passed over.
 
     Args:
         program: the kernel.
@@ -133,12 +133,10 @@ def _slice(
             break
         kept |= found
     if bold:
-        sure, steps = (
-            matters,
-            tuple(
-                step if needed else replace(step, action=Forget(), sources=())
-                for step, needed in zip(steps, matters, strict=True)
-            ),
+        sure = matters
+        steps = tuple(
+            step if needed else replace(step, action=Forget(), sources=())
+            for step, needed in zip(steps, matters, strict=True)
         )
         matters, live = _marked(steps, following, kept)
         bold = matters != sure or not _wanted(steps, following, live) & allowed <= kept
@@ -357,7 +355,8 @@ class Flow:
         if not all(_passable(step) for step in between):
             return None
         written = frozenset(cell for step in between for cell in step.dests)
-        masks = frozenset(cell for cell in written | _met(between) if cell.startswith("B"))
+        met = read_by(source for s in between if isinstance(s.action, Reconverge) for source in s.sources)
+        masks = frozenset(cell for cell in written | met if cell.startswith("B"))
         # Whoever meets between was told to there (BSSY): nobody else waits for them, or they for anybody.
         told = {c for step in between if step.dests and not step.sources for c in step.dests}
         if not masks <= told:
@@ -380,11 +379,6 @@ def _return_places(steps: tuple[Step, ...]) -> tuple[int, ...]:
     constants = (source.value() for step in steps for source in step.sources if not source.cells)
     numbers = {int(value.bits.flat[0]) for value in constants}
     return tuple(k for k, step in enumerate(steps) if step.address in numbers)
-
-
-def _met(steps: Iterable[Step]) -> frozenset[str]:
-    """The cells that tell lanes whom they meet in these steps."""
-    return read_by(source for step in steps if isinstance(step.action, Reconverge) for source in step.sources)
 
 
 def _passable(step: Step) -> bool:

@@ -99,7 +99,7 @@ def cut(value: Value, width: int = 32) -> Value:
 
 
 def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
-    """What other lanes of each warp have.
+    """The value of another lane in each lane of each warp.
 
     Args:
         value: of all lanes.

@@ -220,7 +220,7 @@ class Machine:
         at, action = group.at, step.action
         lanes, unsure = self.registers.taking(group, step)
         if isinstance(action, Jump):
-            return self._jump(group, step, lanes, unsure)
+            return self._branch(group, step, lanes, unsure)
         if not lanes.any() and unsure is NOBODY:
             if isinstance(action, Memory):
                 self.memory.execute(group, step, lanes)
@@ -236,7 +236,7 @@ class Machine:
             case _ if unsure is not NOBODY:
                 raise Stopped(f"whether {step.named} is executed depends on an unknown value")
             case Barrier():
-                return self._arrive(group, step, action, lanes)
+                return self._arrive_at_barrier(group, step, action, lanes)
             case Reconverge():
                 return self._reconverge(group, step, action, lanes)
         return at + 1
@@ -298,7 +298,7 @@ class Machine:
         self._release()
         return None
 
-    def _arrive(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> int | None:
+    def _arrive_at_barrier(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> int | None:
         first = lanes.argmax(axis=1)[:, None]
         predicate, ends = ZERO, len(step.sources) - bool(action.reduces)
         if action.reduces:
@@ -318,11 +318,11 @@ class Machine:
         self._release()
         return None
 
-    def _jump(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> int | None:
+    def _branch(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> int | None:
         action, at = step.action, group.at
         assert isinstance(action, Jump)
         if action.target is None:
-            return self._return(group, step, lanes)
+            return self._branch_to_address(group, step, lanes)
         if action.mask:
             given = self.registers.number(group, step.sources[0], lanes)
             whole = mask_of(group.lanes) == given.astype(np.uint64)
@@ -346,7 +346,7 @@ class Machine:
                 self.memory.forget(group, detour.memories)
                 return detour.meet
             if (taken := self._turns.get(at)) is None:
-                self._both_ways(group, action.target, lanes, unsure)
+                self._branch_both_ways(group, action.target, lanes, unsure)
                 return None
             self.recorder.uncertain(at, f"{step.named} depends on an unknown value: {ONE_ROUND}")
             lanes = lanes if taken else lanes | unsure
@@ -359,8 +359,14 @@ class Machine:
         self._put(converged.part(group, lanes, action.target))
         return None
 
-    def _both_ways(self, group: Group, target: int, lanes: Bools, unsure: Bools) -> None:
-        """Follow both ways of a branch to where they meet."""
+    def _branch_both_ways(self, group: Group, target: int, lanes: Bools, unsure: Bools) -> None:
+        """Execute both ways of a branch on an unknown value up to where they meet, and merge their results.
+
+        Args:
+            group: at the branch.
+            target: the step it jumps to.
+            lanes, unsure: those that jump, and those that may.
+        """
         at = group.at
         why = f"{self.registers.named(at)} depends on an unknown value"
         self._ways[0] -= 2
@@ -419,7 +425,7 @@ class Machine:
         rows = np.flatnonzero(everybody.any(axis=1))
         return None if meet is None or not rows.size else Group(meet, rows, everybody[rows])
 
-    def _return(self, group: Group, step: Step, lanes: Bools) -> int | None:
+    def _branch_to_address(self, group: Group, step: Step, lanes: Bools) -> int | None:
         """Go where the source says, each group of lanes with one address together."""
         addresses = self.registers.number(group, step.sources[0], lanes)
         assert isinstance(step.action, Jump)

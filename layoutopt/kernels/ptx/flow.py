@@ -156,9 +156,9 @@ _ZERO_BITS: Final = 64
 
 
 def held_in(function: Function, name: str, names: Mapping[str, frozenset[str]]) -> dict[str, Held]:
-    """What registers hold, whatever way the kernel takes; low bits are counted from the start of an array.
+    """For each register, the arrays it may point into and its low zero bits, from the start of array `name`.
 
-    Of several instructions that write one: the arrays of all, and the fewest zeros.
+    A register that several instructions write has the arrays of all, and the fewest zeros.
     """
     found: dict[str, Held] = {}
     changed = True

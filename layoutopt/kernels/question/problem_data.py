@@ -76,17 +76,17 @@ def array_problem(
 
 
 class Question:
-    """An array of a launch about to become a problem, whatever extents its tile gets.
+    """The accesses of one shared array, ready to be written as a problem for any extents of its tile.
 
     Args:
         evaluation: of the launch.
         used: the array.
-        shape: its extents, where the user says them.
-        widest: accesses of more bytes at each lane are several of these; None to leave them.
+        shape: its extents, where the user gives them.
+        widest: bytes a lane; wider accesses are split into several of this width. None to leave them whole.
 
     Attributes:
-        extents: as said, as a source declares them, or else all elements in one line.
-        element_bytes: what these extents make of the array's bytes, or the largest that no access splits.
+        extents: `shape`, else what a source file declares, else one dimension of all elements.
+        element_bytes: the array's bytes over its elements; in one dimension, the largest no access splits.
 
     Raises:
         ProblemFileError: its accesses are not known, or too many; or the shape does not fit its bytes.
@@ -100,26 +100,24 @@ class Question:
         widest: int | None = None,
     ) -> None:
         self._evaluation, self._used = evaluation, used
-        self._sites = [one for group in _groups(evaluation, used) for one in group]
+        self._sites = [site for group in _groups(evaluation, used) for site in group]
         if widest is not None:
             self._sites = [part for site in self._sites for part in _split(site, widest)]
         self._doubtful = [k for k in used.steps if evaluation.tallies[k].unknown]
         if not self._sites:
-            why = "the first block accesses none of it"
-            if self._doubtful:
-                why = "the addresses of its accesses are not known"
+            unknown = "the addresses of its accesses are not known"
+            why = unknown if self._doubtful else "the first block accesses none of it"
             raise ProblemFileError(used.array.name, why)
-        told = shape or self._declared()
-        size = used.array.size
-        if told is None:
+        extents, size = shape or self._declared(), used.array.size
+        if extents is None:
             self.element_bytes = _element_bytes(self._sites, size)
-            told = (-(-size // self.element_bytes),)
+            extents = (-(-size // self.element_bytes),)
         else:
-            self.element_bytes, rest = divmod(size, math.prod(told))
+            self.element_bytes, rest = divmod(size, math.prod(extents))
             if rest or self.element_bytes not in _ELEMENTS:
-                why = f"{used.array.name} has {size} bytes: no elements of 1 to 16 bytes make {told}"
+                why = f"{used.array.name} has {size} bytes: no elements of 1 to 16 bytes make {extents}"
                 raise ProblemFileError("--shape", why)
-        self.extents: tuple[int, ...] = told
+        self.extents: tuple[int, ...] = extents
 
     def _declared(self) -> tuple[int, ...] | None:
         steps = (self._evaluation.program.steps[k] for k in self._used.steps)
@@ -258,9 +256,9 @@ def _fits(sites: Sequence[Site]) -> bool:
 
 
 def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Site]:
-    """What the first block did at these steps, in order, of several steps that of their addresses.
+    """Executions of these instructions by the first block, iterations with equal addresses merged by weight.
 
-    Iterations that repeat are one with a weight.
+    Iterations are in order; of several instructions, unrolled from one line, by rising address.
     """
     warps = evaluation.launch.warps
     executions = sorted((e for k in steps for e in evaluation.traces.get(k, ())), key=lambda e: e.order)

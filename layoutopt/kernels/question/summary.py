@@ -109,32 +109,34 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
         if memory(evaluation, k).operation is not None and (tally.phases or tally.unknown)
     ]
     return KernelReport(
-        entry or base_name(program.title),
-        program.name,
-        program.title,
-        "sass",
-        program.target,
-        launch.block,
-        launch.grid,
-        launch.shared_bytes,
-        evaluation.certain,
-        _totals(evaluation),
-        tuple(accesses),
-        tuple(_array(used.array, [a for a in accesses if a.array == used.array.name]) for used in arrays),
-        tuple(evaluation.doubts),
-        _worst(evaluation),
-        evaluation.evaluated_blocks,
-        evaluation.bounded,
-        tuple(sorted({match[0] for step in program.steps if (match := _BY_HARDWARE.search(step.text))})),
+        entry=entry or base_name(program.title),
+        name=program.name,
+        title=program.title,
+        form="sass",
+        target=program.target,
+        block=launch.block,
+        grid=launch.grid,
+        shared_bytes=launch.shared_bytes,
+        certain=evaluation.certain,
+        totals=_totals(evaluation),
+        accesses=tuple(accesses),
+        arrays=tuple(_array(u.array, [a for a in accesses if a.array == u.array.name]) for u in arrays),
+        unknown=tuple(evaluation.doubts),
+        worst=_worst(evaluation),
+        evaluated_blocks=evaluation.evaluated_blocks,
+        bounded=evaluation.bounded,
+        by_hardware=tuple(
+            sorted({match[0] for step in program.steps if (match := _BY_HARDWARE.search(step.text))})
+        ),
     )
 
 
 _BY_HARDWARE: Final = re.compile(r"\b(UTMA(LDG|STG|REDG)|UBLK(CP|RED)|[HIQB]GMMA|UTC[A-Z]*MMA)\b")
 
 
-def _array(array: Array, own: Sequence[KernelAccess]) -> KernelArray:
-    wavefronts, ideal = sum(a.wavefronts for a in own), sum(a.ideal for a in own)
-    conflicts, depends = sum(a.bank_conflicts for a in own), any(a.data_dependent for a in own)
+def _array(array: Array, accesses: Sequence[KernelAccess]) -> KernelArray:
+    wavefronts, ideal = sum(a.wavefronts for a in accesses), sum(a.ideal for a in accesses)
+    conflicts, depends = sum(a.bank_conflicts for a in accesses), any(a.data_dependent for a in accesses)
     return KernelArray(array.name, array.start, array.size, wavefronts, ideal, conflicts, depends)
 
 
@@ -144,22 +146,22 @@ def _access(evaluation: Evaluation, k: int, tally: Tally, array: str | None) -> 
     assert action.operation is not None
     times, place = action.counted_times, step.place
     return KernelAccess(
-        None if place is None else place.file,
-        None if place is None else place.line,
-        step.address,
-        step.text,
-        action.operation.text,
-        action.width_bytes,
-        array,
-        tally.executions,
-        times * tally.wavefronts,
-        tally.ideal,
-        tally.wavefronts - tally.phases,
-        tally.unknown > 0,
-        tally.unknown,
-        times * tally.best,
-        times * tally.worst,
-        action.counter,
+        file=None if place is None else place.file,
+        line=None if place is None else place.line,
+        address=step.address,
+        instruction=step.text,
+        op=action.operation.text,
+        bytes=action.width_bytes,
+        array=array,
+        executions=tally.executions,
+        wavefronts=times * tally.wavefronts,
+        ideal=tally.ideal,
+        bank_conflicts=tally.wavefronts - tally.phases,
+        data_dependent=tally.unknown > 0,
+        unknown_executions=tally.unknown,
+        best=times * tally.best,
+        worst=times * tally.worst,
+        counter=action.counter,
     )
 
 

@@ -38,7 +38,7 @@ class _Entry(msgspec.Struct):
 
 
 def kept(compiler: str, words: Sequence[str], make: Callable[[Path], bytes], folder: Path) -> bytes:
-    """What `make` returns, or what it returned for the same words when all that it read was the same.
+    """The output of a compiler, from the cache if its options, its environment and all it read are the same.
 
     Args:
         compiler: the program, whose change makes all that it wrote worthless.

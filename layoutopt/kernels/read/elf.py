@@ -91,34 +91,34 @@ def _text(texts: bytes, at: int) -> str:
     return texts[at:end].decode("utf-8", "replace") if at < len(texts) and end >= 0 else ""
 
 
-def kernels(found: list[Section]) -> list[tuple[str, int]]:
+def kernels(sections: list[Section]) -> list[tuple[str, int]]:
     """Names of the kernels of a cubin, and the numbers of their symbols, in the order of their code.
 
     Raises:
         ProblemFileError: a kernel has no symbol.
     """
-    by_name = {section.name: section.content for section in found}
+    by_name = {section.name: section.content for section in sections}
     texts = by_name.get(".strtab", b"")
     symbols: dict[str, int] = {}
-    for k, (name, info, *_) in enumerate(_symbols(found)):
+    for k, (name, info, *_) in enumerate(_symbols(sections)):
         if info & 15 == _FUNCTION:
             symbols.setdefault(_text(texts, name), k)
-    names = [one.name.removeprefix(_CODE) for one in found if one.name.startswith(_CODE)]
+    names = [one.name.removeprefix(_CODE) for one in sections if one.name.startswith(_CODE)]
     kernels = [name for name in names if f".nv.info.{name}" in by_name]
     if missing := [name for name in kernels if name not in symbols]:
         raise ProblemFileError("", f"broken cubin: no symbol of {shown(missing[0])}")
     return [(name, symbols[name]) for name in kernels]
 
 
-def _symbols(found: list[Section]) -> Iterator[tuple[int, ...]]:
+def _symbols(sections: list[Section]) -> Iterator[tuple[int, ...]]:
     """Name, type, -, section, value and size of each."""
-    table = next((section.content for section in found if section.name == ".symtab"), b"")
+    table = next((section.content for section in sections if section.name == ".symtab"), b"")
     return struct.iter_unpack("<IBBHQQ", table[: len(table) // 24 * 24])
 
 
-def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
+def kernel_info(sections: list[Section], name: str) -> dict[str, Any]:
     """What the sections of a cubin say of a kernel, by fields of its `Program`."""
-    by_name = {section.name: section for section in found}
+    by_name = {section.name: section for section in sections}
     parameters: dict[int, Parameter] = {}
     base = None
     info = by_name.get(f".nv.info.{name}")
@@ -134,27 +134,27 @@ def kernel_info(found: list[Section], name: str) -> dict[str, Any]:
     if sorted(parameters) != list(range(len(parameters))):
         raise ProblemFileError("", "broken cubin: the parameters are not numbered from 0")
     constants: dict[int, bytes] = {}
-    for section in found:
+    for section in sections:
         match = re.fullmatch(r"\.nv\.constant(\d{1,2})(?:\.(.*))?", section.name)
         if match and int(match[1]) and match[2] in (None, name):
             constants[int(match[1])] = section.content[:MAX_CONSTANT_BYTES]
-    user = next((k for k, section in enumerate(found) if section.name == _USER_CONSTANTS), None)
-    unset = {} if user is None else {_USER_BANK: tuple(_zeros(found, user))}
+    user = next((k for k, section in enumerate(sections) if section.name == _USER_CONSTANTS), None)
+    unset = {} if user is None else {_USER_BANK: tuple(_zeros(sections, user))}
     shared = by_name.get(f".nv.shared.{name}")
     said: dict[str, Any] = {"constants": constants, "unset": unset}
     said["parameters"] = tuple(parameters[k] for k in range(len(parameters)))
     said |= {"static_bytes": shared.size} if shared is not None else {}
-    common, number = by_name.get(".nv.info"), dict(kernels(found)).get(name)
+    common, number = by_name.get(".nv.info"), dict(kernels(sections)).get(name)
     for attribute, payload in _attributes(common.content if common is not None else b""):
         if attribute == _REGISTERS and len(payload) >= 8 and struct.unpack_from("<I", payload)[0] == number:
             said["registers"] = struct.unpack_from("<I", payload, 4)[0]
     return said | ({"parameter_base": base} if base is not None else {})
 
 
-def _zeros(found: list[Section], place: int) -> Iterator[tuple[int, int]]:
+def _zeros(sections: list[Section], place: int) -> Iterator[tuple[int, int]]:
     """First byte and size of a section's variables that hold nothing but zeros: nobody gave them a value."""
-    content = found[place].content[:MAX_CONSTANT_BYTES]
-    for _, info, _, section, start, size in _symbols(found):
+    content = sections[place].content[:MAX_CONSTANT_BYTES]
+    for _, info, _, section, start, size in _symbols(sections):
         if section == place and info & 15 == _OBJECT and size and not any(content[start : start + size]):
             yield start, min(size, MAX_CONSTANT_BYTES)
 

@@ -128,9 +128,10 @@ def chosen(found: Sequence[Listed], entry: str | None) -> Listed:
         )
     if entry.isascii() and entry.isdigit() and len(entry) < 10 and 1 <= int(entry) <= len(found):
         return found[int(entry) - 1]
+    pattern = re.compile(".*".join(re.escape(part) for part in _plain(entry).split("*")))
     for form in _FORMS:
         matching = [program for program in found if form(program) == entry]
-        matching = matching or [p for p in found if _pattern(entry).fullmatch(_plain(form(p)))]
+        matching = matching or [p for p in found if pattern.fullmatch(_plain(form(p)))]
         if len(matching) == 1:
             return matching[0]
         if matching:
@@ -155,10 +156,6 @@ _FORMS: Final[tuple[Callable[[Listed], str], ...]] = (
 def _plain(name: str) -> str:
     """A C++ name without spaces, and its numbers without what says their type."""
     return re.sub(r"(?<![\w.])(\d+)[uUlL]{1,3}\b", r"\1", name.replace(UNNAMED, "")).replace(" ", "")
-
-
-def _pattern(entry: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in _plain(entry).split("*")))
 
 
 def _some(found: Sequence[Listed], some: Sequence[Listed]) -> str:
@@ -282,7 +279,7 @@ def _tool(name: str) -> str:
 
 
 def run_tool(tool: str, arguments: Sequence[str], folder: Path, *, here: bool = False) -> str:
-    """What a tool of the CUDA toolkit prints.
+    """Run a tool of the CUDA toolkit; returns its stdout.
 
     Args:
         tool: its name.
