@@ -80,7 +80,8 @@ def provenance(script: str) -> dict[str, str]:
 
 def counted(row: dict[str, str], metric: str) -> int:
     """A counter in a row of `layoutopt.hardware.machine.launches`."""
-    return int(float(row[metric].replace(",", "")))
+    value = float(row[metric].replace(",", ""))
+    return -1 if value != value else int(value)  # ncu prints nan for what it could not read
 
 
 def write_record(path: Path, about: str, found: dict[str, Any], script: str = "") -> None:

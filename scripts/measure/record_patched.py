@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from kernel_launches import PARTS
 
 from layoutopt.hardware import machine
 
+JOBS = 6  # processes that launch kernels side by side, where only what they leave is looked at
 TIME = "gpu__time_duration.sum"
 WAVEFRONTS = {part: f"{machine.WAVEFRONTS}_op_{part}.sum" for part in PARTS}
 CONFLICTS = [f"{machine.BANK_CONFLICTS}_op_{part}.sum" for part in PARTS]
@@ -79,9 +81,19 @@ def measure(folder: Path) -> None:
     """Outputs of each kernel in a process of its own, counters and times of a few kernels a run."""
     rows = json.loads((folder / "kernels.json").read_text())
     seen = collection.profile(folder, [*WAVEFRONTS.values(), *CONFLICTS, TIME])
+    kinds_of: dict[str, dict[str, str]] = {row["name"]: {} for row in rows}
+    for name in seen:
+        kinds_of[name.partition(" ")[0]][name.partition(" ")[2]] = name
+    rows = [row for row in rows if kinds_of[row["name"]]]
+    with ThreadPoolExecutor(JOBS) as workers:
+        left_by = workers.map(
+            lambda row: collection.watched(
+                sys.executable, collection.__file__, folder, *kinds_of[row["name"]].values()
+            ),
+            rows,
+        )
     for row in rows:
-        kinds = {name.partition(" ")[2]: name for name in seen if name.partition(" ")[0] == row["name"]}
-        printed, errors = collection.watched(sys.executable, collection.__file__, folder, *kinds.values())
+        kinds, (printed, errors) = kinds_of[row["name"]], next(left_by)
         left = dict(line.split("\t") for line in printed.splitlines())
         if set(kinds.values()) - left.keys():
             row["outputs_equal"] = errors.strip()[-300:]
