@@ -294,6 +294,8 @@ class Walk:
         if above.type == "subscript_expression" and _role(above, node) == "argument":
             indices = above.child_by_field_name("indices")
             return indices is not None and file.text(indices) == "[0]"
+        if above.type == "return_statement":  # an address for an instruction of the caller
+            return "__cvta_generic_to_shared" in file.text(node)
         if above.type == "init_declarator":
             kept = variable_of(file, node)
             return kept is not None and self._only_reached(kept, depth + 1)
