@@ -15,6 +15,7 @@
 #include <cupti.h>
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -69,6 +70,7 @@ typedef struct Module { /* a loaded module; its bytes until they are written */
 } Module;
 typedef struct { /* a kernel, by the handle that launches it */
     uint64_t module;
+    unsigned unloads; /* when it was found: handles may come again after another */
     char *name;
     int parameters;
     size_t *offset, *size, total;
@@ -93,11 +95,17 @@ typedef struct Replay { /* the records that a graph launches */
 } Replay;
 
 static Module *modules;
-static __thread Module *loaded; /* within a call of the program to the driver */
+static _Atomic unsigned unloads;
+static __thread uint32_t loaded; /* the module, within a call of the program to the driver */
+static __thread int has_loaded;
 static Map kernels, shapes, records, graphs;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Of `modules` and `unloads`. The driver tells of modules while it holds locks of its own: who holds this one
+   calls no driver, and who tells of modules takes no other. */
+static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int inside; /* calls of ours to the driver are not those of the program */
-static int file = -1, folder = -1;
+static _Atomic int file = -1;
+static int folder = -1;
 static off_t spent_at;
 static uint64_t spent_ns, most_data;
 static CUpti_SubscriberHandle subscriber;
@@ -106,7 +114,8 @@ static CUpti_SubscriberHandle subscriber;
 #define DRIVER(X) X(cuFuncGetModule) X(cuFuncGetName) X(cuFuncGetParamInfo) X(cuFuncLoad) X(cuKernelGetFunction) \
     X(cuStreamIsCapturing) X(cuMemGetAddressRange_v2) X(cuPointerGetAttribute) X(cuMemcpyDtoH_v2) \
     X(cuCtxSynchronize) X(cuGraphGetNodes) X(cuGraphNodeGetType) X(cuGraphKernelNodeGetParams_v2) \
-    X(cuGraphChildGraphNodeGetGraph) X(cuGraphKernelNodeGetAttribute)
+    X(cuGraphChildGraphNodeGetGraph) X(cuGraphKernelNodeGetAttribute) \
+    X(cuThreadExchangeStreamCaptureMode)
 #define DECLARE(name) static __typeof__(&name) p_##name;
 DRIVER(DECLARE)
 
@@ -116,12 +125,20 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void put(int to, const void *data, size_t size) {
+static int put(int to, const void *data, size_t size) {
     for (const char *from = data; size;) {
         ssize_t wrote = write(to, from, size);
-        if (wrote <= 0) return;
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return 0;
         from += wrote, size -= (size_t)wrote;
     }
+    return 1;
+}
+
+/* At the end of the file of launches, whole or, on a full disk, not at all. */
+static int append(const void *data, size_t size) {
+    off_t end = lseek(file, 0, SEEK_END);
+    return put(file, data, size) || (ftruncate(file, end), 0);
 }
 
 /* A number in place, right-aligned in its field, so that the file is whole at any time. */
@@ -138,9 +155,9 @@ static void put_file(const char *name, const void *data, size_t size) {
     if (!faccessat(folder, name, F_OK, 0)) return;
     int to = openat(folder, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (to < 0) return;
-    put(to, data, size);
+    int whole = put(to, data, size);
     close(to);
-    renameat(folder, temporary, folder, name);
+    if (!whole || renameat(folder, temporary, folder, name)) unlinkat(folder, temporary, 0);
 }
 
 /* ---- Modules and kernels. ---- */
@@ -163,30 +180,42 @@ static void name_kernels(Module *module) {
 }
 
 static void module_loaded(const CUpti_ModuleResourceData *told) {
-    Module *module = calloc(1, sizeof *module);
-    if (!told->pCubin || !module || !(module->bytes = malloc(told->cubinSize))) return;
+    Module *module = told->pCubin ? calloc(1, sizeof *module) : NULL;
+    if (!module || !(module->bytes = malloc(told->cubinSize))) return free(module);
     memcpy(module->bytes, told->pCubin, told->cubinSize);
     module->id = told->moduleId;
     module->size = told->cubinSize;
     module->name = digest(0, module->bytes, module->size);
     name_kernels(module);
+    loaded = module->id;
+    has_loaded = 1;
+    pthread_mutex_lock(&modules_lock);
     module->older = modules;
-    loaded = modules = module;
+    modules = module;
+    pthread_mutex_unlock(&modules_lock);
 }
 
 static void module_unloads(const CUpti_ModuleResourceData *told) {
+    pthread_mutex_lock(&modules_lock);
     for (Module **place = &modules; *place; place = &(*place)->older)
         if ((*place)->id == told->moduleId) {
             Module *module = *place;
             *place = module->older;
-            if (loaded == module) loaded = NULL;
             free(module->bytes);
             free(module->kernels);
             free(module);
             break;
         }
-    for (int k = 0; k < BUCKETS; k++) /* handles may come again */
-        for (Node *node = kernels.bucket[k]; node; node = node->next) node->value = NULL;
+    unloads++;
+    pthread_mutex_unlock(&modules_lock);
+}
+
+/* The module that was loaded within a call has this handle. */
+static void loaded_is(CUmodule handle) {
+    pthread_mutex_lock(&modules_lock);
+    for (Module *module = modules; module; module = module->older)
+        if (module->id == loaded && !module->handle) module->handle = handle;
+    pthread_mutex_unlock(&modules_lock);
 }
 
 /* The module of a handle; where no call told which, the newest one with such a kernel that is no other's. */
@@ -203,11 +232,37 @@ static Module *module_of(CUmodule handle, const char *name) {
     return found;
 }
 
+/* Note the module of a kernel, and write its bytes where they are not written yet. */
+static int find_module(Kernel *kernel, CUmodule handle) {
+    pthread_mutex_lock(&modules_lock);
+    kernel->unloads = unloads;
+    Module *module = module_of(handle, kernel->name);
+    if (module) {
+        kernel->module = module->name;
+        if (module->bytes) {
+            char cubin[48];
+            snprintf(cubin, sizeof cubin, "%016llx.cubin", (unsigned long long)module->name);
+            put_file(cubin, module->bytes, module->size);
+            free(module->bytes);
+            module->bytes = NULL;
+        }
+    }
+    pthread_mutex_unlock(&modules_lock);
+    return module != NULL;
+}
+
 static Kernel *kernel_of(const Launch *launch) {
     void **place = at(&kernels, (uint64_t)(uintptr_t)launch->function, 1);
     if (!place) return NULL;
-    if (*place) return *place;
-    Kernel *kernel = calloc(1, sizeof *kernel);
+    Kernel *kernel = *place;
+    if (kernel && kernel->unloads == unloads) return kernel;
+    if (kernel) {
+        free(kernel->name);
+        free(kernel->offset);
+        free(kernel->size);
+        free(kernel);
+    }
+    *place = kernel = calloc(1, sizeof *kernel);
     if (!kernel) return NULL;
     CUfunction function = launch->function;
     CUmodule handle = NULL;
@@ -219,19 +274,8 @@ static Kernel *kernel_of(const Launch *launch) {
     const char *name = launch->symbol;
     if (!name && p_cuFuncGetName) p_cuFuncGetName(&name, function);
     kernel->name = strdup(name ? name : "");
-    Module *module = module_of(handle, kernel->name);
-    if (!module && p_cuFuncLoad && p_cuFuncLoad(function) == CUDA_SUCCESS) /* it would be, by this launch */
-        module = module_of(handle, kernel->name);
-    if (module) {
-        kernel->module = module->name;
-        if (module->bytes) {
-            char cubin[48];
-            snprintf(cubin, sizeof cubin, "%016llx.cubin", (unsigned long long)module->name);
-            put_file(cubin, module->bytes, module->size);
-            free(module->bytes);
-            module->bytes = NULL;
-        }
-    }
+    if (!find_module(kernel, handle) && p_cuFuncLoad && p_cuFuncLoad(function) == CUDA_SUCCESS)
+        find_module(kernel, handle); /* it would have been loaded by this launch */
     size_t offset, size;
     while (p_cuFuncGetParamInfo &&
            p_cuFuncGetParamInfo(function, (size_t)kernel->parameters, &offset, &size) == CUDA_SUCCESS) {
@@ -243,7 +287,7 @@ static Kernel *kernel_of(const Launch *launch) {
         kernel->size[kernel->parameters++] = size;
         if (offset + size > kernel->total) kernel->total = offset + size;
     }
-    return *place = kernel;
+    return kernel;
 }
 
 /* ---- Launches. ---- */
@@ -279,14 +323,17 @@ static int allocation(uint64_t word, CUdeviceptr *base, size_t *size) {
 static void put_memory(CUdeviceptr base, size_t size) {
     char name[64], line[200];
     void *bytes = size <= most_data ? malloc(size) : NULL;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* a capture elsewhere is not to fail by us */
+    if (p_cuThreadExchangeStreamCaptureMode) p_cuThreadExchangeStreamCaptureMode(&mode);
     if (bytes && p_cuCtxSynchronize() == CUDA_SUCCESS &&
         p_cuMemcpyDtoH_v2(bytes, base, size) == CUDA_SUCCESS) {
         snprintf(name, sizeof name, "%016llx.bin", (unsigned long long)digest(0, bytes, size));
         put_file(name, bytes, size);
         int length = snprintf(line, sizeof line, "[[launch.memory]]\naddress = 0x%llx\nfile = \"%s\"\n",
                               (unsigned long long)base, name);
-        put(file, line, (size_t)length);
+        append(line, (size_t)length);
     }
+    if (p_cuThreadExchangeStreamCaptureMode) p_cuThreadExchangeStreamCaptureMode(&mode);
     free(bytes);
 }
 
@@ -325,7 +372,7 @@ static Record *recorded(const Launch *launch, int may_read) {
         put_number(variants->last->left_at, ++variants->last->left);
         return NULL;
     }
-    static char text[2 * MOST_PARAMETER_BYTES + 4096];
+    static char text[2 * MOST_PARAMETER_BYTES + 20000];
     Record *record = calloc(1, sizeof *record);
     if (!record) return NULL;
     off_t end = lseek(file, 0, SEEK_END);
@@ -337,14 +384,17 @@ static Record *recorded(const Launch *launch, int may_read) {
     if (kernel->module)
         length += snprintf(text + length, sizeof text - (size_t)length, "file = \"%016llx.cubin\"\n",
                            (unsigned long long)kernel->module);
-    length += snprintf(text + length, 2200, "entry = \"%.2000s\"\n", kernel->name);
+    length += snprintf(text + length, 16100, "entry = \"%.16000s\"\n", kernel->name);
     length += put_extents(text + length, 80, "block", launch->block);
     length += put_extents(text + length, 80, "grid", launch->grid);
     if (launch->cluster[0]) length += put_extents(text + length, 80, "cluster", launch->cluster);
     length += snprintf(text + length, 80, "shared = %u\nparameters = \"", launch->shared);
     for (size_t k = 0; k < size; k++) length += snprintf(text + length, 3, "%02x", bytes[k]);
     length += snprintf(text + length, 3, "\"\n");
-    put(file, text, (size_t)length);
+    if (!append(text, (size_t)length)) {
+        free(record);
+        return NULL;
+    }
     for (size_t k = 0; may_read && most_data && k + 8 <= size; k += 8) {
         uint64_t word;
         CUdeviceptr base;
@@ -417,6 +467,8 @@ static void graph_made(CUgraphExec made, CUgraph graph) {
     Replay *replay = place ? calloc(1, sizeof *replay) : NULL;
     if (!replay) return;
     add_nodes(graph, replay);
+    if (*place) free(((Replay *)*place)->records); /* another had the handle, or it was updated */
+    free(*place);
     *place = replay;
 }
 
@@ -430,21 +482,26 @@ static void graph_launched(CUgraphExec graph) {
 
 #define DIMENSIONS(p) {(p)->gridDimX, (p)->gridDimY, (p)->gridDimZ}, {(p)->blockDimX, (p)->blockDimY, (p)->blockDimZ}
 
+/* The stream that 0 means: the thread's own in programs that are compiled so. */
+#define STREAM(given, call) ((given) || id != CUPTI_DRIVER_TRACE_CBID_##call##_ptsz ? (given) : CU_STREAM_PER_THREAD)
+
 static void driver_called(CUpti_CallbackId id, const CUpti_CallbackData *call) {
     const void *told = call->functionParams;
     if (call->callbackSite == CUPTI_API_EXIT) {
-        if (loaded && !loaded->handle) switch (id) { /* whose bytes were loaded within this call */
+        CUmodule handle = NULL;
+        if (has_loaded) switch (id) { /* whose bytes were loaded within this call */
             case CUPTI_DRIVER_TRACE_CBID_cuModuleLoad: case CUPTI_DRIVER_TRACE_CBID_cuModuleLoadData:
             case CUPTI_DRIVER_TRACE_CBID_cuModuleLoadDataEx: case CUPTI_DRIVER_TRACE_CBID_cuModuleLoadFatBinary:
-                loaded->handle = *((const cuModuleLoadData_params *)told)->module;
+                loaded_is(*((const cuModuleLoadData_params *)told)->module);
                 break;
             case CUPTI_DRIVER_TRACE_CBID_cuModuleGetFunction:
-                loaded->handle = ((const cuModuleGetFunction_params *)told)->hmod;
+                loaded_is(((const cuModuleGetFunction_params *)told)->hmod);
                 break;
             case CUPTI_DRIVER_TRACE_CBID_cuKernelGetFunction:
-                p_cuFuncGetModule(&loaded->handle, *((const cuKernelGetFunction_params *)told)->pFunc);
+                if (p_cuFuncGetModule(&handle, *((const cuKernelGetFunction_params *)told)->pFunc) == CUDA_SUCCESS)
+                    loaded_is(handle);
             }
-        loaded = NULL;
+        has_loaded = 0;
         if (*(const CUresult *)call->functionReturnValue != CUDA_SUCCESS) return;
         switch (id) { /* all begin with the handle that was made, and the graph */
         case CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate:
@@ -454,6 +511,11 @@ static void driver_called(CUpti_CallbackId id, const CUpti_CallbackData *call) {
         case CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithParams_ptsz: {
             const cuGraphInstantiateWithFlags_params *p = told;
             graph_made(*p->phGraphExec, p->hGraph);
+            break;
+        }
+        case CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate: case CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2: {
+            const cuGraphExecUpdate_v2_params *p = told;
+            graph_made(p->hGraphExec, p->hGraph);
         }
         }
         return;
@@ -463,14 +525,14 @@ static void driver_called(CUpti_CallbackId id, const CUpti_CallbackData *call) {
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz: {
         const cuLaunchKernel_params *p = told;
         Launch launch = {p->f, call->symbolName, DIMENSIONS(p), {0, 0, 0}, p->sharedMemBytes, p->kernelParams, p->extra};
-        launched(&launch, p->hStream);
+        launched(&launch, STREAM(p->hStream, cuLaunchKernel));
         break;
     }
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel:
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz: {
         const cuLaunchCooperativeKernel_params *p = told;
         Launch launch = {p->f, call->symbolName, DIMENSIONS(p), {0, 0, 0}, p->sharedMemBytes, p->kernelParams, NULL};
-        launched(&launch, p->hStream);
+        launched(&launch, STREAM(p->hStream, cuLaunchCooperativeKernel));
         break;
     }
     case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx:
@@ -484,7 +546,7 @@ static void driver_called(CUpti_CallbackId id, const CUpti_CallbackData *call) {
                 launch.cluster[1] = c->attrs[k].value.clusterDim.y;
                 launch.cluster[2] = c->attrs[k].value.clusterDim.z;
             }
-        launched(&launch, c->hStream);
+        launched(&launch, STREAM(c->hStream, cuLaunchKernelEx));
         break;
     }
     case CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch:
@@ -496,22 +558,19 @@ static void driver_called(CUpti_CallbackId id, const CUpti_CallbackData *call) {
 static void CUPTIAPI called(void *unused, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void *told) {
     (void)unused;
     if (file < 0) return;
-    int outer = !inside; /* what we call may load a module */
-    if (domain != CUPTI_CB_DOMAIN_RESOURCE && !outer) return;
-    uint64_t began = now_ns();
-    if (outer) pthread_mutex_lock(&lock);
-    inside = 1;
-    if (domain == CUPTI_CB_DOMAIN_RESOURCE) {
+    if (domain == CUPTI_CB_DOMAIN_RESOURCE) { /* what we call may load a module, too */
         const CUpti_ResourceData *resource = told;
         if (id == CUPTI_CBID_RESOURCE_MODULE_LOADED) module_loaded(resource->resourceDescriptor);
         if (id == CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING) module_unloads(resource->resourceDescriptor);
-    } else {
-        driver_called(id, told);
+    } else if (!inside) {
+        uint64_t began = now_ns();
+        pthread_mutex_lock(&lock);
+        inside = 1;
+        if (file >= 0) driver_called(id, told); /* it may have ended meanwhile */
+        inside = 0;
+        spent_ns += now_ns() - began;
+        pthread_mutex_unlock(&lock);
     }
-    if (!outer) return;
-    spent_ns += now_ns() - began;
-    inside = 0;
-    pthread_mutex_unlock(&lock);
 }
 
 __attribute__((destructor)) static void ends(void) {
@@ -521,10 +580,11 @@ __attribute__((destructor)) static void ends(void) {
 /* A child of fork shares the file with its parent, and cannot use the GPU: it writes nothing. */
 static void forked(void) { file = -1; }
 
-/* For a process that is recorded from within: begins, or ends. */
+/* For a process that is recorded from within: begins, or ends. 0 where it is recorded; once, since what is known
+   of modules and launches belongs to one folder. */
 int layoutopt_capture_begin(const char *where, unsigned long long data) {
     char text[400];
-    if (file >= 0) return 1;
+    if (spent_at) return 1;
     most_data = data;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 #define LOAD(name) p_##name = driver ? (__typeof__(&name))dlsym(driver, #name) : NULL;
@@ -539,7 +599,11 @@ int layoutopt_capture_begin(const char *where, unsigned long long data) {
     length += snprintf(text + length, sizeof text - (size_t)length, "%*d\n", COUNT_DIGITS, 0);
     put(file, text, (size_t)length);
     pthread_atfork(NULL, NULL, forked);
-    if (cuptiSubscribe(&subscriber, called, NULL) != CUPTI_SUCCESS) return 1;
+    if (cuptiSubscribe(&subscriber, called, NULL) != CUPTI_SUCCESS) { /* another tool is */
+        close(file);
+        file = -1;
+        return 1;
+    }
     cuptiEnableDomain(1, subscriber, CUPTI_CB_DOMAIN_RESOURCE);
     static const CUpti_CallbackId wanted[] = {
         CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
@@ -548,24 +612,29 @@ int layoutopt_capture_begin(const char *where, unsigned long long data) {
         CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate, CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate_v2,
         CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithFlags, CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithParams,
         CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithParams_ptsz, CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch,
-        CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz, CUPTI_DRIVER_TRACE_CBID_cuModuleLoad,
+        CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz, CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate,
+        CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2, CUPTI_DRIVER_TRACE_CBID_cuModuleLoad,
         CUPTI_DRIVER_TRACE_CBID_cuModuleLoadData, CUPTI_DRIVER_TRACE_CBID_cuModuleLoadDataEx,
         CUPTI_DRIVER_TRACE_CBID_cuModuleLoadFatBinary, CUPTI_DRIVER_TRACE_CBID_cuModuleGetFunction,
         CUPTI_DRIVER_TRACE_CBID_cuKernelGetFunction};
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
         cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, wanted[k]);
-    return 1;
+    return 0;
 }
 
 int InitializeInjection(void) {
     const char *where = getenv("LAYOUTOPT_CAPTURE"), *data = getenv("LAYOUTOPT_CAPTURE_DATA");
-    return where ? layoutopt_capture_begin(where, data ? strtoull(data, NULL, 10) : 0) : 1;
+    if (where) layoutopt_capture_begin(where, data ? strtoull(data, NULL, 10) : 0);
+    return 1;
 }
 
 void layoutopt_capture_end(void) {
     if (file < 0) return;
     cuptiUnsubscribe(subscriber);
+    pthread_mutex_lock(&lock); /* another thread may be in a callback */
     put_number(spent_at, spent_ns / 1000);
     close(file);
+    close(folder);
     file = -1;
+    pthread_mutex_unlock(&lock);
 }

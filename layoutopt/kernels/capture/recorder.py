@@ -120,12 +120,15 @@ def capture(folder: str | Path, *, data: int = 0) -> Iterator[None]:
             on data; 0 keeps none.
 
     Raises:
-        MachineError: there is no C compiler, or no CUPTI.
+        MachineError: there is no C compiler, no CUPTI or no driver; or the process was recorded before.
         ProblemFileError: the folder holds something, or cannot be made.
     """
     where = new_folder(Path(folder))
     library = ctypes.CDLL(str(recorder(where)))
-    library.layoutopt_capture_begin(os.fsencode(where), ctypes.c_ulonglong(data))
+    if library.layoutopt_capture_begin(os.fsencode(where), ctypes.c_ulonglong(data)):
+        raise MachineError(
+            "nothing is recorded: this process was before, has no NVIDIA driver, or is profiled"
+        )
     try:
         yield
     finally:
