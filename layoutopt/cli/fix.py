@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, write_all
-from layoutopt.cli.kernel import launch_options
+from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import json_option, time_limit_option
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.errors import ProblemFileError
@@ -51,7 +51,8 @@ def command(
     elements. The changed source is compiled. Its diff is printed only if the launch takes fewer wavefronts,
     every thread reaches the same elements between the same barriers, and the first block writes the same
     bytes to global memory. Where an array cannot be changed, the line that stands in the way is named. The
-    diff goes to stdout, what it does to stderr. Exit code 1: conflicts remain.
+    diff goes to stdout, what it does to stderr. Of a file of launches, --entry chooses one, by its kernel or
+    number. Exit code 1: conflicts remain.
 
     \b
     Example:
@@ -60,11 +61,12 @@ def command(
     from layoutopt.ground.budget import Budget, deadline
 
     reading = deadline(_EVALUATIONS * time_limit)
-    from layoutopt.kernels.launches import LaunchOptions, launch_of
+    from layoutopt.kernels.launches import launch_of
     from layoutopt.kernels.read.files import chosen, kernels
     from layoutopt.study.source_fix import Request, fix
 
-    options = LaunchOptions(**launch)
+    options = asked(kernel, launch)
+    kernel = Path(options.file)
     if kernel.suffix.lower() != ".cu":
         raise ProblemFileError("", f"expected a CUDA source (.cu), got {shown(str(kernel))}")
     with reading:

@@ -20,7 +20,7 @@ from layoutopt.cli.files import (
     write_folder,
     write_new,
 )
-from layoutopt.cli.kernel import launch_options
+from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import Extents, added, time_limit_option
 from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
@@ -302,20 +302,21 @@ def kernel(
 ) -> int:
     """The arrays in shared memory of a compiled kernel, a problem file each.
 
-    One launch is evaluated on the CPU; accesses are those of its first block.
+    One launch is evaluated on the CPU; accesses are those of its first block. Of a file of launches, --entry
+    chooses one, by its kernel or number.
 
     \b
     Example:
       layoutopt import kernel transpose.cu --block 32,8 --arg 2=1024 -o tiles
     """
     from layoutopt.ground.escape import identifier
-    from layoutopt.kernels.launches import LaunchOptions, evaluated
+    from layoutopt.kernels.launches import evaluated
     from layoutopt.kernels.question.arrays import used_arrays
     from layoutopt.kernels.question.problem_data import array_problem
 
     if shape is not None and array is None:
         raise ProblemFileError("--shape", "it is the shape of one array: name it with --array")
-    evaluation = evaluated(LaunchOptions(file=str(kernel), **launch), time_limit)
+    evaluation = evaluated(asked(kernel, launch), time_limit)
     every = used_arrays(evaluation)
     found = [used for used in every if array in (None, used.array.name)]
     if not found:

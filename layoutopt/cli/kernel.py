@@ -19,6 +19,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
+    from layoutopt.kernels.launches import LaunchOptions
     from layoutopt.study.baseline import Baseline
     from layoutopt.study.launches import Application, CheckedLaunch
 
@@ -47,14 +48,27 @@ def is_launches(path: Path) -> bool:
     return path.suffix == ".toml" or (path.is_dir() and any(path.glob("launches*.toml")))
 
 
-def given_option() -> str | None:
-    """An option of a launch that was given to the command that runs, if one was."""
+def given_option(*but: str) -> str | None:
+    """An option of a launch that was given to the command that runs, if one was, but for those."""
     running = click.get_current_context()
     for param in running.command.params:
         default = running.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
-        if param.name in _LAUNCH and not default:
+        if param.name in _LAUNCH.difference(but) and not default:
             return param.opts[0]
     return None
+
+
+def asked(path: Path, options: dict[str, Any]) -> LaunchOptions:
+    """The launch of a kernel that the options say, or that of a file of launches that --entry chooses."""
+    from layoutopt.kernels.launches import LaunchOptions, one_launch
+
+    if not is_launches(path):
+        return LaunchOptions(file=str(path), **options)
+    if (needless := given_option("entry")) is not None:
+        raise click.UsageError(f"{needless} is for a kernel; {path} says what is launched")
+    found = one_launch(path, options["entry"])
+    reads("a launch", [Path(found.file)])
+    return found
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

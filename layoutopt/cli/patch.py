@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.kernel import launch_options
+from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import Extents, json_option, time_limit_option
 from layoutopt.cli.output import tell
 from layoutopt.errors import ProblemFileError
@@ -49,7 +49,8 @@ def command(
 ) -> int:
     """Put conflict-free layouts into a compiled kernel: PTX with every access of an array at its new place.
 
-    KERNEL is PTX, or a CUDA source, which is compiled first; what to change in the source is then printed,
+    KERNEL is PTX, or a CUDA source, which is compiled first, or a file of launches, of which --entry chooses
+    one by its kernel or number; what to change in the source is then printed,
     too. ptxas assembles it, and layouts are those for the machine code: pads and XORs of at most a quarter
     more bytes. An array whose address goes where it cannot be followed is refused. The patched kernel is
     assembled and evaluated, too: it takes no more wavefronts than the first one.
@@ -62,12 +63,13 @@ def command(
     from layoutopt.ground.budget import deadline
 
     reading = deadline(2 * time_limit + 1)  # begins before the imports, which take most of a second
-    from layoutopt.kernels.launches import LaunchOptions, launch_of
+    from layoutopt.kernels.launches import launch_of
     from layoutopt.kernels.read.files import ptx_text
     from layoutopt.report.patch_text import patch_report
     from layoutopt.study.patch import Request, patch
 
-    options = LaunchOptions(**launch)
+    options = asked(kernel, launch)
+    kernel = Path(options.file)
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
     layout = _layout(result) if result is not None else None

@@ -37,6 +37,7 @@ from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.evaluate import DEFAULT_MOST_STEPS, evaluate
 from layoutopt.kernels.machine.launch import MAX_BUFFER_BYTES, Launch, buffer, is_fill, packed
 from layoutopt.kernels.program import Program
+from layoutopt.kernels.read.declarations import base_name, demangled, without_types
 from layoutopt.kernels.read.files import chosen, kernels
 
 SCHEMA: Final = "layoutopt.launches/1"
@@ -120,6 +121,29 @@ def read_launches(path: Path) -> tuple[LaunchOptions, ...]:
                     one = msgspec.structs.replace(seen, launches=counts[0], not_recorded=counts[1])
                 found[key] = one
     return tuple(found.values())
+
+
+def one_launch(path: Path, entry: str | None) -> LaunchOptions:
+    """The launch of such a file that an entry names: by its kernel, in C++ or as in the binary, or by number.
+
+    Raises:
+        ProblemFileError: it is no such file; none or several are meant, or its code is not there.
+    """
+    found = read_launches(path)
+    names = [demangled(one.entry) if one.entry else Path(one.file).name for one in found]
+    matching = [
+        k
+        for k, (one, name) in enumerate(zip(found, names, strict=True))
+        if entry in (None, str(k + 1), one.entry, without_types(name), base_name(name))
+    ]
+    if len(matching) != 1:
+        told = (f"{k + 1} {without_types(names[k])} block {found[k].block} grid {found[k].grid}" for k in
+                (matching or range(len(found))))  # fmt: skip
+        several = f"expected one launch, by its kernel or number: {'; '.join(told) or 'there is none'}"
+        raise ProblemFileError("--entry", shown(several, 400))
+    if not found[matching[0]].file:
+        raise ProblemFileError("file", _NO_FILE)
+    return found[matching[0]]
 
 
 def _read(path: Path) -> Iterator[LaunchOptions]:

@@ -192,6 +192,19 @@ def test_no_page_takes_the_place_of_a_kernel_or_of_a_file_of_a_folder(tmp_path):
         assert (done.returncode, file.read_bytes()) == (2, before)
 
 
+def test_import_takes_one_launch_of_a_file(tmp_path):
+    path = diagonals(tmp_path, f'{DIAGONALS}entry = "align"\n{DIAGONALS}grid = [2]\n')
+    out = tmp_path / "tiles"
+    assert command("import", "kernel", path, "--entry", "align", "-o", out).returncode == 0
+    assert list(out.glob("*.json"))
+    for more in ((), ("--entry", "none"), ("--entry", "3")):
+        done = command("import", "kernel", path, *more, "-o", tmp_path / "no")
+        assert "expected one launch, by its kernel or number: 1 align block (32, 1, 1)" in done.stderr
+        assert done.returncode == 2
+    assert command("import", "kernel", path, "--entry", "2", "-o", out).returncode == 0
+    assert "--grid is for a kernel" in command("import", "kernel", path, "--grid", "2", "-o", out).stderr
+
+
 def test_what_is_checked_may_be_configured(tmp_path):
     diagonals(tmp_path)
     assert "nothing to check" in command("check", cwd=tmp_path).stderr
