@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def command(output: Path, data: int, program: tuple[str, ...]) -> int:
     folder = new_folder(output)
     with temporary_folder() as scratch:
         around = os.environ | environment(recorder(scratch), folder, data)
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the program, which may save its work
         try:
             code = subprocess.call(program, env=around)
         except OSError as error:

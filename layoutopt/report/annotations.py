@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
@@ -75,9 +76,13 @@ def sarif(found: Application) -> str:
 def junit(found: Application) -> str:
     """JUnit's XML: a test a launch, which fails with its lines; one not evaluated is skipped."""
     cases, failures = [], 0
+    seen: Counter[tuple[str, str]] = Counter()
     for one in found.kernels:
         sizes = [",".join(map(str, extents)) for extents in (one.launch.block or (), one.launch.grid)]
         shape = f"block {sizes[0]} grid {sizes[1]}"
+        seen[name(one), shape] += 1
+        if (number := seen[name(one), shape]) > 1:  # servers take equal names for one test
+            shape += f" ({number})"
         head = f"<testcase classname={_attribute(name(one))} name={_attribute(shape)}>"
         own = [f"{line.place}: {line.message}" for line in conflict_lines([one])]
         body = ""

@@ -136,11 +136,14 @@ def test_what_continuous_integration_reads(tmp_path):
     assert run["tool"]["driver"]["rules"][0]["id"] == run["results"][0]["ruleId"]
     assert run["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 13}
     assert len({one["partialFingerprints"]["kernelLine/v1"] for one in run["results"]}) == 2
+    path.write_text(f"{DIAGONALS}{DIAGONALS}shared = 4\n")  # tests of one name are one to some servers
     suite = ET.fromstring(command("check", path, "--no-fix", "--format", "junit").stdout)
+    names = [case.get("name") for case in suite]
+    assert names == ["block 32,1,1 grid 1,1,1", "block 32,1,1 grid 1,1,1 (2)"]
     assert (suite.get("tests"), suite.get("failures"), len(suite.findall("testcase/failure"))) == (
-        "1",
-        "1",
-        1,
+        "2",
+        "2",
+        2,
     )
 
 
@@ -249,13 +252,29 @@ def test_a_recording_needs_a_new_folder(tmp_path):
     written(tmp_path, "x")
     with pytest.raises(ProblemFileError, match="is not empty"):
         new_folder(tmp_path)
-    assert "cannot run" in command("capture", "-o", tmp_path / "c", "--", "/no/such/program").stderr
 
 
-def test_the_recorder_compiles(monkeypatch, tmp_path):
+@pytest.fixture
+def cupti():
     pytest.importorskip("nvidia")
     if not any(Path(root, "cu13/include/cupti.h").exists() for root in __import__("nvidia").__path__):
         pytest.skip("CUPTI is not installed")
+
+
+@pytest.mark.usefixtures("cupti")
+def test_a_program_that_is_not_there_cannot_be_recorded(tmp_path):
+    assert "cannot run" in command("capture", "-o", tmp_path / "c", "--", "/no/such/program").stderr
+
+
+@pytest.mark.usefixtures("cupti")
+def test_ctrl_c_is_for_the_program_that_is_recorded(tmp_path):
+    program = 'trap "sleep 0.5; exit 7" INT; kill -INT $PPID; kill -INT $$; sleep 9'
+    done = command("capture", "-o", tmp_path / "c", "--", "sh", "-c", program)
+    assert (done.returncode, "nothing was launched" in done.stderr) == (7, True)
+
+
+@pytest.mark.usefixtures("cupti")
+def test_the_recorder_compiles(monkeypatch, tmp_path):
     monkeypatch.setenv("LAYOUTOPT_CACHE", str(tmp_path))
     with temporary_folder() as scratch:
         made = recorder(scratch)
