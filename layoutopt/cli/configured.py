@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MAX_BYTES = 16 << 20
 
@@ -44,7 +41,9 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise ProblemFileError(path.name, f"no TOML: {shown(str(error), 200)}") from None
 
 
-def _read(found: Mapping[str, Any], folder: Path, name: str) -> tuple[tuple[Path, ...], Path | None]:
+def _read(found: Any, folder: Path, name: str) -> tuple[tuple[Path, ...], Path | None]:
+    if not isinstance(found, dict):
+        raise ProblemFileError(f"{name}: tool.layoutopt", f"expected a table, given {shown(repr(found))}")
     unknown = sorted(set(found) - {"check", "baseline"})
     if unknown:
         raise ProblemFileError(name, f"expected check and baseline, given {shown(unknown[0])}")

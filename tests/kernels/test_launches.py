@@ -211,6 +211,8 @@ def test_import_takes_one_launch_of_a_file(tmp_path):
 def test_what_is_checked_may_be_configured(tmp_path):
     diagonals(tmp_path)
     assert "nothing to check" in command("check", cwd=tmp_path).stderr
+    written(tmp_path, "[tool]\nlayoutopt = 3\n", "pyproject.toml")
+    assert "pyproject.toml: tool.layoutopt: expected a table" in command("check", cwd=tmp_path).stderr
     written(tmp_path, '[tool.layoutopt]\ncheck = ["launches.toml"]\n', "pyproject.toml")
     assert command("check", "--no-fix", cwd=tmp_path).returncode == 1
     written(tmp_path, 'check = ["launches.toml"]\nbaseline = "b.json"\n', "layoutopt.toml")
