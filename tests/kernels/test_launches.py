@@ -247,6 +247,8 @@ def test_kernels_are_checked_from_python():
         cubin, layoutopt.Launch(block=(32, 32, 1), arguments={"2": 32}), entry="transpose"
     ).values()
     assert layoutopt.solve(tile, time_limit=5).excess == 0
+    with pytest.raises(ProblemFileError, match="--block: expected extents along x, y, z, got"):
+        layoutopt.check_kernel(cubin, layoutopt.Launch(block=(32, 8)), entry="transpose")
 
 
 def test_a_recording_needs_a_new_folder(tmp_path):

@@ -98,6 +98,9 @@ def checked(launch: Launch) -> Launch:
     Raises:
         ProblemFileError: a size is out of range.
     """
+    for option, extents in (("--block", launch.block), ("--grid", launch.grid)):
+        if len(extents) != 3:
+            raise ProblemFileError(option, f"expected extents along x, y, z, got {extents}")
     if not 0 < launch.threads <= MAX_THREADS or min(launch.block) < 1:
         raise ProblemFileError("--block", f"expected 1 to {MAX_THREADS} threads, got {launch.threads}")
     if min(launch.grid) < 1 or launch.grid[0] >= 1 << 31 or max(launch.grid[1:]) > 65535:
