@@ -5,7 +5,6 @@ import importlib.util
 import io
 import json
 import re
-import shlex
 import subprocess
 import sys
 
@@ -22,13 +21,8 @@ SPEC = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts/docs
 write_docs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(write_docs)
 
-PAGES = sorted(p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md"))
-NEED_AN_ASSEMBLER = {"commands/fix.md", "commands/patch.md"}
-SHOWN = [
-    pytest.param(p, marks=pytest.mark.nvcc) if p in NEED_AN_ASSEMBLER else p
-    for p in PAGES
-    if "```console" in (ROOT / "docs" / p).read_text() and p not in write_docs.GENERATED
-]
+README = (ROOT / "README.md").read_text()
+WRITTEN = README + "".join(p.read_text() for p in (ROOT / "docs").rglob("*.md"))
 
 
 def without_help(text):
@@ -41,10 +35,23 @@ def without_help(text):
     )
 
 
-@pytest.mark.parametrize("page", SHOWN)
+def assert_in_step(page, **tools):
+    text = (ROOT / page).read_text()
+    now = write_docs.with_outputs(text, **tools)
+    assert without_help(now) == without_help(text), "run scripts/docs/write_docs.py"
+
+
+@pytest.mark.parametrize("page", write_docs.RUN)
 def test_commands_give_what_the_page_shows(page):
-    text = (ROOT / "docs" / page).read_text()
-    assert without_help(write_docs.with_outputs(text)) == without_help(text), "run scripts/docs/write_docs.py"
+    assert_in_step(page, nvcc=False)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    "page", [page for page in write_docs.RUN if write_docs.NEEDS_NVCC in (ROOT / page).read_text()]
+)
+def test_commands_that_compile_give_what_the_page_shows(page):
+    assert_in_step(page)
 
 
 @pytest.mark.parametrize("page", write_docs.GENERATED)
@@ -54,13 +61,12 @@ def test_generated_pages_are_in_step(page):
     )
 
 
-def test_every_command_has_a_page_or_a_section():
+def test_every_command_has_its_help_on_a_page():
     help_text = layoutopt("--help").stdout
     commands = re.findall(r"^  ([a-z]+)  ", help_text[help_text.index("Commands") :], re.M)
-    written = "".join(p.read_text() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     assert len(commands) >= 7
     for command in commands:
-        assert f"layoutopt {command}" in written
+        assert f"$ layoutopt {command} --help\n" in WRITTEN, "a page has its options"
 
 
 def test_site_builds_strictly(tmp_path):
@@ -127,51 +133,41 @@ def test_the_kernel_of_the_tutorial_compiles(tmp_path):
     subprocess.run(["nvcc", "-std=c++17", "-c", "kernel.cu"], cwd=tmp_path, check=True, capture_output=True)
 
 
-README = (ROOT / "README.md").read_text()
+def test_the_front_page_is_short():
+    assert len(README.splitlines()) <= 160
 
 
-def blocks(language):
-    """The fenced blocks of one language (empty for plain ones)."""
-    fenced = README.split("```")[1::2]
-    return [block.partition("\n")[2] for block in fenced if block.partition("\n")[0] == language]
-
-
-def test_console_blocks_show_real_output():
-    shown = blocks("console")
-    assert shown
-    for block in shown:
-        command, _, output = block.partition("\n")
-        program, *arguments = shlex.split(command.removeprefix("$ "))
-        assert program == "layoutopt"
-        done = layoutopt(*arguments, cwd=ROOT)
-        assert untimed(done.stdout).rstrip() == untimed(output).rstrip()
-
-
-def untimed(text):
-    """Times, and the space that aligns them, made equal."""
-    return re.sub(r" +(\d+ ms|time)\b", " TIME", text)
-
-
-def test_the_problem_shown_is_the_one_in_the_catalogue():
-    (block,) = blocks("json")
+def test_the_problem_explained_is_the_one_in_the_catalogue():
+    block = (ROOT / "docs/problem-file.md").read_text().split("```json\n")[1].split("```")[0]
     assert json.loads(block) == json.loads((ROOT / "problems/basics/gemm_a_128x64_f16.json").read_text())
     assert solve(from_data(json.loads(block))).excess == 0
 
 
-def test_python_block_runs():
-    (block,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "x0*32 + (x1 ^ x0) 4096 [396 392 388]\n"
-
-
-def test_options_shown_are_the_options_there_are():
-    for command in ("solve", "explain", "compare", "show", "count", "targets"):
-        help_text = layoutopt(command, "--help").stdout
-        options = set(re.findall(r"^  (--[a-z-]+)", help_text, re.M)) - {"--help"}
-        blocks_of_it = [b for b in blocks("") if f"layoutopt {command}" in b]
-        assert options <= set(re.findall(r"--[a-z-]+", "".join(blocks_of_it))), command
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_python_on_front_pages_prints_what_its_comments_say(page):
+    code = (ROOT / page).read_text().split("```python\n")[1].split("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == re.findall(r"^print\(.*\)  # (.*)$", code, re.M)
 
 
 def test_files_named_exist():
-    for name in re.findall(r"`((?:problems|scripts|layoutopt|tests)/[\w./]*)`", README):
+    for name in re.findall(r"`((?:problems|scripts|layoutopt|tests)/[\w./]*)`", WRITTEN):
         assert (ROOT / name).exists(), name
+
+
+def test_links_of_the_readme_lead_somewhere():
+    for page, anchor in re.findall(r"\]\((?!https?:)([^)#]+)(?:#([^)]*))?\)", README):
+        assert (ROOT / page).exists(), page
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", (ROOT / page).read_text(), re.M)
+            assert anchor in [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings], anchor
+
+
+def test_figures_of_the_readme_stand_on_the_pages_behind_them():
+    section = README.split("## Why you can believe it\n")[1].split("\n## ")[0]
+    lines = [line for line in section.split("\n- ") if "](docs/" in line]
+    assert len(lines) == 5
+    for line in lines:
+        pages = "".join((ROOT / page).read_text() for page in re.findall(r"\]\((docs/[^)#]+)", line))
+        for figure in re.findall(r"\b\d[\d,]*\d\b", re.sub(r"\(docs/[^)]*\)|`[^`]*`", "", line)):
+            assert figure in pages, figure

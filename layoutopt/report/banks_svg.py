@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from layoutopt.ground.escape import xml as escape
 from layoutopt.problems.text import count_text
 from layoutopt.report import palette
@@ -17,8 +19,10 @@ from layoutopt.study.picture import Line, Picture
 from layoutopt.study.show import Views
 
 _CELL_HEIGHT = 18
+_CELL_WIDTH = 24  # at least
+_LINE_HEIGHT = 13  # of a heading
 _LEFT = 58
-_TOP = 64
+_TOP = 38
 _GAP = 28
 _CHARACTER = 5.2  # width of a character of a cell's text, at its size
 # More lines than this are windowed to those that the instruction touches.
@@ -45,9 +49,10 @@ def document(found: Views, colour_by: str | None) -> str:
     shown = found.pictures()
     by = colour_by or default_colouring(shown)
     blocks = [_picture(p, by, found.case.device.lanes) for p in shown]
+    top = _TOP + _LINE_HEIGHT * max(len(_heading(p)) for p in shown)
     width = max(_LEFT * 2 + sum(w for _, w, _ in blocks) + _GAP * (len(blocks) - 1), 640)
     notes = [*summary(found, found.chosen.access), _legend(by)]
-    height = _TOP + max(h for _, _, h in blocks) + 22 + 16 * len(notes)
+    height = top + max(h for _, _, h in blocks) + 22 + 16 * len(notes)
     title = headline(found)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
@@ -60,7 +65,7 @@ def document(found: Views, colour_by: str | None) -> str:
     ]
     left = float(_LEFT)
     for body, own, _ in blocks:
-        parts.append(f'<g transform="translate({left:g} {_TOP})">{body}</g>')
+        parts.append(f'<g transform="translate({left:g} {top})">{body}</g>')
         left += own + _GAP + _LEFT * 0.4
     for k, note in enumerate(notes):
         y = height - 16 * (len(notes) - k) + 4
@@ -81,11 +86,13 @@ def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
     lines, hidden = _window(drawn)
     cells = [c for _, line in lines for c in line.cells]
     longest = max((len(coordinates_text(c)) for c in cells), default=1)
-    cell = max(24.0, longest * _CHARACTER + (12 if any(c.waits for c in cells) else 6))
+    cell = max(_CELL_WIDTH, longest * _CHARACTER + (12 if any(c.waits for c in cells) else 6))
     width = cell * drawn.banks
     parts = [
-        f'<text class="s" x="0" y="-26">{escape(drawn.cost.name)}: {escape(drawn.cost.offset)}</text>',
-        f'<text class="s" x="0" y="-13">{escape(cost_text(drawn))}</text>',
+        *(
+            f'<text class="s" x="0" y="{-_LINE_HEIGHT * k}">{escape(line)}</text>'
+            for k, line in enumerate(reversed(_heading(drawn)), 1)
+        ),
         *(
             f'<text class="b" x="{(b + 0.5) * cell:g}" y="9" text-anchor="middle">{b}</text>'
             for b in range(drawn.banks)
@@ -109,6 +116,12 @@ def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
             f"those that the instruction touches{rest}</text>"
         )
     return "".join(parts), width, y + 8
+
+
+def _heading(drawn: Picture) -> list[str]:
+    """What stands over a picture, in lines that are no wider than the narrowest cells."""
+    characters = drawn.banks * _CELL_WIDTH // 6
+    return [f"{drawn.cost.name}: {drawn.cost.offset}", *textwrap.wrap(cost_text(drawn), characters)]
 
 
 def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int | None]:

@@ -1,9 +1,10 @@
-"""Write what is generated in docs/: outputs of the command blocks, the format, fragments and hardware.
+"""Write what is generated in README.md and docs/: outputs of commands, format, fragments, hardware, picture.
 
     python scripts/docs/write_docs.py
 
-A page is run in an empty folder, its blocks in order. Comments before a block: `<!-- lines N -->` shows the
-first N lines, `<!-- exit N -->` expects that exit code of its last command, `<!-- write FILE TEXT -->`,
+A page is run in an empty folder, its blocks in order. Comments before a block: `<!-- lines 12 -->` shows the
+first 12 lines of each output, `<!-- lines 1-4,9-12 -->` those and `...` for others, `<!-- nvcc -->` says that
+nvcc is needed, `<!-- exit N -->` expects that exit code of its last command, `<!-- write FILE TEXT -->`,
 `<!-- copy FILE PATH -->` and `<!-- trace NAME -->` put files into the folder. `<!-- model ARGUMENTS -->`
 before a text block: what `scripts/docs/print_model.py` prints.
 """
@@ -31,15 +32,22 @@ from layoutopt.hardware.operations import spelling
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```console\n(.*?)```", re.S)
+NEEDS_NVCC = "<!-- nvcc -->"
 BENCH = re.compile(r"<!-- bench (\S+) -->\n(?:\n?\|[^\n]*\n(?:\|[^\n]*\n)*\n[^\n]*\n)?")
 MODEL = re.compile(r"<!-- model ([^\n]*) -->\n```text\n.*?```", re.S)
 HAND = "<!-- Written by scripts/docs/write_docs.py; change what it is generated from. -->\n\n"
 
 
-def with_outputs(page: str) -> str:
-    """The page with the output that its commands give now."""
+def with_outputs(page: str, nvcc: bool = True) -> str:
+    """The page with the output that its commands give now; without nvcc, blocks that need it stay."""
+
+    def block(match: re.Match[str]) -> str:
+        if NEEDS_NVCC in match[1] and not nvcc:
+            return match[0]
+        return _block(match[1], match[2], Path(folder))
+
     with tempfile.TemporaryDirectory() as folder:
-        page = BLOCK.sub(lambda match: _block(match[1], match[2], Path(folder)), page)
+        page = BLOCK.sub(block, page)
         page = BENCH.sub(lambda match: _bench(match[1]), page)
         return MODEL.sub(lambda match: _model(match[1], Path(folder)), page)
 
@@ -71,11 +79,11 @@ def _model(arguments: str, folder: Path) -> str:
 
 
 def _block(comments: str, body: str, folder: Path) -> str:
-    lines, code = None, 0
+    lines, code = "", 0
     for comment in re.findall(r"<!-- (.*?) -->", comments):
         word, _, rest = comment.partition(" ")
         if word == "lines":
-            lines = int(rest)
+            lines = rest
         elif word == "exit":
             code = int(rest)
         elif word == "write":
@@ -91,10 +99,25 @@ def _block(comments: str, body: str, folder: Path) -> str:
     text = ""
     for number, command in enumerate(commands):
         output = run(command, folder, code if number == len(commands) - 1 else 0)
-        if lines is not None and len(output.splitlines()) > lines:
-            output = "".join(output.splitlines(keepends=True)[:lines]) + "...\n"
-        text += f"{command}\n{output}"
+        text += f"{command}\n{_cut(output, lines)}"
     return f"{comments}```console\n{text}```"
+
+
+def _cut(output: str, lines: str) -> str:
+    """The lines asked for, the first `12` or `1-4,9-12`, or all; `...` stands for each run of others."""
+    if not lines:
+        return output
+    shown: set[int] = set()
+    for part in (f"1-{lines}" if lines.isdigit() else lines).split(","):
+        first, _, last = part.partition("-")
+        shown |= set(range(int(first), int(last or first) + 1))
+    text = ""
+    for number, line in enumerate(output.splitlines(keepends=True), 1):
+        if number in shown:
+            text += line
+        elif number == 1 or number - 1 in shown:
+            text += "...\n"
+    return text
 
 
 def run(command: str, folder: Path, code: int) -> str:
@@ -215,17 +238,34 @@ def hardware_page() -> str:
     return text
 
 
-GENERATED = {"format.md": format_page, "fragments.md": fragments_page, "hardware.md": hardware_page}
+def picture() -> str:
+    """The banks under columns of a transpose, before and after, as README.md and index.md show them."""
+    with tempfile.TemporaryDirectory() as folder:
+        run("layoutopt show transpose_16x16_f32_sm_10 --svg transpose.svg", Path(folder), 0)
+        return (Path(folder) / "transpose.svg").read_text()
+
+
+GENERATED = {
+    "format.md": format_page,
+    "fragments.md": fragments_page,
+    "hardware.md": hardware_page,
+    "transpose.svg": picture,
+}
+# README.md and the pages whose commands are run, by their paths from the root.
+RUN = [
+    path.relative_to(ROOT).as_posix()
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    if path.name not in GENERATED and "```console" in path.read_text()
+]
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     for name, page in GENERATED.items():
         (DOCS / name).write_text(page())
-    for path in sorted(DOCS.rglob("*.md")):
-        if path.name not in GENERATED and "```console" in path.read_text():
-            path.write_text(with_outputs(path.read_text()))
-            print(f"ran {path.relative_to(ROOT)}")
+    for name in RUN:
+        (ROOT / name).write_text(with_outputs((ROOT / name).read_text()))
+        print(f"ran {name}")
 
 
 if __name__ == "__main__":
