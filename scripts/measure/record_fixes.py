@@ -41,7 +41,7 @@ COMMAND = [sys.executable, "-c", 'from layoutopt.cli import run\nif __name__ == 
 
 def fixed(folder: Path, out: Path, row: dict[str, Any]) -> dict[str, Any]:
     """One launch: its diff applied to a copy, both versions compiled."""
-    told = {key: row[key] for key in ("name", "repository", "commit", "path", "options")}
+    told = {key: row[key] for key in ("name", "repository", "commit", "path", "entry", "block", "grid")}
     source = folder / row["file"]
     try:
         done = subprocess.run([*COMMAND, "fix", source, *row["options"], "--json"], capture_output=True,
@@ -50,8 +50,8 @@ def fixed(folder: Path, out: Path, row: dict[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return told | {"status": "out of time"}
     except ValueError:
-        return told | {"status": "refused", "reasons": [done.stderr.strip()[:300]]}
-    told["reasons"] = [one["reason"] for one in found["arrays"] if one["reason"]]
+        return told | {"status": "refused", "reasons": [told_of(done.stderr.strip())]}
+    told["reasons"] = [told_of(one["reason"]) for one in found["arrays"] if one["reason"]]
     if not found["diff"]:
         return told | {"status": "refused"}
     told |= {"status": "fixed" if not found["after"]["bank_conflicts"] else "better"}
@@ -74,6 +74,11 @@ def fixed(folder: Path, out: Path, row: dict[str, Any]) -> dict[str, Any]:
             cubin.write_bytes(compile_source(path, "sm_90", row["compiler"]))
             listed.append(launch_of(cubin, row, kind, size))
     return told | {"launches": listed}
+
+
+def told_of(reason: str) -> str:
+    """The line, the array and why; not the code that is quoted behind."""
+    return ": ".join(reason.split(": ")[:3])[:160]
 
 
 def launch_of(cubin: Path, row: dict[str, Any], kind: str, shared: int) -> Launch:
@@ -128,12 +133,21 @@ def summary(rows: list[dict[str, Any]]) -> str:
     counts = {status: sum(row["status"] == status for row in rows) for status in ("fixed", "better")}
     same = sum(row["outputs_equal"] is True for row in ran)
     places = len({row["repository"] for row in rows})
-    return (
+    before, after = (
+        sum(row["predicted"][kind][part] for row in changed for part in PARTS)
+        for kind in ("plain", "patched")
+    )
+    text = (
         f"{len(rows)} launches of {places} repositories: {counts['fixed']} are changed to have no conflicts, "
-        f"{counts['better']} to have fewer, {len(rows) - len(changed)} are refused. {len(ran)} changed ones "
-        f"ran on an H200: {same} write the same bytes, {len(as_told)} have all counters as predicted, and "
-        f"the time is {statistics.median(ratios):.2f} of that before in the median; "
-        f"{sum(ratio > 1.02 for ratio in ratios)} take over 2 % longer."
+        f"{counts['better']} to have fewer, {len(rows) - len(changed)} are not changed. What is changed took "
+        f"{before:,} wavefronts and takes {after:,}."
+    )
+    if not ran:
+        return text
+    return (
+        f"{text} {len(ran)} changed ones ran on an H200: {same} write the same bytes, {len(as_told)} have all "
+        f"counters as predicted, and the time is {statistics.median(ratios):.2f} of that before in the "
+        f"median; {sum(ratio > 1.02 for ratio in ratios)} take over 2 % longer."
     )
 
 
