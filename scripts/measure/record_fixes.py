@@ -145,8 +145,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
     if not ran:
         return text
     return (
-        f"{text} {len(ran)} changed ones ran on an H200: {same} write the same bytes, {len(as_told)} have all "
-        f"counters as predicted, and the time is {statistics.median(ratios):.2f} of that before in the "
+        f"{text} {len(ran)} changed ones ran on an H200: {same} write the same bytes, {len(as_told)} have "
+        f"all counters as predicted, and the time is {statistics.median(ratios):.2f} of that before in the "
         f"median; {sum(ratio > 1.02 for ratio in ratios)} take over 2 % longer."
     )
 
