@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from layoutopt.kernels.read.declarations import demangled, without_types
+from layoutopt.problems.text import count_text
 from layoutopt.report.text import columns
 from layoutopt.study.launches import Application, CheckedLaunch, Fix
 
@@ -95,7 +96,7 @@ def head(found: Application) -> Iterator[str]:
     kinds = [verdict(one) for one in found.kernels]
     counts = {kind: kinds.count(kind) for kind in ("certain", "a bound", "at least", "not evaluated")}
     told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-    yield f"{found.launches:,} launches, {len(found.kernels)} distinct: {told}"
+    yield f"{count_text(found.launches, 'launch', 'launches')}, {len(found.kernels)} distinct: {told}"
     if found.not_recorded:
         yield f"{found.not_recorded:,} launches had parameters that were not recorded, and are not counted"
     part = share(found.bank_conflicts, found.wavefronts)
@@ -141,4 +142,4 @@ def _failed(found: Application) -> Iterator[str]:
     if found.failed:
         yield from ("", "  not evaluated:")
     for one in found.failed:
-        yield f"  {name(one)[:_MOST_NAME]} ({one.launch.launches:,} launches): {one.failure}"
+        yield f"  {name(one)[:_MOST_NAME]} ({count_text(one.launch.launches, 'launch', 'launches')}): {one.failure}"
