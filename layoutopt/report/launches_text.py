@@ -142,4 +142,5 @@ def _failed(found: Application) -> Iterator[str]:
     if found.failed:
         yield from ("", "  not evaluated:")
     for one in found.failed:
-        yield f"  {name(one)[:_MOST_NAME]} ({count_text(one.launch.launches, 'launch', 'launches')}): {one.failure}"
+        times = count_text(one.launch.launches, "launch", "launches")
+        yield f"  {name(one)[:_MOST_NAME]} ({times}): {one.failure}"
