@@ -25,8 +25,8 @@ def ends(step):
     return (f"IADD3 R3, R3, {step:#x}, RZ", "ISETP.LT.U32.AND P0, PT, R3, R1, PT")
 
 
-def counted(program_, rounds, every_round=False, **options):
-    launch = Launch(block=(64, 1, 1), arguments={"0": rounds})
+def counted(program_, rounds, every_round=False, blocks=1, **options):
+    launch = Launch(block=(64, 1, 1), grid=(blocks, 1, 1), arguments={"0": rounds})
     with pytest.MonkeyPatch.context() as patch:
         if every_round:
             patch.setattr(loops.Loops, "__call__", lambda *_: None)
@@ -134,6 +134,31 @@ def test_random_loops_cost_what_their_rounds_cost(seed, monkeypatch):
     program_ = kernel(*random_body(random.Random(seed)))
     rounds = 120 + seed
     assert counted(program_, rounds) == counted(program_, rounds, every_round=True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_blocks_go_round_as_often_as_each_does(seed, monkeypatch):
+    """Of an outer loop the blocks go through other rounds, and through other rounds of an inner one."""
+    monkeypatch.setattr(loops, "WORTH_STEPS", 0)
+    draw = random.Random(seed)
+    before, body = random_body(draw)
+    inner = ("IADD3 R61, R61, 0x1, RZ", "ISETP.LT.U32.AND P6, PT, R61, R62, PT", "@P6 BRA `(.L_INNER)")
+    mine = ("S2R R60, SR_CTAID.X", f"IMAD R1, R60, {draw.randint(0, 3):#x}, R1", "IADD3 R62, R60, 0x14, RZ")
+    other = draw.choice(("NOP", "IMAD R6, R60, 0x40, R6", "BAR.SYNC 0x0"))
+    store = draw.choice(("STS [R5], R2", "STS [R5+0x40], R2", "STS [R5], R61", "NOP"))
+    nested = (*body[:-2], "MOV R61, RZ", "INNER:", store, other, *inner, *body[-2:])
+    program_ = kernel((*before, *mine), nested)
+    assert counted(program_, 9, blocks=6) == counted(program_, 9, every_round=True, blocks=6)
+
+
+def test_rounds_that_do_the_same_are_executed_once():
+    """However many there are, in each block another number."""
+    mine = ("S2R R60, SR_CTAID.X", "IMAD R1, R60, 0x3, R1")
+    body = ("SHF.L.U32 R4, R2, 0x4, RZ", "STS [R4], R2", "BAR.SYNC 0x0", *ends(1))
+    executions = 2 * sum(300_000 + 3 * block for block in range(5))
+    tallies, certain = counted(kernel((*ZERO, *mine), body), 300_000, blocks=5, most_steps=400)
+    assert certain
+    assert tallies == [(executions, 4 * executions, executions, 0)]
 
 
 def test_random_loops_are_often_counted_at_once():

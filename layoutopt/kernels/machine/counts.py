@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -152,9 +152,9 @@ class Evaluation:
         if self.strict and why not in self.excused:
             raise Stopped(why)
 
-    def trial(self, rounds: int = 1) -> Evaluation:
-        """What may happen next, in so many rounds of a loop side by side."""
-        excused = self.excused | self.doubts.keys()
+    def trial(self, rounds: int = 1, *, certain: bool = False) -> Evaluation:
+        """What may happen next, in so many rounds of a loop side by side; `certain`: without any doubt."""
+        excused = frozenset[str]() if certain else self.excused | self.doubts.keys()
         return Evaluation(self.program, self.launch, self.gpu, self.traced, True, excused, rounds)
 
     def add(self, other: Evaluation, times: int = 1) -> None:
@@ -167,12 +167,22 @@ class Evaluation:
             self.doubts.setdefault(why, index)
         self.ended |= other.ended
 
-    def take(self, other: Evaluation) -> None:
-        """Add what a trial of many rounds counted, its traces in the order of the rounds."""
-        self.add(other)
-        executions = [(index, one) for index, ones in other.traces.items() for one in ones]
-        once = other.rounds >= _MANY and all(one.times > 1 for _, one in executions)
-        rounds = range(1 if once else other.rounds)
+    def take(self, other: Evaluation, times: int = 1, first: int = 1) -> None:
+        """Add what a trial counted, its traces in the order of the rounds.
+
+        Args:
+            times: how often it happened, in all blocks that the trial stands for.
+            first: rounds of the first block, which is traced, that a trial of one round stands for.
+        """
+        self.add(other, times)
+        executions = [
+            (index, replace(one, times=max(one.times, first)))
+            for index, ones in other.traces.items()
+            for one in ones
+        ]
+        count = max(other.rounds, first)
+        once = count >= _MANY and all(one.times > 1 for _, one in executions)
+        rounds = range(1 if once else count)
         for k, (index, one) in itertools.product(rounds, executions):
             mine = one.warps // self.launch.warps == (k if one.times == 1 else 0)
             if mine.any() and self._traced[index] <= MOST_TRACED_ROWS:

@@ -239,7 +239,7 @@ class _Run:
 
     def _execute(self, told: Evaluation, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
         machine = self.machine(told, blocks, hidden)
-        machine.back = Loops(self.relevance.live)
+        machine.back = Loops(self.relevance)
         return self.execute(machine)
 
     def machine(

@@ -10,26 +10,30 @@ nothing else.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.groups import Group
-from layoutopt.kernels.machine.registers import Stopped, repeated
-from layoutopt.kernels.machine.relevance import Live
-from layoutopt.kernels.machine.values import Value
-from layoutopt.kernels.machine.warps import Machine
+from layoutopt.kernels.machine.registers import Registers, Stopped, repeated
+from layoutopt.kernels.machine.relevance import Flow, Relevance, marked, reached
+from layoutopt.kernels.machine.values import Bools, Value, add, downward, known, made, mask, upward
+from layoutopt.kernels.machine.warps import Machine, Part
+from layoutopt.kernels.program import Barrier, Exit, Forget, Jump, Memory, Source, Step
 
 # Rounds that have been looked at when something is tried.
 _LOOKED_AT: Final = (4, 9, 17, 33)
 # Periods that are tried first at once, and the warps that are executed at once.
 _FEW: Final = 4
 _MOST_ROWS: Final = 2048
+# Periods whose control is executed first at once, and the warps of all of them.
+_FIRST_ROUNDS: Final = 64
+_MOST_CONTROLLED: Final = 1 << 15
 # Steps that a loop must have taken for it to be worth while.
 WORTH_STEPS: Final = 128
+_LEFT: Final = Step(address=0, text="", action=Exit())
 
 
 class _Guess(NamedTuple):
@@ -47,37 +51,61 @@ class _Seen:
     Attributes:
         first: steps that were left at the first round, or when the last guess was wrong.
         worth: steps to take before registers are looked at; four times as many after each wrong guess.
+        rows: who goes through it; what follows is of these.
         history: registers that matter when a round begins, and steps that were left then.
         guess: what held when the loop was last gone through.
         count: how many periods at once.
+        alike: whether rounds may do the same, whatever moves.
     """
 
     first: int
     worth: int
+    rows: IntArray | None = None
     history: list[tuple[dict[str, Value], int]] = field(default_factory=list)
     guess: _Guess | None = None
     count: int = _FEW
+    alike: bool = True
+
+
+class _Loop(NamedTuple):
+    """The steps of a loop.
+
+    Attributes:
+        round: all that matters in a round.
+        control: the steps from which it follows who comes back, and with what in the cells asked for.
+        read: cells that those read when a round begins.
+        written: cells that a round may write.
+    """
+
+    round: Part
+    control: Part
+    read: frozenset[str]
+    written: frozenset[str]
 
 
 class Loops:
-    """The loops of a machine, which is to call it where a round begins.
+    """The loops of a machine, which is to call it where a round begins."""
 
-    Args:
-        live: cells that matter before each step.
-    """
-
-    def __init__(self, live: tuple[Live, ...]) -> None:
-        self._live = live
+    def __init__(self, relevance: Relevance) -> None:
+        self._relevance = relevance
         self._seen: dict[int, _Seen] = {}
+        self._whole = Part(relevance.steps, relevance.matters, {})
+        self._found: dict[tuple[int, frozenset[str]], _Loop] = {}
+        self._following: list[tuple[int, ...]] = []
 
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
-        """Called where all lanes begin a round at `header`: executes many rounds at once if a guess fits."""
+        """Called where whole blocks begin a round at `header`: executes many at once if a guess fits."""
         seen = self._seen.setdefault(header, _Seen(machine.steps_left, WORTH_STEPS))
         waits = seen.first - machine.steps_left < seen.worth
-        if waits or not group.full or not machine.stands_alone:
+        if waits or not machine.stands_whole(group) or (machine.memory.holds and not group.full):
             return
-        live = self._live[header].cells
-        now = machine.registers.held(live)
+        now = machine.registers.held(self._relevance.live[header].cells, group)
+        others = seen.rows is None or not np.array_equal(seen.rows, group.rows)
+        if others:
+            seen.rows, seen.history = group.rows, []
+        for cell, move in seen.guess.moves.items() if seen.guess is not None else ():
+            if (others and len(move) > 1) or cell not in now or not now[cell].sure:
+                seen.guess = None
         if seen.guess is None:
             seen.history.append((now, machine.steps_left))
             if len(seen.history) not in _LOOKED_AT:
@@ -86,67 +114,211 @@ class Loops:
             if seen.guess is None and len(seen.history) < _LOOKED_AT[-1]:
                 return
             seen.history = []
-        if seen.guess is None or not _leap(machine, header, now, seen, seen.guess, live):
+        if seen.guess is not None and seen.alike and seen.guess.moves:
+            found = self._leap_alike(machine, group, header, now, seen.guess)
+            seen.alike = found is not None
+            if found:
+                return
+        if seen.guess is None or not self._leap(machine, group, header, now, seen, seen.guess):
             seen.guess, seen.first, seen.worth = None, machine.steps_left, 4 * seen.worth
 
+    def _leap(
+        self,
+        machine: Machine,
+        group: Group,
+        header: int,
+        now: dict[str, Value],
+        seen: _Seen,
+        guess: _Guess,
+    ) -> bool:
+        """Execute periods, ever more at once, until one differs from the guess; whether any was executed."""
+        count, right, grows = seen.count if guess.moves else 1, 0, True
+        rows = len(group.rows)
+        while count and machine.trials > 0:
+            counter = machine.recorder.trial(count)
+            most = min(4 * guess.steps + 64, machine.trials)
+            begin = _moved_on(now, rows, guess, count)
+            copies = machine.registers.rounds(group, begin, count)
+            back = machine.rounds(header, guess.period, copies, counter, most, self._whole)
+            every = _as_guessed(copies, back, _moved_on(now, rows, guess, count, 1))
+            right = _leading(every, count)
+            if right < count:
+                # Those behind the last one are none: the others are counted without them.
+                count, grows = right or count // 2, False
+                continue
+            if not guess.moves:
+                raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
+            machine.recorder.take(counter)
+            now = _moved_on(now, rows, guess, 1, count)
+            for cell in guess.moves.keys() & now.keys():
+                machine.registers.write(group, cell, now[cell], group.lanes)
+            seen.count = count
+            if not grows:
+                break
+            count = max(min(2 * count, _MOST_ROWS // rows), 1)
+        return right > 0
 
-def _leap(
-    machine: Machine, header: int, now: dict[str, Value], seen: _Seen, guess: _Guess, live: frozenset[str]
-) -> bool:
-    """Execute periods, ever more at once, until one differs from the guess; whether any was executed."""
-    count, right, grows = seen.count if guess.moves else 1, 0, True
-    rows = machine.registers.rows
-    while count and machine.trials > 0:
-        counter = machine.recorder.trial(count)
-        right = _confirmed(machine, header, now, guess, counter, live)
-        if right < count:
-            # Those behind the last one are none: the others are counted without them.
-            count, grows = right or count // 2, False
-            continue
-        if not guess.moves:
-            raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
-        machine.recorder.take(counter)
-        now = {c: repeated(value, rows, 1, guess.moves.get(c), count) for c, value in now.items()}
-        for cell in guess.moves.keys() & now.keys():
-            machine.registers.put(cell, now[cell])
-        seen.count = count
-        if not grows:
-            break
-        count = max(min(2 * count, _MOST_ROWS // rows), 1)
-    return right > 0
+    def _leap_alike(
+        self, machine: Machine, group: Group, header: int, now: dict[str, Value], guess: _Guess
+    ) -> bool | None:
+        """Execute one period for all, in which nothing is known of what moves or differs between blocks.
+
+        Who comes back how often follows from the steps of control alone, executed side by side.
+
+        Returns:
+            Whether it went as guessed; None where it is not enough to know what all have alike.
+        """
+        registers, rows = machine.registers, len(group.rows)
+        blocks, together = rows // registers.warps, not machine.memory.holds
+        live = registers.live[group.rows].reshape(blocks, -1)
+        if machine.trials <= 0 or (together and (live != live[0]).any()):
+            return None
+        begin = registers.rounds(group, now, 1, together).held(frozenset(now))
+        written = self._loop(header, frozenset()).written & begin.keys()
+        first = {c: now[c].unknown[: registers.warps] for c in written}
+        apart = {c for c in written if (begin[c].unknown != first[c]).any()}
+        asked = frozenset(apart | guess.moves.keys())
+        if any(f"={cell}" in now and not now[cell].sure for cell in asked):
+            return None
+        loop = self._loop(header, asked)
+        times, leaves = _periods(machine, group, header, now, guess, loop, asked)
+        if not together:
+            times[:] = times.min()
+        if not times.any():
+            return leaves
+        counter = machine.recorder.trial(certain=True)
+        counter.traced &= bool(times[0])
+        most = min(4 * guess.steps + 64, machine.trials)
+        each = np.repeat(times, registers.warps)[:, None]
+        moving = {cell: _hidden(now[cell], move, each) for cell, move in guess.moves.items()}
+        one = registers.rounds(group, now | moving, 1, together)
+        same = {c: value for c, value in one.held(frozenset(now)).items() if c.removeprefix("=") not in asked}
+        back = machine.rounds(header, guess.period, one, counter, most, loop.round)
+        if counter.doubts or not _as_guessed(one, back, same).all():
+            return None
+        machine.recorder.take(counter, int(times.sum() if together else times[0]), int(times[0]))
+        for cell, move in guess.moves.items():
+            by = known(each * move)
+            registers.write(group, cell, add(now[cell], by), group.lanes)
+        return True
+
+    def _loop(self, header: int, asked: frozenset[str]) -> _Loop:
+        """The steps from which control goes back to a header, with those that say what is asked for then."""
+        if (header, asked) in self._found:
+            return self._found[header, asked]
+        steps, end = self._relevance.steps, len(self._relevance.steps)
+        following = self._following = self._following or Flow(steps).following
+        preceding: list[list[int]] = [[] for _ in steps]
+        for k in reached([header], following.__getitem__):
+            for target in following[k]:
+                preceding[target].append(k)
+        back = [k for k in preceding[header] if k >= header]
+        body = reached(back, lambda k: preceding[k] if k != header else ())
+        matters = [k not in body or k == header or needed for k, needed in enumerate(self._relevance.matters)]
+        stays = {}
+        for k in body:
+            action = steps[k].action
+            if isinstance(action, Jump) and action.target is not None and not action.call:
+                jumps, goes_on = action.target in body, k + 1 in body
+                if jumps != goes_on:
+                    stays[k] = jumps
+        inner = Part(tuple(s if k in body else _LEFT for k, s in enumerate(steps)), matters, stays)
+        asks = replace(_LEFT, sources=tuple(Source.cell(cell) for cell in asked))
+        control = (*(_without_memory(step) for step in inner.steps), asks)
+        onward = [tuple(end if t == header else t for t in ts if t in body) for ts in following]
+        needed, live = marked(
+            control, [ts if k in body else () for k, ts in enumerate(onward)] + [()], frozenset()
+        )
+        return self._found.setdefault(
+            (header, asked),
+            _Loop(
+                inner,
+                Part(control[:-1], [k == header or some for k, some in enumerate(needed[:-1])], {}),
+                live[header].cells,
+                frozenset(cell for k in body for cell in steps[k].dests),
+            ),
+        )
 
 
-def _confirmed(
+def _periods(
     machine: Machine,
+    group: Group,
     header: int,
     now: dict[str, Value],
     guess: _Guess,
-    counter: Evaluation,
-    live: frozenset[str],
-) -> int:
-    """How many of `counter.rounds` guessed periods, executed side by side, end as the next one begins.
+    loop: _Loop,
+    asked: frozenset[str],
+) -> tuple[IntArray, bool]:
+    """Periods after which each block comes back as guessed, and whether all leave for certain in the last."""
+    registers, rows = machine.registers, len(group.rows)
+    blocks = rows // registers.warps
+    read = {c: value for c, value in now.items() if c in asked or c.removeprefix("=") in loop.read - asked}
+    most = max(_MOST_CONTROLLED // rows, 1)
+    times, count = np.zeros(blocks, np.int64), min(_FIRST_ROUNDS, most)
+    while machine.trials > 0:
+        done = int(times[0])
+        counter = machine.recorder.trial()
+        copies = registers.rounds(group, _moved_on(read, rows, guess, count, done), count)
+        back = machine.rounds(header, guess.period, copies, counter, machine.trials, loop.control)
+        if counter.doubts and count > 1:
+            # Who comes back from later ones is not known.
+            count = most = count // 2
+            continue
+        ends = _moved_on({c: now[c] for c in asked}, rows, guess, count, done + 1)
+        every = _as_guessed(copies, back, ends).reshape(count, blocks, -1)
+        more = np.array([_leading(every[:, k], count) for k in range(blocks)])
+        times += more
+        if (more < count).any():
+            break
+        count = min(8 * count, most)
+    return times, not (back.any() or counter.doubts)
 
-    Args:
-        header: step at which a round begins.
-        now: registers at the first period's begin, shape (warps, 1 or 32) each.
-        guess: how they change from period to period.
-        counter: counts what the periods do.
-        live: registers that matter at `header`.
+
+def _without_memory(step: Step) -> Step:
+    """A step of control, to be executed many times: nobody is told, nobody waits, contents are not known."""
+    match step.action:
+        case Memory(space=space) if space != "constant":
+            return replace(step, action=Forget(), sources=())
+        case Forget():
+            return replace(step, action=Forget())
+        case Barrier(reduces=""):
+            return replace(step, action=Forget(), sources=(), guard=None)
+    return step
+
+
+def _leading(right: Bools, count: int) -> int:
+    """How many of so many copies of rows are right before the first that is not."""
+    whole = right.reshape(count, -1).sum(axis=1) == right.size // count
+    return count if whole.sum() == count else int(whole.argmin())
+
+
+def _hidden(value: Value, move: IntArray, times: IntArray) -> Value:
+    """What is known of a number of 32 bits that is moved so many times, the last one aside.
+
+    Multiples of the move keep its low bits, and what lies between two numbers has their first bits.
     """
-    count, most = counter.rounds, min(4 * guess.steps + 64, machine.trials)
-    rows = machine.registers.rows
-    begin, end = (
-        {c: repeated(value, rows, count, guess.moves.get(c), k) for c, value in now.items()} for k in (0, 1)
-    )
-    after, right = machine.rounds(header, guess.period, begin, counter, most)
-    held = after.held(live)
-    if held.keys() != now.keys():
-        return 0
-    for cell, value in end.items():
+    last = value.bits.view(np.int64) + ((times - 1).clip(0) * move).astype(np.int64)
+    fits: Bools = last >> 32 == 0
+    passed = np.where(fits, downward(value.bits ^ last.view(np.uint64)), mask(32))
+    return made(value.bits, upward(move.view(np.uint64)) & passed, 32)
+
+
+def _moved_on(
+    now: dict[str, Value], rows: int, guess: _Guess, count: int, first: int = 0
+) -> dict[str, Value]:
+    """Cells as periods begin, from the `first` on, one after another."""
+    return {c: repeated(value, rows, count, guess.moves.get(c), first) for c, value in now.items()}
+
+
+def _as_guessed(registers: Registers, back: Bools, ends: dict[str, Value]) -> Bools:
+    """Rows that came back with these values in their cells."""
+    held = registers.held(frozenset(c.removeprefix("=") for c in ends))
+    if held.keys() != ends.keys():
+        return np.zeros_like(back)
+    for cell, value in ends.items():
         same = (held[cell].bits == value.bits) & (held[cell].unknown == value.unknown)
-        right = right & same.all(axis=1)
-    wrong = ~right.reshape(count, -1).all(axis=1)
-    return int(wrong.argmax()) if wrong.any() else count
+        back = back & same.all(axis=1)
+    return back
 
 
 def _guess(history: list[tuple[dict[str, Value], int]]) -> _Guess | None:
@@ -160,7 +332,7 @@ def _guess(history: list[tuple[dict[str, Value], int]]) -> _Guess | None:
         if first is None or any(move is None or (move != first).any() for move in moves):
             uneven.append(cell)
         elif first.any():
-            steady[cell] = first
+            steady[cell] = first[:1] if (first == first[:1]).all() else first
     for period in range(1, (len(history) + 1) // 2):
         before, earlier = history[-1 - period]
         if all(_same(before.get(cell), now[cell]) for cell in uneven):

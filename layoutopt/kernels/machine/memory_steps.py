@@ -97,6 +97,11 @@ class MemorySteps:
         """Whether a copy of what is held is too much."""
         return sum(memory.bytes for memory in self._held()) > MOST_COPIED_BYTES
 
+    @property
+    def holds(self) -> bool:
+        """Whether contents of any memory are known."""
+        return bool(self._memories)
+
     def global_memory(self) -> dict[int, Bytes]:
         """The buffers of the launch, by their first addresses."""
         return dict(self._memories.get("global", ()))

@@ -105,14 +105,11 @@ class Registers:
                 found &= False if told is None else told.bits[group.rows] != 0
         return found
 
-    def held(self, cells: frozenset[str]) -> dict[str, Value]:
-        """What all rows have in these cells, of those that steps have written."""
+    def held(self, cells: frozenset[str], group: Group | None = None) -> dict[str, Value]:
+        """What all rows, or those of a group, have in these cells, of those that steps have written."""
         own = [cell for cell in cells if cell[0] != "$"]
-        return {cell: self._cells[cell] for cell in (*own, *(f"={c}" for c in own)) if cell in self._cells}
-
-    def put(self, cell: str, value: Value) -> None:
-        """Give a cell a value in all rows."""
-        self._cells[cell] = value
+        some = (cell for cell in (*own, *(f"={c}" for c in own)) if cell in self._cells)
+        return {cell: self._cells[cell] if group is None else self._of(group, cell) for cell in some}
 
     def merge(self, one: Registers, other: Registers, first: Bools, second: Bools) -> None:
         """What lanes have after one of two ways that began here, and the lanes that may have gone each.
@@ -132,14 +129,30 @@ class Registers:
         other._cells, other.live = self._cells.copy(), self.live.copy()
         return other
 
-    def rounds(self, begin: dict[str, Value], count: int) -> Registers:
-        """So many copies of the rows, one after another, with these values and no others."""
-        other = copy.copy(self)
-        other.blocks, other.rows = self.blocks * count, self.rows * count
-        other.live = np.tile(self.live, (count, 1))
-        special = {cell: value for cell, value in self._cells.items() if cell.startswith("$")}
-        other._cells = {cell: repeated(value, self.rows, count) for cell, value in special.items()} | begin
+    def rounds(self, group: Group, begin: dict[str, Value], count: int, together: bool = False) -> Registers:
+        """So many copies of the rows of some blocks, one after another, with these values and no others.
+
+        Or, `together`, one block, which knows what all of them have alike; as many lanes of each are to live.
+        """
+        other, rows = copy.copy(self), len(group.rows)
+        other.blocks, other.rows = rows // self.warps * count, rows * count
+        other.live = np.tile(self.live[group.rows], (count, 1))
+        special = {cell: self._of(group, cell) for cell in self._cells if cell.startswith("$")}
+        other._cells = {cell: repeated(value, rows, count) for cell, value in special.items()} | begin
+        if together:
+            other._cells = {cell: other._alike_in_blocks(value) for cell, value in other._cells.items()}
+            other.live, other.blocks, other.rows = other.live[: self.warps], 1, self.warps
         return other
+
+    def _alike_in_blocks(self, value: Value) -> Value:
+        if len(value.bits) == len(value.unknown) == 1:
+            return value
+        bits, hidden = (
+            np.broadcast_to(part, (self.rows, part.shape[1])).reshape(self.blocks, self.warps, -1)
+            for part in value
+        )
+        apart = np.bitwise_or.reduce(bits ^ bits[0], axis=0)
+        return made(bits[0], apart | np.bitwise_or.reduce(hidden, axis=0), 64)
 
     def write(
         self,

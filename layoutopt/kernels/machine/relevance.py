@@ -127,7 +127,7 @@ def _slice(
         for k, step in enumerate(flow.steps)
     )
     while True:
-        matters, live = _marked(steps, following, kept, bold)
+        matters, live = marked(steps, following, kept, bold)
         found = _wanted(steps, following, live) & allowed
         if found <= kept:
             break
@@ -138,7 +138,7 @@ def _slice(
             step if needed else replace(step, action=Forget(), sources=())
             for step, needed in zip(steps, matters, strict=True)
         )
-        matters, live = _marked(steps, following, kept)
+        matters, live = marked(steps, following, kept)
         bold = matters != sure or not _wanted(steps, following, live) & allowed <= kept
     return Relevance(flow, steps, matters, kept, live, bold)
 
@@ -179,9 +179,10 @@ def _decides(step: Step) -> bool:
     return step.guard is not None or bool(step.sources)
 
 
-def _marked(
+def marked(
     steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str], bold: bool = False
 ) -> tuple[tuple[bool, ...], tuple[Live, ...]]:
+    """Which steps matter, and the cells that matter before each, given the steps that may follow each."""
     count = len(steps)
     before = [Live()] * count
     preceding: list[list[int]] = [[] for _ in range(count)]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Sequence
-from typing import Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -39,6 +39,20 @@ _TRIALS: Final = 4
 
 class TooManySteps(Exception):
     """More steps than allowed; the argument is the step that was to be executed, for people."""
+
+
+class Part(NamedTuple):
+    """What is executed of a program.
+
+    Attributes:
+        steps: all of them.
+        matters: one a step.
+        stays: by index of a branch, whether lanes jump there of which it is not known.
+    """
+
+    steps: tuple[Step, ...]
+    matters: Sequence[bool]
+    stays: Mapping[int, bool]
 
 
 class Machine:
@@ -84,6 +98,8 @@ class Machine:
         # the one that jumps: a loop whose end is unknown comes back to it, and then leaves the other way.
         self._ways = [MOST_WAYS]
         self._turns: dict[int, bool] = {}
+        # By index of a branch, whether lanes jump of which it is not known.
+        self._stays: Mapping[int, bool] = {}
 
     def run(self) -> None:
         """Execute until every lane has exited."""
@@ -123,30 +139,35 @@ class Machine:
         self._meetings = Meetings(self.registers.rows, {})
         self._barriers = Barriers(self.registers.blocks, self.registers.warps, {})
 
-    @property
-    def stands_alone(self) -> bool:
-        """Whether nobody waits, or may be elsewhere, beside a group of all lanes."""
-        return not (self._waiting() or self._barriers.arrived.any() or self.maybe.any())
+    def stands_whole(self, group: Group) -> bool:
+        """Whether a group is all lanes of some blocks, and none of these came to a barrier before."""
+        warps, live = self.registers.warps, self.registers.live
+        blocks = np.unique(group.rows // warps)
+        every = (blocks[:, None] * warps + np.arange(warps)).ravel()
+        held = np.zeros_like(live[every])
+        held[np.isin(every, group.rows)] = group.lanes
+        came = self._barriers.arrived[every].any() or self.maybe[every].any()
+        return len(every) == len(group.rows) and not came and bool((held | ~live[every]).all())
 
     def rounds(
-        self, header: int, period: int, begin: dict[str, Value], counter: Evaluation, most_steps: int
-    ) -> tuple[Registers, Bools]:
-        """Execute rounds of a loop, by all lanes together, in as many copies of the rows as the counter says.
+        self, header: int, period: int, registers: Registers, counter: Evaluation, most_steps: int, part: Part
+    ) -> Bools:
+        """Execute rounds of a loop, by all lanes together.
 
         Args:
             header: where a round begins.
             period: rounds to go.
-            begin: what the copies have in the cells that matter there.
+            registers: of those who go; afterwards what they have when they come back.
             counter: who is told.
             most_steps: it may take.
+            part: what is executed.
 
         Returns:
-            What they have when they come back, and rows of which all lanes did, to wait for the same.
+            Rows of which all lanes came back, to wait for the same.
         """
-        count = counter.rounds
-        registers = self.registers.rounds(begin, count)
         other = self._copy(registers, self.memory.read_only(registers, counter), most_steps)
         other.recorder = counter
+        other._steps, other._next, other._stays = part.steps, _following(part.matters), part.stays
         live = other.registers.live.copy()
         other.maybe = np.zeros_like(live)
         other._park, came = header, live
@@ -159,8 +180,8 @@ class Machine:
             for group in other._parked:
                 came[group.rows] |= group.lanes
         self.trials -= other.used
-        right = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
-        return other.registers, right
+        right: Bools = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
+        return right
 
     def _waiting(self) -> list[int]:
         """Steps where lanes wait."""
@@ -334,6 +355,8 @@ class Machine:
                 unsure = (lanes | unsure) & hidden | unsure & (value.bits != 0)
                 lanes = lanes & ~hidden & (value.bits != 0)
         unsure = unsure if unsure.any() else NOBODY
+        if unsure is not NOBODY and at in self._stays:
+            lanes, unsure = lanes | unsure if self._stays[at] else lanes, NOBODY
         if action.together and unsure is NOBODY:
             lanes = group.lanes & lanes.any(axis=1, keepdims=True)
         if unsure is not NOBODY:
