@@ -190,6 +190,7 @@ def test_a_time_limit_is_what_a_person_waits():
                 if "--time-limit" in option.opts:
                     limits[known.name] = option.default
     assert {"solve", "compare", "check", "explain", "show", "emit", "run", "sweep", "patch"} <= set(limits)
+    assert limits.pop("fix") == 60.0  # it compiles what it tries
     assert set(limits.values()) == {10.0}
 
 
