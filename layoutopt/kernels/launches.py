@@ -60,7 +60,7 @@ class LaunchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         file: the kernel's.
-        block, grid, cluster: extents along x, y, z.
+        block, grid, cluster: extents along x, y, z; of a cluster's, the evaluation knows nothing.
         arg, assume, data: by position or name; values as on the command line where they are text.
         parameters: all of them instead, as bytes in hexadecimal.
         memory: what their pointers point to.
