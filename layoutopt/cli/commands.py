@@ -43,6 +43,7 @@ COMMANDS: Final = (
     Command("import", "import_", "Turn a kernel, CuTe or Triton layout, or a trace, into problem files."),
     Command("sweep", "sweep", "Solve many problems, on all cores or a cluster, into a store."),
     Command("schema", "schema", "Print the JSON Schema of problem files and answers."),
+    Command("report", "report", "Write a wrong answer, and all that made it, into one file."),
     Command("problems", "problems", "List the catalogue, or print one of its problems."),
 )
 

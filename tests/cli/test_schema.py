@@ -40,3 +40,16 @@ def test_every_schema_can_be_printed():
         assert json.loads(layoutopt("schema", name).stdout) == json.loads(json.dumps(json_schema(name)))
     shipped = json.loads((ROOT / "problems/problem.schema.json").read_text())
     assert json_schema(PROBLEM) == shipped
+
+
+def test_a_report_makes_the_answer_again_or_says_how_it_failed(tmp_path):
+    for name in (TILE, BLOCK):
+        report = json.loads(layoutopt("report", name).stdout)
+        (tmp_path / "p.json").write_text(json.dumps(report["problem"]))
+        answer = json.loads(layoutopt("solve", tmp_path / "p.json", "--json").stdout)
+        for field in ("status", "excess", "bytes", "proof"):
+            assert answer[field] == report["answer"][field]
+        assert sum(counts["excess"] for counts in report["counts"].values()) == answer["excess"]
+    (tmp_path / "p.json").write_text('{"tile": 3}')
+    assert "ProblemFileError: tile:" in json.loads(layoutopt("report", tmp_path / "p.json").stdout)["failure"]
+    assert layoutopt("report", tmp_path / "no.json").returncode == 2
