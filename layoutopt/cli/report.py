@@ -24,7 +24,7 @@ from layoutopt.ground.version import __version__
 if TYPE_CHECKING:
     from layoutopt.problems.answer import Arrangement, Result
 
-_SOLVED_BY: Final = ("ortools", "numpy", "numba", "sympy", "msgspec", "click")
+_SOLVED_BY: Final = ("ortools", "numpy", "numba", "msgspec", "click")
 
 
 @click.command("report", cls=FileCommand)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
 
-from layoutopt.errors import LayoutError
+from layoutopt.errors import LayoutError, MachineError
 from layoutopt.ground.json_data import Versioned
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.types import Name
@@ -331,8 +331,12 @@ class Result(Versioned, frozen=True):
 
         Raises:
             LayoutError: there is no layout.
+            MachineError: sympy, which the extra `sympy` brings, is not installed.
         """
-        from layoutopt.expressions.sympy_form import as_sympy
+        try:
+            from layoutopt.expressions.sympy_form import as_sympy
+        except ImportError as error:
+            raise MachineError(f"to_sympy needs sympy ({error}): pip install 'layoutopt[sympy]'") from None
         from layoutopt.layout.formula import element_expression
 
         return as_sympy(element_expression(self._found()))

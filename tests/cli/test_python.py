@@ -11,7 +11,7 @@ from conftest import ROOT
 from written import access_from, data_of
 
 import layoutopt
-from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.errors import LayoutError, MachineError, ProblemFileError
 
 ROWS = access_from("rows: store 4", index=("i", "lane"), **{"for": {"i": np.int64(32)}})
 ROW_OF_8 = access_from("row: store 4 [tid // 8, tid % 8]")
@@ -64,7 +64,7 @@ def test_functions_give_typed_results():
         layoutopt.emit(problem, lang="fortran")
 
 
-def test_formulas_for_sympy_are_numbers_where_their_arguments_are():
+def test_formulas_for_sympy_are_numbers_where_their_arguments_are(monkeypatch):
     result = layoutopt.solve(transpose())
     formula = result.to_sympy()
     assert {str(symbol) for symbol in formula.free_symbols} == {"x0", "x1"}
@@ -73,6 +73,10 @@ def test_formulas_for_sympy_are_numbers_where_their_arguments_are():
     infeasible = layoutopt.solve(transpose(layout={"max_bytes": 8}))
     with pytest.raises(LayoutError, match="there is no layout: infeasible"):
         infeasible.table()
+    monkeypatch.delitem(sys.modules, "layoutopt.expressions.sympy_form")
+    monkeypatch.setitem(sys.modules, "sympy", None)
+    with pytest.raises(MachineError, match=r"pip install 'layoutopt\[sympy\]'"):
+        result.to_sympy()
 
 
 def test_load_all_takes_files_dicts_and_templates(tmp_path):
