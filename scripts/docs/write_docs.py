@@ -140,39 +140,38 @@ def run(command: str, folder: Path, code: int) -> str:
 
 
 def format_page() -> str:
-    """The problem file, field by field, from its JSON Schema."""
-    schema = json_schema()
+    """The problem file, field by field, from its JSON Schema; what two types share stands at the first."""
+    kinds = {name: kind for name, kind in json_schema()["$defs"].items() if "properties" in kind}
     text = HAND + "# The problem file\n\n`problems/problem.schema.json` is this page for programs.\n"
-    order = (
-        "Problem",
-        "Tile",
-        "Access",
-        "FragmentAccess",
-        "CopyAccess",
-        "Copy",
-        "Constraints",
-        "Block",
-        "NamedTile",
-        "TileAccess",
-        "Template",
-    )
-    names = [*order, *sorted(set(schema["$defs"]) - set(order))]
-    for name in names:
-        entry = schema["$defs"][name]
-        if "properties" not in entry:
-            continue
-        text += f"\n## {name}\n\n{entry.get('description', '').strip()}\n\n"
+    order = ["Problem", "Tile", "Access", "FragmentAccess", "CopyAccess", "Copy", "CoverAccess", "GlobalSide"]
+    order += ["ArrayAccess", "BasesAccess", "Bases", "HardwareAccess", "Constraints", "Block", "NamedTile"]
+    order += ["Template"]
+    written: dict[str, dict[str, Any]] = {}
+    for name in [*order, *sorted(set(kinds) - set(order))]:
+        kind = kinds[name]
+        fields = kind["properties"].items()
+        same = [one for one in written if written[one].items() <= fields]
+        base = max(same, key=lambda one: len(written[one]), default=None)
+        if base is not None and name == f"Tile{base}":
+            continue  # an access to one of several tiles, which Block says
+        text += f"\n## {name}\n\n{kind.get('description', '').strip()}\n\n"
+        if base is not None:
+            text += f"The fields of [{base}](#{base.lower()}), and:\n\n"
+        if name == "Block":
+            text += "Each access has `tile` beside its other fields: the name of its tile.\n\n"
         text += "| field | type | required | meaning |\n| --- | --- | --- | --- |\n"
-        for field, value in entry["properties"].items():
-            required = "yes" if field in entry.get("required", ()) else ""
-            meaning = _cell(value.get("description", ""))
-            text += f"| `{field}` | {_cell(_type(value))} | {required} | {meaning} |\n"
+        for field, value in fields:
+            if base is None or field not in written[base]:
+                required = "yes" if field in kind.get("required", ()) else ""
+                meaning = _cell(value.get("description", ""))
+                text += f"| `{field}` | {_cell(_type(value))} | {required} | {meaning} |\n"
+        written[name] = kind["properties"]
     return text
 
 
 def _type(value: dict[str, Any]) -> str:
     if "$ref" in value:
-        name = value["$ref"].rpartition("/")[2]
+        name = re.sub(r"^Tile(?=\w*Access$)", "", value["$ref"].rpartition("/")[2])
         return f"[{name}](#{name.lower()})"
     if "anyOf" in value:
         kinds = [_type(option) for option in value["anyOf"] if option.get("type") != "null"]
