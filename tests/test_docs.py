@@ -129,7 +129,7 @@ def test_the_kernel_of_the_tutorial_compiles(tmp_path):
     page = (ROOT / "docs/tutorial.md").read_text()
     (tmp_path / "kernel.cu").write_text(page.split("```cuda\n")[1].split("```")[0])
     layoutopt("new", "transpose", "-o", "tile.json", cwd=tmp_path)
-    layoutopt("solve", "tile.json", "--code", "tile.cuh", "--json", cwd=tmp_path)
+    layoutopt("emit", "tile.json", "-o", "tile.cuh", cwd=tmp_path)
     subprocess.run(["nvcc", "-std=c++17", "-c", "kernel.cu"], cwd=tmp_path, check=True, capture_output=True)
 
 
