@@ -172,7 +172,7 @@ def plans_of(problem: Problem | Block, comparison: Comparison, card: Gpu) -> dic
     from layoutopt.problems.same_layout import groups
     from layoutopt.problems.types import Problem
 
-    gpu = device(f"sm_{card.compute_capability.replace('.', '')}")
+    gpu = device(card.target)
     asked = [problem] if isinstance(problem, Problem) else [shared for _, shared in groups(problem)]
     own = [msgspec.structs.replace(with_widths(one, comparison.widths), target=gpu.name) for one in asked]
     plans: dict[Layout, Plan] = {}

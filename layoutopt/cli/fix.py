@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs, to_builtins
 
 from layoutopt.cli.files import FileCommand, InputPath, write_all
 from layoutopt.cli.kernel import asked, launch_options
@@ -24,6 +25,8 @@ _EVALUATIONS = 10
 
 @click.command("fix", cls=FileCommand)
 @click.argument("kernel", type=InputPath())
+@click.argument("launches", type=InputPath(), required=False)
+@click.option("--run", is_flag=True, help="Time changes on the GPU of this machine: none that takes longer.")
 @click.option("--write", is_flag=True, help="Change the files, too.")
 @click.option("--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]")
 @click.option(
@@ -38,6 +41,8 @@ _EVALUATIONS = 10
 @launch_options
 def command(
     kernel: Path,
+    launches: Path | None,
+    run: bool,
     write: bool,
     array: str | None,
     minimise: Any,
@@ -51,8 +56,8 @@ def command(
     elements. The changed source is compiled. Its diff is printed only if the launch takes fewer wavefronts,
     every thread reaches the same elements between the same barriers, and the first block writes the same
     bytes to global memory. Where an array cannot be changed, the line that stands in the way is named. The
-    diff goes to stdout, what it does to stderr. Of a file of launches, --entry chooses one, by its kernel or
-    number. Exit code 1: conflicts remain.
+    diff goes to stdout, what it does to stderr. LAUNCHES is a file of launches, or a folder that `capture`
+    wrote, of which --entry chooses one, by its kernel or number. Exit code 1: conflicts remain.
 
     \b
     Example:
@@ -61,19 +66,24 @@ def command(
     from layoutopt.ground.budget import Budget, deadline
 
     reading = deadline(_EVALUATIONS * time_limit)
-    from layoutopt.kernels.launches import launch_of
+    from layoutopt.hardware.driver import Driver
+    from layoutopt.kernels.launches import launch_of, with_memory
     from layoutopt.kernels.read.files import chosen, kernels
     from layoutopt.study.source_fix import Request, fix
 
-    options = asked(kernel, launch)
+    driver = Driver() if run else None
+    options = asked(launches or kernel, launch, None if launches is None else kernel)
+    if driver is not None and options.target is None:
+        options = structs.replace(options, target=driver.gpu.target)
     kernel = Path(options.file)
     if kernel.suffix.lower() != ".cu":
         raise ProblemFileError("", f"expected a CUDA source (.cu), got {shown(str(kernel))}")
     with reading:
         program = chosen(kernels(kernel, options.target, options.compiler), options.entry).read()
         planned, gpu = launch_of(program, options)
+        planned = with_memory(planned, options)
         compiled = options.target, options.compiler, options.include
-        request = Request(planned, gpu, *compiled, array, minimise, options.max_steps)
+        request = Request(planned, gpu, *compiled, array, minimise, options.max_steps, driver)
         found = fix(kernel, program, request, Budget(time_limit))
     if write and found.files:
         write_all({Path(name): data for name, data in found.files.items()})
@@ -88,7 +98,8 @@ def command(
         from layoutopt.report.fix_text import fix_report
 
         say(found.diff)
-        note(fix_report(found, before, after, gpu).rstrip("\n"))
+        ran_on = driver.gpu.name if driver is not None else ""
+        note(fix_report(found, before, after, gpu, ran_on).rstrip("\n"))
     return int(after["bank_conflicts"] > 0 or any(one.offset and one.reason for one in found.arrays))
 
 
@@ -100,6 +111,7 @@ def _data(found: SourceFix, before: dict[str, int], after: dict[str, int]) -> di
         "diff": found.diff,
         "verified": bool(found.diff),
         "unknown_bytes": found.unknown_bytes,
+        "race": found.race and to_builtins(found.race),
         "shared_bytes": found.after.evaluation.launch.shared_bytes,
         "before": before,
         "after": after,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from msgspec import structs
 
 from layoutopt.cli.files import TextOrFile, reads, write_all
 from layoutopt.cli.options import Extents, added, pairs
@@ -58,17 +59,23 @@ def given_option(*but: str) -> str | None:
     return None
 
 
-def asked(path: Path, options: dict[str, Any]) -> LaunchOptions:
-    """The launch of a kernel that the options say, or that of a file of launches that --entry chooses."""
+def asked(path: Path, options: dict[str, Any], source: Path | None = None) -> LaunchOptions:
+    """The launch of a kernel that the options say, or that of a file of launches that --entry chooses.
+
+    With a source, options say how it is compiled, and the launch is of its code, not of what was recorded.
+    """
     from layoutopt.kernels.launches import LaunchOptions, one_launch
 
     if not is_launches(path):
+        if source is not None:
+            raise ProblemFileError("", f"expected launches, got {shown(str(path))}")
         return LaunchOptions(file=str(path), **options)
-    if (needless := given_option("entry")) is not None:
+    of_source = ("target", "include", "define", "nvcc") if source is not None else ()
+    if (needless := given_option("entry", *of_source)) is not None:
         raise click.UsageError(f"{needless} is for a kernel; {path} says what is launched")
-    found = one_launch(path, options["entry"])
-    reads("a launch", [Path(found.file)])
-    return found
+    found = one_launch(path, options["entry"], source)
+    reads("a launch", [Path(found.file), *(Path(one.file) for one in found.memory)])
+    return structs.replace(found, **{name: options[name] for name in of_source})
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     from layoutopt.hardware import machine
     from layoutopt.hardware.devices import device
 
-    here = device(f"sm_{card.compute_capability.replace('.', '')}")
+    here = device(card.target)
     if target.name != here.name:
         note(f"the problem is for {target.name}; predictions are for this machine's {here.name}")
         target = here

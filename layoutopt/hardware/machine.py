@@ -44,6 +44,11 @@ class Gpu(Struct, frozen=True):
     compute_capability: str
     driver: str
 
+    @property
+    def target(self) -> str:
+        """What compilers call it."""
+        return f"sm_{self.compute_capability.replace('.', '')}"
+
 
 class Run(Struct, frozen=True):
     """What one access did.
@@ -216,8 +221,7 @@ def compile_program(text: str, folder: Path, gpu: Gpu) -> Path:
         )
     source, program = folder / "selftest.cu", folder / "selftest"
     source.write_text(text, "utf-8")
-    arch = f"-arch=sm_{gpu.compute_capability.replace('.', '')}"
-    done = ended([nvcc, "-std=c++17", "-O3", arch, "-o", program, source], folder)
+    done = ended([nvcc, "-std=c++17", "-O3", f"-arch={gpu.target}", "-o", program, source], folder)
     if done.returncode:
         raise MachineError(f"nvcc failed: {(done.stderr or done.stdout).strip()[:500]}")
     return program

@@ -123,8 +123,10 @@ def read_launches(path: Path) -> tuple[LaunchOptions, ...]:
     return tuple(found.values())
 
 
-def one_launch(path: Path, entry: str | None) -> LaunchOptions:
+def one_launch(path: Path, entry: str | None, source: Path | None = None) -> LaunchOptions:
     """The launch of such a file that an entry names: by its kernel, in C++ or as in the binary, or by number.
+
+    With a source, it is launched instead of the file that the launch names.
 
     Raises:
         ProblemFileError: it is no such file; none or several are meant, or its code is not there.
@@ -141,9 +143,12 @@ def one_launch(path: Path, entry: str | None) -> LaunchOptions:
                 (matching or range(len(found))))  # fmt: skip
         several = f"expected one launch, by its kernel or number: {'; '.join(told) or 'there is none'}"
         raise ProblemFileError("--entry", shown(several, 400))
-    if not found[matching[0]].file:
+    one = found[matching[0]]
+    if source is not None:
+        return msgspec.structs.replace(one, file=str(source))
+    if not one.file:
         raise ProblemFileError("file", _NO_FILE)
-    return found[matching[0]]
+    return one
 
 
 def _read(path: Path) -> Iterator[LaunchOptions]:
@@ -271,5 +276,14 @@ def evaluated(options: LaunchOptions, seconds: float, launch: Launch | None = No
         found = evaluate(program, launch, gpu, most_steps=options.max_steps)
         if found.certain or not options.memory:
             return found
-        memory = {one.address: _contents(Path(one.file)) for one in options.memory}  # few kernels need it
-        return evaluate(program, replace(launch, memory=memory), gpu, most_steps=options.max_steps)
+        launch = with_memory(launch, options)  # few kernels need it
+        return evaluate(program, launch, gpu, most_steps=options.max_steps)
+
+
+def with_memory(launch: Launch, options: LaunchOptions) -> Launch:
+    """The launch with what its recorded pointers point to.
+
+    Raises:
+        ProblemFileError: a file of it cannot be read.
+    """
+    return replace(launch, memory={one.address: _contents(Path(one.file)) for one in options.memory})

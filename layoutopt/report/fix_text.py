@@ -9,8 +9,10 @@ from layoutopt.report.text import columns
 from layoutopt.study.source_fix import SourceFix
 
 
-def fix_report(found: SourceFix, before: Mapping[str, int], after: Mapping[str, int], gpu: Device) -> str:
-    """The report; totals are those of the machine code of both sources."""
+def fix_report(
+    found: SourceFix, before: Mapping[str, int], after: Mapping[str, int], gpu: Device, ran_on: str = ""
+) -> str:
+    """The report; totals are those of the machine code of both sources, times those of a GPU."""
     old, new = found.before, found.after
     lines = [f"{old.program.title}  ({old.program.target})", ""]
     if not found.arrays:
@@ -25,11 +27,17 @@ def fix_report(found: SourceFix, before: Mapping[str, int], after: Mapping[str, 
         ("shared bytes of a block", f"{old.shared_bytes:,}", f"{new.shared_bytes:,}"),
         ("resident blocks", f"{old.blocks_per_sm(gpu)}", f"{new.blocks_per_sm(gpu)}"),
     ]
+    if (race := found.race) is not None:
+        old_time, new_time = (f"{1e6 * taken:,.1f}" for taken in race.seconds)
+        table.append(("microseconds of a launch", old_time, new_time))
     lines += ["", *columns([("", "before", "after"), *table], {0})]
     for one in found.arrays:
         lines += ["", f"{one.name}: {one.reason}"] if one.offset is not None and one.reason else []
     if found.diff and found.unknown_bytes:
         lines += ["", f"{found.unknown_bytes:,} bytes that the first block writes could not be compared"]
+    if race is not None:
+        changing = f"; {race.changing:,} bytes change from launch to launch" if race.changing else ""
+        lines += ["", f"on {ran_on}, both write the same bytes{changing}"]
     doubts = new.evaluation.doubts
     if doubts:
         lines += ["", "not certain: " + "; ".join(doubts)]

@@ -104,22 +104,40 @@ class Walk:
         launched = False
         for file in self.source.files:
             for node in every(file.root):
-                call = node.parent
-                called = call.child_by_field_name("function") if call is not None else None
-                if node.type != "kernel_call_syntax" or called is None or _name_of(file, called) not in names:
+                given = self._asked_bytes(file, node, names)
+                if given is None:
                     continue
-                given = [one for one in node.named_children if one.type != "comment"]
-                if len(given) > 2:
-                    launched = True
-                    count = self.values.integer(file, given[2])
-                    bare = not given[2].named_children
-                    if count is None or self.move.extra or count % self.move.block:
-                        self.edit(file, given[2], self.move.bytes(file.text(given[2]), bare))
+                launched |= node.type == "kernel_call_syntax"
+                count = self.values.integer(file, given)
+                if count is None or self.move.extra or count % self.move.block:
+                    self.edit(file, given, self.move.bytes(file.text(given), not given.named_children))
         if not launched:
             end = self.array.node.end_byte
             text = f"  /* launch with {self.move.bytes('n', True)} bytes, where n were asked for */"
             self.edits.append(Edit(self.array.file, end, end, (text,)))
             self.remark = f"the launch must ask for {self.move.bytes('n', True)} bytes where it asked for n"
+
+    def _asked_bytes(self, file: File, node: Node, names: set[str]) -> Node | None:
+        """The bytes that a launch of these kernels asks for, or that an attribute lets it ask for."""
+        call = node.parent
+        called = call.child_by_field_name("function") if call is not None else None
+        if called is None or node.type not in ("kernel_call_syntax", "argument_list"):
+            return None
+        name, given = _name_of(file, called), [one for one in node.named_children if one.type != "comment"]
+        if len(given) < 3:
+            return None
+        if node.type == "kernel_call_syntax":
+            return given[2] if name in names else None
+        if name != "cudaFuncSetAttribute" or not file.text(given[1]).endswith("MaxDynamicSharedMemorySize"):
+            return None
+        meant = set(re.findall(r"\w+", file.text(given[0])))
+        if not meant & (names | self._functions()):
+            self.refuse(file, node, "these bytes may be the kernel's")
+        return given[2] if meant & names else None
+
+    def _functions(self) -> set[str]:
+        nodes = ((file, node) for file in self.source.files for node in every(file.root))
+        return {file.function_name(node) for file, node in nodes if node.type == "function_definition"}
 
     # What a rewriting does ------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 A change stays only where the machine code of the new source takes fewer wavefronts than that of the old one,
 each thread reaches the same bytes between the same barriers, moved, and the first block writes the same bytes
-to global memory.
+to global memory. Where there is a GPU, the launch must write the same bytes there, and not take longer.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, current
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import Device
+from layoutopt.hardware.driver import Driver, Kernel, Race
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.evaluate import Followed, evaluate, follow
-from layoutopt.kernels.machine.launch import Launch, element_type
+from layoutopt.kernels.machine.launch import Launch, arguments, element_type
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
 from layoutopt.kernels.read.declarations import base_name
@@ -34,8 +35,13 @@ from layoutopt.study.moved import Part, astray, costs, footprint, touching, why_
 from layoutopt.study.source_plans import DYNAMIC, Plan, declaration, plans
 
 Minimise = Literal["time", "excess", "bytes"]
-# Bytes of a buffer that is made up, so that outputs can be compared.
+# Bytes of a buffer that is made up, so that outputs can be compared; on a GPU.
 _BUFFER_BYTES: Final = 1 << 21
+_BUFFER_BYTES_THERE: Final = 1 << 26
+# Dynamic memory that a launch may ask for as it is.
+_FREELY_ASKED: Final = 48 << 10
+# Of the time before, what a change may take on a GPU.
+_MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
 _MOST_INSTANCES: Final = 4
 
@@ -51,6 +57,7 @@ class Request:
         array: the one to change; None for all that have conflicts.
         minimise: of the changes that are right, which is taken.
         most_steps: of an evaluation.
+        driver: of the GPU that times what is changed; None to estimate.
     """
 
     launch: Launch
@@ -61,6 +68,7 @@ class Request:
     array: str | None = None
     minimise: Minimise = "time"
     most_steps: int = 1_000_000
+    driver: Driver | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +91,14 @@ class Version:
         evaluation: of the launch.
         followed: with buffers made up where none are given.
         listed: all kernels of the source.
+        race: against the version before, on a GPU.
     """
 
     files: dict[str, bytes]
     evaluation: Evaluation
     followed: Followed
     listed: tuple[Listed, ...]
+    race: Race | None = None
 
     @property
     def program(self) -> Program:
@@ -131,6 +141,7 @@ class SourceFix:
         arrays: those that have conflicts.
         before, after: the source as it is and as it would be.
         unknown_bytes: of global memory that could not be compared.
+        race: of both, on a GPU.
     """
 
     diff: str
@@ -139,6 +150,7 @@ class SourceFix:
     before: Version
     after: Version
     unknown_bytes: int
+    race: Race | None = None
 
 
 def fix(path: Path, program: Program, request: Request, search: Budget | None = None) -> SourceFix:
@@ -168,7 +180,8 @@ def fix(path: Path, program: Program, request: Request, search: Budget | None = 
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
     diff = "".join(_diff(name, first.files[name], data) for name, data in changed.items())
-    return SourceFix(diff, changed, tuple(arrays), first, now, _outputs(first, now)[1])
+    race = _raced(first, now, request.driver) if changed and request.driver is not None else None
+    return SourceFix(diff, changed, tuple(arrays), first, now, _outputs(first, now)[1], race)
 
 
 def _undeclared(evaluation: Evaluation) -> str | None:
@@ -186,28 +199,55 @@ def _version(
     files: dict[str, bytes], evaluation: Evaluation, listed: tuple[Listed, ...], request: Request
 ) -> Version:
     program = evaluation.program
-    full = _with_buffers(program, evaluation.launch)
+    full = _with_buffers(program, evaluation.launch, _BUFFER_BYTES)
     followed = follow(program, full, request.gpu, most_steps=4 * request.most_steps)
     return Version(files, evaluation, followed, listed)
 
 
-def _with_buffers(program: Program, launch: Launch) -> Launch:
-    """The launch with something to read and write behind each pointer."""
-    buffers = dict(launch.buffers)
+def _with_buffers(program: Program, launch: Launch, size: int) -> Launch:
+    """The launch with something to read and write behind each pointer of which it says nothing."""
+    buffers, memory = dict(launch.buffers), dict(launch.memory)
     taken = {*buffers, *launch.arguments}
     for k, parameter in enumerate(program.parameters or ()):
         pointer = parameter.pointer or parameter.type.endswith("*")
         if not pointer or not parameter.may_point or str(k) in taken or parameter.name in taken:
             continue
         kind = element_type(parameter.type) or np.dtype(np.float32)
-        count = _BUFFER_BYTES // kind.itemsize
+        count = size // kind.itemsize
         if kind.kind == "f":
             values = np.random.default_rng(k).random(count).astype(kind)
         else:
             with np.errstate(over="ignore"):
                 values = np.arange(count).astype(kind)
         buffers[str(k)] = values
-    return replace(launch, buffers=buffers)
+        if launch.parameters is not None:
+            place = launch.parameters[parameter.offset : parameter.offset + parameter.size]
+            address = int.from_bytes(place, "little")
+            if address and not any(start <= address < start + len(data) for start, data in memory.items()):
+                memory[address] = values.tobytes()
+    return (
+        replace(launch, memory=memory) if launch.parameters is not None else replace(launch, buffers=buffers)
+    )
+
+
+def _raced(one: Version, other: Version, driver: Driver) -> Race:
+    """Both versions on the GPU.
+
+    Raises:
+        ProblemFileError: an argument is not known.
+        MachineError: a launch fails.
+    """
+    program = one.program
+    given = arguments(program, _with_buffers(program, one.evaluation.launch, _BUFFER_BYTES_THERE))
+    if given.missing:
+        raise ProblemFileError("--arg", f"a launch on a GPU needs parameter {given.missing[0]}")
+    kernels = []
+    for version in (one, other):
+        launch = version.evaluation.launch
+        (image,) = [listed.image for listed in version.listed if listed.name == program.name]
+        shape = launch.grid, launch.block, launch.shared_bytes
+        kernels.append(Kernel(image, program.name, *shape, given.content, given.buffers))
+    return driver.race(*kernels)
 
 
 # Arrays ---------------------------------------------------------------------------------------------
@@ -301,7 +341,8 @@ def _fixed(
 
 
 def _rank(version: Version, request: Request) -> tuple[float, ...]:
-    wavefronts, time = version.wavefronts, version.cycles(request.gpu)
+    time = version.race.ratio if version.race is not None else version.cycles(request.gpu)
+    wavefronts = version.wavefronts
     if request.minimise == "bytes":
         return version.shared_bytes, wavefronts, time
     return (time, wavefronts) if request.minimise == "time" else (wavefronts, version.shared_bytes, time)
@@ -327,12 +368,17 @@ def _with(path: Path, plan: Plan, now: Version, key: str, request: Request) -> V
     launch, array = now.evaluation.launch, _arrays(now)[key]
     if key == DYNAMIC:
         launch = replace(launch, shared_bytes=max(launch.shared_bytes, move.size(array.size)))
+        asks = any(b"MaxDynamicSharedMemorySize" in data for data in files.values())
+        if now.evaluation.launch.shared_bytes <= _FREELY_ASKED < launch.shared_bytes and not asks:
+            asked = "more than 48 KB must be allowed by cudaFuncSetAttribute"
+            raise ProblemFileError(array.name, f"{move.text}: {asked}")
     listed, program = _compiled(path, files, now.program, request)
     evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
     if (why := why_not_better(now.evaluation, evaluation)) is not None:
         raise ProblemFileError(array.name, f"{move.text}: {why}")
     later = _version(files, evaluation, listed, request)
-    if request.minimise == "time" and later.cycles(request.gpu) >= now.cycles(request.gpu):
+    estimated = request.driver is None and request.minimise == "time"
+    if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):
         why = "it takes fewer wavefronts, and is not expected to take less time (--minimise excess offers it)"
         raise ProblemFileError(array.name, f"{move.text}: {why}")
     before, after = _arrays(now), _arrays(later)
@@ -344,7 +390,14 @@ def _with(path: Path, plan: Plan, now: Version, key: str, request: Request) -> V
     if _outputs(now, later)[0]:
         raise ProblemFileError(array.name, f"{move.text}: the block writes other bytes to global memory")
     _check_instances(now, later, plan, key, request)
-    return later
+    if request.driver is None:
+        return later
+    race = _raced(now, later, request.driver)
+    if race.differing:
+        raise ProblemFileError(array.name, f"{move.text}: on the GPU, {race.differing:,} bytes are others")
+    if race.ratio > _MOST_TIME:
+        raise ProblemFileError(array.name, f"{move.text}: on the GPU, it takes {race.ratio:.2f} of the time")
+    return replace(later, race=race)
 
 
 def _check_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> None:

@@ -9,12 +9,12 @@ by value `["struct", [fields]]`.
     python3 scripts/measure/kernel_launches.py FOLDER NAME ...
 
 launches cubins of a folder by its launches.json, three times each, and prints a digest of what they left in
-their buffers; `profile` runs it under Nsight Compute. The driver is libcuda through ctypes.
+their buffers; `profile` runs it under Nsight Compute.
 """
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -33,6 +33,7 @@ import numpy as np
 import on_gpu
 
 from layoutopt.hardware import machine
+from layoutopt.hardware.driver import Driver, Kernel
 
 KERNELS = Path(__file__).parents[2] / "tests/data/kernels"
 TYPES = {
@@ -127,7 +128,11 @@ def contents(argument: list[Any]) -> np.ndarray[Any, Any]:
 
     Random numbers are below 1, or of integers below 2**30; `below N` says another bound.
     """
-    kind, elements, fill = argument[0].rstrip("*"), argument[1], [*argument, "zeros"][2]
+    return _contents(argument[0].rstrip("*"), argument[1], [*argument, "zeros"][2])
+
+
+@functools.cache
+def _contents(kind: str, elements: int, fill: str) -> np.ndarray[Any, Any]:
     dtype = TYPES[kind]
     if fill == "zeros":
         return np.zeros(elements, dtype)
@@ -168,65 +173,19 @@ def _append(packed: Packed, argument: list[Any]) -> int:
     return size
 
 
-class Device:
-    """The first GPU, through the driver."""
-
-    def __init__(self) -> None:
-        self.cuda = ctypes.CDLL("libcuda.so.1")
-        self.call("cuInit", 0)
-        device = ctypes.c_int()
-        self.call("cuDeviceGet", ctypes.byref(device), 0)
-        context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.call("cuCtxSetCurrent", context)
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """A function of the driver; raises RuntimeError with its error's name."""
-        status = getattr(self.cuda, name)(*arguments)
-        if status:
-            text = ctypes.c_char_p()
-            self.cuda.cuGetErrorName(status, ctypes.byref(text))
-            raise RuntimeError(f"{name}: {(text.value or b'?').decode()}")
-
-    def function(self, image: Path, symbol: str) -> ctypes.c_void_p:
-        """An entry of a cubin or of PTX."""
-        module, found = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), image.read_bytes() + b"\0")
-        self.call("cuModuleGetFunction", ctypes.byref(found), module, symbol.encode())
-        return found
-
-    def run(self, function: ctypes.c_void_p, kernel: Launch, repeat: int = 1) -> list[np.ndarray[Any, Any]]:
-        """Launch `repeat` times on fresh buffers; the buffers afterwards."""
-        packed = pack(kernel.args)
-        pointers: list[tuple[ctypes.c_uint64, np.ndarray[Any, Any]]] = []
-        for argument in packed:
-            for at, data in argument.buffers:
-                pointer = ctypes.c_uint64()
-                self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(data.nbytes, 4)))
-                argument.data[at : at + 8] = pointer.value.to_bytes(8, "little")
-                pointers.append((pointer, data))
-        raw = [ctypes.create_string_buffer(bytes(argument.data), len(argument.data)) for argument in packed]
-        parameters = (ctypes.c_void_p * len(raw))(*(ctypes.addressof(r) for r in raw))
-        if kernel.shared > 48 * 1024:
-            self.call("cuFuncSetAttribute", function, 8, kernel.shared)
-        sizes = (*kernel.grid, *kernel.block, kernel.shared)
-        for _ in range(repeat):
-            for pointer, data in pointers:
-                self.call("cuMemcpyHtoD_v2", pointer, *_bytes(data))
-            self.call("cuCtxSynchronize")
-            self.call("cuLaunchKernel", function, *sizes, None, parameters, None)
-            self.call("cuCtxSynchronize")
-        results = []
-        for pointer, data in pointers:
-            results.append(np.empty_like(data))
-            place, size = _bytes(results[-1])
-            self.call("cuMemcpyDtoH_v2", place, pointer, size)
-            self.call("cuMemFree_v2", pointer)
-        return results
-
-
-def _bytes(data: np.ndarray[Any, Any]) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
-    return data.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(data.nbytes)
+def kernel_of(launch: Launch) -> Kernel:
+    """What the driver launches: parameters as they lie in memory, and buffers at addresses made up."""
+    content, memory = bytearray(), {}
+    for argument in launch.args:
+        one = Packed()
+        content += bytes(-len(content) % _append(one, argument))
+        for at, data in one.buffers:
+            address = (len(memory) + 1) << 40
+            one.data[at : at + 8] = address.to_bytes(8, "little")
+            memory[address] = data.tobytes()
+        content += one.data
+    shape = launch.grid, launch.block, launch.shared
+    return Kernel(launch.source.read_bytes(), launch.symbol, *shape, bytes(content), memory)
 
 
 def code_digest(cubin: bytes, symbol: str) -> str:
@@ -254,14 +213,16 @@ def watched(*command: Any) -> tuple[str, str]:
             return "", f"no end after {SECONDS_A_RUN} s"
 
 
-def profile(folder: Path, metrics: Sequence[str]) -> dict[str, list[dict[str, int]] | str]:
+def profile(
+    folder: Path, metrics: Sequence[str], names: Sequence[str] = (), size: int = GROUP
+) -> dict[str, list[dict[str, int]] | str]:
     """Counters of the launches of a folder by name: a row for each repetition, or the text of an error.
 
-    Several kernels share a run of the profiler; where one of them fails, each has a run of its own.
+    Several kernels, `size` of those named or all, share a run of the profiler; where one fails, fewer do.
     """
     found: dict[str, list[dict[str, int]] | str] = {}
-    every = [kernel.name for kernel in listed(folder)]
-    groups = [every[k : k + GROUP] for k in range(0, len(every), GROUP)]
+    every = names or [kernel.name for kernel in listed(folder)]
+    groups = [every[k : k + size] for k in range(0, len(every), size)]
     while groups:
         group = groups.pop(0)
         watch = (on_gpu.tool("ncu"), "--metrics", ",".join(metrics), *on_gpu.RAW_PAGE)
@@ -269,8 +230,8 @@ def profile(folder: Path, metrics: Sequence[str]) -> dict[str, list[dict[str, in
         rows = machine.launches(printed)
         failed = len(rows) != REPEAT * len(group) or any("nan" in row.values() for row in rows)
         if failed and len(group) > 1:
-            print(f"one by one: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
-            groups = [*([name] for name in group), *groups]
+            print(f"in halves: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
+            groups = [group[: len(group) // 2], group[len(group) // 2 :], *groups]
             continue
         for k, name in enumerate(group):
             mine = [{m: on_gpu.counted(row, m) for m in metrics} for row in rows[k * REPEAT :][:REPEAT]]
@@ -281,9 +242,9 @@ def profile(folder: Path, metrics: Sequence[str]) -> dict[str, list[dict[str, in
 
 def main() -> None:
     folder, *names = sys.argv[1:]
-    device, known = Device(), {kernel.name: kernel for kernel in listed(Path(folder))}
+    driver, known = Driver(), {kernel.name: kernel for kernel in listed(Path(folder))}
     for name in names:
-        left = device.run(device.function(known[name].source, known[name].symbol), known[name], REPEAT)
+        left = driver.left(kernel_of(known[name]), REPEAT)
         print(name, hashlib.sha256(b"".join(one.tobytes() for one in left)).hexdigest(), sep="\t", flush=True)
 
 

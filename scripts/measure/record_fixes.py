@@ -1,79 +1,109 @@
-"""`layoutopt fix` on kernels of others: what is changed, what refused, and both versions on a GPU.
+"""`layoutopt fix` on kernels of others and our own: what is changed or refused, and both versions on a GPU.
 
     python3 scripts/measure/record_fixes.py --fix FOLDER OUT [--jobs N]   needs nvcc: diffs, both as cubins
     python3 scripts/measure/record_fixes.py --measure OUT                 on the GPU: outputs, counters, times
     python3 scripts/measure/record_fixes.py --write-docs
 
 FOLDER holds sources and kernels.json: for each launch its `name`, where it is from (`repository`, `commit`,
-`path`), the `file` and, as `options`, what `layoutopt fix` takes. Nothing of the sources is kept: the record,
-tests/data/kernels/fixes.json, has names, launches, reasons and counts.
+`path`), the `file` and, as `options`, what `layoutopt fix` takes; `compiler` and `arguments` are those of the
+options that say how to compile, and the values of the kernel's parameters. Our own are those of
+tests/data/kernels. Nothing of the sources is kept: the record, tests/data/kernels/fixes.json, has names,
+launches, reasons and counts.
+
+Both steps may be ended and begun again: OUT keeps an answer a launch, and a line a race. Times are those of
+`layoutopt fix --run`: of the launch, and of one that fills the GPU: our own have one, other grids get copies
+along z where the kernel does not ask for it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import kernel_launches as collection
 import numpy as np
-import record_patched
-from kernel_launches import PARTS, Launch
+import on_gpu
+from kernel_launches import KERNELS, PARTS, Launch
 
+from layoutopt.hardware import machine
+from layoutopt.hardware.driver import Driver
 from layoutopt.kernels.launches import argument
 from layoutopt.kernels.machine.launch import element_type, is_pointer, type_size
+from layoutopt.kernels.program import Program
 from layoutopt.kernels.read.files import chosen, compile_source, kernels
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/kernels/fixes.json"
 PAGE = ROOT / "docs/public-fixes.md"
+RACES = "races.jsonl"
 SECONDS = 100
 ELEMENTS = 1 << 22  # of each buffer
+BLOCKS = 1 << 11  # that fill a GPU
+PROFILED = 30  # launches a run of the profiler
 COMMAND = [sys.executable, "-c", 'from layoutopt.cli import run\nif __name__ == "__main__":\n    run()']
+KINDS = "plain", "patched"
+WAVEFRONTS = {part: f"{machine.WAVEFRONTS}_op_{part}.sum" for part in PARTS}
+CONFLICTS = [f"{machine.BANK_CONFLICTS}_op_{part}.sum" for part in PARTS]
 
 
-def fixed(folder: Path, out: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """One launch: its diff applied to a copy, both versions compiled."""
-    told = {key: row[key] for key in ("name", "repository", "commit", "path", "entry", "block", "grid")}
-    source = folder / row["file"]
+def answered(source: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """What `layoutopt fix` prints of a launch, or its `error`."""
+    command = [*COMMAND, "fix", source, *row["options"], "--json"]
     try:
-        done = subprocess.run([*COMMAND, "fix", source, *row["options"], "--json"], capture_output=True,
-                              text=True, timeout=SECONDS)  # fmt: skip
-        found = json.loads(done.stdout)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        return dict(json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        return told | {"status": "out of time"}
+        return {}
     except ValueError:
-        return told | {"status": "refused", "reasons": [told_of(done.stderr.strip())]}
+        return {"error": done.stderr.strip()}
+
+
+def fixed(root: Path, out: Path, row: dict[str, Any]) -> tuple[dict[str, Any], list[Launch]]:
+    """One launch: its diff applied to a copy of `root`, both versions compiled."""
+    told = {key: row[key] for key in ("name", "repository", "commit", "path", "entry", "block", "grid")}
+    source, kept = root / row["file"], out / f"{row['name']}.json"
+    if not kept.exists():
+        kept.write_text(json.dumps(answered(source, row)))
+    found = json.loads(kept.read_text())
+    if "diff" not in found:
+        if "error" in found:
+            return told | {"status": "refused", "reasons": [told_of(found["error"])]}, []
+        return told | {"status": "out of time"}, []
     told["reasons"] = [told_of(one["reason"]) for one in found["arrays"] if one["reason"]]
     if not found["diff"]:
-        return told | {"status": "refused"}
+        return told | {"status": "refused" if found["arrays"] else "none"}, []
     told |= {"status": "fixed" if not found["after"]["bank_conflicts"] else "better"}
     told["predicted"] = {
         kind: {part: found[when][f"wavefronts_{part}"] for part in PARTS}
         | {"conflicts": found[when]["bank_conflicts"]}
-        for kind, when in (("plain", "before"), ("patched", "after"))
+        for kind, when in zip(KINDS, ("before", "after"), strict=True)
     }
+    shared = told["shared"] = [row["shared"], (found["shared_bytes"] if row["shared"] else 0)]
+    top = root / Path(row["file"]).parts[0]
     with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(shutil.copytree(folder / Path(row["file"]).parts[0], Path(scratch, "copy")))
+        place = Path(scratch, top.name)
+        copy = shutil.copytree(top, place) if top.is_dir() else Path(shutil.copy(top, place)).parent
         for strip in map(str, range(12)):
             if not subprocess.run(["patch", f"-p{strip}", "-sf"], input=found["diff"], text=True, cwd=copy,
                                   capture_output=True).returncode:  # fmt: skip
                 break
-        changed = copy / Path(*Path(row["file"]).parts[1:])
-        shared = told["shared"] = [row.get("shared", 0), found["shared_bytes"] or row.get("shared", 0)]
-        listed = []
-        for kind, path, size in zip(("plain", "patched"), (source, changed), shared, strict=True):
+        launches = []
+        sources = source, Path(scratch) / row["file"]
+        for kind, path, size in zip(KINDS, sources, shared, strict=True):
             cubin = out / f"{row['name']}.{kind}.cubin"
             cubin.write_bytes(compile_source(path, "sm_90", row["compiler"]))
-            listed.append(launch_of(cubin, row, kind, size))
-    return told | {"launches": listed}
+            launches += launches_of(cubin, row, kind, size)
+    return told, launches
 
 
 def told_of(reason: str) -> str:
@@ -81,9 +111,14 @@ def told_of(reason: str) -> str:
     return ": ".join(reason.split(": ")[:3])[:160]
 
 
-def launch_of(cubin: Path, row: dict[str, Any], kind: str, shared: int) -> Launch:
-    """The launch, with buffers of random floats and of small integers."""
+def launches_of(cubin: Path, row: dict[str, Any], kind: str, shared: int) -> list[Launch]:
+    """The launch, and one that fills a GPU; with buffers of random floats and of small integers."""
     program = chosen(kernels(cubin), row["entry"]).read()
+    block, grid = (tuple(row[name]) for name in ("block", "grid"))
+    if "own" in row:
+        own = collection.launch(KERNELS / row["file"])
+        one = replace(own, name=f"{row['name']} {kind}", source=cubin, shared=shared)
+        return [one, *filling(one, program)]
     given: list[Any] = []
     for position, parameter in enumerate(program.parameters or ()):
         if parameter.pointer or is_pointer(parameter.type):
@@ -94,8 +129,16 @@ def launch_of(cubin: Path, row: dict[str, Any], kind: str, shared: int) -> Launc
         size = type_size(parameter.type) or parameter.size
         floats = parameter.type in ("float", "double") or isinstance(value, float)
         given.append([f"{'f' if floats else 'i'}{8 * size}", value])
-    block, grid = (tuple(row[name]) for name in ("block", "grid"))
-    return Launch(f"{row['name']} {kind}", cubin, program.name, block, grid, shared, given)
+    one = Launch(f"{row['name']} {kind}", cubin, program.name, block, grid, shared, given)
+    return [one, *filling(one, program)]
+
+
+def filling(one: Launch, program: Program) -> list[Launch]:
+    """The same so that it fills a GPU, if it can be."""
+    copies = -(-BLOCKS // math.prod(one.grid))
+    grids = [] if any("SR_CTAID.Z" in step.text for step in program.steps) else [(*one.grid[:2], one.grid[2] * copies)]
+    more = collection.benches(one) or [replace(one, grid=grid) for grid in grids if copies > 1]
+    return [replace(each, name=f"{one.name} bench") for each in more]
 
 
 def code(dtype: np.dtype[Any]) -> str:
@@ -103,75 +146,163 @@ def code(dtype: np.dtype[Any]) -> str:
 
 
 def fix(folder: Path, out: Path, jobs: int) -> None:
-    rows = json.loads((folder / "kernels.json").read_text())
+    rows = [(folder, row) for row in json.loads((folder / "kernels.json").read_text())]
+    for kernel in collection.launches():
+        options = [
+            word for name, each in collection.options(kernel).items() for one in each for word in (name, one)
+        ]
+        row = {"name": kernel.name, "repository": "", "commit": "", "own": True, "file": kernel.source.name}
+        row |= {"path": f"tests/data/kernels/{kernel.source.name}", "compiler": [], "shared": kernel.shared}
+        row |= {"entry": kernel.symbol, "block": kernel.block, "grid": kernel.grid}
+        rows.append((KERNELS, row | {"options": ["--entry", kernel.symbol, *options]}))
     with ThreadPoolExecutor(jobs) as workers:
-        found = list(workers.map(lambda row: fixed(folder, out, row), rows))
-    collection.write_list(out, [launch for row in found for launch in row.pop("launches", ())])
-    (out / "kernels.json").write_text(json.dumps(found, indent=1))
+        found = list(workers.map(lambda one: fixed(one[0], out, one[1]), rows))
+    collection.write_list(out, [launch for _, launches in found for launch in launches])
+    (out / "kernels.json").write_text(
+        json.dumps([told for told, _ in found if told["status"] != "none"], indent=1)
+    )
+
+
+def race(out: Path) -> None:
+    """Both versions of what was not raced yet; a launch that fails ends it, as the GPU is lost to it."""
+    driver, launches = Driver(), {launch.name: launch for launch in collection.listed(out)}
+    with (out / RACES).open("a") as file:
+        for name in races_left(out):
+            row: dict[str, Any] = {"name": name}
+            first, _, bench = name.partition(" ")
+            both = (launches[f"{first} {kind}{bench and f' {bench}'}"] for kind in KINDS)
+            try:
+                found = driver.race(*map(collection.kernel_of, both))
+                row |= {"seconds": found.seconds, "differing": found.differing, "changing": found.changing}
+            finally:
+                row |= {} if "seconds" in row else {"error": f"{sys.exception()}"}
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                print(row, flush=True)
+
+
+def races_left(out: Path) -> list[str]:
+    """Names of launches of which no race is known."""
+    every = [
+        launch.name.replace(" plain", "") for launch in collection.listed(out) if " plain" in launch.name
+    ]
+    return [name for name in every if name not in raced(out)]
+
+
+def raced(out: Path) -> dict[str, dict[str, Any]]:
+    """The races by name."""
+    lines = (out / RACES).read_text().splitlines() if (out / RACES).exists() else []
+    return {row["name"]: row for row in map(json.loads, lines)}
 
 
 def measure(out: Path) -> None:
-    """Measure both versions, put what is refused beside them."""
-    every = json.loads((out / "kernels.json").read_text())
-    record_patched.measure(out)
-    measured = json.loads((out / "patched.json").read_text())
-    measured["about"] = "`layoutopt fix` on public kernels: both versions, three launches each."
-    ran = {row["name"]: row for row in measured["kernels"]}
-    measured["kernels"] = [ran.get(row["name"], row) for row in every]
-    (out / "fixes.json").write_text(json.dumps(measured, indent=1) + "\n")
+    """Races in a process that a launch may end, and counters of the launches that end."""
+    while left := races_left(out):
+        subprocess.run([sys.executable, __file__, "--race", out])
+        if races_left(out) == left:
+            with (out / RACES).open("a") as file:
+                file.write(json.dumps({"name": left[0], "error": "the process ended"}) + "\n")
+    races = raced(out)
+    rows = json.loads((out / "kernels.json").read_text())
+    ran = [row["name"] for row in rows if "seconds" in races.get(row["name"], ())]
+    write(out, rows, races, {})
+    names = [f"{name} {kind}" for name in ran for kind in KINDS]
+    write(out, rows, races, collection.profile(out, [*WAVEFRONTS.values(), *CONFLICTS], names, PROFILED))
+
+
+def write(out: Path, rows: list[dict[str, Any]], races: dict[str, Any], seen: dict[str, Any]) -> None:
+    """The record, with what was measured beside what is predicted; counters are the least of three."""
+    for row in rows:
+        for key, name in (("race", row["name"]), ("bench", f"{row['name']} bench")):
+            row |= {key: {k: v for k, v in races[name].items() if k != "name"}} if name in races else {}
+        each = {kind: seen.get(f"{row['name']} {kind}") for kind in KINDS}
+        if all(isinstance(found, list) for found in each.values()):
+            row["counted"] = {
+                kind: {part: min(one[metric] for one in found) for part, metric in WAVEFRONTS.items()}
+                | {"conflicts": min(sum(one[metric] for metric in CONFLICTS) for one in found)}
+                for kind, found in each.items()
+            }
+    about = "`layoutopt fix` on public kernels and our own: both versions, predicted, counted and timed."
+    on_gpu.write_record(out / "fixes.json", about, {"kernels": rows})
+
+
+def ratio(row: dict[str, Any], key: str) -> float | None:
+    """The time of a race after the change, of that before."""
+    before, after = row.get(key, {}).get("seconds", (0, 0))
+    return after / before if before else None
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """The sentence of the page."""
+    """The sentences about a table."""
     changed = [row for row in rows if "predicted" in row]
-    ran = [row for row in changed if row.get("nanoseconds")]
-    as_told = [
-        row for row in ran
-        if all(one == row["predicted"][kind] for kind, each in row["counted"].items() for one in each)
-    ]  # fmt: skip
-    ratios = [min(row["nanoseconds"]["patched"]) / min(row["nanoseconds"]["plain"]) for row in ran]
     counts = {status: sum(row["status"] == status for row in rows) for status in ("fixed", "better")}
-    same = sum(row["outputs_equal"] is True for row in ran)
-    places = len({row["repository"] for row in rows})
-    before, after = (
-        sum(row["predicted"][kind][part] for row in changed for part in PARTS)
-        for kind in ("plain", "patched")
-    )
+    before, after = (sum(row["predicted"][kind][part] for row in changed for part in PARTS) for kind in KINDS)
     text = (
-        f"{len(rows)} launches of {places} repositories: {counts['fixed']} are changed to have no conflicts, "
-        f"{counts['better']} to have fewer, {len(rows) - len(changed)} are not changed. What is changed took "
-        f"{before:,} wavefronts and takes {after:,}."
+        f"{len(rows)} launches: {counts['fixed']} are changed to have no conflicts, {counts['better']} to "
+        f"have fewer, {len(rows) - len(changed)} are not changed. What is changed took {before:,} wavefronts "
+        f"and takes {after:,}."
     )
+    ran = [row["race"] for row in changed if "seconds" in row.get("race", ())]
     if not ran:
         return text
-    return (
-        f"{text} {len(ran)} changed ones ran on an H200: {same} write the same bytes, {len(as_told)} have "
-        f"all counters as predicted, and the time is {statistics.median(ratios):.2f} of that before in the "
-        f"median; {sum(ratio > 1.02 for ratio in ratios)} take over 2 % longer."
+    same = sum(not one["differing"] and not one["changing"] for one in ran)
+    some = sum(not one["differing"] and one["changing"] > 0 for one in ran)
+    counted = [row for row in changed if "counted" in row]
+    as_told = sum(row["counted"] == row["predicted"] for row in counted)
+    text += (
+        f" {len(ran)} of the {len(changed)} changed ones ran on an H200: {same} write the same bytes in both "
+        f"versions, {some} those that are the same in every launch of the first, {len(ran) - same - some} "
+        f"others. Of {len(counted)} that were profiled, {as_told} have all counters of both as predicted."
     )
+    for key, what in (("race", "as launched"), ("bench", "where the grid fills the GPU")):
+        times = sorted(one for row in changed if (one := ratio(row, key)) is not None)
+        if times:
+            text += (
+                f" The time {what} ({len(times)}) is {times[0]:.2f} to {times[-1]:.2f} of that before, "
+                f"{statistics.median(times):.2f} in the median; {sum(one > 1.02 for one in times)} take over "
+                "2 % longer."
+            )
+    return text
 
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The table of all launches."""
     lines = [
-        "| kernel | from | | wavefronts | time | why not, or not more |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| kernel | from | | wavefronts | time | filled | why not, or not more |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        times = row.get("nanoseconds", {})
-        took = f"{min(times['patched']) / min(times['plain']):.2f}" if times else ""
+        took = [f"{one:.2f}" if (one := ratio(row, key)) else "" for key in ("race", "bench")]
         totals = [sum(row["predicted"][kind][part] for part in PARTS) for kind in row.get("predicted", ())]
-        why = (row.get("reasons") or [""])[0].replace("|", "/")[:160]
-        source = f"[{row['repository']}](https://github.com/{row['repository']}/blob/{row['commit']}/{row['path']})"
+        failed = row.get("race", {}).get("error", "")
+        why = (failed or (row.get("reasons") or [""])[0]).replace("|", "/")[:160]
+        place = f"{row['repository']}/blob/{row['commit']}/{row['path']}"
+        source = f"[{row['repository']}](https://github.com/{place})" if row["repository"] else ""
         spent = " to ".join(f"{total:,}" for total in totals)
-        lines.append(f"| {row['name']} | {source} | {row['status']} | {spent} | {took} | {why} |")
+        lines.append(f"| {row['name']} | {source} | {row['status']} | {spent} | {' | '.join(took)} | {why} |")
     return "\n".join(lines)
 
 
 def write_docs() -> None:
     record = json.loads(RECORD.read_text())
+    made, parts = record["provenance"], []
+    own = [row for row in record["kernels"] if not row["repository"]]
+    public = [row for row in record["kernels"] if row["repository"]]
+    places = len({row["repository"] for row in public})
+    for title, some in (
+        (f"{places} public repositories", public),
+        ("The kernels of tests/data/kernels", own),
+    ):
+        if some:
+            parts.append(f"## {title}\n\n{summary(some)}\n\n{page(some)}\n")
+    about = (
+        "Launches that have bank conflicts, and what `layoutopt fix` makes of them, compiled for sm_90. Time "
+        "is that after the change, of that before: of the launch, and with the grid repeated until it fills "
+        f"the GPU. Measured on {made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, Nsight Compute "
+        f"{made['ncu']}, {made['date']}.\n\n"
+    )
     head = "# Public kernels, fixed\n\n<!-- scripts/measure/record_fixes.py --write-docs -->\n\n"
-    PAGE.write_text(f"{head}{summary(record['kernels'])}\n\n{page(record['kernels'])}\n")
+    PAGE.write_text(head + about + "\n".join(parts))
 
 
 if __name__ == "__main__":
@@ -181,6 +312,7 @@ if __name__ == "__main__":
     parser.add_argument("--fix", nargs=2, type=Path, metavar=("FOLDER", "OUT"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--measure", type=Path, metavar="OUT")
+    parser.add_argument("--race", type=Path, metavar="OUT", help="what --measure starts")
     parser.add_argument("--write-docs", action="store_true")
     asked = parser.parse_args()
     if asked.fix:
@@ -188,5 +320,7 @@ if __name__ == "__main__":
         fix(asked.fix[0], asked.fix[1], asked.jobs)
     if asked.measure:
         measure(asked.measure)
+    if asked.race:
+        race(asked.race)
     if asked.write_docs:
         write_docs()

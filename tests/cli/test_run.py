@@ -27,6 +27,7 @@ from layoutopt.report.comparison_text import text
 
 RUNS = json.loads((ROOT / "tests/data/h200_runs.json").read_text())
 SMALL = ROOT / "problems/basics/transpose_16x32_f32.json"
+TRANSPOSE = ROOT / "tests/data/kernels/transpose_plain.cu"
 
 
 # Replays of a few accesses count one wavefront more now and then: not all in one profiling run, nor the same ones
@@ -106,6 +107,7 @@ NO_GPU = "error: no NVIDIA GPU on this machine (nvidia-smi finds none)"
         (("run", SMALL), f"{NO_GPU}; emit --self-test writes the program\n"),
         (("run", "transpose_16x32_f32"), f"{NO_GPU}; emit --self-test writes the program\n"),
         (("compare", SMALL, "--run"), "no NVIDIA GPU"),
+        (("fix", TRANSPOSE, "--run"), "no NVIDIA GPU on this machine (none is not found)"),
         # What is wrong with a problem is told before.
         (("run", "nope"), "no problem of the catalogue is called"),
         (("run", "broken.json"), "not JSON"),
@@ -115,6 +117,7 @@ def test_without_a_gpu_it_is_one_line(arguments, said, tmp_path):
     (tmp_path / "broken.json").write_text("{")
     hidden = (
         "import os; os.environ['PATH'] = ''; import layoutopt.hardware.machine as g; g.find_tool = lambda name: None; "
+        "import layoutopt.hardware.driver as d; d.LIBRARY = 'none'; "
         "from layoutopt.cli import run; run()"
     )
     done = python("-c", hidden, *arguments, cwd=tmp_path)

@@ -76,9 +76,14 @@ def test_the_declaration_holds_the_longer_rows(tmp_path, declaration, head, expe
     ],
 )
 def test_launches_ask_for_more_dynamic_memory(tmp_path, launch, expected):
-    host = "void host(int n, int bytes) { k<<<1, 32, %s>>>(0, n); other<<<1, 32, bytes>>>(); }"
-    text = kernel("s[t * 32] = 0;", "", "extern __shared__ float s[];") + host % launch
-    assert rewritten(tmp_path, text, Pitched) == ["s[t * 36] = 0;", host % expected]
+    most = "cudaFuncSetAttribute(%s, cudaFuncAttributeMaxDynamicSharedMemorySize, %s); "
+    host = "void host(int n, int bytes) {{ " + most % ("(const void*)&k", "{0}") + most % ("other", "bytes")
+    host += "k<<<1, 32, {0}>>>(0, n); other<<<1, 32, bytes>>>(); }}"
+    text = kernel("s[t * 32] = 0;", "__global__ void other() {}", "extern __shared__ float s[];")
+    found = rewritten(tmp_path, text + host.format(launch), Pitched)
+    assert found == ["s[t * 36] = 0;", host.format(expected)]
+    with pytest.raises(ProblemFileError, match="these bytes may be the kernel's"):
+        rewritten(tmp_path, text + host.format(launch).replace("(other", "(f"), Pitched)
 
 
 def test_without_a_launch_the_declaration_says_the_bytes(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from command import layoutopt
 from conftest import ROOT
 
 from layoutopt.hardware.devices import device
+from layoutopt.hardware.driver import Race
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.read.files import kernels
 from layoutopt.study import source_fix
@@ -119,6 +121,47 @@ def test_arrays_of_headers_are_changed_there(tmp_path):
     assert done.stdout.startswith("--- a/include/tile.cuh")
     assert "[32][33]" in (tmp_path / "include/tile.cuh").read_text()
     assert Path(tmp_path / "k.cu").read_text() == "#include <tile.cuh>\n"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "differing", "told"),
+    [
+        ((0.9, 0.95), 0, "rows of 128 bytes padded by 4"),
+        ((1.03, 0.8, 0.9), 0, "vectors of 4 bytes moved by XOR"),
+        ((1.03, 1.5), 0, "on the GPU, it takes 1.03 of the time"),
+        ((0.9, 0.9), 7, "on the GPU, 7 bytes are others"),
+    ],
+)
+def test_a_gpu_decides(ratios, differing, told):
+    given, raced = iter(ratios), []
+
+    class Gpu:
+        def race(self, *both):
+            raced.append(both)
+            return Race((1.0, next(given)), differing, 0)
+
+    found = fixed("transpose_plain", driver=Gpu())
+    (array,) = found.arrays
+    assert told in (array.offset or array.reason)
+    assert bool(found.diff) == (found.race is not None) == (array.offset is not None)
+    one, other = raced[0]
+    assert (one.symbol, one.memory, one.parameters) == (other.symbol, other.memory, other.parameters)
+    assert one.image != other.image
+    assert [len(data) for data in one.memory.values()] == [1 << 26] * 2
+
+
+def test_a_recorded_launch_is_one_of_the_source(tmp_path):
+    kernel, source = LAUNCHES["transpose_plain"], kernel_launches.KERNELS / "transpose_plain.cu"
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)) * 64)
+    parameters = struct.pack("<QQi", 0x7F0000000400, 0x7F0000100000, 64).hex()
+    launch = f'entry = "{kernel.symbol}"\nblock = [32, 8]\ngrid = [2, 2]\nparameters = "{parameters}"'
+    memory = 'memory = [{address = 0x7F0000000000, file = "a.bin"}]'
+    (tmp_path / "launches.toml").write_text(f"[[launch]]\n{launch}\n{memory}\n")
+    done = layoutopt("fix", source, tmp_path / "launches.toml", "--json", cwd=tmp_path)
+    assert (json.loads(done.stdout)["unknown_bytes"], done.returncode) == (0, 0)
+    refused = layoutopt("fix", source, tmp_path, "--block", "32", cwd=tmp_path)
+    assert "--block is for a kernel" in refused.stderr
+    assert "expected launches, got" in layoutopt("fix", source, source, cwd=tmp_path).stderr
 
 
 def test_what_is_no_source_or_array_is_said(tmp_path):

@@ -33,11 +33,12 @@ DEFAULT_TARGET: Final = "sm_90"
 
 
 class Listed(NamedTuple):
-    """A kernel of a file: its name there, its name in C++, and what reads its code."""
+    """A kernel of a file: its name there, its name in C++, what reads its code, and the cubin it is in."""
 
     name: str
     title: str
     read: Callable[[], Program]
+    image: bytes = b""
 
 
 def kernels(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Listed, ...]:
@@ -173,7 +174,7 @@ _SHOWN: Final = 40
 def _from_cubin(data: bytes) -> tuple[Listed, ...]:
     found = elf.sections(data)
     return tuple(
-        Listed(name, demangled(name), partial(_disassembled, data, name, symbol))
+        Listed(name, demangled(name), partial(_disassembled, data, name, symbol), data)
         for name, symbol in elf.kernels(found)
     )
 
