@@ -16,6 +16,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
+    from layoutopt.hardware.devices import Device
     from layoutopt.study.source_fix import SourceFix
 
 
@@ -89,6 +90,11 @@ def command(
         write_all({Path(name): data for name, data in found.files.items()})
         for name in found.files:
             note(f"wrote {name}")
+    return _told(found, gpu, as_json, driver.gpu.name if driver is not None else "")
+
+
+def _told(found: SourceFix, gpu: Device, as_json: bool, ran_on: str) -> int:
+    """Print the diff and what it does; the exit code."""
     from layoutopt.kernels.question.summary import summary
 
     before, after = summary(found.before.evaluation).totals, summary(found.after.evaluation).totals
@@ -98,7 +104,6 @@ def command(
         from layoutopt.report.fix_text import fix_report
 
         say(found.diff)
-        ran_on = driver.gpu.name if driver is not None else ""
         note(fix_report(found, before, after, gpu, ran_on).rstrip("\n"))
     return int(after["bank_conflicts"] > 0 or any(one.offset and one.reason for one in found.arrays))
 
