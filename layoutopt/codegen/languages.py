@@ -33,7 +33,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Problem, Structure
-from layoutopt.search.free_lanes import under_layout
+from layoutopt.search.lanes import under_layout
 
 
 def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:

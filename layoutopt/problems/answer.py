@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from layoutopt.errors import LayoutError, MachineError
 from layoutopt.ground.json_data import Versioned
@@ -315,6 +316,10 @@ class Result(Versioned, frozen=True):
     def has_layout(self) -> bool:
         """Whether there is one."""
         return self.layout is not None
+
+    def unproved(self, reason: str) -> Result:
+        """The same as an answer to a wider question, in which something better is not refuted."""
+        return replace(self, status=Status.FEASIBLE, reason=reason, decided_by=None)
 
     def table(self) -> npt.NDArray[np.int64]:
         """Byte offset of every element, int64, in the shape of the tile.

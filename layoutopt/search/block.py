@@ -37,12 +37,13 @@ from layoutopt.problems.answer import (
 from layoutopt.problems.same_layout import within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
+from layoutopt.search.choices import solve_tile
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
 from layoutopt.search.packing import least, pack, rounded_up
 from layoutopt.search.proposal import STOPPED, Ask, Progress
 from layoutopt.search.scene import searched_families
-from layoutopt.search.solve import solve_cases, solve_tile
+from layoutopt.search.solve import solve_cases
 
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
 _UNBOUNDED_SHARE: Final = 0.75

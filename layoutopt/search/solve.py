@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned, chosen_widths, width_choices
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case, case_of, cases
@@ -21,9 +20,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import FAMILIES, Constraints, Problem
 from layoutopt.search import dictated, tables
-from layoutopt.search.free_lanes import solve_free
-from layoutopt.search.instructions import chooses_instructions, solve_instructions
-from layoutopt.search.proposal import STOPPED, Ask, Proposal
+from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.sample import by_sample, is_large
 from layoutopt.search.scene import Scene
 from layoutopt.search.search import over_values, search
@@ -45,52 +42,16 @@ _CHEAP_TO_INDEX: Final = (
 _FIRST_SHARE, _ALL_SHARE = 0.2, 0.5
 # Share of the work left that one choice of widths has at least.
 _WIDTHS_SHARE: Final = 0.5
-_INDEX_LEFT: Final = "the time limit ended the search for a cheaper index"
-_OTHERS_LEFT: Final = "the time limit ended the search for layouts outside the scope, or for a cheaper index"
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
-def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The answer to a problem of one tile, in the time there is; errors are those of `block.solve`."""
-    try:
-        if chooses_instructions(problem):
-            found = solve_instructions(problem, gpu, ask, _given)
-        else:
-            found = _given(problem, ask, gpu)
-        return msgspec.structs.replace(found, reason=_what_ended(found))
-    except OutOfTime:
-        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
-        return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
-
-
-def _given(problem: Problem, ask: Ask, gpu: Device) -> Result:
-    """The answer to a problem whose instructions are given."""
-    return solve_free(problem, gpu, ask, _fixed) if is_free(problem) else _fixed(problem, ask, gpu)
-
-
-def _fixed(problem: Problem, ask: Ask, gpu: Device) -> Result:
+def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The answer to a problem whose instructions and lanes are given; raises as `solve_cases`."""
     if problem.layout.objective.time_first:
         return _of_least_time(problem, gpu, ask)
     if problem.layout.objective.instructions_first and not problem.is_dictated:
         return _of_fewest_instructions(problem, gpu, ask)
     return solve_widths(problem, gpu, ask)
-
-
-def _what_ended(result: Result) -> str:
-    """The reason of the result; where a search was cut short, with what ended it."""
-    budget = current()
-    if result.status is Status.OPTIMAL and budget.ran_out and not result.reason:
-        if not result.proof.objective.everywhere:
-            return _OTHERS_LEFT
-        cost = result.proof.index_cost
-        return "" if cost is None or cost.proved else _INDEX_LEFT
-    if result.status is not Status.FEASIBLE:
-        return result.reason
-    if budget.stopped:
-        by = "by request"
-    else:
-        by = "by the time limit" if budget.ran_out else "by the solver's effort: more time changes nothing"
-    return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
 
 
 def solve_widths(problem: Problem, gpu: Device, ask: Ask) -> Result:
@@ -144,7 +105,7 @@ def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
     in_all, least = min(found, key=lambda entry: (*_key(problem, entry[1])[:-1], not entry[0]))
     least = least if in_all else _held_everywhere(least, problem)
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
-    return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=reason, decided_by=None)
+    return least.unproved(reason)
 
 
 def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
@@ -162,7 +123,7 @@ def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
     least = min(found, key=lambda result: _key(problem, result))
     if least is plainest:
         return plainest
-    return msgspec.structs.replace(least, status=Status.FEASIBLE, reason=plainest.reason, decided_by=None)
+    return least.unproved(plainest.reason)
 
 
 def _held_everywhere(result: Result, problem: Problem) -> Result:
@@ -333,13 +294,9 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
     least = min(found, key=lambda answer: answer.rank)
     if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
         return least.result
-    result = least.result
-    reason = result.reason or _WIDTHS_LEFT
-    proof = _of_all_widths(result.proof, proofs, all_there)
+    proof = _of_all_widths(least.result.proof, proofs, all_there)
     proof = msgspec.structs.replace(proof, bytes=Bound(least.case.lowered.tile.bytes, EVERY_LAYOUT))
-    return msgspec.structs.replace(
-        result, status=Status.FEASIBLE, reason=reason, decided_by=None, proof=proof
-    )
+    return msgspec.structs.replace(least.result, proof=proof).unproved(least.result.reason or _WIDTHS_LEFT)
 
 
 def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Proof:

@@ -28,7 +28,7 @@ from layoutopt.problems.answer import AccessReport, Estimate, Stages
 from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem
-from layoutopt.search.free_lanes import under_layout
+from layoutopt.search.lanes import under_layout
 from layoutopt.search.packing import rounded_up
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding

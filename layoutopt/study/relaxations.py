@@ -28,7 +28,7 @@ from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, Search, every_layout
 from layoutopt.search.block import solve
-from layoutopt.search.instructions import with_free_instructions
+from layoutopt.search.choices import with_free_instructions
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 _MAX_CLASH: Final = 16

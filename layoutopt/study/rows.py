@@ -36,8 +36,8 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.search.choices import chooses_instructions
 from layoutopt.search.dictated import ranked
-from layoutopt.search.instructions import chooses_instructions
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from written import access_from, constrained, data_of, problem_of, refused_with, saved
 
 import layoutopt
-import layoutopt.search.free_lanes as free_module
+import layoutopt.search.choices as free_module
 import layoutopt.search.solve as solve_module
 from layoutopt.cli.commands import main
 from layoutopt.engine.case import case_of
@@ -330,7 +330,7 @@ def test_half_a_wavefront_proves_no_bytes():
     """Half a wavefront of the segments is one of any assignment; smaller layouts may have one, too."""
     asked = problem([drain(64)])
     result = layoutopt.solve(asked)
-    joint = free_module._Joint(asked, device("sm_90"), Ask(), solve_module._fixed)
+    joint = free_module._Lanes(asked, device("sm_90"), Ask())
     assert joint.scale == 2
     proof = replace(result.proof, excess=Bound(1, "families none"), bytes=Bound(10**6, "families none"))
     case = case_of(joint.natural, device("sm_90"))

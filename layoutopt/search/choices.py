@@ -1,0 +1,605 @@
+"""What a file leaves open beside the layout: which instructions move what, which lane handles which piece.
+
+Both are decided in the same way (`_answered`), one inside the other:
+
+    choices   narrower problems, in which it is decided, the most promising first
+    solved    each by itself, whatever else it leaves open
+    found     the layout with the best that is known for it, counted in the file's own coordinates, verified
+    answer    the best, with what is proved of every choice
+
+Instructions: an order of elements, which a layout makes consecutive so that they may go in one access, gives
+each free access the instructions of fewest wavefronts. An order ends the search that takes as few as nothing
+undercuts: of a warp, in a wavefront, no more than a word of every bank, and to a lane no more than its widest
+access.
+
+Lanes: what every assignment has in common is that consecutive threads cover segments of global memory. So
+first comes the relaxed problem, in which a free access is its segments alone: no assignment costs less. Where
+the best lanes under its layout (`layoutopt.search.lanes`) meet it, nothing is better, whatever the threads
+do, but a cheaper index. Else other layouts are tried: those that are best for an assignment that is fixed.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import starmap
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from layoutopt.accesses.free_lanes import (
+    FreeAccess,
+    free_accesses,
+    is_free,
+    naturally,
+    segments_alone,
+    with_idle,
+)
+from layoutopt.accesses.instructions import (
+    Owned,
+    accesses_of,
+    as_given,
+    check_instructions,
+    orders,
+    owned,
+    why_not_free,
+)
+from layoutopt.accesses.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
+from layoutopt.accesses.trace import trace
+from layoutopt.accesses.view import steps_of, view_of
+from layoutopt.engine.case import Case, case_of
+from layoutopt.engine.conflicts import count_wavefronts
+from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
+from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
+from layoutopt.hardware.devices import Device
+from layoutopt.hardware.operations import is_direct_load, parse_operation
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.types import Access, Constraints, Problem
+from layoutopt.search.lanes import can_deal, under_layout, whole_warps
+from layoutopt.search.proposal import STOPPED, Ask, Proposal
+from layoutopt.search.solve import solve_fixed
+from layoutopt.search.verify import verified
+
+_MOST_SOLVED: Final = 8  # orders that a layout is sought for
+_SHARE: Final = 0.5  # of the time left, for each
+_NEEDED_S: Final = 0.5  # for lanes under a layout, without which there is no answer
+_EVERYTHING: Final = f"{EVERY_LAYOUT} and every choice of instructions"
+_LEFT: Final = "other instructions are not refuted"
+_NOT_ALL: Final = (
+    "assignments that are bits of threads and iterations in any order, XORs of two, and other places in a "
+    "warp were searched under a few layouts"
+)
+_INDEX_LEFT: Final = "the time limit ended the search for a cheaper index"
+_OTHERS_LEFT: Final = "the time limit ended the search for layouts outside the scope, or for a cheaper index"
+
+
+def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The answer to a problem of one tile, in the time there is; errors are those of `block.solve`."""
+    try:
+        found = _answered(problem, gpu, ask)
+        return msgspec.structs.replace(found, reason=_what_ended(found))
+    except OutOfTime:
+        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
+        return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
+
+
+def _what_ended(result: Result) -> str:
+    """The reason of the result; where a search was cut short, with what ended it."""
+    budget = current()
+    if result.status is Status.OPTIMAL and budget.ran_out and not result.reason:
+        if not result.proof.objective.everywhere:
+            return _OTHERS_LEFT
+        cost = result.proof.index_cost
+        return "" if cost is None or cost.proved else _INDEX_LEFT
+    if result.status is not Status.FEASIBLE:
+        return result.reason
+    if budget.stopped:
+        by = "by request"
+    else:
+        by = "by the time limit" if budget.ran_out else "by the solver's effort: more time changes nothing"
+    return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
+
+
+def chooses_instructions(problem: Problem) -> bool:
+    """Whether the file leaves the instructions of an access open."""
+    return any(access.instructions is not None for access in problem.accesses)
+
+
+def with_free_instructions(problem: Problem) -> Problem | None:
+    """The problem with the instructions of all loads and stores free that may be; None where none may."""
+
+    def freed(number: int, access: Access) -> Access:
+        if access.any or access.is_free or why_not_free(problem, number) is not None:
+            return access
+        return msgspec.structs.replace(access, instructions="free")
+
+    accesses = tuple(starmap(freed, enumerate(problem.accesses)))
+    return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A narrower problem, and the device that it is solved for.
+
+    Attributes:
+        rank: of instructions, the wavefronts that they take alone, how many they are, and what tells equal
+            ones apart.
+        share: of the time left, that it may use.
+    """
+
+    problem: Problem
+    gpu: Device
+    rank: tuple[Fraction, int, int] = (Fraction(0), 0, 0)
+    share: float = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An answer under one choice, the problem with all that was chosen, and what it is compared by."""
+
+    rank: tuple[float, ...]
+    result: Result
+    chosen: Problem
+    case: Case
+    complete: bool = False
+
+
+class _Open(abc.ABC):
+    """Something that a file leaves open.
+
+    Attributes:
+        best: of the choices so far; `refused`, where there is none: why the first had no layout.
+    """
+
+    def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
+        self.problem, self.gpu, self.ask = problem, gpu, ask
+        self.best: _Found | None = None
+        self.refused: Result | None = None
+
+    @abc.abstractmethod
+    def choices(self) -> Iterator[_Choice]:
+        """Problems in which it is decided, one after another; it sees `best` and `refused`."""
+
+    @abc.abstractmethod
+    def found(self, choice: _Choice, result: Result) -> _Found:
+        """What is made of the answer to one, which has a layout; LayoutError if it does not serve."""
+
+    @abc.abstractmethod
+    def answer(self, best: _Found) -> Result:
+        """The best, with what is proved of every choice."""
+
+    @property
+    def left(self) -> str:
+        """What no choice refutes, though none has a layout; empty where there is nothing."""
+        return ""
+
+
+def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
+    """The answer to a problem, whatever it leaves open.
+
+    Raises:
+        OutOfTime: the time was over before there was a layout.
+        ProblemFileError: an access's instructions or lanes cannot be free.
+    """
+    if chooses_instructions(problem):
+        opened: _Open = _Instructions(problem, gpu, ask)
+    elif is_free(problem):
+        opened = _Lanes(problem, gpu, ask)
+    else:
+        return solve_fixed(problem, gpu, ask)
+    for number, choice in enumerate(opened.choices()):
+        if opened.best is not None and current().spent:
+            break
+        try:
+            with spending(current().part(choice.share)):
+                result = _answered(choice.problem, choice.gpu, opened.ask)
+            if result.layout is None:
+                opened.refused = opened.refused or result
+                continue
+            found = opened.found(choice, result)
+        except ProblemFileError:  # a constraint contradicts what an access becomes
+            if number == 0:
+                raise
+        except (OutOfTime, LayoutError):  # lanes of a direct load do not write side by side
+            continue
+        else:
+            opened.best = min(opened.best or found, found, key=lambda found: found.rank)
+    if opened.best is not None:
+        return opened.answer(opened.best)
+    if opened.refused is None:
+        raise OutOfTime
+    refused, most = opened.refused, problem.layout.max_bytes
+    if not opened.left or refused.status is not Status.INFEASIBLE or (most or math.inf) < problem.tile.bytes:
+        return refused
+    reason = f"{opened.left}; {refused.reason}"
+    return msgspec.structs.replace(refused, status=Status.UNKNOWN, reason=reason)
+
+
+# Instructions ------------------------------------------------------------------------------------
+
+
+class _Instructions(_Open):
+    left = _LEFT
+
+    def choices(self) -> Iterator[_Choice]:
+        """The file's own instructions, then those of one order after another, by wavefronts alone."""
+        problem, gpu = self.problem, self.gpu
+        free = owned(problem, gpu)
+        self.bound = _lower_bound(problem, free, gpu)
+        plain = [access if access.instructions is None else as_given(access) for access in problem.accesses]
+        first = _choice(problem, plain, -1, gpu)
+        others = [c for c in _choices(first, problem, free, gpu) if _differs(c, first)]
+        yield replace(first, share=_SHARE if others else 1)
+        self.given, solved = self.best, 1
+        for choice in others:
+            least, instructions, _ = choice.rank
+            may_rank = float(least), problem.tile.bytes, instructions
+            if solved <= _MOST_SOLVED and (self.best is None or may_rank < self.best.rank):
+                solved += 1
+                yield choice
+
+    def found(self, choice: _Choice, result: Result) -> _Found:
+        """A result, counted in the file's own coordinates."""
+        assert result.layout is not None
+        with unhurried():
+            chosen = assigned(choice.problem, result)
+            case = case_of(chosen, self.gpu)
+            taken = case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
+        return _Found((taken, result.bytes or 0, choice.rank[1]), result, chosen, case)
+
+    def answer(self, best: _Found) -> Result:
+        """Optimal where nothing takes fewer wavefronts or bytes."""
+        problem, result, layout, case = self.problem, best.result, best.result.layout, best.case
+        assert layout is not None
+        with unhurried():
+            check_instructions(problem, best.chosen, self.gpu)
+            case.check(case.table(layout))
+            if [r.wavefronts for r in case.measure(layout)] != [r.wavefronts for r in result.accesses]:
+                raise VerificationError(
+                    "the accesses cost another number of wavefronts in their own coordinates"
+                )
+        bound = self.bound
+        least = Bound(float(bound) if bound.denominator > 1 else int(bound), _EVERYTHING)
+        wavefronts, size, _ = best.rank
+        if result.status is Status.OPTIMAL and not (wavefronts == bound and size == problem.tile.bytes):
+            result = result.unproved(f"{_LEFT}: {wavefronts:g} wavefronts, at least {bound} in {_EVERYTHING}")
+        return msgspec.structs.replace(
+            result,
+            proof=msgspec.structs.replace(result.proof, wavefronts=least),
+            hints=(*result.hints, *_before(self.given, best)),
+            accesses=named_lanes(result.accesses, problem, best.chosen),
+        )
+
+
+def _differs(choice: _Choice, given: _Choice) -> bool:
+    """Whether it has other instructions, or fewer, and not the same in another order."""
+    pairs = zip(choice.problem.accesses, given.problem.accesses, strict=True)
+    same = (
+        a.vector == b.vector
+        and parse_operation(a.op, a.single_width) == parse_operation(b.op, b.single_width)
+        for a, b in pairs
+    )
+    return choice.rank[1] != given.rank[1] or not all(same)
+
+
+def _choice(problem: Problem, accesses: Sequence[Access], number: int, gpu: Device) -> _Choice:
+    """The problem with these accesses, some of which have instructions where it leaves them open."""
+    alone = [_alone(problem, access, gpu) for access in accesses]
+    total = sum((wavefronts for wavefronts, _ in alone), Fraction(0))
+    freed = (n for (_, n), a in zip(alone, problem.accesses, strict=True) if a.instructions is not None)
+    chosen = msgspec.structs.replace(problem, accesses=tuple(accesses))
+    return _Choice(chosen, gpu, (total, sum(freed), number), _SHARE)
+
+
+def _choices(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
+    """The problem with instructions of one order after another, those of fewest wavefronts first.
+
+    Args:
+        first: with the instructions of the file.
+        problem: whose instructions are open.
+        free: which of them.
+        gpu: its device.
+    """
+    known = [steps_of(a, problem.tile) for a in problem.accesses if not a.is_free]
+    fixed = max(known, key=len, default=[])
+    found: list[_Choice] = []
+    for number, steps in enumerate(orders(free, fixed) if free else ()):
+        try:
+            ways = {one.number: list(accesses_of(one, steps, problem, gpu)) for one in free}
+            if not all(ways.values()):
+                continue  # the GPU has no access as narrow as some would be
+            best = {k: min(each, key=lambda way: _alone(problem, way, gpu)) for k, each in ways.items()}
+        except ProblemFileError:
+            continue  # too many pieces of the coordinates
+        accesses = tuple(best.get(k, access) for k, access in enumerate(first.problem.accesses))
+        if all(choice.problem.accesses != accesses for choice in found):
+            found.append(_choice(problem, accesses, number, gpu))
+    return sorted(found, key=lambda choice: choice.rank)
+
+
+def _alone(problem: Problem, access: Access, gpu: Device, *, shared: bool = False) -> tuple[Fraction, int]:
+    """The fewest wavefronts that an access takes, weighted, and its instructions.
+
+    Where words are `shared`, of any layout; else of those in which elements share words as row by row.
+    """
+    if access.is_free or access.any:
+        return Fraction(0), 0
+    part = msgspec.structs.replace(problem, accesses=(access,), layout=Constraints())
+    if (view := view_of(part)) is not None:
+        part = view.problem(part)
+    traced = trace(part, gpu)
+    (lanes,) = traced.accesses
+    counts = count_wavefronts(lanes.element * problem.tile.element_bytes, lanes.active, lanes.operation, gpu)
+    least = counts.phases if shared else counts.ideal
+    weighted = int((least * lanes.weight).sum())
+    return Fraction(weighted, traced.weight_unit), int(lanes.active.any(axis=1).sum())
+
+
+def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fraction:
+    """Wavefronts that no layout and no instructions undercut, of all accesses, weights applied.
+
+    A wavefront of a warp moves no more distinct bytes than the banks have words, and to or from its lanes
+    together no more than those of a phase have in their widest access, of two phases where these are merged.
+    """
+    size = problem.tile.element_bytes
+    # Elements narrower than a word share as many as a layout likes: each phase takes one wavefront then.
+    given = (a for a in problem.accesses if a.instructions is None)
+    total = sum((_alone(problem, a, gpu, shared=size < gpu.bank_bytes)[0] for a in given), Fraction(0))
+    for one in free:
+        kinds = one.kind, "ldmatrix" if one.kind == "load" else "stmatrix"
+        rules = [(rule, width) for (name, width), rule in gpu.rules.items() if name in kinds]
+        banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
+        lanes = max(
+            len(rule.phases[0]) * (min(width, rule.bank_bytes) if rule.split_words else width)
+            << rule.merges_pairs
+            for rule, width in rules
+        )
+        total += Fraction(str(one.access.weight)) * sum(
+            max(math.ceil(held * size / lanes), math.ceil(distinct * size / banks))
+            for held, distinct in _by_warp(one, gpu.lanes)
+        )
+    return total
+
+
+def _by_warp(one: Owned, lanes: int) -> Iterator[tuple[int, int]]:
+    """Elements of all lanes of each warp, and different ones of these."""
+    for start in range(0, len(one.element), lanes):
+        element = one.element[start : start + lanes]
+        held = element[element >= 0]
+        yield len(held), len(np.unique(held))
+
+
+def _before(given: _Found | None, found: _Found) -> Iterator[str]:
+    """What the file's own instructions cost at best, where others were chosen."""
+    if given is not None and given is not found:
+        (before, size, _), (after, *_) = given.rank, found.rank
+        yield (
+            f"with the instructions as the file has them, the best layout found takes {before:,g} wavefronts "
+            f"in {size:,} bytes; these take {after:,g}"
+        )
+
+
+# Lanes -------------------------------------------------------------------------------------------
+
+
+class _Lanes(_Open):
+    def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
+        super().__init__(problem, gpu, replace(ask, conflict_free=False))
+        self.conflict_free = ask.conflict_free
+        self.free = free_accesses(problem, gpu)
+        self.natural = naturally(problem, self.free)
+        self.direct = any(is_direct_load(problem.accesses[free.number].op) for free in self.free)
+        self.dealt = frozenset(f.number for f in self.free if can_deal(gpu, f.lanes.operation))
+        self.together = self._together()
+        self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
+        self.relaxed = self._relaxed()
+        self.floor: Result | None = None  # what bounds every assignment
+
+    @property
+    def left(self) -> str:
+        """The relaxed problem has direct loads write as they stand."""
+        return _NOT_ALL if self.direct else ""
+
+    def choices(self) -> Iterator[_Choice]:
+        """The relaxed problem, and where more may be had those whose layouts may do better."""
+        yield _Choice(self.relaxed, self.together)
+        if self.best is None and self.refused is None:
+            yield _Choice(self.natural, self.gpu)  # direct loads stand otherwise than those that are natural
+        for problem in self._others() if self.best is not None else ():
+            assert self.best is not None
+            result = self.best.result
+            if self.conflict_free and result.proof.objective.lower_bound > 0:
+                return
+            # Natural lanes may have a cheaper index.
+            if not self.best.complete or (problem is self.natural and not self._is_natural(result)):
+                yield _Choice(problem, self.gpu)
+
+    def answer(self, best: _Found) -> Result:
+        """The best; where conflicts are ruled out and it has some, that it is none."""
+        result, bound = best.result, best.result.proof.objective
+        if not (self.conflict_free and result.excess):
+            return result
+        status, reason = Status.UNKNOWN, f"no layout without conflicts was found; {_NOT_ALL}"
+        if bound.lower_bound > 0:
+            status = Status.INFEASIBLE
+            least = f"at least {bound.lower_bound} excess wavefronts in {bound.scope}"
+            reason = f"{least}, however threads are assigned"
+        return Result(result.problem, result.target, status, result.proof, reason)
+
+    def _is_natural(self, result: Result) -> bool:
+        natural = [tuple(map(str, self.natural.accesses[free.number].index)) for free in self.free]
+        return natural == [result.accesses[free.number].index for free in self.free]
+
+    def _floor(self, relaxed: Result) -> Result | None:
+        """A result that bounds every assignment: of the relaxed problem, or with lanes in any order, too.
+
+        None where direct loads are free: the relaxed problem has their lanes write as they stand.
+        """
+        if self.direct:
+            return None
+        weighs = any(self._moves(free) and self._sharing(free) for free in self.free)
+        proof = relaxed.proof
+        bounds = proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
+        if not (weighs and bounds):
+            return relaxed
+        with contextlib.suppress(OutOfTime):
+            return _answered(self._relaxed(dealt=True), self.together, self.ask)
+        return None
+
+    # What is asked -----------------------------------------------------------------------------
+
+    def _together(self) -> Device:
+        """The device, if the lanes that may change places were served in any order, and no others."""
+        gpu = self.gpu
+        for free in self.free:
+            if free.number in self.dealt:
+                gpu = whole_warps(gpu, free.lanes.operation)
+        fixed = (a for k, a in enumerate(self.problem.accesses) if k not in self.dealt and a.hardware is None)
+        lanes = trace(
+            msgspec.structs.replace(self.problem, accesses=tuple(map(with_fixed_lanes, fixed))), gpu
+        )
+        same = all(gpu.rule(a.operation) == self.gpu.rule(a.operation) for a in lanes.accesses)
+        return gpu if same else self.gpu
+
+    def _sharing(self, free: FreeAccess) -> int | None:
+        """Segments that share a phase; None where nothing is known of a segment by itself."""
+        if self._is_warp(free):
+            return 1
+        rule = self.gpu.rule(free.lanes.operation)
+        phase, segment = len(rule.phases[0]), free.work.segment
+        words = max(1, free.lanes.operation.width_bytes // rule.bank_bytes)
+        bound = segment > 1 and phase % segment == 0 and phase * words <= rule.banks
+        whole = free.work.units % segment == 0 and self.problem.threads >= segment
+        return phase // segment if bound and whole and not free.work.first else None
+
+    def _is_warp(self, free: FreeAccess) -> bool:
+        """Whether each instruction is a segment, and is counted as one."""
+        work, warp = free.work, self.gpu.lanes
+        whole = work.segment == warp and not (work.first or work.threads % warp or work.units % warp)
+        return whole and free.number in self.dealt and self.together is not self.gpu
+
+    def _moves(self, free: FreeAccess) -> bool:
+        """Whether pieces of a segment may go to several phases."""
+        return free.number in self.dealt and not self._is_warp(free)
+
+    def _relaxed(self, *, dealt: bool = False) -> Problem:
+        """Each free access as its segments alone, which weigh as much as their share of a phase.
+
+        Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
+        nothing.
+        """
+        accesses = [_weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
+        for number, access in enumerate(self.problem.accesses):
+            if access.is_free:
+                accesses[number] = msgspec.structs.replace(with_fixed_lanes(access), weight=0)
+        for free in self.free:
+            access = self.problem.accesses[free.number]
+            sharing = self._sharing(free)
+            if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
+                alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
+                accesses[free.number] = _weighted(alone, Fraction(self.scale, sharing))
+        return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
+
+    def _others(self) -> Iterator[Problem]:
+        """Problems whose layouts may do better than what is found."""
+        if self.direct and (past_registers := self._as_stores()) is not None:
+            yield past_registers
+        yield self.natural
+        idle = [with_idle(free, self.gpu) or free for free in self.free]
+        if idle != list(self.free):
+            yield naturally(self.problem, idle)
+        if self.best is not None:
+            yield assigned(self.problem, self.best.result)
+
+    def _as_stores(self) -> Problem | None:
+        """Where direct loads are free: XORs of the tile's bytes, which threads may write in turn."""
+        accesses = list(self._relaxed().accesses)
+        for free in self.free:
+            access, width = accesses[free.number], free.lanes.operation.width_bytes
+            if is_direct_load(access.op):
+                accesses[free.number] = msgspec.structs.replace(access, op="store", bytes=width)
+        layout = msgspec.structs.replace(self.problem.layout, families=("none", "xor"))
+        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses), layout=layout)
+        return None if whole.is_dictated else whole
+
+    # What is made of an answer -----------------------------------------------------------------
+
+    def found(self, choice: _Choice, result: Result) -> _Found:
+        """The layout of a result with the best assignment of each free access, verified."""
+        assert result.layout is not None
+        if choice.problem is self.relaxed:
+            self.floor = self._floor(result)
+        lanes_time, widths = current().at_least(_NEEDED_S), chosen_widths(self.problem, result)
+        with unhurried():
+            table = case_of(self.natural, self.gpu, widths).table(result.layout)
+            with spending(lanes_time):
+                table = np.repeat(table, self.problem.tile.packed)
+                settled = under_layout(self.problem, self.gpu, table, self.free)
+            case = case_of(settled, self.gpu, widths)
+            layout = case.as_bytes(result.layout)
+            excess = case.weighted_excess(case.count(case.table(layout)))
+            case.check(case.table(layout))
+            proposal = self._proposal(case, layout, excess, result, self.floor)
+            answer = verified(case, proposal)
+        reports = named_lanes(answer.result.accesses, self.problem, settled)
+        shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
+        return _Found(answer.rank, shown, settled, case, proposal.complete)
+
+    def _proposal(
+        self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
+    ) -> Proposal:
+        """A layout under the lanes chosen for it, with the bounds that hold for every assignment of lanes."""
+        objective = self.problem.layout.objective
+        nothing_proved = Bound(0, EVERY_LAYOUT)
+        proof = floor.proof if floor is not None else Proof(nothing_proved, nothing_proved)
+        # A proof for another order of objectives bounds neither the excess nor the bytes alone.
+        bound = proof.objective if objective.excess_first else nothing_proved
+
+        def in_trace_unit(weighted: float) -> Fraction:
+            """Excess of the relaxed problem, whose weights are `scale` times those of the file."""
+            return Fraction(str(weighted)) * case.lanes.weight_unit / self.scale
+
+        exact_bound = in_trace_unit(bound.lower_bound)
+        excess_bound = Bound(math.ceil(exact_bound), bound.scope)
+        proved = floor is not None and floor.status is Status.OPTIMAL
+        # The relaxed problem proves its bytes at its own excess, which may be a fraction of a wavefront: at
+        # the next whole number, a smaller layout may exist.
+        bytes_bound = Bound(self.problem.tile.bytes, EVERY_LAYOUT)
+        if objective.excess_first and proved and excess == exact_bound:
+            bytes_bound = proof.bytes
+        size = case.size(case.table(layout))
+        every_layout = None
+        if bound.everywhere and excess_bound.lower_bound:
+            every_layout = math.ceil(exact_bound), proof.evidence
+        elif proof.every_layout is not None:
+            every_layout = math.ceil(in_trace_unit(proof.every_layout.lower_bound)), proof.evidence
+        return Proposal(
+            layout=layout,
+            family=result.family or "",
+            weighted_excess=excess,
+            bytes=size,
+            excess_bound=excess_bound,
+            plain_floor=0,
+            bytes_bound=bytes_bound,
+            left_open=not objective.counts_only,
+            left=_NOT_ALL if floor is None or proved else floor.reason,
+            every_layout=every_layout,
+            # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
+            alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,
+            decided_by=(floor.decided_by if floor is not None else None) or "",
+        )
+
+
+def _weighted(access: Access, factor: Fraction) -> Access:
+    weight = access.weight
+    if isinstance(weight, str):
+        return msgspec.structs.replace(access, weight=f"({weight})*{factor}")
+    scaled = Fraction(str(weight)) * factor
+    whole = int(scaled) if scaled.denominator == 1 else float(scaled)
+    return msgspec.structs.replace(access, weight=whole)
