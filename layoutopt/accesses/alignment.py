@@ -26,7 +26,6 @@ import numpy as np
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
-from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Tile
 
 
@@ -71,14 +70,14 @@ def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Bl
     return Blocks(width, element - before, before * size)
 
 
-def base_alignment(trace: Trace, device: Device, *, swizzled: bool) -> int:
+def base_alignment(trace: Trace, *, swizzled: bool) -> int:
     """The least alignment of the base in bytes at which every access is aligned and every count holds.
 
     The counts hold where whole words stay whole: moved by words, they only change banks together. A swizzle
     is given the row of banks that it permutes, so that it may be applied to addresses, too.
     """
     accesses = trace.taking_part or trace.accesses
-    rules = [device.rule(access.operation) for access in accesses]
+    rules = [access.rule for access in accesses]
     widest = max(access.operation.width_bytes for access in accesses)
     word = max(rule.bank_bytes * rule.row_words for rule in rules)
     row = max(rule.banks * rule.bank_bytes for rule in rules) if swizzled else 1

@@ -26,16 +26,14 @@ from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import (
     Const,
-    Lookup,
     Node,
     Op,
     Var,
     evaluate,
     substituted,
     to_text,
-    with_parts,
 )
-from layoutopt.expressions.simplify import Range, bounds, simplify, through_xor
+from layoutopt.expressions.simplify import read_inside, simplify, through_xor
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.types import Access, Order, Problem
@@ -367,7 +365,7 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
     tid = own
     if assignment.place is not None:
         place = simplify(substituted(assignment.place, {"tid": own, ROUND: rounds}), ranges)
-        tid = _inside(place, {**ranges, "tid": (0, threads - 1)})
+        tid = read_inside(place, {**ranges, "tid": (0, threads - 1)})
     fast = work.order[-1]
     index = []
     for d, node in enumerate(nodes):
@@ -394,15 +392,6 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
         global_=None,
         order=None,
     )
-
-
-def _inside(node: Node, ranges: Mapping[str, Range]) -> Node:
-    """`node` with its tables read inside, whichever thread asks: some compute addresses and take no part."""
-    if not isinstance(node, Lookup):
-        return with_parts(node, lambda part: _inside(part, ranges))
-    (low, high), last, index = bounds(node.index, ranges), len(node.values) - 1, node.index
-    index = Op("max", (index, Const(0))) if low < 0 else index
-    return Lookup(node.values, Op("min", (index, Const(last))) if high > last else index, node.name)
 
 
 def _loop_values(work: Work) -> tuple[Node, Node]:

@@ -1,10 +1,11 @@
-"""Accesses whose lanes are free: which they are, and whether lanes that were chosen do what is asked."""
+"""Accesses whose lanes are free: which they are, what stands for them, and whether chosen lanes serve."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import msgspec
 import numpy as np
@@ -14,7 +15,8 @@ from layoutopt.accesses.lower import with_fixed_lanes
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.hardware.devices import Device
+from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.operations import is_direct_load
 from layoutopt.problems.types import Access, Problem
 
 
@@ -161,3 +163,128 @@ def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Acce
     slots, warps = min(threads, lanes), max(1, threads // lanes)
     alone = replace(work, slots=slots, first=0, threads=warps * slots).with_own_loops()
     return written_out(alone, alone.natural, access, threads)
+
+
+def can_deal(lanes: LaneTrace) -> bool:
+    """Whether the places of lanes in a warp decide what its pieces, one word or more each, cost."""
+    rule = lanes.rule
+    plain = not (rule.serialises_equal or rule.split_words) and rule.row_words == 1
+    return plain and len(rule.phases) > 1 and lanes.operation.width_bytes % rule.bank_bytes == 0
+
+
+def whole_warp(rule: PhaseRule) -> PhaseRule:
+    """The rule, if the lanes of a warp could be served in any order."""
+    return replace(rule, phases=(tuple(range(sum(map(len, rule.phases)))),), merges_pairs=False)
+
+
+class FreeLanes:
+    """A problem some of whose lanes are free, and problems of fixed lanes about it.
+
+    Attributes:
+        free: the accesses whose lanes are free.
+        natural: consecutive threads at consecutive pieces.
+        direct: whether some of them are direct loads.
+        dealt: numbers of those whose lanes may change places in a warp.
+        together: the device, if those were served in any order, and no others.
+        scale: by which the weights of `relaxed` are multiplied.
+
+    Raises:
+        ProblemFileError: an access cannot be free.
+    """
+
+    def __init__(self, problem: Problem, gpu: Device) -> None:
+        self.problem, self.gpu = problem, gpu
+        self.free = free_accesses(problem, gpu)
+        self.natural = naturally(problem, self.free)
+        self.direct = any(is_direct_load(problem.accesses[free.number].op) for free in self.free)
+        self.dealt = frozenset(free.number for free in self.free if can_deal(free.lanes))
+        self.together = self._together()
+        self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
+
+    def _together(self) -> Device:
+        """The device, if the lanes that may change places were served in any order, and no others."""
+        rules = {
+            (free.lanes.operation.kind, free.lanes.operation.width_bytes): whole_warp(free.lanes.rule)
+            for free in self.free
+            if free.number in self.dealt
+        }
+        gpu = replace(self.gpu, rules={**self.gpu.rules, **rules}) if rules else self.gpu
+        fixed = (a for k, a in enumerate(self.problem.accesses) if k not in self.dealt and a.hardware is None)
+        lanes = trace(
+            msgspec.structs.replace(self.problem, accesses=tuple(map(with_fixed_lanes, fixed))), gpu
+        )
+        same = all(a.rule == self.gpu.rule(a.operation) for a in lanes.accesses)
+        return gpu if same else self.gpu
+
+    def _sharing(self, free: FreeAccess) -> int | None:
+        """Segments that share a phase; None where nothing is known of a segment by itself."""
+        if self._is_warp(free):
+            return 1
+        rule = free.lanes.rule
+        phase, segment = len(rule.phases[0]), free.work.segment
+        words = max(1, free.lanes.operation.width_bytes // rule.bank_bytes)
+        bound = segment > 1 and phase % segment == 0 and phase * words <= rule.banks
+        whole = free.work.units % segment == 0 and self.problem.threads >= segment
+        return phase // segment if bound and whole and not free.work.first else None
+
+    def _is_warp(self, free: FreeAccess) -> bool:
+        """Whether each instruction is a segment, and is counted as one."""
+        work, warp = free.work, self.gpu.lanes
+        whole = work.segment == warp and not (work.first or work.threads % warp or work.units % warp)
+        return whole and free.number in self.dealt and self.together is not self.gpu
+
+    def _moves(self, free: FreeAccess) -> bool:
+        """Whether pieces of a segment may go to several phases."""
+        return free.number in self.dealt and not self._is_warp(free)
+
+    @property
+    def may_be_dealt(self) -> bool:
+        """Whether pieces that `relaxed` weighs may go to several phases."""
+        return any(self._moves(free) and self._sharing(free) for free in self.free)
+
+    def relaxed(self, *, dealt: bool = False) -> Problem:
+        """Each free access as its segments alone, which weigh as much as their share of a phase.
+
+        Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
+        nothing.
+        """
+        accesses = [_weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
+        for number, access in enumerate(self.problem.accesses):
+            if access.is_free:
+                accesses[number] = msgspec.structs.replace(with_fixed_lanes(access), weight=0)
+        for free in self.free:
+            access = self.problem.accesses[free.number]
+            sharing = self._sharing(free)
+            if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
+                alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
+                accesses[free.number] = _weighted(alone, Fraction(self.scale, sharing))
+        return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
+
+    def others(self) -> Iterator[Problem]:
+        """Problems whose layouts may do better than that of the relaxed one."""
+        if self.direct and (past_registers := self._as_stores()) is not None:
+            yield past_registers
+        yield self.natural
+        idle = [with_idle(free, self.gpu) or free for free in self.free]
+        if idle != list(self.free):
+            yield naturally(self.problem, idle)
+
+    def _as_stores(self) -> Problem | None:
+        """Where direct loads are free: XORs of the tile's bytes, which threads may write in turn."""
+        accesses = list(self.relaxed().accesses)
+        for free in self.free:
+            access, width = accesses[free.number], free.lanes.operation.width_bytes
+            if is_direct_load(access.op):
+                accesses[free.number] = msgspec.structs.replace(access, op="store", bytes=width)
+        layout = msgspec.structs.replace(self.problem.layout, families=("none", "xor"))
+        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses), layout=layout)
+        return None if whole.is_dictated else whole
+
+
+def _weighted(access: Access, factor: Fraction) -> Access:
+    weight = access.weight
+    if isinstance(weight, str):
+        return msgspec.structs.replace(access, weight=f"({weight})*{factor}")
+    scaled = Fraction(str(weight)) * factor
+    whole = int(scaled) if scaled.denominator == 1 else float(scaled)
+    return msgspec.structs.replace(access, weight=whole)

@@ -20,7 +20,7 @@ from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import checkpoint
 from layoutopt.ground.escape import shown
-from layoutopt.hardware.devices import Device
+from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem, Tile
 
@@ -40,6 +40,7 @@ class LaneTrace:
         name: the access.
         op: as spelled in the file.
         operation: what the spelling means.
+        rule: how the device serves it.
         element: int64, shape (instructions, lanes): row-major index, in the tile, of the first
             element that the lane touches. 0 where inactive.
         active: bool, same shape.
@@ -51,6 +52,7 @@ class LaneTrace:
     name: str
     op: str
     operation: Operation
+    rule: PhaseRule
     element: IntArray
     active: BoolArray
     weight: IntArray
@@ -210,6 +212,7 @@ def _trace_access(access: Access, problem: Problem, device: Device) -> tuple[Lan
         access.name,
         access.op,
         operation,
+        device.rule(operation, "op"),
         element.reshape(rows),
         mask.reshape(rows),
         np.zeros(0, np.int64),
@@ -222,9 +225,9 @@ def _of_hardware(access: Access, problem: Problem, device: Device) -> tuple[Lane
     """What no lane executes, on a device that has it."""
     assert access.hardware is not None
     operation = Operation(access.hardware.engine, 16)
-    device.rule(operation, "op")
+    rule = device.rule(operation, "op")
     none = np.zeros((-(-problem.threads // device.lanes), device.lanes), np.int64)
-    return LaneTrace(access.name, access.op, operation, none, none != 0, none[:, 0], 1), Fraction(1)
+    return LaneTrace(access.name, access.op, operation, rule, none, none != 0, none[:, 0], 1), Fraction(1)
 
 
 def _operation(access: Access, tile: Tile, device: Device) -> Operation:

@@ -171,7 +171,7 @@ class Case:
 
     def alignment(self, swizzled: bool) -> int:
         """Bytes of which the base must be a multiple: see `layoutopt.accesses.alignment.base_alignment`."""
-        return base_alignment(self.lanes, self.device, swizzled=swizzled)
+        return base_alignment(self.lanes, swizzled=swizzled)
 
     def needed_alignment(self, layout: Layout, reports: Iterable[AccessReport]) -> int:
         """The same of a layout, with what the hardware needs where it reaches the tile by itself."""
@@ -329,7 +329,7 @@ def _lowered(asked: Problem, problem: Problem, device: Device) -> Case:
         trace(with_loops(problem), device)
     lanes = trace(with_loops(lowered), device)
     chosen = choices(lowered, lanes, device)
-    accesses = tuple(chosen.get(access.name) or CountedAccess(access, device) for access in lanes.accesses)
+    accesses = tuple(chosen.get(access.name) or CountedAccess(access) for access in lanes.accesses)
     return Case(asked, problem, lowered, device, lanes, accesses, view=view)
 
 

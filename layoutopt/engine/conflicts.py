@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.devices import PhaseRule
 from layoutopt.hardware.operations import Operation
 
 UIntArray = npt.NDArray[Any]
@@ -67,7 +67,7 @@ class Counts:
 
 
 def count_wavefronts(
-    byte_address: IntArray, active: BoolArray, operation: Operation, device: Device
+    byte_address: IntArray, active: BoolArray, operation: Operation, rule: PhaseRule
 ) -> Counts:
     """Count the wavefronts of warp instructions.
 
@@ -76,14 +76,14 @@ def count_wavefronts(
             negative, a multiple of the access width. Ignored where inactive.
         active: bool, same shape.
         operation: the instruction, the same for all rows.
+        rule: how the device serves it.
 
     Raises:
-        ProblemFileError: the device has no published rule for the operation.
         ValueError: the arrays do not have one column per lane.
     """
-    rule = device.rule(operation)
-    if byte_address.ndim != 2 or byte_address.shape[1] != device.lanes or active.shape != byte_address.shape:
-        raise ValueError(f"expected shape (instructions, {device.lanes}), got {byte_address.shape}")
+    lanes = sum(map(len, rule.phases))
+    if byte_address.ndim != 2 or byte_address.shape[1] != lanes or active.shape != byte_address.shape:
+        raise ValueError(f"expected shape (instructions, {lanes}), got {byte_address.shape}")
     instructions = len(byte_address)
     if instructions >= CHUNK_INSTRUCTIONS:
         _keep_freed_memory()

@@ -210,7 +210,7 @@ def _lines(lanes: LaneTrace, table: IntArray, gpu: Device) -> IntArray:
     if lanes.operation.kind != _WHOLE_LINES:
         return more
     line = np.where(lanes.active, table[lanes.element] // _LINE_BYTES, -1)
-    for phase in gpu.rule(lanes.operation).phases:
+    for phase in lanes.rule.phases:
         found = np.sort(line[:, list(phase)], axis=1)
         new = (np.diff(found, axis=1, prepend=-1) != 0) & (found >= 0)
         more += np.maximum(new.sum(axis=1) - 1, 0)

@@ -115,7 +115,7 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
                 row, lane, reason = found
                 hint = "; -1 marks an inactive lane" if address[row, lane] < 0 else ""
                 raise ProblemFileError(f"row {start + step + row}, lane {lane}", reason + hint)
-            totals.add(count_wavefronts(address, active, operation, device))
+            totals.add(count_wavefronts(address, active, operation, device.rule(operation)))
     return totals
 
 
@@ -145,7 +145,7 @@ def _counted(records: list[Record], device: Device) -> Counts:
         address, active = _arrays([records[i] for i in members], device)
         if (found := _wrong(address, active, operation)) is not None:
             raise ProblemFileError(f"byte_address[{found[1]}]", found[2])
-        counts = count_wavefronts(address, active, operation, device)
+        counts = count_wavefronts(address, active, operation, device.rule(operation))
         out.wavefronts[members], out.ideal[members] = counts.wavefronts, counts.ideal
         out.phases[members] = counts.phases
     return out

@@ -14,7 +14,6 @@ from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport
 
@@ -28,7 +27,6 @@ class CountedAccess:
     """
 
     lanes: LaneTrace
-    device: Device
     any_is: str | None = None
 
     @property
@@ -42,7 +40,7 @@ class CountedAccess:
         That takes no longer than the lanes took to evaluate, so that no budget is asked.
         """
         lanes = self.lanes
-        return count_wavefronts(table[lanes.element], lanes.active, lanes.operation, self.device)
+        return count_wavefronts(table[lanes.element], lanes.active, lanes.operation, lanes.rule)
 
     def report(self, counts: Counts) -> AccessReport:
         """The totals of `counts`."""
@@ -61,11 +59,11 @@ def rounded_count(total: float | np.number[Any]) -> int | float:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def excess_under(layout: Layout, lanes: Trace, device: Device) -> int:
+def excess_under(layout: Layout, lanes: Trace) -> int:
     """The weighted excess of a layout, in units of `Trace.weight_unit`."""
     table, total = layout.table().ravel(), 0
     for access in lanes.accesses:
-        counts = CountedAccess(access, device).count(table)
+        counts = CountedAccess(access).count(table)
         total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
     return total
 

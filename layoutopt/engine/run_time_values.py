@@ -81,7 +81,7 @@ class ChoiceTrace(CountedAccess):
         Raises:
             OutOfTime: the time was over before the end.
         """
-        rule = self.device.rule(self.lanes.operation)
+        rule = self.lanes.rule
         each: list[tuple[float, float, float]] = []
         rows = zip(self.rows, self.least.tolist(), strict=True)
         for number, (elements, least) in enumerate(current().each(rows)):
@@ -111,11 +111,11 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
         if access.any:
             with under(f"accesses[{i}]"):
                 size = problem.tile.storage.element_bytes
-                found[access.name] = _choice(access, lanes, warps, size, device)
+                found[access.name] = _choice(access, lanes, warps, size)
     return found
 
 
-def _choice(access: Access, lanes: LaneTrace, warps: int, size: int, device: Device) -> ChoiceTrace:
+def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTrace:
     """The run-time choices of one access's lanes; `size` is the bytes of an element."""
     values, width = math.prod(access.any.values()), lanes.operation.width_bytes
     weight = lanes.weight.reshape(-1, values, warps)
@@ -126,7 +126,7 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, size: int, device: Dev
     if len(rows) > MAX_DISTINCT:
         what = f"{len(rows):,} instructions choose from different elements"
         raise ProblemFileError("any", f"{what}, of at most {MAX_DISTINCT:,}")
-    apart_bytes, rule = max(width, size), device.rule(lanes.operation)
+    apart_bytes, rule = max(width, size), lanes.rule
     if width > (row_bytes := rule.banks * rule.bank_bytes):
         wider = f"accesses wider than the {row_bytes} bytes of a row of banks"
         raise ProblemFileError("bytes", f"values known only at run time are not counted for {wider}")
@@ -137,7 +137,6 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, size: int, device: Dev
     ]
     return ChoiceTrace(
         replace(lanes, weight=weight[:, 0].ravel()),
-        device,
         access.any_is,
         rows=rows,
         row=row,
@@ -312,7 +311,7 @@ def matching(reach: Sequence[Sequence[int]]) -> int:
 def _expected(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
     """Expected wavefronts, ideal and phases of instruction `number`; `address` has shape (lanes, values)."""
     operation = access.lanes.operation
-    rule = access.device.rule(operation)
+    rule = access.lanes.rule
     if rule.merges_pairs:
         return _sampled(address, access, number)
     units: IntArray = np.sort(_units(address, operation, rule), axis=1)
@@ -351,7 +350,7 @@ def _sampled(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float
     seed = _SEED if samples == SAMPLES else (_SEED, number)
     drawn = np.random.default_rng(seed).integers(values, size=(samples, lanes))
     chosen = address[np.arange(lanes), drawn]
-    counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, access.lanes.operation, access.device)
+    counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, access.lanes.operation, access.lanes.rule)
     return float(counts.wavefronts.mean()), float(counts.ideal.mean()), float(counts.phases.mean())
 
 

@@ -318,3 +318,12 @@ def _apart(node: Op) -> Node:
             short = Op(symbol, (weighted_sum(terms), Const(divisor // common)))
             return Op("*", (short, Const(common))) if symbol == "%" and common > 1 else short
     return node
+
+
+def read_inside(node: Node, ranges: Mapping[str, Range]) -> Node:
+    """`node` with its tables read inside, whichever thread asks: some compute addresses and take no part."""
+    if not isinstance(node, Lookup):
+        return with_parts(node, lambda part: read_inside(part, ranges))
+    (low, high), last, index = bounds(node.index, ranges), len(node.values) - 1, node.index
+    index = Op("max", (index, Const(0))) if low < 0 else index
+    return Lookup(node.values, Op("min", (index, Const(last))) if high > last else index, node.name)

@@ -113,7 +113,7 @@ def index_code(
     flipped = flipped_spelling(offset, problem.tile.shape, scale)
     if flipped is not None:
         spellings.append(flipped)
-    alignment = base_alignment(lanes, device, swizzled=has_xor(offset)) // unit_bytes
+    alignment = base_alignment(lanes, swizzled=has_xor(offset)) // unit_bytes
     share = _MOST_OPERATORS // max(1, len(problem.accesses))
     found = []
     for access, part in zip(problem.accesses, lanes.accesses, strict=True):

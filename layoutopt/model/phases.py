@@ -16,7 +16,7 @@ import numpy as np
 from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.ground.arrays import IntArray
-from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.problems.types import Tile
 
@@ -83,15 +83,12 @@ def counting_excess(sets: Sequence[PhaseSet]) -> tuple[int, int]:
     return weighted, plain
 
 
-def phase_sets(
-    trace: Trace, tile: Tile, device: Device, held_by: Blocks | None = None
-) -> tuple[PhaseSet, ...]:
+def phase_sets(trace: Trace, tile: Tile, held_by: Blocks | None = None) -> tuple[PhaseSet, ...]:
     """The distinct phases of all accesses, grouped by rule and width; `held_by`: what more accesses keep."""
     gathered: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray, IntArray]]] = {}
     for access in trace.accesses:
-        rule = device.rule(access.operation)
-        rows = gathered.setdefault((rule, access.operation.width_bytes), [])
-        rows.extend(_phases(access, rule))
+        rows = gathered.setdefault((access.rule, access.operation.width_bytes), [])
+        rows.extend(_phases(access, access.rule))
     held_by = held_by or blocks(trace, tile)
     sets = []
     for (rule, given_bytes), parts in gathered.items():

@@ -385,5 +385,7 @@ def _count(listed: Sequence[Instruction], gpu: Device) -> int:
     for operation, addresses in by_operation.items():
         address = np.concatenate(addresses)
         active = address >= 0
-        total += int(count_wavefronts(np.maximum(address, 0), active, operation, gpu).wavefronts.sum())
+        total += int(
+            count_wavefronts(np.maximum(address, 0), active, operation, gpu.rule(operation)).wavefronts.sum()
+        )
     return total

@@ -176,7 +176,7 @@ def word_data(problem: Problem, word: int) -> dict[str, Any]:
 
 
 def _board(trace: Trace, tile: Tile, device: Device) -> Board | None:
-    rules = [device.rule(access.operation) for access in trace.accesses]
+    rules = [access.rule for access in trace.accesses]
     size, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1
     if not alike or size & (size - 1) or any(rule.row_words > 1 for rule in rules) or lanes > MAX_LANES:

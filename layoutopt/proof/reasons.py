@@ -179,7 +179,7 @@ PARITY: Final[Reason[Parity]] = Reason(
 
 def _ask_solver(subject: Subject, search: Search) -> FreeAssignment | None:
     return free_assignment(
-        phase_sets(subject.lanes, subject.tile, subject.device),
+        phase_sets(subject.lanes, subject.tile),
         subject.lanes,
         subject.tile,
         workers=search.workers,
@@ -198,7 +198,7 @@ def _solver_data(subject: Subject, problem: Problem, assignment: FreeAssignment)
     # If some phase must exceed its counting bound, its weight is added: no sums, so CNF can say it.
     step = min((p.weight for p in on.phases), default=0) if on is not None else 0
     clean = on is not None and most < on.counting + step
-    sets = phase_sets(lanes, problem.tile, subject.device)
+    sets = phase_sets(lanes, problem.tile)
     text = question(sets, lanes, problem.tile, None if clean else most)
     return {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
 

@@ -299,7 +299,7 @@ def _scope(units: Sequence[Unit], limit: int | None) -> str:
         scope = "the layouts that each tile may have" + "".join(listed)
     elif all(families == searched[0] for families in searched):
         scope = "families " + ", ".join(searched[0])
-        used = {u.case.device.rule(a.operation) for u in units for a in u.case.lanes.accesses}
+        used = {a.rule for u in units for a in u.case.lanes.accesses}
         if {"xor", "matrix"} & set(searched[0]):
             sizes = dict.fromkeys(unit.case.lowered.tile.element_bytes for unit in units)
             scope += "".join(dict.fromkeys(left_out(used, size) for size in sizes))

@@ -172,7 +172,7 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
     unit = lanes.weight_unit
     evidence, findings = _reason(subject, round(bound.lower_bound * unit), bound.scope)
     rests_on = {SOLVER.evidence: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
-    rule = device.rule(lanes.accesses[0].operation)
+    rule = lanes.accesses[0].rule
     data: dict[str, Any] = {
         "schema": CERTIFICATE_SCHEMA,
         "problem": problem.name,
@@ -266,7 +266,7 @@ def _served(device: Device, trace: Trace) -> dict[str, Any]:
     """The rule by which the hardware serves each access, for checkers that know no device."""
     served = {}
     for access in trace.accesses:
-        rule, operation = device.rule(access.operation), access.operation
+        rule, operation = access.rule, access.operation
         lanes_used = 8 * operation.matrices or device.lanes
         served[access.name] = {"bytes": operation.width_bytes, "lanes_used": lanes_used}
         served[access.name] |= {name: getattr(rule, name) for name in _RULE_FIELDS}

@@ -32,14 +32,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.free_lanes import (
-    FreeAccess,
-    free_accesses,
-    is_free,
-    naturally,
-    segments_alone,
-    with_idle,
-)
+from layoutopt.accesses.free_lanes import FreeLanes, is_free
 from layoutopt.accesses.instructions import (
     Owned,
     accesses_of,
@@ -49,7 +42,7 @@ from layoutopt.accesses.instructions import (
     owned,
     why_not_free,
 )
-from layoutopt.accesses.lower import assigned, chosen_widths, named_lanes, with_fixed_lanes
+from layoutopt.accesses.lower import assigned, chosen_widths, named_lanes
 from layoutopt.accesses.trace import trace
 from layoutopt.accesses.view import steps_of, view_of
 from layoutopt.engine.case import Case, case_of
@@ -57,11 +50,11 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
 from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.operations import is_direct_load, parse_operation
+from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import Access, Constraints, Problem
-from layoutopt.search.lanes import can_deal, under_layout, whole_warps
+from layoutopt.search.lanes import under_layout
 from layoutopt.search.proposal import STOPPED, Ask, Proposal
 from layoutopt.search.solve import solve_fixed
 from layoutopt.search.verify import verified
@@ -335,7 +328,9 @@ def _alone(problem: Problem, access: Access, gpu: Device, *, shared: bool = Fals
         part = view.problem(part)
     traced = trace(part, gpu)
     (lanes,) = traced.accesses
-    counts = count_wavefronts(lanes.element * problem.tile.element_bytes, lanes.active, lanes.operation, gpu)
+    counts = count_wavefronts(
+        lanes.element * problem.tile.element_bytes, lanes.active, lanes.operation, lanes.rule
+    )
     least = counts.phases if shared else counts.ideal
     weighted = int((least * lanes.weight).sum())
     return Fraction(weighted, traced.weight_unit), int(lanes.active.any(axis=1).sum())
@@ -392,26 +387,21 @@ class _Lanes(_Open):
     def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
         super().__init__(problem, gpu, replace(ask, conflict_free=False))
         self.conflict_free = ask.conflict_free
-        self.free = free_accesses(problem, gpu)
-        self.natural = naturally(problem, self.free)
-        self.direct = any(is_direct_load(problem.accesses[free.number].op) for free in self.free)
-        self.dealt = frozenset(f.number for f in self.free if can_deal(gpu, f.lanes.operation))
-        self.together = self._together()
-        self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
-        self.relaxed = self._relaxed()
+        self.lanes = FreeLanes(problem, gpu)
+        self.natural, self.relaxed = self.lanes.natural, self.lanes.relaxed()
         self.floor: Result | None = None  # what bounds every assignment
 
     @property
     def left(self) -> str:
         """The relaxed problem has direct loads write as they stand."""
-        return _NOT_ALL if self.direct else ""
+        return _NOT_ALL if self.lanes.direct else ""
 
     def choices(self) -> Iterator[_Choice]:
         """The relaxed problem, and where more may be had those whose layouts may do better."""
-        yield _Choice(self.relaxed, self.together)
+        yield _Choice(self.relaxed, self.lanes.together)
         if self.best is None and self.refused is None:
             yield _Choice(self.natural, self.gpu)  # direct loads stand otherwise than those that are natural
-        for problem in self._others() if self.best is not None else ():
+        for problem in self._others():
             assert self.best is not None
             result = self.best.result
             if self.conflict_free and result.proof.objective.lower_bound > 0:
@@ -419,6 +409,12 @@ class _Lanes(_Open):
             # Natural lanes may have a cheaper index.
             if not self.best.complete or (problem is self.natural and not self._is_natural(result)):
                 yield _Choice(problem, self.gpu)
+
+    def _others(self) -> Iterator[Problem]:
+        """Problems whose layouts may do better than what is found."""
+        if self.best is not None:
+            yield from self.lanes.others()
+            yield assigned(self.problem, self.best.result)
 
     def answer(self, best: _Found) -> Result:
         """The best; where conflicts are ruled out and it has some, that it is none."""
@@ -433,100 +429,23 @@ class _Lanes(_Open):
         return Result(result.problem, result.target, status, result.proof, reason)
 
     def _is_natural(self, result: Result) -> bool:
-        natural = [tuple(map(str, self.natural.accesses[free.number].index)) for free in self.free]
-        return natural == [result.accesses[free.number].index for free in self.free]
+        natural = [tuple(map(str, self.natural.accesses[free.number].index)) for free in self.lanes.free]
+        return natural == [result.accesses[free.number].index for free in self.lanes.free]
 
     def _floor(self, relaxed: Result) -> Result | None:
         """A result that bounds every assignment: of the relaxed problem, or with lanes in any order, too.
 
         None where direct loads are free: the relaxed problem has their lanes write as they stand.
         """
-        if self.direct:
+        if self.lanes.direct:
             return None
-        weighs = any(self._moves(free) and self._sharing(free) for free in self.free)
         proof = relaxed.proof
         bounds = proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
-        if not (weighs and bounds):
+        if not (self.lanes.may_be_dealt and bounds):
             return relaxed
         with contextlib.suppress(OutOfTime):
-            return _answered(self._relaxed(dealt=True), self.together, self.ask)
+            return _answered(self.lanes.relaxed(dealt=True), self.lanes.together, self.ask)
         return None
-
-    # What is asked -----------------------------------------------------------------------------
-
-    def _together(self) -> Device:
-        """The device, if the lanes that may change places were served in any order, and no others."""
-        gpu = self.gpu
-        for free in self.free:
-            if free.number in self.dealt:
-                gpu = whole_warps(gpu, free.lanes.operation)
-        fixed = (a for k, a in enumerate(self.problem.accesses) if k not in self.dealt and a.hardware is None)
-        lanes = trace(
-            msgspec.structs.replace(self.problem, accesses=tuple(map(with_fixed_lanes, fixed))), gpu
-        )
-        same = all(gpu.rule(a.operation) == self.gpu.rule(a.operation) for a in lanes.accesses)
-        return gpu if same else self.gpu
-
-    def _sharing(self, free: FreeAccess) -> int | None:
-        """Segments that share a phase; None where nothing is known of a segment by itself."""
-        if self._is_warp(free):
-            return 1
-        rule = self.gpu.rule(free.lanes.operation)
-        phase, segment = len(rule.phases[0]), free.work.segment
-        words = max(1, free.lanes.operation.width_bytes // rule.bank_bytes)
-        bound = segment > 1 and phase % segment == 0 and phase * words <= rule.banks
-        whole = free.work.units % segment == 0 and self.problem.threads >= segment
-        return phase // segment if bound and whole and not free.work.first else None
-
-    def _is_warp(self, free: FreeAccess) -> bool:
-        """Whether each instruction is a segment, and is counted as one."""
-        work, warp = free.work, self.gpu.lanes
-        whole = work.segment == warp and not (work.first or work.threads % warp or work.units % warp)
-        return whole and free.number in self.dealt and self.together is not self.gpu
-
-    def _moves(self, free: FreeAccess) -> bool:
-        """Whether pieces of a segment may go to several phases."""
-        return free.number in self.dealt and not self._is_warp(free)
-
-    def _relaxed(self, *, dealt: bool = False) -> Problem:
-        """Each free access as its segments alone, which weigh as much as their share of a phase.
-
-        Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
-        nothing.
-        """
-        accesses = [_weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
-        for number, access in enumerate(self.problem.accesses):
-            if access.is_free:
-                accesses[number] = msgspec.structs.replace(with_fixed_lanes(access), weight=0)
-        for free in self.free:
-            access = self.problem.accesses[free.number]
-            sharing = self._sharing(free)
-            if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
-                alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
-                accesses[free.number] = _weighted(alone, Fraction(self.scale, sharing))
-        return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
-
-    def _others(self) -> Iterator[Problem]:
-        """Problems whose layouts may do better than what is found."""
-        if self.direct and (past_registers := self._as_stores()) is not None:
-            yield past_registers
-        yield self.natural
-        idle = [with_idle(free, self.gpu) or free for free in self.free]
-        if idle != list(self.free):
-            yield naturally(self.problem, idle)
-        if self.best is not None:
-            yield assigned(self.problem, self.best.result)
-
-    def _as_stores(self) -> Problem | None:
-        """Where direct loads are free: XORs of the tile's bytes, which threads may write in turn."""
-        accesses = list(self._relaxed().accesses)
-        for free in self.free:
-            access, width = accesses[free.number], free.lanes.operation.width_bytes
-            if is_direct_load(access.op):
-                accesses[free.number] = msgspec.structs.replace(access, op="store", bytes=width)
-        layout = msgspec.structs.replace(self.problem.layout, families=("none", "xor"))
-        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses), layout=layout)
-        return None if whole.is_dictated else whole
 
     # What is made of an answer -----------------------------------------------------------------
 
@@ -540,7 +459,7 @@ class _Lanes(_Open):
             table = case_of(self.natural, self.gpu, widths).table(result.layout)
             with spending(lanes_time):
                 table = np.repeat(table, self.problem.tile.packed)
-                settled = under_layout(self.problem, self.gpu, table, self.free)
+                settled = under_layout(self.problem, self.gpu, table, self.lanes.free)
             case = case_of(settled, self.gpu, widths)
             layout = case.as_bytes(result.layout)
             excess = case.weighted_excess(case.count(case.table(layout)))
@@ -563,7 +482,7 @@ class _Lanes(_Open):
 
         def in_trace_unit(weighted: float) -> Fraction:
             """Excess of the relaxed problem, whose weights are `scale` times those of the file."""
-            return Fraction(str(weighted)) * case.lanes.weight_unit / self.scale
+            return Fraction(str(weighted)) * case.lanes.weight_unit / self.lanes.scale
 
         exact_bound = in_trace_unit(bound.lower_bound)
         excess_bound = Bound(math.ceil(exact_bound), bound.scope)
@@ -594,12 +513,3 @@ class _Lanes(_Open):
             alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,
             decided_by=(floor.decided_by if floor is not None else None) or "",
         )
-
-
-def _weighted(access: Access, factor: Fraction) -> Access:
-    weight = access.weight
-    if isinstance(weight, str):
-        return msgspec.structs.replace(access, weight=f"({weight})*{factor}")
-    scaled = Fraction(str(weight)) * factor
-    whole = int(scaled) if scaled.denominator == 1 else float(scaled)
-    return msgspec.structs.replace(access, weight=whole)

@@ -42,11 +42,13 @@ from layoutopt.accesses.assignments import (
 )
 from layoutopt.accesses.free_lanes import (
     FreeAccess,
+    can_deal,
     check_lanes,
     free_accesses,
     is_free,
     naturally,
     settled_with,
+    whole_warp,
     with_idle,
 )
 from layoutopt.accesses.trace import LaneTrace, expression_ranges, trace
@@ -58,7 +60,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import current, unhurried
 from layoutopt.hardware.devices import Device, PhaseRule
-from layoutopt.hardware.operations import Operation, is_direct_load
+from layoutopt.hardware.operations import is_direct_load
 from layoutopt.model.cp_sat import Model
 from layoutopt.problems.types import Access, Problem
 
@@ -97,7 +99,7 @@ def under_layout(
     for one in free:
         direct = is_direct_load(problem.accesses[one.number].op)
         idle = None if direct else with_idle(one, gpu)
-        each = [(*_best(problem, other, gpu, table), other) for other in (one, idle) if other]
+        each = [(*_best(problem, other, table), other) for other in (one, idle) if other]
         _, found[one.number], taken = min(each, key=lambda best: best[0])
         chosen.append(taken)
     settled = settled_with(problem, found, chosen)
@@ -109,21 +111,21 @@ def under_layout(
             with unhurried():
                 lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu)
             several = [loop for loop in loops if loop is not None and accesses[k].loops[loop] > 1]
-            accesses[k] = reordered(settled, accesses[k], several, Given(lanes.accesses[0], table, gpu))
+            accesses[k] = reordered(settled, accesses[k], several, Given(lanes.accesses[0], table))
     settled = msgspec.structs.replace(settled, accesses=tuple(accesses))
     with unhurried():  # whose time is over has them checked all the same
         check_lanes(problem, settled, gpu)
     return settled
 
 
-def _best(problem: Problem, free: FreeAccess, gpu: Device, table: IntArray) -> tuple[int, Assignment]:
+def _best(problem: Problem, free: FreeAccess, table: IntArray) -> tuple[int, Assignment]:
     """The fewest wavefronts that are found, and the assignment."""
-    choices = Digits(free.lanes, table, gpu, free.work, problem.tile.shape)
+    choices = Digits(free.lanes, table, free.work, problem.tile.shape)
     if is_direct_load(problem.accesses[free.number].op):
         found = as_written(choices) or free.work.natural
     else:
         found = choices.best()
-        if choices.excess(choices.under(found)) and can_deal(gpu, free.lanes.operation):
+        if choices.excess(choices.under(found)) and can_deal(free.lanes):
             # Where instructions come first, none of them is to look anything up.
             found = dealt_lanes(choices, found, tables=problem.layout.objective.counts_only)
     return choices.wavefronts(found), found
@@ -140,11 +142,15 @@ class Given:
 
     lanes: LaneTrace
     table: IntArray
-    device: Device
+
+    @property
+    def warp(self) -> int:
+        """Lanes of a warp."""
+        return int(self.lanes.element.shape[1])
 
     def counts(self, lanes: LaneTrace) -> Counts:
         """Of all instructions of the access with other lanes."""
-        return CountedAccess(lanes, self.device).count(self.table)
+        return CountedAccess(lanes).count(self.table)
 
     def excess(self, lanes: LaneTrace) -> int:
         """Excess wavefronts of all instructions with other lanes."""
@@ -171,11 +177,10 @@ class Digits(Given):
     @property
     def _decisive(self) -> int:
         """Lanes whose digits decide what phases cost: one phase, where phases are neighbours."""
-        device = self.device
-        phases = device.rule(self.lanes.operation).phases
+        phases = self.lanes.rule.phases
         length = len(phases[0])
         aligned = all(phase == tuple(range(k * length, (k + 1) * length)) for k, phase in enumerate(phases))
-        return length if aligned and self.work.first % device.lanes == 0 else device.lanes
+        return length if aligned and self.work.first % self.warp == 0 else self.warp
 
     def further(self, chosen: Assignment) -> list[Assignment]:
         """Assignments with one more digit, plain ones first, then XORs of two; digits of a segment lead."""
@@ -185,7 +190,7 @@ class Digits(Given):
         segment = [d for d in self.work.in_segment if d not in chosen.digits]
         left = [d for d in self.work.beyond if d not in chosen.digits]
         if self.mixed:
-            rest, warp = math.prod(d.size for d in segment), self.device.lanes
+            rest, warp = math.prod(d.size for d in segment), self.warp
             left = [d for d in left if warp % (span * d.size * rest) == 0]
             return [Assignment((*chosen.digits, digit)) for digit in (*segment, *left)]
         if segment:
@@ -208,7 +213,7 @@ class Digits(Given):
     def decided(self, chosen: Assignment) -> tuple[IntArray, BoolArray]:
         """Elements of the first warp, and which lanes are active and decided."""
         work = self.work
-        number = np.arange(self.device.lanes)
+        number = np.arange(self.warp)
         count = min(chosen.span, self._decisive, work.units, work.threads)
         active = (number < count) & (number % work.slots < work.segment)
         places = coordinates(work, self.completed(chosen), np.where(active, number, 0))
@@ -223,7 +228,7 @@ class Digits(Given):
 
         Its decided lanes have no excess; where none is good enough, ever more of it.
         """
-        phases = len(self.lanes.element) * len(self.device.rule(self.lanes.operation).phases)
+        phases = len(self.lanes.element) * len(self.lanes.rule.phases)
         best, allowed = (self.excess(self.under(Assignment(()))), Assignment(())), 0
         while best[0] > allowed * phases and not current().spent:
             whole = itertools.islice(self._grown(allowed), _MOST_COUNTED)
@@ -253,7 +258,7 @@ class Digits(Given):
     def _excess_of(self, children: Sequence[Assignment]) -> list[int]:
         """The excess of a phase, when only the lanes that are decided take part."""
         element, active = map(np.stack, zip(*map(self.decided, children), strict=True))
-        counts = count_wavefronts(self.table[element], active, self.lanes.operation, self.device)
+        counts = count_wavefronts(self.table[element], active, self.lanes.operation, self.lanes.rule)
         over: list[int] = (-(-(counts.wavefronts - counts.ideal) // np.maximum(counts.phases, 1))).tolist()
         return over
 
@@ -293,20 +298,6 @@ def as_written(choices: Digits) -> Assignment | None:
 # Places: which lane of a warp handles which of its pieces ---------------------------------------------
 
 
-def can_deal(device: Device, operation: Operation) -> bool:
-    """Whether the places of lanes in a warp decide what its pieces, one word or more each, cost."""
-    rule = device.rule(operation)
-    plain = not (rule.serialises_equal or rule.split_words) and rule.row_words == 1
-    return plain and len(rule.phases) > 1 and operation.width_bytes % rule.bank_bytes == 0
-
-
-def whole_warps(device: Device, operation: Operation) -> Device:
-    """The device, if the lanes of a warp could be served in any order by one operation."""
-    one_phase = (tuple(range(device.lanes)),)
-    together = replace(device.rule(operation), phases=one_phase, merges_pairs=False)
-    return replace(device, rules={**device.rules, (operation.kind, operation.width_bytes): together})
-
-
 def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignment:
     """The assignment of the fewest wavefronts that is found.
 
@@ -315,10 +306,10 @@ def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignme
         known: the best whose segments keep to neighbours.
         tables: whether the places may be looked up.
     """
-    work, warp = choices.work, choices.device.lanes
+    work, warp = choices.work, choices.warp
     if not work.keeps_to_warps(warp):
         return known
-    together = replace(choices, device=whole_warps(choices.device, choices.lanes.operation))
+    together = replace(choices, lanes=replace(choices.lanes, rule=whole_warp(choices.lanes.rule)))
     base = together.best()
     found: list[Assignment] = [known, base]
     if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
@@ -336,13 +327,13 @@ def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignme
 
 
 def _by_tables(choices: Digits, start: Assignment) -> Iterator[Assignment]:
-    work, lanes, rule = choices.work, choices.under(start), choices.device.rule(choices.lanes.operation)
+    work, lanes, rule = choices.work, choices.under(start), choices.lanes.rule
     # Groups of banks, as many as a lane's piece takes.
     width = max(lanes.operation.width_bytes, rule.bank_bytes)
     group = choices.table[lanes.element] // width % (rule.banks * rule.bank_bytes // width)
     groups = np.where(lanes.active, group, -1).reshape(work.rounds, work.steps, -1)
     pieces = groups[:, :, work.first : work.first + work.threads].transpose(0, 2, 1)
-    cycles = _cycles(work, choices.device.lanes)
+    cycles = _cycles(work, choices.warp)
     for cycle in cycles:
         node = _table(work, rule, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1])
         if node is not None:
@@ -456,7 +447,7 @@ def _least(used: IntArray, sizes: IntArray) -> int:
 
 def reordered(problem: Problem, access: Access, loops: Sequence[str], given: Given) -> Access:
     """The access with one of the loops in the order of least excess, written into its index."""
-    lanes = given.device.lanes
+    lanes = given.warp
     ranges = expression_ranges(problem.threads, lanes, access.loops)
     every = ((loop, turn) for loop in loops for turn in _turns(loop, access.loops[loop], lanes))
     least, best = given.excess(given.lanes), None
@@ -499,7 +490,7 @@ def _turned(given: Given, loops: Mapping[str, int], loop: str, turn: Node) -> La
     """The lanes of the access with another order of a loop."""
     trips, at, lanes = list(loops.values()), list(loops).index(loop), given.lanes
     outer, inner = (math.prod(some) for some in (trips[:at], trips[at + 1 :]))
-    values = {"tid": np.arange(given.device.lanes), loop: np.arange(trips[at])[:, None]}
+    values = {"tid": np.arange(given.warp), loop: np.arange(trips[at])[:, None]}
     piece = evaluate(turn, values)[None, :, None, None, :]
 
     def moved(values: np.ndarray) -> np.ndarray:

@@ -73,7 +73,7 @@ def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]
     table = case.table(case.as_elements(proposal.layout))
     excess = []
     for access in lanes.accesses:
-        counts = count_wavefronts(table[access.element], access.active, access.operation, case.device)
+        counts = count_wavefronts(table[access.element], access.active, access.operation, access.rule)
         excess.append((counts.wavefronts - counts.ideal) * access.weight)
     counted = sum(int(over[mine].sum()) for over, mine in zip(excess, taken, strict=True))
     if counted != proposal.weighted_excess:
@@ -115,7 +115,7 @@ def _counting_excess(case: Case, lanes: Trace) -> tuple[int, int]:
     for access in lanes.accesses:
         for first in current().while_left(range(0, len(access.element), _PIECE)):
             piece = _only(Trace((access,), lanes.weight_unit), [slice(first, first + _PIECE)])
-            found.append(counting_excess(phase_sets(piece, case.lowered.tile, case.device, held_by)))
+            found.append(counting_excess(phase_sets(piece, case.lowered.tile, held_by)))
     return sum(weighted for weighted, _ in found), sum(plain for _, plain in found)
 
 

@@ -125,10 +125,10 @@ class Scene:
         self.tile, self.conflict_free = problem.tile, ask.conflict_free
         self.limit = problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}
-        self.sets = phase_sets(self.counted, self.tile, device, blocks(trace, self.tile))
+        self.sets = phase_sets(self.counted, self.tile, blocks(trace, self.tile))
         families = problem.layout.families or FAMILIES
         alignment = problem.layout.alignment_bytes
-        needed = base_alignment(trace, device, swizzled=False)
+        needed = base_alignment(trace, swizzled=False)
         if alignment is not None and alignment < needed:
             widest = max(a.operation.width_bytes for a in trace.accesses)
             what = f"the {widest}-byte accesses need" if widest == needed else "counts that hold need"
@@ -303,7 +303,7 @@ class Scene:
 
     def holds(self, solution: Solution, excess: int) -> bool:
         """Whether the conflict engine counts this weighted excess."""
-        return excess_under(self.layout(solution), self.counted, self.device) == excess
+        return excess_under(self.layout(solution), self.counted) == excess
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
         """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""

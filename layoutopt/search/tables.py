@@ -200,7 +200,7 @@ def _smallest(
 
     def placed(lanes: Trace, least: int | None) -> tuple[FreeAssignment | None, bool]:
         """What is found, and whether it has the least excess, as far as that is known."""
-        sets = phase_sets(lanes, tile, case.device, blocks(lanes, tile))
+        sets = phase_sets(lanes, tile, blocks(lanes, tile))
         floor = counting_excess(sets)[0] if least is None else least
         if tile.elements > _MOST_ASKED and (start.excess == floor or not any_excess):
             assert start.table is not None

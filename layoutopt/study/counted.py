@@ -42,12 +42,12 @@ class Counter:
 
     def __init__(self, case: Case, *, certain: bool = False) -> None:
         self._over_values = case if case.chooses and not certain else None
-        self._device, self._accesses = case.device, []
+        self._accesses = []
         for access in case.certain.accesses:
             if not access.weight.any():
                 continue
             unique, weight, _ = merged(np.where(access.active, access.element, -1), access.weight)
-            self._accesses.append((unique, unique >= 0, weight, access.operation))
+            self._accesses.append((unique, unique >= 0, weight, access.operation, access.rule))
         lanes = sum(unique.size for unique, *_ in self._accesses)
         most = min(_BATCH_LANES // max(1, lanes), _BATCH_ELEMENTS // case.lowered.tile.elements)
         self._together = 1 if self._over_values is not None else max(1, most)
@@ -58,10 +58,10 @@ class Counter:
             with unhurried():
                 return [case.weighted_excess(case.count(table)) for table in tables]
         total = np.zeros(len(tables), np.int64)
-        for element, active, weight, operation in self._accesses:
+        for element, active, weight, operation, rule in self._accesses:
             address = tables[:, np.where(active, element, 0)].reshape(-1, element.shape[1])
             mask = np.broadcast_to(active, (len(tables), *active.shape)).reshape(address.shape)
-            counts = count_wavefronts(address, mask, operation, self._device)
+            counts = count_wavefronts(address, mask, operation, rule)
             total += (counts.wavefronts - counts.ideal).reshape(len(tables), -1) @ weight
         return [float(over) for over in total]
 

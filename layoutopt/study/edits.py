@@ -186,7 +186,7 @@ def nearest_edit(node: Node, case: Case) -> Nearest | None:
     if case.alignment(has_xor(node)) > most or (is_large(case, node) and current().spent):
         return None
     before = _measured(case, Edit(node, "", 0.0))
-    rules = [case.device.rule(access.operation) for access in case.lanes.accesses]
+    rules = [access.rule for access in case.lanes.accesses]
     period = max(rule.banks * rule.bank_bytes for rule in rules) * 8 // tile.element_bits
     tried = (edit for edit in edits(node, max(2, period)) if _obeys(edit, allowed, tile))
     batches = Counter(case, certain=True).batches(_laid(tried, case))

@@ -120,7 +120,7 @@ def _distance(instruction: Instruction, table: IntArray, lanes: Sequence[int]) -
 def _drawing(instruction: Instruction, table: IntArray, phase: Served) -> Iterator[str]:
     """Bank groups as columns, wavefronts as rows, lanes in the cells."""
     operation, address = instruction.lanes.operation, instruction.addresses(table)
-    rule = instruction.case.device.rule(operation)
+    rule = instruction.lanes.rule
     unit = max(operation.width_bytes, rule.bank_bytes)
     columns = max(1, rule.banks * rule.bank_bytes // unit)
     held: list[dict[int, list[int]]] = [{} for _ in range(columns)]

@@ -124,7 +124,7 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
         VerificationError: the drawing and the conflict engine count differently.
     """
     case, access, row, table = instruction.case, instruction.access, instruction.row, shown.table
-    rule, size = case.device.rule(instruction.lanes.operation), case.size(table)
+    rule, size = instruction.lanes.rule, case.size(table)
     most = min(MAX_BYTES, MAX_LINES * rule.banks * rule.bank_bytes)
     if size > most:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {most:,} at most")

@@ -184,7 +184,7 @@ class TileRows:
         """The best layout of few families by counting each."""
         self.progress(family.title)
         case, layout = self.case, self.problem.layout
-        rules = [self.gpu.rule(a.operation) for a in case.lanes.accesses]
+        rules = [a.rule for a in case.lanes.accesses]
         period = max(rule.banks * rule.bank_bytes for rule in rules)
         allowed = tuple(f for f in together if f in ("none", *self.allowed))
         flips = layout.alignment_bytes is None or layout.alignment_bytes >= case.alignment(True)

@@ -208,7 +208,7 @@ def _sites(evaluation: Evaluation, array: Array) -> Iterator[Site]:
 
 
 def _ideal(sites: Sequence[Site], gpu: Device) -> int:
-    return sum(int(count_wavefronts(o, lanes, op, gpu).ideal.sum()) for op, o, lanes in sites)
+    return sum(int(count_wavefronts(o, lanes, op, gpu.rule(op)).ideal.sum()) for op, o, lanes in sites)
 
 
 def _wavefronts(sites: Sequence[Site], move: Move | None, gpu: Device) -> int:
@@ -216,5 +216,5 @@ def _wavefronts(sites: Sequence[Site], move: Move | None, gpu: Device) -> int:
     for operation, offsets, lanes in sites:
         used = addressing_lanes(lanes, operation)
         moved = np.where(used, move.apply(offsets) if move is not None else offsets, 0)
-        total += int(count_wavefronts(moved, lanes, operation, gpu).wavefronts.sum())
+        total += int(count_wavefronts(moved, lanes, operation, gpu.rule(operation)).wavefronts.sum())
     return total

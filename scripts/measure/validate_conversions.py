@@ -77,7 +77,8 @@ def split(found, kind: str) -> int:
     for i in found.instructions:
         if i.kind == kind:
             address = np.maximum(i.byte_address, 0)
-            counts = count_wavefronts(address, i.byte_address >= 0, i.operation, device(found.target))
+            rule = device(found.target).rule(i.operation)
+            counts = count_wavefronts(address, i.byte_address >= 0, i.operation, rule)
             total += int(counts.wavefronts.sum())
     return total
 

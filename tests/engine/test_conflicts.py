@@ -36,7 +36,7 @@ def count(address, operation, gpu=SM_90, active=None):
     """(wavefronts, bank conflicts) of one instruction; addresses in units of the access width."""
     row = np.asarray(address, np.int64).reshape(1, -1) * operation.width_bytes
     mask = np.ones(row.shape, bool) if active is None else np.asarray(active, bool).reshape(1, -1)
-    counts = count_wavefronts(row, mask, operation, gpu)
+    counts = count_wavefronts(row, mask, operation, gpu.rule(operation))
     return int(counts.wavefronts[0]), int(counts.bank_conflicts[0])
 
 
@@ -49,7 +49,7 @@ def test_equals_the_profiler(name, many):
     assert sum(map(len, groups.values())) == many
     for op, records in groups.items():
         operation = parse_operation(records[0]["op"], records[0].get("bytes"))
-        counts = count_wavefronts(*rows_of(records), operation, SM_90)
+        counts = count_wavefronts(*rows_of(records), operation, SM_90.rule(operation))
         assert counts.wavefronts.tolist() == [r["wavefronts"] for r in records], op
         # Some records of cp.async have no conflict counter.
         engine = counts.bank_conflicts.tolist()
@@ -96,7 +96,7 @@ def test_counters_and_their_parts_of_each_op():
             parts = {name: n for name, n in predicted.items() if name.startswith(f"{base}_") and n}
             assert parts == {f"{base}_{part}": n for part, n in measured.items() if part}, record
         if ".cas." not in op:
-            counts = count_wavefronts(*rows_of([record]), operation, SM_90)
+            counts = count_wavefronts(*rows_of([record]), operation, SM_90.rule(operation))
             assert (counts.wavefronts[0], counts.bank_conflicts[0]) == (own, conflicts.get("", 0)), record
 
 
@@ -141,7 +141,7 @@ def test_agrees_with_plain_loops(gpu):
         rows = -(-wanted // len(every) // per_row)
         phases += rows * per_row
         address, active = random_rows(rng, operation, gpu.lanes, rows)
-        counts = count_wavefronts(address, active, operation, gpu)
+        counts = count_wavefronts(address, active, operation, gpu.rule(operation))
         found = zip(counts.wavefronts.tolist(), counts.ideal.tolist(), counts.phases.tolist(), strict=True)
         for row, (where, mask, got) in enumerate(zip(address.tolist(), active.tolist(), found, strict=True)):
             assert got == instruction(where, mask, operation, gpu), (operation, row)
@@ -156,7 +156,7 @@ def test_vectors_that_are_not_aligned(width):
     gpu, operation = Device("x", "x", 32, 32, 4, {("load", width): rule}), Operation("load", width)
     address = rng.integers(0, 300, (200, 32)) * 4
     active = rng.random(address.shape) < 0.8
-    counts = count_wavefronts(address, active, operation, gpu)
+    counts = count_wavefronts(address, active, operation, gpu.rule(operation))
     found = zip(counts.wavefronts, counts.ideal, counts.phases, strict=True)
     rows = zip(address.tolist(), active.tolist(), strict=True)
     assert list(found) == [instruction(*row, operation, gpu) for row in rows]
@@ -168,17 +168,19 @@ def test_rows_do_not_depend_on_their_neighbours(order):
     rows = CHUNK_INSTRUCTIONS + 17
     address = np.asarray(rng.integers(0, 4096, (rows, 32)) * 4, order=order)
     active = np.asarray(rng.random((rows, 32)) < 0.9, order=order)
-    counts = count_wavefronts(address, active, LOAD_4, SM_90)
+    counts = count_wavefronts(address, active, LOAD_4, SM_90.rule(LOAD_4))
     for row in (0, 1, CHUNK_INSTRUCTIONS - 1, CHUNK_INSTRUCTIONS, rows - 1):
-        alone = count_wavefronts(address[row : row + 1], active[row : row + 1], LOAD_4, SM_90)
+        alone = count_wavefronts(address[row : row + 1], active[row : row + 1], LOAD_4, SM_90.rule(LOAD_4))
         assert alone.wavefronts[0] == counts.wavefronts[row]
 
 
 def test_nothing_to_count():
-    counts = count_wavefronts(np.zeros((0, 32), np.int64), np.zeros((0, 32), bool), LOAD_16, SM_90)
+    counts = count_wavefronts(
+        np.zeros((0, 32), np.int64), np.zeros((0, 32), bool), LOAD_16, SM_90.rule(LOAD_16)
+    )
     assert len(counts.wavefronts) == len(counts.bank_conflicts) == 0
 
 
 def test_wrong_number_of_lanes():
     with pytest.raises(ValueError, match=r"expected shape \(instructions, 32\), got \(1, 31\)"):
-        count_wavefronts(np.zeros((1, 31), np.int64), np.ones((1, 31), bool), LOAD_4, SM_90)
+        count_wavefronts(np.zeros((1, 31), np.int64), np.ones((1, 31), bool), LOAD_4, SM_90.rule(LOAD_4))

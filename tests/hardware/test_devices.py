@@ -91,7 +91,8 @@ def test_a_new_gpu_is_one_entry(tmp_path):
     gpu = device("Tomorrow", loaded(tmp_path, NEW_GPU))
     assert (gpu.name, gpu.lanes, gpu.banks) == ("xpu_1", 16, 8)
     address, active = np.arange(16)[None] * 4, np.ones((1, 16), bool)
-    loads, stores = (count_wavefronts(address, active, Operation(op, 4), gpu) for op in ("load", "store"))
+    operations = Operation("load", 4), Operation("store", 4)
+    loads, stores = (count_wavefronts(address, active, op, gpu.rule(op)) for op in operations)
     assert (loads.wavefronts.tolist(), loads.bank_conflicts.tolist()) == ([4], [2])
     assert (stores.wavefronts.tolist(), stores.ideal.tolist()) == ([2], [2])
     with refused_with("no published rule for load of 8 bytes on xpu_1"):

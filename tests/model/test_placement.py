@@ -47,7 +47,7 @@ SM_90 = device("sm_90")
 
 def free(problem, gpu=SM_90, seconds=None, **options):
     lanes = trace(problem, gpu)
-    sets = phase_sets(lanes, problem.tile, gpu)
+    sets = phase_sets(lanes, problem.tile)
     with spending(Budget(seconds)):
         return lanes, free_assignment(sets, lanes, problem.tile, **options)
 
@@ -446,7 +446,7 @@ def seven():
         y: load 4 [tid//32 + 1, tid//8%4 + 2*h, tid%8 + 1]; h<2
         x: load 4 [tid//32 + 1, tid//8%4 + 1, tid%8 + c]; c<3"""), device("sm_90")  # fmt: skip
     lanes = trace(problem, gpu)
-    sets = phase_sets(lanes, problem.tile, gpu)
+    sets = phase_sets(lanes, problem.tile)
     return lanes, free_assignment(sets, lanes, problem.tile, effort=0.1)
 
 

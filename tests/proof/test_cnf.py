@@ -54,7 +54,7 @@ def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
         assert (conflict_free.bound == 0) == verdicts[-1], seed
         if seed < 60:
             general = every_layout(problem.tile, gpu, lanes, Search(), enough=None)
-            cnf = question(phase_sets(lanes, problem.tile, gpu), lanes, problem.tile, None)
+            cnf = question(phase_sets(lanes, problem.tile), lanes, problem.tile, None)
             assert general.free.excess == general.bound, seed
             assert satisfiable(dimacs(cnf)) == (general.bound == 0) == verdicts[-1], seed
         if seed < 20:

@@ -242,13 +242,15 @@ def test_no_layout_goes_below(gpu):
         except ProblemFileError:  # a width that the device does not have
             continue
         tried += 1
-        bound = sum(int((s.weight * s.floor).sum()) for s in phase_sets(lanes, problem.tile, gpu))
+        bound = sum(int((s.weight * s.floor).sum()) for s in phase_sets(lanes, problem.tile))
         for table in random_tables(rng, problem.tile.shape, problem.tile.element_bytes):
             wavefronts, flat = 0, table.ravel()
             for a in lanes.accesses:
                 if a.width_elements > 1 and (flat[a.element[a.active]] % a.operation.width_bytes).any():
                     break
-                wavefronts += count_wavefronts(flat[a.element], a.active, a.operation, gpu).wavefronts.sum()
+                wavefronts += count_wavefronts(
+                    flat[a.element], a.active, a.operation, a.rule
+                ).wavefronts.sum()
             else:
                 assert wavefronts >= bound, (problem, table)
 
@@ -257,8 +259,8 @@ def test_two_words_of_one_kepler_row():
     """32 words at the start of consecutive 16-byte elements: pairs 32 words apart go in one wavefront."""
     problem, gpu = problem_of("32 c128, 32 threads", "heads: load 4 [tid]"), device("sm_30")
     lanes = trace(problem, gpu)
-    (heads,), (access,) = phase_sets(lanes, problem.tile, gpu), lanes.accesses
-    counts = count_wavefronts(16 * access.element, access.active, access.operation, gpu)
+    (heads,), (access,) = phase_sets(lanes, problem.tile), lanes.accesses
+    counts = count_wavefronts(16 * access.element, access.active, access.operation, access.rule)
     assert heads.floor.tolist() == counts.wavefronts.tolist() == [2]
 
 

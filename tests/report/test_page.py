@@ -87,7 +87,7 @@ def test_the_page_counts_what_the_engine_counts(opened, name):
     for table, mine in zip(tables, counted, strict=True):
         for access, rows in zip(trace(problem, gpu).accesses, mine, strict=True):
             address = np.array(table)[access.element]
-            engine = count_wavefronts(address, access.active, access.operation, gpu).wavefronts
+            engine = count_wavefronts(address, access.active, access.operation, access.rule).wavefronts
             assert rows == engine.tolist()
     assert tab.locator("text=a bug").count() == 0
 

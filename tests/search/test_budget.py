@@ -190,7 +190,7 @@ def test_many_loops_take_the_memory_of_few():
     asked = problem_of("32 f32, 32 threads", "a: load 4 [tid]; " + ", ".join(f"v{k}<2" for k in range(17)))
     (lanes,) = trace(asked, GPU).accesses
     assert lanes.element.shape == (1 << 17, 32)
-    (phases,) = phase_sets(Trace((lanes,), 1), asked.tile, GPU)
+    (phases,) = phase_sets(Trace((lanes,), 1), asked.tile)
     assert phases.elements.shape == (1, 32)
     assert phases.repeats.tolist() == phases.weight.tolist() == [1 << 17]
 

@@ -331,7 +331,7 @@ def test_half_a_wavefront_proves_no_bytes():
     asked = problem([drain(64)])
     result = layoutopt.solve(asked)
     joint = free_module._Lanes(asked, device("sm_90"), Ask())
-    assert joint.scale == 2
+    assert joint.lanes.scale == 2
     proof = replace(result.proof, excess=Bound(1, "families none"), bytes=Bound(10**6, "families none"))
     case = case_of(joint.natural, device("sm_90"))
     found = joint._proposal(case, result.layout, 1, result, replace(result, proof=proof))

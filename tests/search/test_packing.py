@@ -154,7 +154,9 @@ def test_every_byte_is_used_once_and_costs_hold_where_the_tile_lies():
             assert table.min() % part.result.alignment_bytes == 0 or part.result.layout.swizzle
             used += [table.ravel() + k for k in range(problem.tile.element_bytes)]
             for access, report in zip(trace(problem, gpu).accesses, part.result.accesses, strict=True):
-                counts = count_wavefronts(table.ravel()[access.element], access.active, access.operation, gpu)
+                counts = count_wavefronts(
+                    table.ravel()[access.element], access.active, access.operation, access.rule
+                )
                 assert int(counts.wavefronts.sum()) == report.wavefronts
     flat = np.concatenate(used)
     assert len(np.unique(flat)) == len(flat)

@@ -47,7 +47,7 @@ def test_served_wavefronts_are_the_engines(gpu):
                 address = [address[lane // 2] for lane in range(gpu.lanes)]
             active = [operation.matrices > 0 or rng.random() < 0.9 for _ in range(gpu.lanes)]
             mask = np.array([active])
-            counts = count_wavefronts(np.array([address]), mask, operation, gpu)
+            counts = count_wavefronts(np.array([address]), mask, operation, gpu.rule(operation))
             phases = serve(address, active, operation, gpu)
             served = sum(p.wavefronts for p in phases)
             assert (served, len(phases)) == (counts.wavefronts[0], counts.phases[0])

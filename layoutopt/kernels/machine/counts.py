@@ -274,7 +274,7 @@ class Evaluation:
     def _served(self, operation: Operation, address: IntArray, lanes: Bools) -> Counts:
         """What warp instructions cost; addresses of lanes that take no part do not count."""
         used = addressing_lanes(lanes, operation)
-        return count_wavefronts(np.where(used, address, 0), lanes, operation, self.gpu)
+        return count_wavefronts(np.where(used, address, 0), lanes, operation, self.gpu.rule(operation))
 
     def _touched(self, tally: Tally, operation: Operation, address: IntArray, lanes: Bools) -> None:
         touched = address[addressing_lanes(lanes, operation)]
