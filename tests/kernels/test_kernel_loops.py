@@ -167,3 +167,12 @@ def test_random_loops_are_often_counted_at_once():
         with contextlib.suppress(ProblemFileError):
             done += counted(kernel(*random_body(random.Random(seed))), 1 << 13, most_steps=4000)[1]
     assert done == 4
+
+
+def test_blocks_that_leave_one_after_another_are_not_followed_round_by_round():
+    mine = ("S2R R60, SR_CTAID.X", "IADD3 R1, R60, 0x3, RZ")
+    body = ("SHF.L.U32 R4, R2, 0x4, RZ", "STS [R4], R2", *["NOP", "BAR.SYNC 0x0"] * 9, *ends(1))
+    executions = 2 * sum(block + 3 for block in range(100))
+    tallies, certain = counted(kernel((*ZERO, *mine), body), 0, blocks=100, most_steps=300)
+    assert certain
+    assert tallies == [(executions, 4 * executions, executions, 0)]

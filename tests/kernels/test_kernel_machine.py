@@ -282,6 +282,12 @@ def test_what_is_written_under_a_guard_is_not_asked_for_where_it_is_read_under_i
     assert not found.bold
 
 
+def test_results_that_nobody_asks_for_are_not_followed():
+    found = relevance(program(*HALF, "LDS.64 R4, [R2]", "LDS R6, [R5]", "LDS.64 R6, [R6]"), ("shared",))
+    loads = [step.dests for step in found.steps if step.text.startswith("LDS")]
+    assert loads == [("", "R5"), ("R6",), ("", "")]
+
+
 @pytest.mark.parametrize(("guard", "wavefronts"), [("P2", 16), ("P3", 16), ("!P3", 1), ("P1", 8)])
 def test_a_guard_that_was_kept_is_the_same_one(guard, wavefronts):
     """What is stored below the guard is read where it is not what it seems: words of a row, or of a column."""

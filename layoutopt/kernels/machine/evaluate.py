@@ -57,7 +57,7 @@ def evaluate(
     spaces = ("shared", "local", *(("global",) if given.buffers else ()))
     for bold in (True, False):
         slice_ = relevance(program, spaces, bold=bold)
-        run = _Run(program, slice_, launch, given, gpu, most_steps)
+        run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
         total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
         for part, times in run.parts:
             total.add(part, times)
@@ -93,7 +93,7 @@ def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) ->
     """
     given = arguments(program, checked(launch))
     slice_ = relevance(program, ("shared", "local", "global"), ("shared", "global"))
-    run = _Run(program, slice_, launch, given, gpu, most_steps)
+    run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
     found = Evaluation(program, launch, gpu, traced=True, evaluated_blocks=1)
     machine = run.machine(found, np.zeros((1, 3), np.int64), follows_global=True)
     run.execute(machine)
@@ -138,6 +138,7 @@ class _Run:
     """What is evaluated how.
 
     Attributes:
+        loops: of the program.
         parts: evaluations with the number of blocks that each stands for.
         probed, executed: steps that were spent on boxes, and on blocks.
         excused: doubts that there are in the first block anyway.
@@ -149,6 +150,7 @@ class _Run:
     given: Arguments
     gpu: Device
     most_steps: int
+    loops: Loops
     parts: list[tuple[Evaluation, int]] = field(default_factory=list)
     probed: int = 0
     executed: int = 0
@@ -239,7 +241,7 @@ class _Run:
 
     def _execute(self, told: Evaluation, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
         machine = self.machine(told, blocks, hidden)
-        machine.back = Loops(self.relevance)
+        machine.back = self.loops.anew()
         return self.execute(machine)
 
     def machine(

@@ -9,6 +9,8 @@ nothing else.
 
 from __future__ import annotations
 
+import collections
+import copy
 import itertools
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -17,8 +19,8 @@ import numpy as np
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import Group
-from layoutopt.kernels.machine.registers import Registers, Stopped, repeated
-from layoutopt.kernels.machine.relevance import Flow, Relevance, marked, reached
+from layoutopt.kernels.machine.registers import Registers, Stopped, in_rows, repeated
+from layoutopt.kernels.machine.relevance import Relevance, marked, reached
 from layoutopt.kernels.machine.values import Bools, Value, add, downward, known, made, mask, upward
 from layoutopt.kernels.machine.warps import Machine, Part
 from layoutopt.kernels.program import Barrier, Exit, Forget, Jump, Memory, Source, Step
@@ -66,6 +68,22 @@ class _Seen:
     count: int = _FEW
     alike: bool = True
 
+    def only(self, rows: IntArray) -> None:
+        """Go on with these rows: what was seen of others is forgotten, or all of it where these are new."""
+        if self.rows is None or not np.isin(rows, self.rows).all():
+            self.rows, self.history = rows, []
+            if self.guess is not None and any(len(move) > 1 for move in self.guess.moves.values()):
+                self.guess = None
+        elif len(rows) < len(self.rows):
+            here = np.isin(self.rows, rows)
+            self.rows = rows
+            self.history = [
+                ({c: in_rows(v, here) for c, v in now.items()}, left) for now, left in self.history
+            ]
+            if self.guess is not None:
+                moves = {c: m if len(m) == 1 else m[here] for c, m in self.guess.moves.items()}
+                self.guess = self.guess._replace(moves=moves)
+
 
 class _Loop(NamedTuple):
     """The steps of a loop.
@@ -91,7 +109,12 @@ class Loops:
         self._seen: dict[int, _Seen] = {}
         self._whole = Part(relevance.steps, relevance.matters, {})
         self._found: dict[tuple[int, frozenset[str]], _Loop] = {}
-        self._following: list[tuple[int, ...]] = []
+
+    def anew(self) -> Loops:
+        """The same for another machine."""
+        other = copy.copy(self)
+        other._seen = {}
+        return other
 
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
         """Called where whole blocks begin a round at `header`: executes many at once if a guess fits."""
@@ -100,11 +123,9 @@ class Loops:
         if waits or not machine.stands_whole(group) or (machine.memory.holds and not group.full):
             return
         now = machine.registers.held(self._relevance.live[header].cells, group)
-        others = seen.rows is None or not np.array_equal(seen.rows, group.rows)
-        if others:
-            seen.rows, seen.history = group.rows, []
-        for cell, move in seen.guess.moves.items() if seen.guess is not None else ():
-            if (others and len(move) > 1) or cell not in now or not now[cell].sure:
+        seen.only(group.rows)
+        for cell in seen.guess.moves if seen.guess is not None else ():
+            if cell not in now or not now[cell].sure:
                 seen.guess = None
         if seen.guess is None:
             seen.history.append((now, machine.steps_left))
@@ -206,14 +227,8 @@ class Loops:
         """The steps from which control goes back to a header, with those that say what is asked for then."""
         if (header, asked) in self._found:
             return self._found[header, asked]
-        steps, end = self._relevance.steps, len(self._relevance.steps)
-        following = self._following = self._following or Flow(steps).following
-        preceding: list[list[int]] = [[] for _ in steps]
-        for k in reached([header], following.__getitem__):
-            for target in following[k]:
-                preceding[target].append(k)
-        back = [k for k in preceding[header] if k >= header]
-        body = reached(back, lambda k: preceding[k] if k != header else ())
+        steps, following = self._relevance.steps, self._relevance.following
+        body = self._body(header)
         matters = [k not in body or k == header or needed for k, needed in enumerate(self._relevance.matters)]
         stays = {}
         for k in body:
@@ -222,22 +237,36 @@ class Loops:
                 jumps, goes_on = action.target in body, k + 1 in body
                 if jumps != goes_on:
                     stays[k] = jumps
-        inner = Part(tuple(s if k in body else _LEFT for k, s in enumerate(steps)), matters, stays)
+        # Control is marked in the body alone, behind which stands a step that asks.
+        place = {k: n for n, k in enumerate(sorted(body))}
+        control = [_without_memory(steps[k]) for k in place]
         asks = replace(_LEFT, sources=tuple(Source.cell(cell) for cell in asked))
-        control = (*(_without_memory(step) for step in inner.steps), asks)
-        onward = [tuple(end if t == header else t for t in ts if t in body) for ts in following]
-        needed, live = marked(
-            control, [ts if k in body else () for k, ts in enumerate(onward)] + [()], frozenset()
-        )
+        onward = [
+            tuple(len(place) if t == header else place[t] for t in following[k] if t in body) for k in place
+        ]
+        needed, live = marked((*control, asks), [*onward, ()], frozenset())
         return self._found.setdefault(
             (header, asked),
             _Loop(
-                inner,
-                Part(control[:-1], [k == header or some for k, some in enumerate(needed[:-1])], {}),
-                live[header].cells,
+                Part([s if k in body else _LEFT for k, s in enumerate(steps)], matters, stays),
+                Part(
+                    [control[place[k]] if k in body else _LEFT for k in range(len(steps))],
+                    [k == header or k not in body or needed[place[k]] for k in range(len(steps))],
+                    {},
+                ),
+                live[place[header]].cells,
                 frozenset(cell for k in body for cell in steps[k].dests),
             ),
         )
+
+    def _body(self, header: int) -> set[int]:
+        """A header and the steps from which control goes back to it."""
+        following, preceding = self._relevance.following, collections.defaultdict[int, list[int]](list)
+        for k in reached([header], following.__getitem__):
+            for target in following[k]:
+                preceding[target].append(k)
+        back = [k for k in preceding[header] if k >= header]
+        return reached([header, *back], lambda k: preceding[k] if k != header else ())
 
 
 def _periods(

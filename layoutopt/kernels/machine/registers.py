@@ -86,7 +86,7 @@ class Registers:
         value = self._whole(cell)
         if group.full or len(value.bits) == len(value.unknown) == 1:
             return value
-        return Value(*(part if len(part) == 1 else part[group.rows] for part in value))
+        return in_rows(value, group.rows)
 
     def read(self, group: Group, source: Source) -> Value:
         """What an operand is in the rows of a group."""
@@ -165,8 +165,11 @@ class Registers:
     ) -> None:
         """Give a cell a value in these lanes; where that is unsure, what the old and the new agree on.
 
-        In rows that are `alike`, shape (rows, 1), it is the same number in all of these lanes.
+        In rows that are `alike`, shape (rows, 1), it is the same number in all of these lanes. A cell without
+        a name is none.
         """
+        if not cell:
+            return
         uniform, everybody = cell.startswith("U"), lanes is group.lanes
         if alike.any() or f"={cell}" in self._cells:
             told = np.zeros((self.rows, 1), np.uint64) | self._cells.get(f"={cell}", ZERO).bits
@@ -215,6 +218,11 @@ class Registers:
         if (lanes & (value.unknown != 0)).any():
             raise Stopped(f"an operand of {self.named(group.at)} is unknown")
         return np.broadcast_to(value.bits, lanes.shape).astype(np.int64)
+
+
+def in_rows(value: Value, rows: IntArray | Bools) -> Value:
+    """What some rows have."""
+    return Value(*(part if len(part) == 1 else part[rows] for part in value))
 
 
 def repeated(value: Value, rows: int, count: int, move: IntArray | None = None, first: int = 0) -> Value:

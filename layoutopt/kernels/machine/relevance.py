@@ -67,6 +67,7 @@ class Relevance(NamedTuple):
     Attributes:
         flow: how control goes through the program.
         steps: what to execute for each step of the program.
+        following: steps that may follow each.
         matters: one a step.
         kept: memories whose contents matter: `shared`, `local`, `global`.
         live: before each step.
@@ -75,6 +76,7 @@ class Relevance(NamedTuple):
 
     flow: Flow
     steps: tuple[Step, ...]
+    following: list[tuple[int, ...]]
     matters: tuple[bool, ...]
     kept: frozenset[str]
     live: tuple[Live, ...]
@@ -140,7 +142,17 @@ def _slice(
         )
         matters, live = marked(steps, following, kept)
         bold = matters != sure or not _wanted(steps, following, live) & allowed <= kept
-    return Relevance(flow, steps, matters, kept, live, bold)
+    steps = tuple(
+        _asked(step, [live[k].cells for k in after]) if needed and step.dests else step
+        for step, after, needed in zip(steps, following, matters, strict=True)
+    )
+    return Relevance(flow, steps, following, matters, kept, live, bold)
+
+
+def _asked(step: Step, after: Sequence[frozenset[str]]) -> Step:
+    """A step that gives its results only to cells that matter behind it, the others to none ("")."""
+    dests = tuple(cell if any(cell in cells for cells in after) else "" for cell in step.dests)
+    return step if dests == step.dests else replace(step, dests=dests)
 
 
 def _wanted(

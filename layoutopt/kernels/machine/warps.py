@@ -50,7 +50,7 @@ class Part(NamedTuple):
         stays: by index of a branch, whether lanes jump there of which it is not known.
     """
 
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     matters: Sequence[bool]
     stays: Mapping[int, bool]
 
@@ -87,7 +87,7 @@ class Machine:
         self.at = 0
         self.back: Callable[[Machine, Group, int], None] | None = None
         self.recorder, self.registers = counter, registers
-        self._steps = relevance.steps
+        self._steps: Sequence[Step] = relevance.steps
         self._next = _following(relevance.matters)
         self._flow = relevance.flow
         self._alone()
@@ -226,8 +226,8 @@ class Machine:
             following = self._execute(group, self._steps[at])
             if following is None:
                 return
-            if following <= at and self.back is not None:
-                self.back(self, group, following)
+            if following <= at:
+                self._begin_round(group, following)
             at = self._next[following]
             if at >= until or at == park:
                 break
@@ -379,8 +379,16 @@ class Machine:
         if not stay.any():
             return action.target
         self._put(converged.part(group, stay, at + 1))
-        self._put(converged.part(group, lanes, action.target))
+        jumping = converged.part(group, lanes, action.target)
+        assert jumping is not None
+        if action.target <= at:
+            self._begin_round(jumping, action.target)
+        self._put(jumping)
         return None
+
+    def _begin_round(self, group: Group, header: int) -> None:
+        if self.back is not None:
+            self.back(self, group, header)
 
     def _branch_both_ways(self, group: Group, target: int, lanes: Bools, unsure: Bools) -> None:
         """Execute both ways of a branch on an unknown value up to where they meet, and merge their results.
