@@ -5,7 +5,6 @@ from __future__ import annotations
 # Not out of `typing`: nothing is imported before the command line can catch an interrupt.
 TYPE_CHECKING = False
 __all__ = [
-    "Access",
     "Arrangement",
     "Audit",
     "Block",
@@ -17,9 +16,6 @@ __all__ = [
     "Problem",
     "Result",
     "Status",
-    "Sweep",
-    "Tile",
-    "__version__",
     "capture",
     "check",
     "check_kernel",
@@ -36,29 +32,27 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from typing import Any
-
+    from layoutopt import errors as errors
     from layoutopt.codegen.block import emit
     from layoutopt.files.file import load
     from layoutopt.files.inputs import load_all, problem
-    from layoutopt.ground.version import __version__
+    from layoutopt.ground.version import __version__ as __version__
     from layoutopt.kernels.capture.recorder import capture
     from layoutopt.kernels.machine.launch import Launch
     from layoutopt.layout.layout import Layout
     from layoutopt.ownership.conversion import Conversion, convert
     from layoutopt.problems.answer import Arrangement, Result, Status
-    from layoutopt.problems.types import Access, Block, Problem, Tile
-    from layoutopt.search.block import solve
+    from layoutopt.problems.types import Block, Problem
     from layoutopt.study.check import Audit, check
     from layoutopt.study.compare import compare
     from layoutopt.study.comparison import Comparison
     from layoutopt.study.explain import Explanation, explain
     from layoutopt.study.launches import check_kernel, import_kernel
-    from layoutopt.sweeps.sweep import Sweep, sweep
+    from layoutopt.study.solve import solve
+    from layoutopt.sweeps.sweep import sweep
 
 _HOMES = {
     "__version__": "layoutopt.ground.version",
-    "Access": "layoutopt.problems.types",
     "Arrangement": "layoutopt.problems.answer",
     "Audit": "layoutopt.study.check",
     "Block": "layoutopt.problems.types",
@@ -69,8 +63,6 @@ _HOMES = {
     "Problem": "layoutopt.problems.types",
     "Result": "layoutopt.problems.answer",
     "Status": "layoutopt.problems.answer",
-    "Sweep": "layoutopt.sweeps.sweep",
-    "Tile": "layoutopt.problems.types",
     "capture": "layoutopt.kernels.capture.recorder",
     "check": "layoutopt.study.check",
     "check_kernel": "layoutopt.study.launches",
@@ -83,7 +75,7 @@ _HOMES = {
     "load": "layoutopt.files.file",
     "load_all": "layoutopt.files.inputs",
     "problem": "layoutopt.files.inputs",
-    "solve": "layoutopt.search.block",
+    "solve": "layoutopt.study.solve",
     "sweep": "layoutopt.sweeps.sweep",
 }
 _RENAMED = {
@@ -96,19 +88,27 @@ _RENAMED = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are imported on first use: the command line's `--help` needs none of them.
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
-    Names of the last release that others replace work, with a warning.
-    """
-    if name in _RENAMED:
-        from warnings import warn
 
-        new = _RENAMED[name]
-        warn(f"layoutopt.{name} is now layoutopt.{new}", DeprecationWarning, stacklevel=2)
-        name = new
-    if name not in _HOMES:
-        raise AttributeError(f"module 'layoutopt' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # where types are checked, a name that is misspelt must be an error
 
-    return getattr(import_module(_HOMES[name]), name)
+    def __getattr__(name: str) -> object:
+        """Public names are imported on first use: the command line's `--help` needs none of them.
+
+        Names of the last release that others replace work, with a warning.
+        """
+        from importlib import import_module
+
+        if name == "errors":
+            return import_module("layoutopt.errors")
+        if name in _RENAMED:
+            from warnings import warn
+
+            new = _RENAMED[name]
+            warn(f"layoutopt.{name} is now layoutopt.{new}", DeprecationWarning, stacklevel=2)
+            name = new
+        if name not in _HOMES:
+            raise AttributeError(f"module 'layoutopt' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)

@@ -17,7 +17,7 @@ from layoutopt.hardware.machine import find_tool
 
 ROOT = Path(__file__).parent.parent
 TILE_SETS = sorted((ROOT / "problems" / "tile_sets").glob("*.json"))
-SOLVE_LIMIT = layoutopt.search.block.solve.__kwdefaults__["time_limit"]
+SOLVE_LIMIT = solve.__kwdefaults__["time_limit"]
 PROBLEMS = sorted(set((ROOT / "problems").rglob("*/*.json")) - set(TILE_SETS))
 
 
@@ -27,7 +27,8 @@ _ANSWERS = "LAYOUTOPT_TEST_ANSWERS"
 
 def pytest_configure(config):
     """Tests call nvcc by its name, wherever it is; and programs hear signals that a background job would not."""
-    layoutopt.search.block.solve.__kwdefaults__["time_limit"] = None  # no test waits for a quiet machine
+    for solver in (layoutopt.search.block.solve, solve):  # no test waits for a quiet machine
+        solver.__kwdefaults__["time_limit"] = None
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     nvcc = find_tool("nvcc")

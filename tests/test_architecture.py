@@ -1,6 +1,8 @@
 """Who may import whom, and which names are public."""
 
 import ast
+import inspect
+import re
 from functools import cache
 
 import pytest
@@ -122,14 +124,30 @@ def test_heavy_libraries_have_one_importer():
 
 
 PUBLIC = """
-Access Arrangement Audit Block Comparison Conversion Explanation Launch Layout Problem Result Status Sweep Tile
-__version__ capture check check_kernel compare convert emit explain import_kernel load load_all problem solve sweep
+Arrangement Audit Block Comparison Conversion Explanation Launch Layout Problem Result Status
+capture check check_kernel compare convert emit explain import_kernel load load_all problem solve sweep
 """
 
 
 def test_public_names():
     assert layoutopt.__all__ == PUBLIC.split() == sorted(PUBLIC.split())
-    assert all(getattr(layoutopt, name) is not None for name in layoutopt.__all__)
+    assert set(dir(layoutopt)) == {*PUBLIC.split(), "__version__"}
+    assert len(PUBLIC.split()) <= 24
+    assert all(getattr(layoutopt, name) is not None for name in dir(layoutopt))
+
+
+@pytest.mark.parametrize("name", PUBLIC.split())
+def test_help_says_what_there_is(name):
+    """Signatures are what one would type; every field of a class has its line."""
+    public = getattr(layoutopt, name)
+    if name == "Status":
+        assert all(f"{status}: " in public.__doc__ for status in public)
+    elif isinstance(public, type):
+        fields = getattr(public, "__struct_fields__", None) or public.__dataclass_fields__
+        told = "\n".join(re.findall(r"^ {8}(\w+(?:, \w+)*):", public.__doc__, re.MULTILINE))
+        assert set(fields) - {"schema_"} <= set(re.findall(r"\w+", told))
+    else:
+        assert not re.search(r"lambda|<function|object at|UNSET", str(inspect.signature(public)))
 
 
 def test_a_module_and_a_function_are_one_idea():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from layoutopt.cli.interrupt import searching
 from layoutopt.cli.options import (
     ProblemPath,
     added,
@@ -17,7 +19,7 @@ from layoutopt.cli.options import (
     workers_option,
 )
 from layoutopt.cli.output import note
-from layoutopt.cli.solve import CODES, solve_interruptibly
+from layoutopt.cli.solve import CODES
 from layoutopt.errors import ProblemFileError
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ def answer_of(
     from layoutopt.files.file import from_data, load, parsed, read
     from layoutopt.files.result_file import answer_from_data, is_answer
     from layoutopt.ground.json_data import named_by
+    from layoutopt.search.block import solve
     from layoutopt.study.block import placed
     from layoutopt.study.known import check_answer
 
@@ -96,7 +99,7 @@ def answer_of(
         before_search()
         if given is not None:
             return given
-        found = solve_interruptibly(asked, gpu, time_limit, workers)
+        found = searching(partial(solve, asked, target=gpu, workers=workers, time_limit=None), time_limit)
     return placed(asked, gpu, found) if found.has_layout else _none(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from layoutopt.cli.interrupt import interruptibly
+from layoutopt.cli.interrupt import searching
 from layoutopt.cli.options import json_option, time_limit_option
 from layoutopt.cli.output import tell
 from layoutopt.cli.several import problems_command
@@ -34,7 +34,7 @@ def command(problem: Problem | Block, gpu: Device, *, as_json: bool, time_limit:
     from layoutopt.report.explanation_text import explanation_report
     from layoutopt.study.explain import explain
 
-    explanation: Any = interruptibly(partial(explain, problem, target=gpu), 2 * time_limit)
+    explanation: Any = searching(partial(explain, problem, target=gpu), 2 * time_limit)
     tell(as_json, explanation.to_json, lambda: explanation_report(problem, explanation))
     if explanation.conflict_free:
         return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_new
+from layoutopt.cli.interrupt import searching
 from layoutopt.cli.options import (
     ProblemPath,
     device_file_option,
@@ -18,7 +20,6 @@ from layoutopt.cli.options import (
     time_limit_option,
     workers_option,
 )
-from layoutopt.cli.solve import solve_interruptibly
 from layoutopt.ground.version import __version__
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def command(
     import json
 
     from layoutopt.files.file import from_data, parsed, read
+    from layoutopt.study.solve import solve
 
     found: dict[str, Any] = {
         "schema": "layoutopt.report/1",
@@ -64,7 +66,7 @@ def command(
     try:
         asked = from_data(found["problem"])
         gpu = problem_device(asked, device_file)
-        answer = solve_interruptibly(asked, gpu, time_limit, workers)
+        answer = searching(partial(solve, asked, target=gpu, workers=workers, time_limit=None), time_limit)
         found |= {"answer": answer.to_json(), "counts": _counts(asked, gpu, answer)}
     except Exception:  # whatever it is, it is what shall be reported
         found["failure"] = traceback.format_exc()

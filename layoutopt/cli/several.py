@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 import click
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Answer = Callable[[Problem | Block, Device], int]
 
 Command = TypeVar("Command", bound=Callable[..., object])
+_TYPED: Final = f"{__name__}.typed"
 
 
 def problems_command(
@@ -125,6 +127,8 @@ def _answer_each(
         if codes and not as_json:
             say("\n")
         alone = [item.label] == [writable(str(path)) for path in paths]
+        if alone:
+            click.get_current_context().meta[_TYPED] = shlex.quote(item.label)
         codes[_code(item, answer, device_file, alone)] += 1
         if stopped():
             break
@@ -136,6 +140,12 @@ def _answer_each(
         else:
             say(f"\n{line}\n")
     return max(codes, default=0)
+
+
+def typed() -> str | None:
+    """What the user typed for the problem that is answered, where it is the only one."""
+    found: str | None = click.get_current_context().meta.get(_TYPED)
+    return None if found == "-" else found
 
 
 _MEANINGS = {0: "without conflicts", 1: "with conflicts or infeasible", 2: "wrong", 3: "out of time"}

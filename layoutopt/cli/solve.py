@@ -13,10 +13,11 @@ import click
 import msgspec
 
 from layoutopt.cli.files import OutputPath, write_all
-from layoutopt.cli.interrupt import interruptibly, stopped
+from layoutopt.cli.interrupt import searching, stopped
 from layoutopt.cli.options import json_option, store_option, time_limit_option, workers_option
 from layoutopt.cli.output import note, say, say_json
-from layoutopt.cli.several import problems_command
+from layoutopt.cli.several import problems_command, typed
+from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.problems.answer import METHODS, Arrangement, Method, Result, Status
 from layoutopt.problems.objective import FIRSTS
 from layoutopt.problems.types import FAMILIES, Block, Problem
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Problem | Block)
 
 CODES = {Status.OPTIMAL: 0, Status.FEASIBLE: 0, Status.INFEASIBLE: 1, Status.UNKNOWN: 3}
+_HINT_SECONDS = 2.0  # for what would leave fewer conflicts
 # Options that are constraints of the layout, and which of two is the tighter one.
 _TIGHTER: dict[str, Any] = {
     "minimise": lambda _, given: given,
@@ -35,7 +37,6 @@ _TIGHTER: dict[str, Any] = {
     "alignment_bytes": min,
     "pitch_multiple_bytes": math.lcm,
 }
-_HINT_SECONDS = 2.0  # for what would leave fewer conflicts
 
 
 @problems_command("solve", one_only=("table", "code", "certificate"))
@@ -101,7 +102,8 @@ def command(
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    from layoutopt.study.hints import with_faster, with_hints
+    from layoutopt.study.hints import with_hints
+    from layoutopt.study.solve import solve
 
     if store is not None and certificate is not None:
         raise click.UsageError("--certificate: an answer out of a store has none")
@@ -113,15 +115,13 @@ def command(
         check_certifiable(problem)
     start = time.monotonic()
     how: dict[str, Any] = {"time_limit": time_limit, "conflict_free": conflict_free, "method": method}
-    found = None if store is None else store.answer(problem, gpu, **how)
-    found = found or solve_interruptibly(problem, gpu, workers=workers, **how)
+    known = None if store is None else store.answer(problem, gpu, **how)
+    how |= {"target": gpu, "workers": workers, "known": known, "time_limit": None}
+    found: Result | Arrangement = searching(partial(solve, problem, **how), time_limit)
     seconds = time.monotonic() - start
-    if not stopped():
-        left = time_limit - seconds
-        found = with_faster(problem, found, gpu, left)
-        left = min(_HINT_SECONDS, left)
-        if found.excess and left > 0:
-            found = interruptibly(partial(with_hints, problem, found, gpu), left)
+    left = min(_HINT_SECONDS, time_limit - seconds)
+    if found.excess and left > 0 and not stopped():
+        found = searching(partial(with_hints, problem, found, gpu), left)
     _write(problem, found, gpu, seconds, certificate=certificate, **asked)
     return 1 if found.excess else CODES[found.status]
 
@@ -138,16 +138,14 @@ def _write(
     certificate: Path | None,
 ) -> None:
     """Write the files asked for, and print the answer."""
-    text, outputs = None, {}
-    if found.has_layout and (code is not None or not as_json):
+    outputs = {}
+    if found.has_layout and table is not None:
+        outputs[table] = _offsets(problem, found)
+    if found.has_layout and code is not None:
         from layoutopt.codegen.block import code_of
         from layoutopt.study.block import placed
 
-        text = code_of(gpu.language, placed(problem, gpu, found))
-    if found.has_layout and table is not None:
-        outputs[table] = _offsets(problem, found)
-    if text is not None and code is not None:
-        outputs[code] = text.encode()
+        outputs[code] = code_of(gpu.language, placed(problem, gpu, found)).encode()
     if certificate is not None:
         from layoutopt.search.certify import certificate as supports
 
@@ -158,9 +156,22 @@ def _write(
         return
     from layoutopt.report.text import report
 
-    say(report(problem, found, seconds))
-    if text is not None and code is None:
-        click.echo("\n" + text, nl=False)
+    say(report(problem, found, seconds) + _next(found, gpu, code))
+
+
+def _next(found: Result | Arrangement, gpu: Device, code: Path | None) -> str:
+    """What to type next, about a problem that is answered by itself."""
+    asked, lines = typed(), list[str]()
+    if asked is None:
+        return ""
+    if found.excess or not found.has_layout:
+        lines.append(f"layoutopt explain {asked}  (which accesses clash, and what would help)")
+    if found.has_layout and code is None:
+        suffix = LANGUAGES[gpu.language].suffix
+        lines.append(f"--code tile{suffix} writes the code; layoutopt emit has {len(LANGUAGES)} languages")
+    if found.has_layout:
+        lines.append(f"layoutopt compare {asked}  (the best pad and the best swizzle beside it)")
+    return "\n  next: " + "\n        ".join(lines) + "\n"
 
 
 def _offsets(problem: Problem | Block, found: Result | Arrangement) -> bytes:
@@ -206,13 +217,3 @@ def _constrained(problem: P, **given: Any) -> P:
     problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, **changed))
     check(problem)
     return problem
-
-
-def solve_interruptibly(
-    problem: Problem | Block, gpu: Device, time_limit: float, workers: int, **how: Any
-) -> Result | Arrangement:
-    """Solve, so that Ctrl-C gives the best answer so far."""
-    from layoutopt.search.block import solve
-
-    asked = partial(solve, problem, target=gpu, workers=workers, time_limit=None, **how)
-    return interruptibly(asked, time_limit)

@@ -157,6 +157,9 @@ def json_schema() -> dict[str, Any]:
     of_tiles = [{"$ref": reference["$ref"].replace("/$defs/", "/$defs/Tile")} for reference in named]
     items["items"] = {"anyOf": [items["items"], *of_tiles]}
     components["Template"]["required"] = ["params"]
+    for component in components.values():  # fields have descriptions of their own
+        if "description" in component:
+            component["description"] = re.split(r"\n\n *Attributes:", component["description"])[0]
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "layoutopt problem",

@@ -276,9 +276,23 @@ class ModelGrowth(Struct, frozen=True):
 
 
 class Result(Versioned, frozen=True):
-    """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are null.
+    """The answer to a problem. Without a layout (infeasible, unknown) the layout's fields are None.
 
     Attributes:
+        problem: its name.
+        target: the GPU, such as sm_90.
+        status: how much is claimed; "optimal" and "feasible" have a layout.
+        proof: lower bounds, and for which layouts they hold.
+        reason: why there is no layout, or what is left unproved; may be empty.
+        layout: coordinates to byte offset, as a function and as data.
+        family: the families that the layout uses, such as "pad" or "order+xor".
+        offset: the layout as an element offset over x0, x1, ...
+        bytes: to the end of the last element.
+        declared_bytes: of an array declared with every pitch in full.
+        alignment_bytes: that the base of the tile must have.
+        excess: wavefronts above the ideal, over all warp instructions of all accesses.
+        weighted_excess: the same, the accesses weighted as in the file.
+        accesses: what each access costs.
         method: how layouts were sought, "auto" or "model".
         decided_by: what decided that nothing is better: "counting" (bounds, or every layout was counted),
             "tree" (branch and bound over masks refuted at least one), "cp-sat" (it did), "placement" (CP-SAT
@@ -327,7 +341,7 @@ class Result(Versioned, frozen=True):
         Raises:
             LayoutError: there is no layout.
         """
-        return self._found().table()
+        return self.require_layout().table()
 
     def to_sympy(self) -> Any:
         """The element offset as a sympy expression over the integers x0, x1, ...
@@ -344,9 +358,14 @@ class Result(Versioned, frozen=True):
             raise MachineError(f"to_sympy needs sympy ({error}): pip install 'layoutopt[sympy]'") from None
         from layoutopt.layout.formula import element_expression
 
-        return as_sympy(element_expression(self._found()))
+        return as_sympy(element_expression(self.require_layout()))
 
-    def _found(self) -> Layout:
+    def require_layout(self) -> Layout:
+        """The layout, which is there where the status is "optimal" or "feasible".
+
+        Raises:
+            LayoutError: there is none; it says why.
+        """
         if self.layout is None:
             raise LayoutError(f"there is no layout: {self.status}, {self.reason}")
         return self.layout
@@ -426,9 +445,14 @@ class PlacedTile(Struct, frozen=True):
 
 
 class Arrangement(Versioned, frozen=True):
-    """The answer to a problem of several tiles. Without layouts, `bytes` and what follows from them are null.
+    """The answer to a problem of several tiles. Without layouts, `bytes` and what follows from them are None.
 
     Attributes:
+        problem: its name.
+        target: the GPU, such as sm_90.
+        status: how much is claimed, as of a `Result`.
+        reason: why there are no layouts, or what is left unproved; may be empty.
+        weighted_excess: the excess, the accesses weighted as in the file.
         tiles: in the order of the file.
         bytes: of all tiles and stages, alignment included.
         max_bytes: the budget: the file's, else what a block of the GPU has; None where that is not known.

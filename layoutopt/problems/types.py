@@ -332,7 +332,21 @@ class KernelNames(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
-    """A tile and every access to it; `layoutopt.problem` makes one of plain data and checks it."""
+    """A tile and every access to it; `layoutopt.problem` makes one of plain data and checks it.
+
+    Attributes:
+        name: what reports and code call it.
+        tile: shape and type of element.
+        threads: of the block.
+        accesses: every instruction that reads or writes the tile.
+        target: the GPU, such as sm_90.
+        layout: constraints of the layout, and what comes first.
+        block: what else a block of the kernel takes.
+        kernel: what the kernel calls its array, for edits.
+        notes: where it comes from.
+        published: the layout that a public kernel uses.
+        known_optimum: the least excess, and the bytes at it.
+    """
 
     name: Name
     tile: Tile
@@ -406,7 +420,21 @@ class TileAccess(Access, frozen=True, kw_only=True):
 
 
 class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
-    """Several tiles of one block of threads and every access to them; `Problem` is a block of one tile."""
+    """Several tiles of one block of threads and every access to them; `Problem` is a block of one tile.
+
+    Attributes:
+        name: what reports and code call it.
+        tiles: name, shape, type of element and stages of each.
+        threads: of the block.
+        accesses: every instruction, with the name of its tile.
+        target: the GPU, such as sm_90.
+        layout: constraints of every layout; `max_bytes` is for all tiles together.
+        block: what else a block of the kernel takes.
+        overlay: tiles that lie in the same bytes at different times, a list for each time.
+        same_layout: whether the tiles of the overlay share one layout, or lists of tiles that do.
+        notes: where it comes from.
+        known_optimum: the least excess, and the bytes at it.
+    """
 
     name: Name
     tiles: Annotated[tuple[NamedTile, ...], Meta(min_length=1, max_length=8)]

@@ -18,6 +18,7 @@ import msgspec
 from layoutopt.errors import VerificationError
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import DEFAULT_SECONDS, current, deadline, spending, unhurried
+from layoutopt.ground.log import Progress, told
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import MEASURE
 from layoutopt.model.swizzle_rules import left_out
@@ -41,7 +42,7 @@ from layoutopt.search.choices import solve_tile
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
 from layoutopt.search.packing import least, pack, rounded_up
-from layoutopt.search.proposal import STOPPED, Ask, Progress
+from layoutopt.search.proposal import STOPPED, Ask
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases
 
@@ -62,7 +63,7 @@ class Options(TypedDict, total=False):
     workers: int
     conflict_free: bool
     target: Device | str | None
-    progress: Progress
+    progress: Progress | None
     method: Method
 
 
@@ -77,7 +78,7 @@ def solve(
     workers: int = 1,
     conflict_free: bool = False,
     target: Device | str | None = None,
-    progress: Progress = lambda _: None,
+    progress: Progress | None = None,
     method: Method = "auto",
 ) -> Result | Arrangement:
     """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
@@ -98,7 +99,7 @@ def solve(
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     gpu = target_of(problem, target)
-    ask = Ask(conflict_free, workers, progress, method)
+    ask = Ask(conflict_free, workers, told(progress), method)
     with deadline(time_limit):
         if isinstance(problem, Problem):
             return solve_tile(problem, gpu, ask)

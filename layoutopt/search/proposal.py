@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
+from layoutopt.ground.log import LOG, Progress
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import METHODS, Bound, Method, ModelGrowth
-
-Progress = Callable[[str], None]
-
 
 MAX_WORKERS: Final = 1024
 STOPPED: Final = "stopped before the proof was complete"
@@ -68,7 +65,7 @@ class Ask:
 
     conflict_free: bool = False
     workers: int = 1
-    progress: Progress = lambda _: None
+    progress: Progress = LOG.debug
     method: Method = "auto"
     every_layout: bool = True
     indexed: bool = True

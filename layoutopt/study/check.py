@@ -66,9 +66,20 @@ class AuditedAccess(AccessReport, frozen=True, kw_only=True):
 
 
 class Audit(Versioned, frozen=True):
-    """The outcome.
+    """What a layout in use costs, and what is wrong with it.
 
     Attributes:
+        problem: its name.
+        target: the GPU, such as sm_90.
+        status: whether there are conflicts, or the layout cannot hold the tile.
+        offset: the layout, an element offset over x0, x1, ...; None for a table.
+        bytes: to the end of the last element.
+        declared_bytes: of an array declared with every pitch in full.
+        alignment_bytes: that the base of the tile must have.
+        excess: wavefronts above the ideal, over all warp instructions of all accesses.
+        weighted_excess: the same, the accesses weighted as in the file.
+        accesses: what each access costs, and its profiler counters.
+        findings: what is wrong or could be better, in sentences, each with its kind.
         edit: the nearest edit of the layout that is better; None where there is none, or none was sought.
         estimate: of the time it takes; None where it is no formula or no layout, where lanes choose at run
             time, or where no time was left.

@@ -16,6 +16,7 @@ import msgspec
 from layoutopt.engine.estimate import timing_of, why_no_estimate
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget, spending
+from layoutopt.ground.log import Progress, told
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
@@ -27,7 +28,7 @@ from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAcces
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
-from layoutopt.search.proposal import Progress, of_tile
+from layoutopt.search.proposal import of_tile
 from layoutopt.study.advice import recommend
 from layoutopt.study.check import check
 from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow, room
@@ -48,7 +49,7 @@ def compare(
     *,
     target: Device | str | None = None,
     time_limit: float | None = None,
-    progress: Progress = lambda _: None,
+    progress: Progress | None = None,
     known: Result | Arrangement | None = None,
 ) -> Comparison:
     """The best layout of each family, and the layout in use; of several tiles, rows are of all.
@@ -64,7 +65,7 @@ def compare(
     Raises:
         ProblemFileError: the problem contradicts itself, or `known` is no answer to it.
     """
-    gpu = target_of(problem, target)
+    gpu, progress = target_of(problem, target), told(progress)
     if known is not None:
         check_answer(problem, gpu, known)
     answer: Any = known if problem.layout.objective.excess_first else None

@@ -173,6 +173,11 @@ class Comparison(Versioned, frozen=True):
     """All rows, from the plainest to the most general.
 
     Attributes:
+        problem: its name.
+        target: the GPU, such as sm_90.
+        threads: of the block.
+        rows: the best layout of each family, and the layout in use.
+        recommendation: which row to take, and why; None where no row has a layout.
         widths: where the file leaves widths open, those of the best layout of all, in bytes by access
             name; every row is counted with them.
         no_estimate: why no time is estimated, where it is not.

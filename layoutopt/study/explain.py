@@ -15,7 +15,9 @@ from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import current, deadline, spending, unhurried
+from layoutopt.ground.interrupt import interruptibly
 from layoutopt.ground.json_data import Versioned
+from layoutopt.ground.log import Progress, told
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Result, Status
@@ -25,7 +27,7 @@ from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Progress, of_tile
+from layoutopt.search.proposal import of_tile
 from layoutopt.study.edits import nearest_edit
 from layoutopt.study.in_use import node_in_use
 from layoutopt.study.known import Solved, solved
@@ -39,9 +41,11 @@ ALLOWED: Final = "the layouts that the constraints allow"
 
 
 class Explanation(Versioned, frozen=True):
-    """Why.
+    """Why the best layout works, or why none is free of conflicts.
 
     Attributes:
+        problem: its name.
+        target: the GPU, such as sm_90.
         conflict_free: whether a layout without conflicts exists; None where that is open.
         scope: the layouts for which `conflict_free` holds when it is false, and `lower_bound`.
         lower_bound: of the excess, where `weighted` of the weighted excess.
@@ -49,8 +53,8 @@ class Explanation(Versioned, frozen=True):
         excess, weighted_excess: of the best layout found; None without one.
         offset: that layout.
         clique: words that pairwise meet, more than banks, as in a certificate.
-        clashing_accesses: accesses that cannot all be served without conflicts; without any one of
-            them the others of these can, where `clash_is_minimal`.
+        clashing_accesses: accesses that cannot all be served without conflicts.
+        clash_is_minimal: whether without any one of them the others of these can.
         other_clashes: more sets of that kind, each found with one of `clashing_accesses` left out.
         relaxations: what to give up.
         reasons: sentences and drawings for people.
@@ -126,7 +130,7 @@ class Options(TypedDict, total=False):
 
     time_limit: float | None
     target: Device | str | None
-    progress: Progress
+    progress: Progress | None
 
 
 @overload
@@ -138,9 +142,9 @@ def explain(
     *,
     time_limit: float | None = None,
     target: Device | str | None = None,
-    progress: Progress = lambda _: None,
+    progress: Progress | None = None,
 ) -> Explanation | BlockExplanation:
-    """Solve `problem` and say why the answer is what it is.
+    """Solve `problem` and say why the answer is what it is. Ctrl-C ends it with what is known so far.
 
     Args:
         problem: what to explain: a tile and its accesses, or several.
@@ -152,10 +156,14 @@ def explain(
         ProblemFileError: the problem contradicts itself.
     """
     gpu = target_of(problem, target)
-    with deadline(time_limit):
+
+    def work() -> Explanation | BlockExplanation:
         if isinstance(problem, Block):
-            return _of_block(problem, gpu, progress)
-        return _of_tile(problem, gpu, progress)
+            return _of_block(problem, gpu, told(progress))
+        return _of_tile(problem, gpu, told(progress))
+
+    with deadline(time_limit) as budget:
+        return interruptibly(work, budget)
 
 
 # A tile ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ into the file.
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 import msgspec
@@ -18,11 +19,12 @@ from layoutopt.accesses.free_lanes import is_free
 from layoutopt.engine.case import case_of, case_of_result
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.ground.budget import Budget, OutOfTime, spending
+from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Block, Problem
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Ask, Progress
+from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import Under, estimated
 from layoutopt.study.advice import difference
 from layoutopt.study.relaxations import Relaxations
@@ -32,6 +34,11 @@ _WIDEST: Final = 16  # bytes of an access
 _PADS: Final = ("none", "order", "pad")
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
+# What to type to be rid of a constraint.
+_CONSTRAINTS: Final = {
+    "families": "leave out --families or layout.families; ",
+    "max_bytes": "raise --max-bytes or layout.max_bytes; ",
+}
 
 
 def with_faster(
@@ -100,10 +107,11 @@ def with_hints(
     answer: Result | Arrangement,
     gpu: Device,
     *,
-    progress: Progress = lambda _: None,
+    progress: Progress = LOG.debug,
 ) -> Result | Arrangement:
-    """The answer; where its layout has conflicts, with a line on what to change in the file to have fewer.
+    """The answer; where its layout has conflicts, with lines on what to change in the file to have fewer.
 
+    That are the constraints in the way, and what the file may leave to the solver, the first that helps.
     Unchanged where the solver has chosen widths or lanes already, where values are known only at run time,
     where the hardware dictates the layout, and for several tiles.
 
@@ -121,10 +129,12 @@ def with_hints(
     progress("conflicts remain; what would leave fewer")
     over = [report.name for report in answer.accesses if report.excess]
     try:
-        hint = next(Relaxations(case_of(problem, gpu)).choices(answer.layout, over), None)
+        ask = Relaxations(case_of(problem, gpu))
+        found = [*ask.of_constraints(), *itertools.islice(ask.choices(answer.layout, over), 1)]
     except OutOfTime:
         return answer
-    return answer if hint is None else msgspec.structs.replace(answer, hints=(*answer.hints, hint.message))
+    lines = (f"{_CONSTRAINTS.get(one.kind, '')}{one.message}" for one in found)
+    return msgspec.structs.replace(answer, hints=(*answer.hints, *lines))
 
 
 def other_instructions(problem: Problem) -> str | None:

@@ -13,13 +13,14 @@ from layoutopt.engine.case import Case, case_of, case_of_result, check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import current, spending, unhurried
 from layoutopt.ground.escape import described
+from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
 from layoutopt.problems.same_layout import groups
 from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Ask, Progress
+from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
 
 _SHARE: Final = 0.5
@@ -93,7 +94,7 @@ def solved(
     problem: Problem,
     gpu: Device,
     *,
-    progress: Progress = lambda _: None,
+    progress: Progress = LOG.debug,
     known: Result | None = None,
     indexed: bool = True,
     **constraints: Any,

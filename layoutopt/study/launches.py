@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from layoutopt.errors import LayoutoptError, ProblemFileError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.ground.json_data import Versioned
+from layoutopt.ground.log import LOG, Progress
 from layoutopt.ground.processes import KilledWorker, Processes, cores
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.kernels.launches import LaunchOptions, evaluated
@@ -187,7 +188,7 @@ def check_launches(
     launches: Sequence[LaunchOptions],
     time_limit: float,
     mend: bool = True,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = LOG.debug,
 ) -> Application:
     """Check every launch, on all cores; each has the time limit for itself."""
     found = []

@@ -84,7 +84,7 @@ def sweep(
     conflict_free: bool = False,
     method: Method = "auto",
     devices: Sequence[Device] = (),
-    progress: Callable[[Sweep], None] = lambda _: None,
+    progress: Callable[[Sweep], None] | None = None,
 ) -> Sweep:
     """Solve many problems: each question once, on all cores or a cluster, every answer kept as it comes.
 
@@ -116,7 +116,8 @@ def sweep(
         for found in outcomes(tasks, devices, workers=workers, scheduler=scheduler):
             _keep(done, found, time_limit)
             done.seconds = time.monotonic() - begun
-            progress(done)
+            if progress is not None:
+                progress(done)
     except BaseException:
         done.close()
         raise

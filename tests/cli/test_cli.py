@@ -305,7 +305,10 @@ def test_folders_lines_and_standard_input(tmp_path):
     done = layoutopt("check", "-", "--json", "--no-fix", input=f"no\n{one_line}\n{one_line}\n")
     assert (done.returncode, len(lines(done))) == (2, 2)
     assert "-, line 1" in done.stderr
-    assert layoutopt("solve", "-", input=text).stdout == layoutopt("solve", SMALL).stdout
+    piped, named = layoutopt("solve", "-", input=text).stdout, layoutopt("solve", SMALL).stdout
+    assert named.startswith(piped)
+    assert "next: --code tile.cuh" in named.removeprefix(piped)
+    assert f"layoutopt compare {SMALL}" in named
     (tmp_path / "empty").mkdir()
     assert "no problem file" in layoutopt("solve", tmp_path / "empty").stderr
 

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import sys
+import venv
 import zipfile
 
 import pytest
@@ -250,13 +252,13 @@ def test_problems_prints_a_problem_as_written_and_expanded(tmp_path):
     assert json.loads(layoutopt("problems", path, "--expanded", "--json").stdout) == json.loads(done.stdout)
 
 
-def test_a_wheel_holds_the_catalogue(tmp_path):
-    """What `pip install .` installs; built without a network by the setuptools that is here."""
+def built(how, tmp_path):
+    """What `pip install .` (or `-e .`) installs, without a network, by the setuptools that is here."""
     pytest.importorskip("setuptools", minversion="77")
-    build = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
+    build = f"import setuptools.build_meta as b, sys; b.build_{how}(sys.argv[1])"
     copy = tmp_path / "source"
     copy.mkdir()
-    for name in (
+    for name in [
         "layoutopt",
         "problems",
         "pyproject.toml",
@@ -264,13 +266,61 @@ def test_a_wheel_holds_the_catalogue(tmp_path):
         "MANIFEST.in",
         "README.md",
         "LICENSE",
-    ):
+    ]:
         (copy / name).symlink_to(ROOT / name)
     python("-c", build, tmp_path, cwd=copy, env=dict(os.environ), check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
+    return zipfile.ZipFile(wheel)
+
+
+def test_a_wheel_holds_the_catalogue(tmp_path):
+    names = set(built("wheel", tmp_path).namelist())
     assert {f"layoutopt/files/catalogue/{name}.json" for name in problems()} <= names
     assert {"layoutopt/hardware/fragments.json", "layoutopt/codegen/selftest.cu"} <= names
+
+
+CLIENT = """
+import layoutopt
+from layoutopt.errors import LayoutoptError
+
+def first_bytes(name: str) -> int:
+    problem = layoutopt.load(name)
+    if isinstance(problem, layoutopt.Block):
+        return layoutopt.solve(problem).tiles[0].base_bytes
+    result: layoutopt.Result = layoutopt.solve(problem, time_limit=5, workers=2)
+    audit: layoutopt.Audit = layoutopt.check(problem, "x0*33 + x1")
+    return int(result.require_layout().byte_offset(1, 0)) + audit.bytes + len(layoutopt.__version__)
+
+try:
+    print(first_bytes("transpose_16x32_f32"))
+except (LayoutoptError, layoutopt.errors.LayoutError) as error:
+    print(error)
+"""
+MISTAKES = {
+    "layoutopt.sovle()": 'has no attribute "sovle"',
+    "layoutopt.solve(3)": 'No overload variant of "solve" matches argument type "int"',
+    "layoutopt.solve(layoutopt.problem(), workres=2)": 'Unexpected keyword argument "workres"',
+    "layoutopt.solve(layoutopt.problem()).layout.byte_offset": 'Item "None" of "Layout',
+}
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("how", ["editable", "wheel"])
+def test_a_client_of_an_installed_package_is_checked_by_mypy(how, tmp_path):
+    pytest.importorskip("mypy")
+    venv.create(tmp_path / "venv", with_pip=False)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    built(how, tmp_path).extractall(site)
+    (site / "here.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    client = tmp_path / "client.py"
+    client.write_text("\n".join([CLIENT.strip(), *MISTAKES, ""]))
+    asked = "-m", "mypy", "--strict", "--python-executable", tmp_path / "venv/bin/python", client
+    done = python(*asked, cwd=tmp_path, env=dict(os.environ))
+    said = re.findall(r"^client.py:(\d+): error: (.*)", done.stdout, re.MULTILINE)
+    first = CLIENT.strip().count("\n") + 2
+    assert {int(line) for line, _ in said} == set(range(first, first + len(MISTAKES))), done.stdout
+    for line, mistake in enumerate(MISTAKES.values(), first):
+        assert any(mistake in message for at, message in said if int(at) == line), done.stdout
 
 
 def test_it_holds_every_folder_and_file_that_tests_read():

@@ -1,17 +1,26 @@
 """What Python callers get: problems from dicts and arrays, functions with typed results."""
 
+import json
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import msgspec
 import numpy as np
 import pytest
+from command import layoutopt as command
+from command import python
 from conftest import ROOT
 from written import access_from, data_of
 
 import layoutopt
 from layoutopt.errors import LayoutError, MachineError, ProblemFileError
+from layoutopt.ground.budget import Budget
+from layoutopt.ground.interrupt import interruptibly
 
 ROWS = access_from("rows: store 4", index=("i", "lane"), **{"for": {"i": np.int64(32)}})
 ROW_OF_8 = access_from("row: store 4 [tid // 8, tid % 8]")
@@ -115,6 +124,56 @@ def test_threads_do_not_disturb_each_other():
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(answer, names)) == list(map(answer, names))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_processes_solve_as_this_one(start):
+    """Problems and results travel between processes, forked ones too, where something was solved before."""
+    problem = transpose()
+    found = layoutopt.solve(problem)
+    with ProcessPoolExecutor(2, multiprocessing.get_context(start)) as pool:
+        assert list(pool.map(layoutopt.solve, [problem] * 2)) == [found, found]
+
+
+def test_an_answer_is_that_of_the_command():
+    for name in ("transpose_16x32_f32", "rows_32x32_f64"):
+        answer = layoutopt.solve(layoutopt.load(name))
+        assert json.loads(json.dumps(answer.to_json())) == json.loads(command("solve", name, "--json").stdout)
+    assert (answer.estimate is not None, answer.require_layout()) == (True, answer.layout)
+
+
+SLOW = """
+import layoutopt, os, signal, threading
+def told(text):
+    if text.startswith("best so far"):
+        os.kill(os.getpid(), signal.SIGINT)
+        told.__globals__["told"] = print
+found = layoutopt.solve(layoutopt.load("diagonals_32x32_f32"), time_limit=600, progress=lambda text: told(text))
+print(found.status, found.excess > 0, threading.active_count())
+"""
+
+
+def test_interrupt_gives_the_best_so_far():
+    done = python("-c", SLOW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "feasible True 1"
+
+
+def test_an_interrupt_for_the_second_time_is_raised():
+    """As any error of what works: it is raised where the program waits, and the work is told to stop."""
+    budget = Budget()
+
+    def work():
+        for _ in range(2):
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+        while not budget.stopped:
+            time.sleep(0.01)
+
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        interruptibly(work, budget, stopping=lambda: told.append("once"))
+    assert (told, budget.stopped) == (["once"], True)
 
 
 def test_the_page_for_compiler_authors_runs(capsys):
