@@ -161,6 +161,18 @@ def test_rounds_that_do_the_same_are_executed_once():
     assert tallies == [(executions, 4 * executions, executions, 0)]
 
 
+def test_rounds_of_several_blocks_whose_memory_is_held(monkeypatch):
+    """What is loaded is an address, and of what is loaded where nobody stored, nothing is known in any block."""
+    monkeypatch.setattr(loops, "WORTH_STEPS", 0)
+    mine = ("S2R R60, SR_CTAID.X", "IMAD R60, R60, 0x84, R2", "SHF.L.U32 R4, R60, 0x2, RZ", "MOV R6, R60")
+    body = (
+        "STS [R4], R4", "BAR.SYNC 0x0", "LDS R5, [R4]", "STS [R5], R2", "LOP3.LUT R7, R6, 0xffc, RZ, 0xc0, !PT",
+        "STS [R7], R2", "LDS R8, [R2+0x7000]", "IADD3 R6, R5, R8, RZ", *ends(1),
+    )  # fmt: skip
+    program_ = kernel((*ZERO, *mine), body)
+    assert counted(program_, 90, blocks=5) == counted(program_, 90, every_round=True, blocks=5)
+
+
 def test_random_loops_are_often_counted_at_once():
     done = 0
     for seed in (0, 1, 2, 4):

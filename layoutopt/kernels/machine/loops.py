@@ -194,10 +194,12 @@ class Loops:
         live = registers.live[group.rows].reshape(blocks, -1)
         if machine.trials <= 0 or (together and (live != live[0]).any()):
             return None
-        begin = registers.rounds(group, now, 1, together).held(frozenset(now))
-        written = self._loop(header, frozenset()).written & begin.keys()
-        first = {c: now[c].unknown[: registers.warps] for c in written}
-        apart = {c for c in written if (begin[c].unknown != first[c]).any()}
+        apart: set[str] = set()  # cells of which blocks know other bits
+        if together:
+            begin = registers.rounds(group, now, 1, together).held(frozenset(now))
+            written = self._loop(header, frozenset()).written & begin.keys()
+            first = {c: now[c].unknown[: registers.warps] for c in written}
+            apart = {c for c in written if (begin[c].unknown != first[c]).any()}
         asked = frozenset(apart | guess.moves.keys())
         if any(f"={cell}" in now and not now[cell].sure for cell in asked):
             return None
