@@ -67,9 +67,14 @@ def command(output: Path, data: int, program: tuple[str, ...]) -> int:
             raise ProblemFileError("", f"cannot run {shown(program[0])}: {error.strerror}") from None
     compress(folder)
     found = read_launches(folder)
-    kernels = len({one.entry for one in found})
-    total = sum(one.launches + one.not_recorded for one in found)
-    note(f"{total:,} launches of {kernels:,} kernels, {len(found):,} distinct: {shown(str(output))}")
-    if not found:
+    kernels = len({one.entry for one in found.launches})
+    total = sum(one.launches + one.not_recorded for one in found.launches)
+    note(f"{total:,} launches of {kernels:,} kernels, {len(found.launches):,} distinct: {shown(str(output))}")
+    if total:
+        each = found.spent_us / total
+        note(f"recording took {found.spent_us / 1e6:.2f} s of the program's time, {each:.1f} us a launch")
+    else:
         note("nothing was launched, or the driver did not load the recorder")
+    if missed := str(found.missed):
+        note(f"not all was recorded: {missed}")
     return code if code >= 0 else 128 - code

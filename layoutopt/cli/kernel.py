@@ -167,7 +167,7 @@ def check_kernels(
     With a baseline: 1 where there are more than it has.
     """
     from layoutopt.ground import json_data
-    from layoutopt.kernels.launches import LaunchOptions, files_of, read_launches
+    from layoutopt.kernels.launches import NOTHING_MISSED, LaunchOptions, files_of, read_launches
     from layoutopt.study.baseline import MAX_BYTES, read_baseline
     from layoutopt.study.launches import check_launch, check_launches
 
@@ -178,7 +178,8 @@ def check_kernels(
         raise click.UsageError(f"{needless} is for a kernel; {together[0]} says what is launched")
     if together or form not in ("text", "json") or html is not None or baseline is not None:
         launches = [LaunchOptions(file=str(path), **options) for path in paths if path not in together]
-        launches += [one for path in together for one in read_launches(path)]
+        recorded = [read_launches(path) for path in together]
+        launches += [one for file in recorded for one in file.launches]
         if not launches:
             raise ProblemFileError("", f"no launch in {shown(str(paths[0]))}")
         reads("launches", (file for path in together for file in files_of(path)))
@@ -187,7 +188,8 @@ def check_kernels(
         if baseline is not None and not update_baseline:
             with json_data.named_by("--baseline"):
                 known = read_baseline(json_data.read(baseline, MAX_BYTES))
-        found = check_launches(launches, time_limit, not no_fix, progress("check"))
+        missed = sum((file.missed for file in recorded), NOTHING_MISSED)
+        found = check_launches(launches, time_limit, not no_fix, progress("check"), missed)
         end_progress()
         return _told_together(found, form, html, baseline, known)
     code = 0

@@ -20,7 +20,7 @@ import io
 import os
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -94,10 +94,48 @@ class LaunchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return (*found, *(f"-D{name}" for name in self.define), *self.nvcc)
 
 
+class Missed(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known to have been launched beyond what a file of launches holds; 0 where nothing is.
+
+    Attributes:
+        unwritten: launches that could not be written: no memory, a full disk.
+        unfollowed: at least so many of graphs: of conditional bodies, of children that were exchanged.
+        nested: distinct launches of modules whose kernels can launch others.
+    """
+
+    unwritten: int = 0
+    unfollowed: int = 0
+    nested: int = 0
+
+    def __add__(self, other: Missed) -> Missed:
+        return Missed(*map(int.__add__, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
+    def __str__(self) -> str:
+        """In words; empty where nothing was missed."""
+        said = {
+            f"{self.unwritten:,} launches could not be written": self.unwritten,
+            f"at least {self.unfollowed:,} of graphs are not followed": self.unfollowed,
+            f"what kernels launch themselves is not seen ({self.nested:,} can)": self.nested,
+        }
+        return "; ".join(text for text, count in said.items() if count)
+
+
+NOTHING_MISSED: Final = Missed()
+
+
+class Recorded(Struct, frozen=True):
+    """What files of launches hold: those, how long recording them took, and what was missed."""
+
+    launches: tuple[LaunchOptions, ...] = ()
+    spent_us: int = 0
+    missed: Missed = NOTHING_MISSED
+
+
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
     schema_: str = field(name="schema", default=SCHEMA)
     launch: tuple[LaunchOptions, ...] = ()
     spent_us: int = 0
+    missed: Missed = NOTHING_MISSED
 
 
 def files_of(path: Path) -> list[Path]:
@@ -105,22 +143,27 @@ def files_of(path: Path) -> list[Path]:
     return sorted(path.glob("launches*.toml")) if path.is_dir() else [path]  # one for each process
 
 
-def read_launches(path: Path) -> tuple[LaunchOptions, ...]:
+def read_launches(path: Path) -> Recorded:
     """The launches of a file, or of all files of a folder; equal ones once.
 
     Raises:
         ProblemFileError: it is no such file; a place such as `launch[3].block` is named.
     """
     found: dict[str, LaunchOptions] = {}
+    spent_us, missed = 0, NOTHING_MISSED
     for name in files_of(path):
         with json_data.named_by(shown(str(name))):
-            for one in _read(name):
+            told = _read(name)
+            spent_us, missed = spent_us + told.spent_us, missed + told.missed
+            for one in _beside(told.launch, name):
+                if not one.launches + one.not_recorded:
+                    continue  # the driver refused it, or nobody launched the graph
                 key = repr(msgspec.structs.replace(one, launches=1, not_recorded=0))
                 if (seen := found.get(key)) is not None:
                     counts = seen.launches + one.launches, seen.not_recorded + one.not_recorded
                     one = msgspec.structs.replace(seen, launches=counts[0], not_recorded=counts[1])
                 found[key] = one
-    return tuple(found.values())
+    return Recorded(tuple(found.values()), spent_us, missed)
 
 
 def one_launch(path: Path, entry: str | None, source: Path | None = None) -> LaunchOptions:
@@ -131,7 +174,7 @@ def one_launch(path: Path, entry: str | None, source: Path | None = None) -> Lau
     Raises:
         ProblemFileError: it is no such file; none or several are meant, or its code is not there.
     """
-    found = read_launches(path)
+    found = read_launches(path).launches
     names = [demangled(one.entry) if one.entry else Path(one.file).name for one in found]
     matching = [
         k
@@ -151,7 +194,7 @@ def one_launch(path: Path, entry: str | None, source: Path | None = None) -> Lau
     return one
 
 
-def _read(path: Path) -> Iterator[LaunchOptions]:
+def _read(path: Path) -> _File:
     try:
         raw = tomllib.loads(json_data.read(path, _MAX_FILE_BYTES).decode())
     except (ValueError, RecursionError) as error:
@@ -160,7 +203,12 @@ def _read(path: Path) -> Iterator[LaunchOptions]:
         for extents in ("block", "grid", "cluster"):
             if isinstance(one, dict) and isinstance(sizes := one.get(extents), list) and len(sizes) < 3:
                 one[extents] = sizes + [1] * (3 - len(sizes))
-    for k, one in enumerate(json_data.convert(raw, _File).launch):
+    return json_data.convert(raw, _File)
+
+
+def _beside(launches: Iterable[LaunchOptions], path: Path) -> Iterator[LaunchOptions]:
+    """The launches of a file, the names in them as seen from here."""
+    for k, one in enumerate(launches):
         place = f"launch[{k}]"
         if one.parameters is not None and (one.arg or one.assume or one.data):
             raise ProblemFileError(f"{place}.parameters", "all are given: expected no arg, assume or data")

@@ -99,6 +99,8 @@ def head(found: Application) -> Iterator[str]:
     yield f"{count_text(found.launches, 'launch', 'launches')}, {len(found.kernels)} distinct: {told}"
     if found.not_recorded:
         yield f"{found.not_recorded:,} launches had parameters that were not recorded, and are not counted"
+    if missed := str(found.missed):
+        yield f"not all launches were recorded: {missed}"
     part = share(found.bank_conflicts, found.wavefronts)
     yield f"{found.bank_conflicts:,} of {found.wavefronts:,} wavefronts ({part}) are bank conflicts"
 

@@ -17,7 +17,7 @@ from layoutopt.ground.json_data import Versioned
 from layoutopt.ground.log import LOG, Progress
 from layoutopt.ground.processes import KilledWorker, Processes, cores
 from layoutopt.ground.temporary import temporary_folder
-from layoutopt.kernels.launches import LaunchOptions, evaluated
+from layoutopt.kernels.launches import NOTHING_MISSED, LaunchOptions, Missed, evaluated
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.question.arrays import UsedArray, moved_by_itself, used_arrays
@@ -154,12 +154,14 @@ class Application(Versioned, frozen=True):
         wavefronts, bank_conflicts: of shared memory, over all launches.
         launches: how many there were, of how many distinct ones.
         not_recorded: launches with parameters that nobody wrote down; they are not counted.
+        missed: launches that are in no file.
     """
 
     wavefronts: int
     bank_conflicts: int
     launches: int
     not_recorded: int
+    missed: Missed
     kernels: tuple[CheckedLaunch, ...]
     schema_: Literal["layoutopt.application/1"] = "layoutopt.application/1"
 
@@ -189,8 +191,9 @@ def check_launches(
     time_limit: float,
     mend: bool = True,
     progress: Progress = LOG.debug,
+    missed: Missed = NOTHING_MISSED,
 ) -> Application:
-    """Check every launch, on all cores; each has the time limit for itself."""
+    """Check every launch, on all cores; each has the time limit for itself. What was missed is told on."""
     found = []
     with contextlib.closing(Processes(min(cores(), len(launches)) or 1)) as processes:
         asked = [processes.submit(_tried, launch, time_limit, mend) for launch in launches]
@@ -206,6 +209,7 @@ def check_launches(
         sum(one.conflicts for one in found),
         sum(one.launches + one.not_recorded for one in launches),
         sum(one.not_recorded for one in launches),
+        missed,
         tuple(found),
     )
 

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -13,9 +16,12 @@ from conftest import ROOT
 import layoutopt
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.temporary import temporary_folder
-from layoutopt.hardware.machine import find_tool
+from layoutopt.hardware.machine import find_tool, toolkits
 from layoutopt.kernels.capture.recorder import new_folder, recorder
 from layoutopt.kernels.launches import argument, read_launches
+
+sys.path.insert(0, str(ROOT / "scripts/measure"))
+import record_applications
 
 KERNELS = ROOT / "tests/data/kernels"
 # A program of ours (app.cu beside it) as an H200 ran it, recorded: two streams, a graph launched five times, and a
@@ -66,14 +72,17 @@ def test_a_wrong_file_is_told_by_its_place(tmp_path, text, told):
 
 def test_equal_launches_are_one_and_names_are_beside_the_file(tmp_path):
     one = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ndata = {0 = "zeros", 1 = "x.npy"}\nlaunches = 2\n'
-    (found,) = read_launches(written(tmp_path, one + one + "not_recorded = 3\n"))
+    (found,) = read_launches(written(tmp_path, one + one + "not_recorded = 3\n")).launches
     assert (found.launches, found.not_recorded, found.block) == (4, 3, (32, 8, 1))
     assert found.file == str(tmp_path / "k.cu")
     assert found.data == {"0": "zeros", "1": str(tmp_path / "x.npy")}
+    assert read_launches(written(tmp_path, one.replace("launches = 2", "launches = 0"))).launches == ()
 
 
 def test_a_number_beyond_64_bits_is_no_error_of_the_reader(tmp_path):
-    (one,) = read_launches(written(tmp_path, '[[launch]]\nfile = "a"\nshared = 18446744073709551616\n'))
+    (one,) = read_launches(
+        written(tmp_path, '[[launch]]\nfile = "a"\nshared = 18446744073709551616\n')
+    ).launches
     assert one.shared == 1 << 64
 
 
@@ -235,6 +244,15 @@ def test_a_recorded_program(tmp_path):
     assert "cannot read" in command("check", copy, "--no-fix").stdout
 
 
+def test_the_page_says_what_was_recorded_and_no_counter_differs():
+    programs = json.loads(record_applications.RECORD.read_text())["programs"]
+    table = record_applications.PAGE.read_text().split(record_applications.MARK)[1]
+    assert table.strip().splitlines() == record_applications.table(programs)
+    for one in programs:
+        assert one["counted"] in (0, one["launches"], one.get("first")), one["name"]
+        assert not one.get("verdicts", {}).keys() & {"differs", "other launches", "not recorded"}, one["name"]
+
+
 @needs_nvdisasm
 def test_kernels_are_checked_from_python():
     cubin = next(APP.glob("*.cubin"))
@@ -284,3 +302,46 @@ def test_the_recorder_compiles(monkeypatch, tmp_path):
         made = recorder(scratch)
     assert made.parent == tmp_path
     assert made.read_bytes()[:4] == b"\x7fELF"
+
+
+@pytest.fixture
+def played(cupti, tmp_path):
+    """Runs the recorder between a driver and a CUPTI that recorder_stub.c plays: what it leaves."""
+    record, compiler = ROOT / "layoutopt/kernels/capture/record.c", find_tool("cc") or find_tool("gcc")
+    headers = [f"-I{folder}" for root in toolkits() if (folder := root / "include").is_dir()]
+    program, folder = tmp_path / "stub", tmp_path / "played"
+    told = ["-std=gnu11", f'-DRECORDER="{record}"', *headers, "-o", program, "-lpthread"]
+    subprocess.run([compiler, ROOT / "tests/kernels/recorder_stub.c", *told], check=True)
+
+    def run(*mode):
+        folder.mkdir()
+        code = subprocess.run([program, folder, *mode], check=False).returncode
+        return code, read_launches(folder), folder
+
+    return run
+
+
+def test_what_is_recorded_of_each_call(played):
+    code, found, folder = played()
+    assert code == -signal.SIGKILL
+    launches = {one.block[0]: (one.launches, one.not_recorded) for one in found.launches[:4]}
+    assert launches == {32: (3, 0), 64: (1, 0), 96: (1, 0), 128: (1, 0)}  # of which the graph's changes are
+    assert sum(one.launches for one in found.launches[4:]) == 16
+    assert sum(one.not_recorded for one in found.launches[4:]) == 4
+    assert len(list(folder.glob("*.toml"))) == 1  # a child of fork writes nothing
+    assert (found.missed.unwritten, found.missed.unfollowed, found.missed.nested) == (0, 4, 0)
+    assert found.spent_us > 0
+    path = written(folder, DIAGONALS.replace("k.sass", "none.sass"), "launches.toml")
+    written(folder, "[missed]\nunwritten = 1\nnested = 2\n", "launches.2.toml")
+    said = command("check", folder, "--no-fix").stdout
+    assert path.exists()
+    for told in ("1 launches could not be written", "at least 4 of graphs", "not seen (2 can)"):
+        assert told in said.partition("not all launches were recorded: ")[2].partition("\n")[0]
+
+
+@pytest.mark.parametrize("ended", [(), ("ended",)])
+def test_threads_that_launch_at_once(played, ended):
+    code, found, _ = played("threads", *ended)
+    total = sum(one.launches + one.not_recorded for one in found.launches)
+    assert code == found.missed.unwritten == 0
+    assert total == 1600 if not ended else 0 < total <= 1600

@@ -9,7 +9,8 @@
    points into memory of the GPU, the lowest byte and whether it points are compared, not where it points.
    $LAYOUTOPT_CAPTURE_DATA bytes at most of an allocation that a parameter points into are kept with the first
    of them (0: none). Of one kernel and shape, MOST_VARIANTS launches with different parameters are kept; more
-   are counted as `not_recorded` of the last. */
+   are counted as `not_recorded` of the last. What is known to have run and is in no record is counted in
+   [missed]. */
 
 #include <cuda.h>
 #include <cupti.h>
@@ -60,9 +61,14 @@ static uint64_t digest(uint64_t seed, const void *data, size_t size) {
 
 /* ---- What is known of the process. ---- */
 
+typedef struct { /* a number in the file, and where */
+    off_t at;
+    uint64_t number;
+} Count;
 typedef struct Module { /* a loaded module; its bytes until they are written */
     struct Module *older;
     uint32_t id;
+    int nests; /* kernels of it can launch others */
     CUmodule handle; /* where it is known whose bytes these are */
     uint64_t name, *kernels;
     size_t kernel_count, size;
@@ -71,6 +77,7 @@ typedef struct Module { /* a loaded module; its bytes until they are written */
 typedef struct { /* a kernel, by the handle that launches it */
     uint64_t module;
     unsigned unloads; /* when it was found: handles may come again after another */
+    int nests;
     char *name;
     int parameters;
     size_t *offset, *size, total;
@@ -81,17 +88,18 @@ typedef struct { /* a launch as the host asks for it */
     unsigned grid[3], block[3], cluster[3], shared;
     void **parameters, **extra;
 } Launch;
-typedef struct { /* a launch in the file */
-    off_t count_at, left_at;
-    uint64_t count, left;
-} Record;
-typedef struct { /* launches of one kernel and shape */
-    Record *last;
-    int count;
+typedef struct { /* launches of one kernel and shape in the file: of those kept, the last, and of the others */
+    Count *left;
+    int kept;
 } Shape;
-typedef struct Replay { /* the records that a graph launches */
+typedef struct { /* a node of a graph, and what its run counts; as a whole where it is known no better */
+    CUgraphNode node;
+    Count *count;
+    int disabled;
+} Step;
+typedef struct { /* what a graph runs each time it is launched */
     int count, room;
-    Record **records;
+    Step *steps;
 } Replay;
 
 static Module *modules;
@@ -106,8 +114,9 @@ static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int inside; /* calls of ours to the driver are not those of the program */
 static _Atomic int file = -1;
 static int folder = -1;
-static off_t spent_at;
 static uint64_t spent_ns, most_data;
+static Count spent, unwritten, unfollowed, nested;
+static __thread Count *counted; /* by the launch that this thread is in: it may yet fail */
 static CUpti_SubscriberHandle subscriber;
 
 /* Functions of the driver, which is loaded before us; older drivers lack some. */
@@ -175,6 +184,7 @@ static void name_kernels(Module *module) {
     for (int k = 0; k < head->e_shnum; k++) {
         const char *name = names + section[k].sh_name;
         if (strncmp(name, ".text.", 6)) continue;
+        module->nests |= !strncmp(name + 6, "__cudaCDP2LaunchDevice", 22);
         module->kernels[module->kernel_count++] = digest(0, name + 6, strlen(name + 6));
     }
 }
@@ -239,6 +249,7 @@ static int find_module(Kernel *kernel, CUmodule handle) {
     Module *module = module_of(handle, kernel->name);
     if (module) {
         kernel->module = module->name;
+        kernel->nests = module->nests;
         if (module->bytes) {
             char cubin[48];
             snprintf(cubin, sizeof cubin, "%016llx.cubin", (unsigned long long)module->name);
@@ -292,6 +303,10 @@ static Kernel *kernel_of(const Launch *launch) {
 
 /* ---- Launches. ---- */
 
+static void count(Count *what, int more) { put_number(what->at, what->number += (uint64_t)(int64_t)more); }
+
+#define DIMENSIONS(p) {(p)->gridDimX, (p)->gridDimY, (p)->gridDimZ}, {(p)->blockDimX, (p)->blockDimY, (p)->blockDimZ}
+
 /* The bytes of the parameters as the kernel finds them; how many. */
 static size_t parameters_of(const Launch *launch, const Kernel *kernel, unsigned char *bytes) {
     if (launch->parameters) {
@@ -341,11 +356,18 @@ static int put_extents(char *text, size_t room, const char *name, const unsigned
     return snprintf(text, room, "%s = [%u, %u, %u]\n", name, extent[0], extent[1], extent[2]);
 }
 
-/* The record of a launch, written where it is new. */
-static Record *recorded(const Launch *launch, int may_read) {
+/* A number's field in a text that is written at `begin` of the file. */
+static int put_field(char *text, size_t room, off_t begin, const char *name, Count *count) {
+    int length = snprintf(text, room, "%s = ", name);
+    count->at = begin + length;
+    return length + snprintf(text + length, room - (size_t)length, "%*d\n", COUNT_DIGITS, 0);
+}
+
+/* What counts a launch: its record, written where it is new, or that it is in none. */
+static Count *recorded(const Launch *launch, int may_read) {
     static unsigned char bytes[MOST_PARAMETER_BYTES + 8], same[MOST_PARAMETER_BYTES + 8];
     Kernel *kernel = kernel_of(launch);
-    if (!kernel) return NULL;
+    if (!kernel) return &unwritten;
     size_t size = parameters_of(launch, kernel, bytes);
     memcpy(same, bytes, size);
     for (size_t k = 0; k + 8 <= size; k += 8) {
@@ -364,23 +386,18 @@ static Record *recorded(const Launch *launch, int may_read) {
     shape = digest(shape, launch->cluster, sizeof launch->cluster);
     shape = digest(shape, &launch->shared, sizeof launch->shared);
     void **known = at(&records, digest(shape, same, size), 1), **place = at(&shapes, shape, 1);
-    if (!known || !place) return NULL;
+    if (!known || !place) return &unwritten;
     if (*known) return *known;
     Shape *variants = *place ? *place : (*place = calloc(1, sizeof *variants));
-    if (!variants) return NULL;
-    if (variants->count == MOST_VARIANTS) {
-        put_number(variants->last->left_at, ++variants->last->left);
-        return NULL;
-    }
+    if (!variants) return &unwritten;
+    if (variants->kept == MOST_VARIANTS) return variants->left;
     static char text[2 * MOST_PARAMETER_BYTES + 20000];
-    Record *record = calloc(1, sizeof *record);
-    if (!record) return NULL;
+    Count *counts = calloc(2, sizeof *counts); /* of these parameters, and of those that are left out after them */
+    if (!counts) return &unwritten;
     off_t end = lseek(file, 0, SEEK_END);
-    int length = snprintf(text, sizeof text, "\n[[launch]]\nlaunches = ");
-    record->count_at = end + length;
-    length += snprintf(text + length, sizeof text - (size_t)length, "%*d\nnot_recorded = ", COUNT_DIGITS, 0);
-    record->left_at = end + length;
-    length += snprintf(text + length, sizeof text - (size_t)length, "%*d\n", COUNT_DIGITS, 0);
+    int length = snprintf(text, sizeof text, "\n[[launch]]\n");
+    length += put_field(text + length, 80, end + length, "launches", &counts[0]);
+    length += put_field(text + length, 80, end + length, "not_recorded", &counts[1]);
     if (kernel->module)
         length += snprintf(text + length, sizeof text - (size_t)length, "file = \"%016llx.cubin\"\n",
                            (unsigned long long)kernel->module);
@@ -392,8 +409,8 @@ static Record *recorded(const Launch *launch, int may_read) {
     for (size_t k = 0; k < size; k++) length += snprintf(text + length, 3, "%02x", bytes[k]);
     length += snprintf(text + length, 3, "\"\n");
     if (!append(text, (size_t)length)) {
-        free(record);
-        return NULL;
+        free(counts);
+        return &unwritten;
     }
     for (size_t k = 0; may_read && most_data && k + 8 <= size; k += 8) {
         uint64_t word;
@@ -402,85 +419,119 @@ static Record *recorded(const Launch *launch, int may_read) {
         memcpy(&word, bytes + k, 8);
         if (allocation(word, &base, &bytes_there)) put_memory(base, bytes_there);
     }
-    variants->last = record;
-    variants->count++;
-    return *known = record;
+    variants->left = &counts[1];
+    variants->kept++;
+    if (kernel->nests) count(&nested, 1);
+    put_number(spent.at, spent_ns / 1000); /* for a program that crashes */
+    return *known = &counts[0];
 }
 
-static void count(Record *record) {
-    if (record) put_number(record->count_at, ++record->count);
+static int is_capturing(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return p_cuStreamIsCapturing && p_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 static void launched(const Launch *launch, CUstream stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (p_cuStreamIsCapturing && p_cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-        status != CU_STREAM_CAPTURE_STATUS_NONE)
-        return; /* nothing runs: the graph does, when it is launched */
-    count(recorded(launch, 1));
+    if (is_capturing(stream)) return; /* nothing runs: the graph does, when it is launched */
+    count(counted = recorded(launch, 1), 1);
 }
 
 /* ---- Graphs: their kernels when they are instantiated, counted when they are launched. ---- */
 
+static void add_step(Replay *replay, CUgraphNode node, Count *counts) {
+    if (replay->count == replay->room) {
+        int room = 2 * replay->room + 16;
+        Step *more = realloc(replay->steps, (size_t)room * sizeof *more);
+        if (!more) return count(&unwritten, 1);
+        replay->steps = more;
+        replay->room = room;
+    }
+    replay->steps[replay->count++] = (Step){node, counts, 0};
+}
+
+/* What counts a run of a kernel's node. */
+static Count *node_count(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *told) {
+    Launch launch = {told->func ? told->func : (CUfunction)told->kern, NULL, DIMENSIONS(told), {0, 0, 0},
+                     told->sharedMemBytes, told->kernelParams, told->extra};
+    CUlaunchAttributeValue value;
+    if (p_cuGraphKernelNodeGetAttribute &&
+        p_cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &value) == CUDA_SUCCESS &&
+        value.clusterDim.x > 0) {
+        launch.cluster[0] = value.clusterDim.x;
+        launch.cluster[1] = value.clusterDim.y;
+        launch.cluster[2] = value.clusterDim.z;
+    }
+    return recorded(&launch, 0);
+}
+
 static void add_nodes(CUgraph graph, Replay *replay) {
     size_t count_ = 0;
-    if (!p_cuGraphGetNodes || p_cuGraphGetNodes(graph, NULL, &count_) != CUDA_SUCCESS || !count_) return;
-    CUgraphNode *nodes = calloc(count_, sizeof *nodes);
-    if (!nodes || p_cuGraphGetNodes(graph, nodes, &count_) != CUDA_SUCCESS) count_ = 0;
+    if (!p_cuGraphGetNodes || p_cuGraphGetNodes(graph, NULL, &count_) != CUDA_SUCCESS) {
+        add_step(replay, NULL, &unfollowed);
+        return;
+    }
+    CUgraphNode *nodes = calloc(count_ + 1, sizeof *nodes);
+    if (!nodes || p_cuGraphGetNodes(graph, nodes, &count_) != CUDA_SUCCESS) {
+        add_step(replay, NULL, &unfollowed);
+        count_ = 0;
+    }
     for (size_t k = 0; k < count_; k++) {
-        CUgraphNodeType type;
+        CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
         CUgraph child;
         CUDA_KERNEL_NODE_PARAMS told;
-        if (p_cuGraphNodeGetType(nodes[k], &type) != CUDA_SUCCESS) continue;
+        memset(&told, 0, sizeof told);
+        int is_read = p_cuGraphNodeGetType(nodes[k], &type) == CUDA_SUCCESS;
         if (type == CU_GRAPH_NODE_TYPE_GRAPH && p_cuGraphChildGraphNodeGetGraph(nodes[k], &child) == CUDA_SUCCESS)
             add_nodes(child, replay);
-        memset(&told, 0, sizeof told);
-        if (type != CU_GRAPH_NODE_TYPE_KERNEL ||
-            p_cuGraphKernelNodeGetParams_v2(nodes[k], &told) != CUDA_SUCCESS)
-            continue;
-        Launch launch = {told.func ? told.func : (CUfunction)told.kern, NULL,
-                         {told.gridDimX, told.gridDimY, told.gridDimZ},
-                         {told.blockDimX, told.blockDimY, told.blockDimZ}, {0, 0, 0},
-                         told.sharedMemBytes, told.kernelParams, told.extra};
-        CUlaunchAttributeValue cluster;
-        if (p_cuGraphKernelNodeGetAttribute &&
-            p_cuGraphKernelNodeGetAttribute(nodes[k], CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &cluster) ==
-                CUDA_SUCCESS && cluster.clusterDim.x > 0) {
-            launch.cluster[0] = cluster.clusterDim.x;
-            launch.cluster[1] = cluster.clusterDim.y;
-            launch.cluster[2] = cluster.clusterDim.z;
-        }
-        Record *record = recorded(&launch, 0);
-        if (!record) continue;
-        if (replay->count == replay->room) {
-            replay->room = 2 * replay->room + 16;
-            Record **more = realloc(replay->records, (size_t)replay->room * sizeof *more);
-            if (!more) break;
-            replay->records = more;
-        }
-        replay->records[replay->count++] = record;
+        else if (type == CU_GRAPH_NODE_TYPE_KERNEL &&
+                 p_cuGraphKernelNodeGetParams_v2(nodes[k], &told) == CUDA_SUCCESS)
+            add_step(replay, nodes[k], node_count(nodes[k], &told));
+        else if (!is_read || type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_KERNEL ||
+                 type == CU_GRAPH_NODE_TYPE_CONDITIONAL) /* how often its body runs is decided on the GPU */
+            add_step(replay, nodes[k], &unfollowed);
     }
     free(nodes);
 }
 
-static void graph_made(CUgraphExec made, CUgraph graph) {
+static void graph_made(CUgraphExec made, CUgraph graph, int is_update) {
     void **place = at(&graphs, (uint64_t)(uintptr_t)made, 1);
-    Replay *replay = place ? calloc(1, sizeof *replay) : NULL;
+    Replay *replay = place ? calloc(1, sizeof *replay) : NULL, *before = place ? *place : NULL;
     if (!replay) return;
     add_nodes(graph, replay);
-    if (*place) free(((Replay *)*place)->records); /* another had the handle, or it was updated */
-    free(*place);
+    /* Nodes go by the names that they had in the graph of which it was made, and stay disabled. */
+    for (int k = 0; is_update && before && before->count == replay->count && k < replay->count; k++) {
+        replay->steps[k].node = before->steps[k].node;
+        replay->steps[k].disabled = before->steps[k].disabled;
+    }
+    if (before) free(before->steps); /* it was updated, or another had the handle */
+    free(before);
     *place = replay;
 }
 
-static void graph_launched(CUgraphExec graph) {
+/* A node of a graph that is made was changed: what counts it from now on, or (NULL) whether it is disabled. */
+static void node_changed(CUgraphExec graph, CUgraphNode node, Count *counts, int disabled) {
     void **place = at(&graphs, (uint64_t)(uintptr_t)graph, 0);
     Replay *replay = place ? *place : NULL;
-    for (int k = 0; replay && k < replay->count; k++) count(replay->records[k]);
+    for (int k = 0; replay && k < replay->count; k++)
+        if (replay->steps[k].node == node) {
+            if (counts) replay->steps[k].count = counts;
+            else replay->steps[k].disabled = disabled;
+            return;
+        }
+    if (replay && counts) add_step(replay, node, &unfollowed);
+}
+
+static void graph_launched(CUgraphExec graph, CUstream stream) {
+    if (is_capturing(stream)) return; /* it becomes a node */
+    void **place = at(&graphs, (uint64_t)(uintptr_t)graph, 0);
+    Replay *replay = place ? *place : NULL;
+    if (!replay) count(&unfollowed, 1);
+    for (int k = 0; replay && k < replay->count; k++)
+        if (!replay->steps[k].disabled) count(replay->steps[k].count, 1);
 }
 
 /* ---- Callbacks. ---- */
-
-#define DIMENSIONS(p) {(p)->gridDimX, (p)->gridDimY, (p)->gridDimZ}, {(p)->blockDimX, (p)->blockDimY, (p)->blockDimZ}
 
 /* The stream that 0 means: the thread's own in programs that are compiled so. */
 #define STREAM(given, call) ((given) || id != CUPTI_DRIVER_TRACE_CBID_##call##_ptsz ? (given) : CU_STREAM_PER_THREAD)
@@ -502,20 +553,59 @@ static void driver_called(CUpti_CallbackId id, const CUpti_CallbackData *call) {
                     loaded_is(handle);
             }
         has_loaded = 0;
-        if (*(const CUresult *)call->functionReturnValue != CUDA_SUCCESS) return;
-        switch (id) { /* all begin with the handle that was made, and the graph */
+        int fails = *(const CUresult *)call->functionReturnValue != CUDA_SUCCESS;
+        if (fails && counted) count(counted, -1);
+        counted = NULL;
+        if (fails) return;
+        switch (id) { /* all that make graphs begin with the handle, and the graph */
         case CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate:
         case CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiate_v2:
         case CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithFlags:
         case CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithParams:
         case CUPTI_DRIVER_TRACE_CBID_cuGraphInstantiateWithParams_ptsz: {
             const cuGraphInstantiateWithFlags_params *p = told;
-            graph_made(*p->phGraphExec, p->hGraph);
+            graph_made(*p->phGraphExec, p->hGraph, 0);
             break;
         }
         case CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate: case CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2: {
             const cuGraphExecUpdate_v2_params *p = told;
-            graph_made(p->hGraphExec, p->hGraph);
+            graph_made(p->hGraphExec, p->hGraph, 1);
+            break;
+        }
+        case CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams: {
+            const cuGraphExecKernelNodeSetParams_params *p = told;
+            CUDA_KERNEL_NODE_PARAMS now = {0};
+            memcpy(&now, p->nodeParams, sizeof *p->nodeParams); /* the others come after these */
+            node_changed(p->hGraphExec, p->hNode, node_count(p->hNode, &now), 0);
+            break;
+        }
+        case CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams_v2: {
+            const cuGraphExecKernelNodeSetParams_v2_params *p = told;
+            node_changed(p->hGraphExec, p->hNode, node_count(p->hNode, p->nodeParams), 0);
+            break;
+        }
+        case CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams: {
+            const cuGraphExecNodeSetParams_params *p = told;
+            const void *kernel = &p->nodeParams->kernel; /* of the same fields */
+            if (p->nodeParams->type == CU_GRAPH_NODE_TYPE_KERNEL)
+                node_changed(p->hGraphExec, p->hNode, node_count(p->hNode, kernel), 0);
+            if (p->nodeParams->type == CU_GRAPH_NODE_TYPE_GRAPH)
+                node_changed(p->hGraphExec, p->hNode, &unfollowed, 0);
+            break;
+        }
+        case CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams: {
+            const cuGraphExecChildGraphNodeSetParams_params *p = told;
+            node_changed(p->hGraphExec, p->hNode, &unfollowed, 0);
+            break;
+        }
+        case CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled: {
+            const cuGraphNodeSetEnabled_params *p = told;
+            node_changed(p->hGraphExec, p->hNode, NULL, !p->isEnabled);
+            break;
+        }
+        case CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch: case CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz: {
+            const cuGraphLaunch_params *p = told;
+            graph_launched(p->hGraph, STREAM(p->hStream, cuGraphLaunch));
         }
         }
         return;
@@ -549,9 +639,17 @@ static void driver_called(CUpti_CallbackId id, const CUpti_CallbackData *call) {
         launched(&launch, STREAM(c->hStream, cuLaunchKernelEx));
         break;
     }
-    case CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch:
-    case CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz:
-        graph_launched(((const cuGraphLaunch_params *)told)->hGraph);
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernelMultiDevice: {
+        const cuLaunchCooperativeKernelMultiDevice_params *p = told;
+        for (const CUDA_LAUNCH_PARAMS *one = p->launchParamsList; one < p->launchParamsList + p->numDevices; one++) {
+            Launch launch = {one->function, NULL, DIMENSIONS(one), {0, 0, 0}, one->sharedMemBytes, one->kernelParams, NULL};
+            launched(&launch, one->hStream);
+        }
+        break;
+    }
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunch: case CUPTI_DRIVER_TRACE_CBID_cuLaunchGrid:
+    case CUPTI_DRIVER_TRACE_CBID_cuLaunchGridAsync: /* CUDA 3's */
+        count(counted = &unfollowed, 1);
     }
 }
 
@@ -574,7 +672,7 @@ static void CUPTIAPI called(void *unused, CUpti_CallbackDomain domain, CUpti_Cal
 }
 
 __attribute__((destructor)) static void ends(void) {
-    if (file >= 0) put_number(spent_at, spent_ns / 1000);
+    if (file >= 0) put_number(spent.at, spent_ns / 1000);
 }
 
 /* A child of fork shares the file with its parent, and cannot use the GPU: it writes nothing. */
@@ -584,7 +682,7 @@ static void forked(void) { file = -1; }
    of modules and launches belongs to one folder. */
 int layoutopt_capture_begin(const char *where, unsigned long long data) {
     char text[400];
-    if (spent_at) return 1;
+    if (spent.at) return 1;
     most_data = data;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 #define LOAD(name) p_##name = driver ? (__typeof__(&name))dlsym(driver, #name) : NULL;
@@ -594,9 +692,12 @@ int layoutopt_capture_begin(const char *where, unsigned long long data) {
     if (folder < 0 || !p_cuFuncGetModule) return 1;
     file = openat(folder, text, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (file < 0) return 1;
-    int length = snprintf(text, sizeof text, "schema = \"layoutopt.launches/1\"\nspent_us = ");
-    spent_at = length;
-    length += snprintf(text + length, sizeof text - (size_t)length, "%*d\n", COUNT_DIGITS, 0);
+    int length = snprintf(text, sizeof text, "schema = \"layoutopt.launches/1\"\n");
+    length += put_field(text + length, 80, length, "spent_us", &spent);
+    length += snprintf(text + length, 80, "[missed]\n");
+    length += put_field(text + length, 80, length, "unwritten", &unwritten);
+    length += put_field(text + length, 80, length, "unfollowed", &unfollowed);
+    length += put_field(text + length, 80, length, "nested", &nested);
     put(file, text, (size_t)length);
     pthread_atfork(NULL, NULL, forked);
     if (cuptiSubscribe(&subscriber, called, NULL) != CUPTI_SUCCESS) { /* another tool is */
@@ -616,7 +717,11 @@ int layoutopt_capture_begin(const char *where, unsigned long long data) {
         CUPTI_DRIVER_TRACE_CBID_cuGraphExecUpdate_v2, CUPTI_DRIVER_TRACE_CBID_cuModuleLoad,
         CUPTI_DRIVER_TRACE_CBID_cuModuleLoadData, CUPTI_DRIVER_TRACE_CBID_cuModuleLoadDataEx,
         CUPTI_DRIVER_TRACE_CBID_cuModuleLoadFatBinary, CUPTI_DRIVER_TRACE_CBID_cuModuleGetFunction,
-        CUPTI_DRIVER_TRACE_CBID_cuKernelGetFunction};
+        CUPTI_DRIVER_TRACE_CBID_cuKernelGetFunction, CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams,
+        CUPTI_DRIVER_TRACE_CBID_cuGraphExecKernelNodeSetParams_v2, CUPTI_DRIVER_TRACE_CBID_cuGraphExecNodeSetParams,
+        CUPTI_DRIVER_TRACE_CBID_cuGraphExecChildGraphNodeSetParams, CUPTI_DRIVER_TRACE_CBID_cuGraphNodeSetEnabled,
+        CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernelMultiDevice, CUPTI_DRIVER_TRACE_CBID_cuLaunch,
+        CUPTI_DRIVER_TRACE_CBID_cuLaunchGrid, CUPTI_DRIVER_TRACE_CBID_cuLaunchGridAsync};
     for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
         cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, wanted[k]);
     return 0;
@@ -632,7 +737,7 @@ void layoutopt_capture_end(void) {
     if (file < 0) return;
     cuptiUnsubscribe(subscriber);
     pthread_mutex_lock(&lock); /* another thread may be in a callback */
-    put_number(spent_at, spent_ns / 1000);
+    put_number(spent.at, spent_ns / 1000);
     close(file);
     close(folder);
     file = -1;

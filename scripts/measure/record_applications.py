@@ -1,0 +1,276 @@
+"""Programs, what `layoutopt capture` records of them, and the profiler: do launches and counters agree?
+
+    python3 scripts/measure/record_applications.py --measure FOLDER --out OUT [--seconds N]
+    python3 scripts/measure/record_applications.py --record OUT/applications.json ...
+    python3 scripts/measure/record_applications.py --write-docs
+
+FOLDER/programs.json lists programs: `name`, `of` (where it is from), `command` (run in FOLDER), perhaps
+`data` (bytes of --data), `expected` (launches, where the profiler cannot tell), `first` (the profiler counts
+so many launches only), `most_s` (seconds that it may take) and `records_itself`. The first step needs a GPU
+and ncu: it runs each alone, recorded, and under the profiler, audits what was recorded, and writes
+OUT/applications.json after each program, until N seconds are over. The second keeps what the page needs in
+tests/data/launches/applications.json. Nothing of the sources is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import on_gpu
+from record_public import COUNTERS, OURS
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "tests/data/launches/applications.json"
+PAGE = ROOT / "docs/applications.md"
+MARK = "<!-- programs: scripts/measure/record_applications.py --write-docs -->"
+SECONDS_A_RUN = 100
+LAYOUTOPT = ["layoutopt"]
+PARTS = 3  # wavefronts of loads, stores and atomics come first of the counters
+Key = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+
+def run(command: list[str], folder: Path, seconds: float = SECONDS_A_RUN) -> tuple[int, float, str]:
+    """Its exit code, seconds and output; a program that takes too long is ended with all that it started."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        output = process.communicate(timeout=max(seconds, 1))[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output = process.communicate()[0]
+    return process.returncode, round(time.monotonic() - began, 2), output
+
+
+def measure(folder: Path, out: Path, seconds: float) -> None:
+    began = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    folder = folder.absolute()
+    found: list[dict[str, Any]] = []
+    waiting: list[Any] = []
+
+    def write() -> None:
+        about = "Programs, alone, recorded and under the profiler."
+        on_gpu.write_record(out / "applications.json", about, {"programs": found})
+
+    with ThreadPoolExecutor(4) as pool:
+        for program in json.loads((folder / "programs.json").read_text()):
+            left = seconds - (time.monotonic() - began)
+            if left < 20:
+                print("no time left for", program["name"])
+                break
+            one = {key: program[key] for key in ("name", "of", "expected", "first") if key in program}
+            found.append(one)
+            recording = out / program["name"]
+            code, one["alone_s"], text = run(program["command"], folder, left)
+            data = ["--data", str(program["data"])] if "data" in program else []
+            if program.get("records_itself"):  # by layoutopt.capture
+                one["code"], one["recorded_s"], said = run(
+                    [*program["command"], str(recording)], folder, left
+                )
+            else:
+                capture = [*LAYOUTOPT, "capture", "-o", str(recording), *data, "--", *program["command"]]
+                one["code"], one["recorded_s"], said = run(capture, folder, left)
+            one["code_alone"] = code
+            one["said"] = [line for line in said.splitlines() if "record" in line or "distinct" in line]
+            one["printed"] = [line for line in (text + said).splitlines() if "a launch" in line][:4]
+            if not one["said"]:
+                one["said"] = said[-300:]
+            waiting.append(pool.submit(audited, recording, one))
+            if "expected" not in program:
+                one["profiled"] = profiled(program, folder, out, seconds - (time.monotonic() - began))
+            print(program["name"], code, one["code"], one["alone_s"], one["recorded_s"], one["said"],
+                  one.get("profiled", {}).get("seconds"), flush=True)  # fmt: skip
+            write()
+        for answer in waiting:
+            answer.result()
+    write()
+
+
+def audited(recording: Path, one: dict[str, Any]) -> None:
+    """What `check` says of a recording; seconds, its report, and launches by kernel and shape."""
+    _, one["audit_s"], text = run(
+        [*LAYOUTOPT, "check", str(recording), "--no-fix", "--json"], recording.parent, 200
+    )
+    try:
+        data = json.loads(text[text.index("{") :])
+    except ValueError:
+        one["audit"] = text[-400:]
+        return
+    one |= {key: data[key] for key in ("launches", "not_recorded", "missed", "wavefronts", "bank_conflicts")}
+    one["distinct"] = len(data["kernels"])
+    one["kernels"] = [
+        {
+            "name": kernel["name"], "block": kernel["block"], "grid": kernel["grid"],
+            "launches": kernel["launches"], "certain": kernel["certain"],
+            "totals": [kernel["totals"][ours] for ours in OURS], "unknown": kernel.get("unknown", [])[:2],
+        }
+        if "totals" in kernel
+        else {"name": kernel["entry"], "launches": kernel["launches"], "failure": kernel["failure"]}
+        for kernel in data["kernels"]
+    ]  # fmt: skip
+    said = run([*LAYOUTOPT, "check", str(recording), "--no-fix"], recording.parent)[2]
+    one["lines"] = re.findall(
+        r"^  (\S.*wavefronts in shared memory are bank conflicts.*)$", said, re.MULTILINE
+    )
+
+
+def profiled(program: dict[str, Any], folder: Path, out: Path, left: float) -> dict[str, Any]:
+    """The profiler's counters, by kernel and shape: how many launches had which."""
+    log = out / "ncu.csv"
+    log.unlink(missing_ok=True)
+    most = ["--launch-count", str(program["first"])] if "first" in program else []
+    metrics = ",".join(COUNTERS.values())
+    watch = [on_gpu.tool("ncu"), "--metrics", metrics, *on_gpu.RAW_PAGE, *most,
+             "--print-kernel-base", "mangled", "--target-processes", "all",
+             "--log-file", str(log)]  # fmt: skip
+    code, seconds, text = run(
+        [*watch, *program["command"]], folder, min(left, program.get("most_s", SECONDS_A_RUN))
+    )
+    rows = on_gpu.machine.launches(log.read_text(errors="replace")) if log.exists() else []
+    groups: dict[Key, collections.Counter[tuple[int, ...]]] = {}
+    for row in rows:
+        block, grid = (tuple(map(int, re.findall(r"\d+", row[f"{what} Size"]))) for what in ("Block", "Grid"))
+        counts = tuple(on_gpu.counted(row, metric) for metric in COUNTERS.values())
+        groups.setdefault((row["Kernel Name"], block, grid), collections.Counter())[counts] += 1
+    listed = [
+        {
+            "name": key[0],
+            "block": key[1],
+            "grid": key[2],
+            "counters": [[list(c), n] for c, n in counts.items()],
+        }
+        for key, counts in groups.items()
+    ]
+    told = (
+        {} if rows else {"error": (text + (log.read_text(errors="replace") if log.exists() else ""))[-400:]}
+    )
+    return {"seconds": seconds, "code": code, "launches": len(rows), "kernels": listed, **told}
+
+
+# ------------------------------------------------------------------ compare
+
+
+def agreement(one: dict[str, Any]) -> dict[str, Any]:
+    """Kernels and shapes by how counters agree, and wavefronts of those called certain: ours, counted."""
+    own: dict[Key, list[dict[str, Any]]] = {}
+    failed = {kernel["name"] for kernel in one["kernels"] if "failure" in kernel}
+    for kernel in one["kernels"]:
+        if "failure" not in kernel:
+            own.setdefault((kernel["name"], (*kernel["block"],), (*kernel["grid"],)), []).append(kernel)
+    verdicts: collections.Counter[str] = collections.Counter()
+    ours = counted = 0
+    for seen in one["profiled"]["kernels"]:
+        known = own.get((seen["name"], (*seen["block"],), (*seen["grid"],)), [])
+        if known:
+            verdict = _verdict(seen["counters"], known, "first" in one)
+        else:
+            verdict = "not evaluated" if seen["name"] in failed else "not recorded"
+        verdicts[verdict] += 1
+        if verdict in ("equal", "varies") and "first" not in one:
+            ours += sum(kernel["launches"] * sum(kernel["totals"][:PARTS]) for kernel in known)
+            counted += sum(times * sum(counts[:PARTS]) for counts, times in seen["counters"])
+    return {"verdicts": dict(verdicts), "wavefronts": [ours, counted]}
+
+
+def _verdict(seen: list[Any], known: list[dict[str, Any]], some: bool) -> str:
+    """Of one kernel and shape; `some`: the profiler did not count all launches."""
+    if not all(kernel["certain"] for kernel in known):
+        return "uncertain"
+    if sum(kernel["launches"] for kernel in known) != sum(times for _, times in seen) and not some:
+        return "other launches"
+    told = {tuple(kernel["totals"]) for kernel in known}
+    if {tuple(counts) for counts, _ in seen} == told:
+        return "equal"
+    least = [min(counts[k] for counts, _ in seen) for k in range(len(OURS))]
+    ours = [min(totals[k] for totals in told) for k in range(len(OURS))]
+    # More launches than kinds of them, and what differs is beyond ours: wavefronts that waited for others.
+    waits = all(a <= b for a, b in zip(ours, least, strict=True))
+    return "varies" if waits and len(seen) > len(told) else "differs"
+
+
+def record(files: Sequence[Path]) -> None:
+    """Keep what the page needs, of each program the last measurement that is whole."""
+    rows: dict[str, dict[str, Any]] = {}
+    for file in files:
+        data = json.loads(file.read_text())
+        for one in data["programs"]:
+            counted = one.get("profiled", {"launches": 0})
+            row = {key: one[key] for key in ("name", "of", "launches", "distinct", "not_recorded", "missed")}
+            row["counted"] = one.get("expected") or counted["launches"]
+            if "first" in one:
+                row["first"] = one["first"]
+            row |= {key: one[key] for key in ("code", "alone_s", "recorded_s", "audit_s")}
+            row["spent_us"] = sum(
+                float(spent) for text in one["said"] for spent in re.findall(r"([\d.]+) us a launch", text)
+            )  # fmt: skip
+            row["not_evaluated"] = sum("failure" in kernel for kernel in one["kernels"])
+            if counted["launches"]:
+                row |= agreement(one)
+            row["lines"] = one["lines"][:10]
+            rows[one["name"]] = row
+    about = "Programs recorded and profiled: launches, how counters agree, seconds; the worst lines."
+    made = {"about": about, "provenance": data["provenance"], "programs": list(rows.values())}
+    RECORD.write_text(on_gpu.text_of(made))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The table of the page: programs of others."""
+    lines = [
+        "| program | launches | counted | equal | varies | uncertain | recording, us a launch | audit, s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        if row["of"].startswith("ours"):
+            continue
+        seen = row.get("verdicts", {})
+        counts = [seen.get(key, 0) for key in ("equal", "varies")]
+        others = sum(seen.values()) - sum(counts)
+        took = round(row["spent_us"]), round(row["audit_s"])
+        figures = (row["launches"], row["counted"], *counts, others, *took)
+        cells = [row["name"], *(f"{figure:,}" if figure or seen else "" for figure in figures)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def write_docs() -> None:
+    """Put the table into the page, between its marks."""
+    before, _, after = PAGE.read_text().split(MARK)
+    text = "\n".join(table(json.loads(RECORD.read_text())["programs"]))
+    PAGE.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = parser.add_mutually_exclusive_group(required=True)
+    steps.add_argument("--measure", type=Path, metavar="FOLDER")
+    steps.add_argument("--record", type=Path, nargs="+", metavar="FILE")
+    steps.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    args = parser.parse_args()
+    if args.measure:
+        measure(args.measure, args.out, args.seconds)
+    elif args.record:
+        record(args.record)
+    else:
+        write_docs()
+
+
+if __name__ == "__main__":
+    main()
