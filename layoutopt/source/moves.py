@@ -1,7 +1,8 @@
-"""Layouts that sources are given: pads of rows, and XORs of whole vectors within rows.
+"""Layouts that sources are given: pads of rows, XORs of whole vectors within rows, and transpositions.
 
-pad   e + e / W * p                 rows of W elements lie W + p apart
-XOR   (e & -n ^ f) + (e & n - 1)    f = (r >> s & m) * n moves vectors of n elements within row r = e / W
+pad         e + e / W * p                 rows of W elements lie W + p apart
+XOR         (e & -n ^ f) + (e & n - 1)    f = (r >> s & m) * n moves vectors of n within row r = e / W
+transposed  c * (R + p) + r               row r and column c of R rows, which lie behind one another in planes
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Move:
         terms: of an XOR: (s, m), of which f is the XOR.
         unit: bytes of the vectors that stay together.
         line: bytes of a row as it is declared, where that has several of these rows; else 0.
+        rows: of a transposition: how many become columns, each with `extra` bytes behind it; else 0.
     """
 
     row: int
@@ -34,9 +36,14 @@ class Move:
     terms: tuple[tuple[int, int], ...] = ()
     unit: int = 1
     line: int = 0
+    rows: int = 0
 
     def apply(self, offsets: IntArray) -> IntArray:
         """Where bytes at these offsets go."""
+        if self.rows:
+            inside, unit = offsets % (self.rows * self.row), self.unit
+            columns = inside % self.row // unit * self.longer + inside // self.row * unit
+            return offsets // (self.rows * self.row) * self.plane + columns + offsets % unit
         if self.line and self.extra:
             lines, columns = offsets // self.line, offsets % self.line
             return lines * self.longer + columns + columns // self.row * self.extra
@@ -50,14 +57,23 @@ class Move:
         """Bytes of an array of so many bytes: whole rows of an XOR, and no pad behind the last row."""
         if self.terms:
             return -(-before // self.block) * self.block
+        if self.rows:
+            return before // (self.rows * self.row) * self.plane
         if self.line:
             return before // self.line * self.longer
         return before + (before - 1) // self.row * self.extra
 
     @property
     def longer(self) -> int:
-        """Bytes of a declared row with its pads."""
+        """Bytes of a declared row with its pads, or of a column that is one."""
+        if self.rows:
+            return self.rows * self.unit + self.extra
         return self.line + self.line // self.row * self.extra
+
+    @property
+    def plane(self) -> int:
+        """Bytes of all rows and columns, transposed."""
+        return self.row // self.unit * self.longer
 
     def bytes(self, n: str, bare: bool) -> str:
         """The same in C, for bytes that a launch computes; `bare` if n needs no brackets."""
@@ -80,6 +96,9 @@ class Move:
     @property
     def text(self) -> str:
         """For people."""
+        if self.rows:
+            pad = f" and padded by {self.extra}" if self.extra else ""
+            return f"rows of {self.row} bytes made columns of {self.rows * self.unit}{pad}"
         if self.extra and self.line:
             return f"columns padded by {self.extra} bytes behind every {self.row}"
         if self.extra:
@@ -125,6 +144,13 @@ def pads(row: int, unit: int, size: int) -> Iterator[Move]:
     """Pads of rows, in multiples of what stays together, smallest first."""
     if unit <= row < size:
         yield from (Move(row, extra, unit=unit) for extra in range(unit, _BANKS_BYTES + 1, unit))
+
+
+def transpositions(row: int, unit: int, size: int) -> Iterator[Move]:
+    """Rows made columns, with pads in multiples of an element, smallest first; `size` is that of a plane."""
+    if unit < row < size and size % row == 0:
+        for extra in range(0, _BANKS_BYTES, unit):
+            yield Move(row, extra, unit=unit, rows=size // row)
 
 
 def flips(row: int, unit: int, size: int) -> Iterator[Move]:

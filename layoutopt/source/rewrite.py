@@ -27,7 +27,10 @@ from tree_sitter import Node
 from layoutopt.source.parse import File, Variable, enclosing, every
 from layoutopt.source.walk import Edit, Pointer, Walk, product_of, sum_of
 
-_CLOSED: Final = ("call_expression", "subscript_expression", "parenthesized_expression", "field_expression")
+_CLOSED: Final = (
+    *("call_expression", "subscript_expression", "parenthesized_expression", "field_expression"),
+    "cast_expression",
+)
 _COMMENT: Final = re.compile(rb"[ \t]*(//[^\n]*[^\n\\]|/\*[^\n]*?\*/)[ \t]*(?=\r?\n)")
 _BUILT_IN: Final = ("threadIdx", "blockDim", "warpSize")
 _MOST_DEPTH: Final = 12
@@ -52,7 +55,7 @@ class Pitched(Walk):
         """Longer rows: one extent of several, or as many more elements as there are rows."""
         if len(self.extents) > 1 and (last := self.array.extents[-1]) is not None:
             text = self.array.file.text(last)
-            self.edit(self.array.file, last, _plus(text, self.move.extra // self.element))
+            self.edit(self.array.file, last, plus(text, self.move.extra // self.element))
 
     def _declare_flat(self) -> None:
         last = self.array.extents[-1] if self.array.extents else None
@@ -66,7 +69,7 @@ class Pitched(Walk):
         worth = [one for one in factors if self.values.integer(file, one) == width]
         if named or (len(worth) == 1 and not self._varies):
             factor = (named or worth)[0]
-            self.edit(file, factor, _plus(file.text(factor), extra, closed=True))
+            self.edit(file, factor, plus(file.text(factor), extra, closed=True))
             return
         if last.type == "number_literal" and count is not None:
             rows = -(-count // width)
@@ -158,7 +161,7 @@ class Pitched(Walk):
         width, extra = self.move.row // self.element, self.move.extra // self.element
         for argument in listed.named_children[2:3] if listed is not None else ():
             if self.values.integer(file, argument) == width:
-                self.edit(file, argument, _plus(file.text(argument), extra))
+                self.edit(file, argument, plus(file.text(argument), extra))
                 return
         self.refuse(file, call, f"the pitch of {width} elements is no argument")
 
@@ -181,30 +184,24 @@ class Pitched(Walk):
             self.refuse(file, index, "a row is no multiple of what is accessed")
         rows = False
         for _, term in sum_of(index, file):
-            rows |= self._term(file, term, pointer, width, extra, depth)
+            rows |= self._term(file, term, pointer, (width, extra), depth)
         return rows
 
-    def _term(self, file: File, term: Node, pointer: Pointer, width: int, extra: int, depth: int) -> bool:
+    def _term(self, file: File, term: Node, pointer: Pointer, pitch: tuple[int, int], depth: int) -> bool:
+        width = pitch[0]
         factors = list(product_of(term, file))
         for factor in sorted(factors, key=lambda one: self.values.integer(file, one) != width):
             value = self.values.integer(file, factor)
             if value is None or value == 0 or value % width:
                 continue
             self._name(file, factor, value == width)
-            if value == width:
-                self.edit(file, factor, _plus(file.text(factor), extra, closed=True))
-            elif factor.type == "number_literal":
-                self.edit(file, factor, str(value // width * (width + extra)))
-            else:
-                self.edit(file, factor, f"({file.text(factor)} / {width} * {width + extra})")
+            self.row(file, term, factor, value // width, pitch)
             return True
         if term.type == "binary_expression" and file.text(term.children[1]) == "<<":
             left, right = term.child_by_field_name("left"), term.child_by_field_name("right")
             bits = self.values.integer(file, right)
             if left is not None and bits is not None and (1 << bits) % width == 0:
-                closed = left.type in _CLOSED or not left.named_children
-                times = (1 << bits) // width * (width + extra)
-                self.edit(file, term, *([left] if closed else ["(", left, ")"]), f" * {times}")
+                self.shifted(file, term, left, (1 << bits) // width, pitch)
                 return True
         for where, argument in self.source.arguments(file, term):
             before = len(self.edits)
@@ -221,7 +218,25 @@ class Pitched(Walk):
             del self.edits[before:]
         if not self._is_fixed(file, term, 0):
             self.refuse(file, term, "whether it stays within a row depends on arguments or data")
+        self.column(file, term)
         return False
+
+    def row(self, file: File, term: Node, factor: Node, times: int, pitch: tuple[int, int]) -> None:
+        """A term of an index has a factor of so many rows; they have so many elements, and get more."""
+        width, extra = pitch
+        if times == 1:
+            self.edit(file, factor, plus(file.text(factor), extra, closed=True))
+        elif factor.type == "number_literal":
+            self.edit(file, factor, str(times * (width + extra)))
+        else:
+            self.edit(file, factor, f"({file.text(factor)} / {width} * {width + extra})")
+
+    def shifted(self, file: File, term: Node, left: Node, times: int, pitch: tuple[int, int]) -> None:
+        """A term of an index is `left`, shifted, of so many rows."""
+        self.edit(file, term, *bracketed(left), f" * {times * sum(pitch)}")
+
+    def column(self, file: File, term: Node) -> None:
+        """A term of an index has no rows."""
 
     def _name(self, file: File, factor: Node, whole: bool) -> None:
         """A factor is the pitch; where the arguments of a template decide what it is, it has one name."""
@@ -444,9 +459,8 @@ class Moved(Walk):
         parts: list[str | Node] = []
         for sign, part in pointer.terms:
             alone = len(pointer.terms) == 1 and sign == "+"
-            bare = alone or isinstance(part, str) or not part.named_children or part.type in _CLOSED
             lead = f" {sign} " if parts else sign.removeprefix("+").lstrip()
-            parts += [lead if parts or not lead else f"{lead} ", *([part] if bare else ["(", part, ")"])]
+            parts += [lead if parts or not lead else f"{lead} ", *([part] if alone else bracketed(part))]
         return parts or ["0"]
 
     def _physical(self, file: File, node: Node, pointer: Pointer, follow: bool = False) -> None:
@@ -506,8 +520,16 @@ class Moved(Walk):
         return f"element e lies at {self.move.flat('e', self.element)}"
 
 
-def _plus(text: str, extra: int, closed: bool = False) -> str:
+def bracketed(part: str | Node) -> list[str | Node]:
+    """A term or factor, in brackets if it needs them."""
+    bare = isinstance(part, str) or not part.named_children or part.type in _CLOSED
+    return [part] if bare else ["(", part, ")"]
+
+
+def plus(text: str, extra: int, closed: bool = False) -> str:
     """An extent and so much more."""
+    if extra == 0:
+        return text
     if re.fullmatch(r"\d+", text):
         return str(int(text) + extra)
     if (padded := re.fullmatch(r"([\w ]+) \+ (\d+)", text)) is not None:

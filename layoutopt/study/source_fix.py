@@ -171,10 +171,11 @@ def fix(path: Path, program: Program, request: Request, search: Budget | None = 
     listed = kernels(path, request.target, request.options)
     first = now = _version(files, evaluation, listed, request)
     arrays = []
-    for array in _chosen(first, request):
-        here = _arrays(now)
-        one, now = _fixed(path, now, array, here[array], request, search or Budget())
-        arrays.append(one)
+    search = search or Budget()
+    for array, told in _chosen(first, request).items():
+        if told or not search.spent:
+            one, now = _fixed(path, now, array, _arrays(now)[array], request, search)
+            arrays += [one] if told or one.offset is not None else []
     if not arrays and (place := _undeclared(first.evaluation)) is not None:
         why = f"{place} has conflicts in shared memory that no declaration names"
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
@@ -280,16 +281,16 @@ def _conflicts(evaluation: Evaluation, array: Array) -> int:
     return sum(tally.wavefronts - tally.ideal for tally in tallies)
 
 
-def _chosen(version: Version, request: Request) -> list[str]:
-    """Names of the arrays to change, those with most conflicts first."""
+def _chosen(version: Version, request: Request) -> dict[str, bool]:
+    """Names of the arrays to change, most conflicts first, and whether they are told of in any case."""
     arrays = _arrays(version)
     if request.array is not None:
         if request.array not in arrays:
             names = ", ".join(arrays) or "none"
             raise ProblemFileError("--array", f"expected one of the arrays ({names}), got {request.array!r}")
-        return [request.array]
+        return {request.array: True}
     worst = {s: _conflicts(version.evaluation, array) for s, array in arrays.items()}
-    return sorted((s for s, count in worst.items() if count > 0), key=lambda s: -worst[s])
+    return {s: worst[s] > 0 for s in sorted(arrays, key=lambda s: -worst[s])}
 
 
 # Layouts --------------------------------------------------------------------------------------------

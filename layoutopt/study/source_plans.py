@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -18,17 +19,21 @@ from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.read.declarations import base_name, demangled
-from layoutopt.source.moves import Move, flips, pads
+from layoutopt.source.moves import Move, flips, pads, transpositions
 from layoutopt.source.parse import Source, Variable
 from layoutopt.source.rewrite import Moved, Pitched
+from layoutopt.source.transposed import Transposed
 from layoutopt.source.values import Values
 from layoutopt.source.walk import Walk, rendered
 from layoutopt.study.moved import touching
 
 # The symbol of dynamic memory, which is one array.
 DYNAMIC: Final = "dynamic"
-# Changes of one array that are compiled: longer pitches, then pads and XORs by a function.
-_MOST_TRIED: Final = (2, 1, 2)
+_FORMS: Final = (Pitched, Moved, Transposed)
+# Changes of one array that are compiled: longer pitches, pads by a function, XORs by one, transpositions.
+_MOST_TRIED: Final = (2, 1, 2, 1)
+# Columns of a flat array that threads may go down.
+_MOST_COLUMNS: Final = 2
 # Warp instructions that are looked at to rank them.
 _MOST_ROWS: Final = 1 << 13
 _MOST_SHARED: Final = 227 << 10
@@ -117,8 +122,12 @@ def plans(
     widest = max((action.width_bytes for action in touching(evaluation, array).values()), default=element)
     found: list[Plan] = []
     refused: dict[str, None] = {}
-    for unit in dict.fromkeys((max(widest, element), element)):
-        for family in _families(unit, sites, element, extents, array):
+    for unit in (*dict.fromkeys((max(widest, element), element)), 0):
+        if unit and any(p.wavefronts <= _ideal(sites, gpu) for p in found):
+            continue
+        columns = _transpositions(sites, element, extents, variable, array)
+        families = _families(unit, sites, element, extents, array) if unit else columns
+        for family in families:
             moves = [m for m in family if _fits(m, element, array)]
             ranked = sorted(
                 (_wavefronts(sites, m, gpu), m.size(array.size), m.extra, m.terms, m) for m in moves
@@ -126,7 +135,7 @@ def plans(
             if not ranked or ranked[0][0] >= plain:
                 continue
             wavefronts, *_, move = ranked[0]
-            for rank, form in enumerate((Pitched, Moved)):
+            for rank, form in enumerate(_FORMS):
                 if not _goes(form, move, extents):
                     continue
                 try:
@@ -138,11 +147,9 @@ def plans(
                 if form is Pitched and not extents and len(edits) < 2:
                     continue  # no index has rows of this length
                 files = {file.path: rendered(file, edits) for file in source.files}
-                pitched = form is Pitched and not extents
-                place = rank if move.extra else 2
+                pitched = form is not Moved and not extents
+                place = 2 if move.terms else 3 if move.rows else rank
                 found.append(Plan(wavefronts, place, move, files, change.remark, pitched))
-        if found and min(plan.wavefronts for plan in found) <= _ideal(sites, gpu):
-            break
     found.sort(
         key=lambda p: (p.wavefronts, p.rank, p.move.row & (p.move.row - 1) > 0, p.move.size(array.size))
     )
@@ -162,8 +169,66 @@ def _families(
             yield [replace(m, line=line) for m in kind(_BANKS, unit, line) if line % m.period == 0]
 
 
+def _transpositions(
+    sites: Sequence[Site], element: int, extents: tuple[int, ...], variable: Variable, array: Array
+) -> Iterator[Iterable[Move]]:
+    """Those under which threads reach consecutive elements where they go down a column."""
+    if not variable.extents or variable.extents[0] is None:
+        return
+    steps: Counter[int] = Counter()
+    sites = [part for site in sites for part in _elements(site, element)]
+    for group in _together(sites, element):
+        steps.update(np.diff(sorted(offsets[lanes][0] for _, offsets, lanes in group)).tolist())
+    rows = [extents[-1] * element] if extents else [row for row, _ in steps.most_common(_MOST_COLUMNS)]
+    for row in rows:
+        if steps[row]:
+            yield transpositions(row, element, math.prod(extents[-2:]) * element if extents else array.size)
+
+
+def _elements(site: Site, element: int) -> Iterator[Site]:
+    """An access of a vector as those of its elements: where the source has these, compilers joined them."""
+    operation, offsets, lanes = site
+    whole = operation.kind not in ("load", "store") or operation.width_bytes % element
+    for first in range(0, 1 if whole else operation.width_bytes, element):
+        yield operation if whole else replace(operation, width_bytes=element), offsets + first, lanes
+
+
+def _together(sites: Iterable[Site], element: int) -> list[list[Site]]:
+    """Accesses of single elements that the same lanes execute as often; any other alone."""
+    found: dict[tuple[object, ...], list[Site]] = {}
+    for k, (operation, offsets, lanes) in enumerate(sites):
+        narrow = operation.kind in ("load", "store") and operation.width_bytes == element and lanes.any()
+        key = (operation.kind, lanes.tobytes()) if narrow else (k,)
+        found.setdefault(key, []).append((operation, offsets, lanes))
+    return list(found.values())
+
+
+def _joined(sites: Sequence[Site], element: int) -> Iterator[Site]:
+    """The same, in vectors where compilers may join what is consecutive and aligned."""
+    for group in _together(sites, element):
+        rest = sorted(group, key=lambda site: int(site[1][site[2]][0])) if len(group) > 1 else group
+        while rest:
+            operation, first, lanes = rest[0]
+            counts = [n for n in (16 // element, 8 // element, 4 // element) if 1 < n <= len(rest)]
+            count = next((n for n in counts if _is_vector(rest[:n], element)), 1)
+            if count > 1:
+                operation = replace(operation, width_bytes=count * element)
+            yield operation, first, lanes
+            rest = rest[count:]
+
+
+def _is_vector(parts: Sequence[Site], element: int) -> bool:
+    _, first, lanes = parts[0]
+    aligned = not (first[lanes] % (len(parts) * element)).any()
+    return aligned and all(
+        np.array_equal(part[lanes], first[lanes] + k * element) for k, (_, part, _) in enumerate(parts)
+    )
+
+
 def _goes(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
     """Whether a change can be written in a form."""
+    if move.rows or form is Transposed:
+        return bool(move.rows) and form is Transposed
     if form is Pitched:
         return bool(move.extra) and not move.line
     return not (extents and move.extra) or bool(move.line)
@@ -212,9 +277,12 @@ def _ideal(sites: Sequence[Site], gpu: Device) -> int:
 
 
 def _wavefronts(sites: Sequence[Site], move: Move | None, gpu: Device) -> int:
+    if move is not None:
+        parts = [one for site in sites for one in _elements(site, move.unit)] if move.rows else sites
+        sites = [(operation, move.apply(offsets), lanes) for operation, offsets, lanes in parts]
+        sites = list(_joined(sites, move.unit)) if move.rows else sites
     total = 0
     for operation, offsets, lanes in sites:
-        used = addressing_lanes(lanes, operation)
-        moved = np.where(used, move.apply(offsets) if move is not None else offsets, 0)
+        moved = np.where(addressing_lanes(lanes, operation), offsets, 0)
         total += int(count_wavefronts(moved, lanes, operation, gpu.rule(operation)).wavefronts.sum())
     return total

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.source.moves import Move, flips, pads
+from layoutopt.source.moves import Move, flips, pads, transpositions
 from layoutopt.source.parse import Source
 from layoutopt.source.rewrite import Moved, Pitched
+from layoutopt.source.transposed import Transposed
 from layoutopt.source.values import Values
 from layoutopt.source.walk import rendered
 
+COLUMNS = Move(128, 16, unit=4, rows=32)
 PAD, PAD4, XOR = Move(128, 16, unit=16), Move(128, 4, unit=4), Move(128, 0, ((0, 7),), 16)
 
 
@@ -165,8 +167,56 @@ def test_columns_are_padded_within_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("s[t % 8 * 32 + t / 8] = s[(t << 5) + 3];", "s[(t % 8) + (t / 8) * 36] = s[(t) + 3 * 36];"),
+        ("s[n * 64 + (t + 1)] = s[32 + t];", "s[n * 2 + (t * 36 + 1 * 36)] = s[1 + t * 36];"),
+        ("float* p = s + t * 32; p += 32; p[3] = 0;", "float* p = s + t; p += 1; p[3 * 36] = 0;"),
+        ("atomicAdd(&s[t * 32], 1.f);", "atomicAdd(&s[t], 1.f);"),
+        ("s[(int)s[n * 32] * 32] = 0;", "s[(int)s[n]] = 0;"),
+    ],
+)
+def test_rows_of_indices_become_columns(tmp_path, body, expected):
+    found = rewritten(tmp_path, kernel(body), Transposed, COLUMNS)
+    assert found == ["__shared__ float s[32 * 36];", expected]
+
+
+def test_factors_and_extents_change_places(tmp_path):
+    head, declaration = "#define R 32\n#define W (8 * 4)", "__shared__ float s[R * W];"
+    text = kernel("s[t * W + 1] = 0;", head.replace("32", "16"), declaration)
+    assert rewritten(tmp_path, text, Transposed, Move(128, 0, unit=4, rows=16)) == [
+        "__shared__ float s[W * R];",
+        "s[t + 1 * R] = 0;",
+    ]
+    text = kernel("s[1][t][n] = s[0][(int)s[0][t][0]][n];", head, "__shared__ float s[2][R][W];")
+    assert rewritten(tmp_path, text, Transposed, COLUMNS, extents=(2, 32, 32)) == [
+        "__shared__ float s[2][W][R + 4];",
+        "s[1][n][t] = s[0][n][(int)s[0][0][t]];",
+    ]
+
+
+SQUARE = "__shared__ float s[32][32];"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("*(float4*)&s[t][n] = {};", "vectors of 16 bytes would not stay whole"),
+        ("float* p = s[t]; p[n] = 0;", "a pointer into rows is used"),
+        ("*(s[t] + n) = 0;", "a pointer into rows is used"),
+        ("float* p = &s[t][n]; ++p;", "a pointer into rows is used"),
+    ],
+)
+def test_rows_that_are_used_as_such_stay(tmp_path, body, why):
+    with pytest.raises(ProblemFileError, match=why):
+        rewritten(tmp_path, kernel(body, "", SQUARE), Transposed, COLUMNS, extents=(32, 32))
+
+
+@pytest.mark.parametrize(
     ("form", "move", "body", "why"),
     [
+        (Transposed, COLUMNS, "s[t * 32 + n] = 0;", "whether it stays within a row depends on arguments"),
+        (Transposed, COLUMNS, "*(float4*)&s[t * 32] = {};", "vectors of 16 bytes would not stay whole"),
         (
             Pitched,
             PAD,
@@ -204,7 +254,11 @@ def test_a_macro_that_names_arrays_of_two_kernels_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "move", [*pads(128, 4, 4096), *flips(128, 4, 4096), *flips(256, 16, 4096), *flips(96, 16, 960)]
+    "move",
+    [
+        *(*pads(128, 4, 4096), *flips(128, 4, 4096), *flips(256, 16, 4096), *flips(96, 16, 960)),
+        *transpositions(128, 4, 2048),
+    ],
 )
 def test_formulas_are_the_layouts(move):
     size = 960 if move.row == 96 else 4096
@@ -213,6 +267,10 @@ def test_formulas_are_the_layouts(move):
     assert np.unique(moved).size == size
     assert moved.max() < move.size(size)
     e = offsets[::4] // 4
+    if move.rows:
+        plane, r, c = e // 512, e // 32 % 16, e % 32
+        assert np.array_equal(moved[::4], plane * move.plane + 4 * r + c * move.longer)
+        return
     flat = eval(move.flat("e", 4).replace("/", "//"), {"e": e})
     assert np.array_equal(flat * 4, moved[::4])
     if move.terms:

@@ -14,8 +14,11 @@ from conftest import ROOT
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.driver import Race
 from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.program import Memory
 from layoutopt.kernels.read.files import kernels
-from layoutopt.study import source_fix
+from layoutopt.source.rewrite import Moved, Pitched
+from layoutopt.source.transposed import Transposed
+from layoutopt.study import source_plans
 from layoutopt.study.source_fix import Request, fix
 
 sys.path.insert(0, str(ROOT / "scripts" / "measure"))
@@ -25,12 +28,13 @@ LAUNCHES = {kernel.name: kernel for kernel in kernel_launches.launches()}
 pytestmark = pytest.mark.nvcc
 
 
-def fixed(name, **more):
+def fixed(name, source=None, **more):
     kernel = LAUNCHES[name]
-    (program,) = [one.read() for one in kernels(kernel.source) if one.name == kernel.symbol]
+    source = source or kernel.source
+    (program,) = [one.read() for one in kernels(source) if one.name == kernel.symbol]
     arguments = kernel_launches.scalars(kernel)
     launch = Launch(block=kernel.block, grid=kernel.grid, arguments=arguments, shared_bytes=kernel.shared)
-    return fix(kernel.source, program, Request(launch, device("sm_90"), **more))
+    return fix(source, program, Request(launch, device("sm_90"), **more))
 
 
 def conflicts(version):
@@ -60,28 +64,54 @@ def test_pointers_carved_out_of_dynamic_memory_are_followed():
     assert "memory_at(4 * (r * n + t)) / 4" in found.diff
 
 
-BROKEN = {"sort_exchange": "v_at"}  # where a value that is not known decides what is compared, too
+def columns(tmp_path):
+    """A GEMM that stores A by rows and reads it down columns."""
+    text = (
+        LAUNCHES["gemm_registers"]
+        .source.read_text()
+        .replace("for (int k = 0;", "\n#pragma unroll 1\nfor (int k = 0;")
+    )
+    path = tmp_path / "columns.cu"
+    path.write_text(re.sub(r"As\[([^]]+)\]\[([^]]+)\]", r"As[\2][\1]", text))
+    return path
 
 
-@pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.parametrize("place", [0, 2])
-def test_a_change_that_forgets_one_index_is_not_offered(name, place, monkeypatch):
-    plans = source_fix.plans
+def test_what_is_read_down_columns_is_transposed_where_loads_are_joined(tmp_path):
+    found = fixed("gemm_registers", columns(tmp_path))
+    assert "+    __shared__ __align__(16) float As[16][66], Bs[16][64];" in found.diff
+    assert found.diff.count("x[i] = As[k][ty * 4 + i]") == 1
+    assert (found.before.wavefronts, found.after.wavefronts) == (6400, 3328)
+    widths = {
+        step.action.width_bytes for step in found.after.program.steps if isinstance(step.action, Memory)
+    }
+    assert 8 in widths
+    assert (conflicts(found.after), found.unknown_bytes) == (0, 0)
 
-    def broken(*given):
-        found, refused = plans(*given)
-        return [one._replace(files={k: forget(v) for k, v in one.files.items()}) for one in found], refused
 
-    def forget(data):
-        text = data.decode()
-        calls = list(re.finditer(rf"(?<!auto ){BROKEN[name]}(?=\()", text))
-        return (text[: calls[place].start()] + text[calls[place].end() :]).encode()
+@pytest.mark.parametrize(
+    ("name", "form", "places"),
+    [
+        ("columns", Transposed, (1, 2, 5, 6)),
+        ("dynamic_arrays", Moved, (1, 2, 5)),  # the others do nothing in this launch
+        ("gemm_ldmatrix", Pitched, (0, 1, 2)),
+        ("sort_exchange", Moved, (0, 2)),  # a value that is not known decides what is compared
+    ],
+)
+def test_a_change_that_forgets_one_edit_is_not_offered(name, form, places, monkeypatch, tmp_path):
+    run = form.run
 
-    monkeypatch.setattr(source_fix, "plans", broken)
-    found = fixed(name, minimise="excess")
-    assert not found.diff
-    (array,) = found.arrays
-    assert re.search("threads reach other bytes|writes other bytes|wavefronts where", array.reason)
+    def forgetful(self):
+        edits = run(self)
+        return edits[:place] + edits[place + 1 :]
+
+    monkeypatch.setattr(source_plans, "_FORMS", (form,))
+    known = "gemm_registers" if name == "columns" else name
+    for place in places:
+        monkeypatch.setattr(form, "run", forgetful)
+        found = fixed(known, columns(tmp_path) if name == "columns" else None, minimise="excess")
+        assert not found.diff, place
+        why = "threads reach other bytes|writes other bytes|wavefronts where|reaches byte|nvcc fails"
+        assert re.search(why, found.arrays[0].reason), place
 
 
 def test_an_array_that_a_bulk_copy_fills_stays():

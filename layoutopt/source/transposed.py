@@ -1,0 +1,113 @@
+"""A source with an array transposed: where threads read down a column, compilers then join what they read.
+
+As[128][8], As[m][k]                ->   As[8][128 + 4], As[k][m]
+As[BM * BK], As[m * BK + k]         ->   As[BK * (BM + 4)], As[m + k * (BM + 4)]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tree_sitter import Node
+
+from layoutopt.source.parse import File, Variable
+from layoutopt.source.rewrite import Pitched, bracketed, plus
+from layoutopt.source.walk import Edit, Pointer, Walk, product_of
+
+
+@dataclass
+class Transposed(Pitched):
+    """Rows written as columns, and columns as rows: indices change places, or pitches do."""
+
+    _longer: str = ""
+
+    def run(self) -> list[Edit]:
+        """The edits."""
+        return Walk.run(self)
+
+    def declare(self) -> None:
+        """Two extents change places, or the two factors of one."""
+        file, extra = self.array.file, self.move.extra // self.element
+        last = self.array.extents[-1]
+        assert last is not None
+        if len(self.extents) > 1:
+            rows = self.array.extents[-2]
+            assert rows is not None
+            self.edit(file, rows, file.text(last))
+            self.edit(file, last, plus(file.text(rows), extra))
+            return
+        width, factors = self.move.row // self.element, list(product_of(last, file))
+        worth = [self.values.integer(file, one) for one in factors]
+        if worth in ([width, self.move.rows], [self.move.rows, width]):
+            columns, rows = factors if worth[0] == width else reversed(factors)
+            self._name(file, columns, True)
+            self._longer = plus(file.text(rows), extra, closed=True)
+            self.edit(file, last, f"{file.text(columns)} * {self._longer}")
+        elif self.values.varies(file, last):
+            self.refuse(file, last, "the number of rows has no name")
+        else:
+            self._longer = str(self.move.longer // self.element)
+            self.edit(file, last, f"{width} * {self._longer}")
+
+    def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+        """The last two indices of several change places."""
+        if len(self.extents) <= 1:
+            super().subscript(file, node, pointer, index)
+        elif pointer.rest > 1:
+            terms = (*pointer.terms, ("+", index))
+            self.follow(file, node, replace(pointer, rest=pointer.rest - 1, terms=terms))
+        else:
+            row = node.child_by_field_name("argument")
+            base = row.child_by_field_name("argument") if row is not None else None
+            if base is None or pointer.type or len(pointer.terms) != len(self.extents) - 1:
+                self.refuse(file, node, "the array is used as one line")
+            self.edit(file, node, base, "[", index, "][", pointer.terms[-1][1], "]")
+            self.element_at(file, node, pointer)
+
+    def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
+        """Vectors would not stay whole."""
+        self.ratio(file, node, pointer)
+        super().element_at(file, node, pointer)
+
+    def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
+        """Of several extents, a row is none any more."""
+        self._one_line(file, node)
+        super().kept(file, node, pointer, variable, first)
+
+    def passed(self, file: File, node: Node, pointer: Pointer, function: Node, parameter: Variable) -> None:
+        """Likewise."""
+        self._one_line(file, node)
+        super().passed(file, node, pointer, function, parameter)
+
+    def matrix(self, file: File, node: Node, pointer: Pointer, call: Node) -> None:
+        """As any other array."""
+        Walk.matrix(self, file, node, pointer, call)
+
+    def _offset(self, file: File, node: Node, pointer: Pointer, other: Node) -> None:
+        self._one_line(file, node)
+        super()._offset(file, node, pointer, other)
+
+    def _one_line(self, file: File, node: Node) -> None:
+        if len(self.extents) > 1:
+            self.refuse(file, node, "a pointer into rows is used")
+
+    def row(self, file: File, term: Node, factor: Node, times: int, pitch: tuple[int, int]) -> None:
+        """The factor goes."""
+        parts: list[str | Node] = [one for one in product_of(term, file) if one != factor]
+        if times > 1 or not parts:
+            named = f"({file.text(factor)} / {pitch[0]})"
+            parts.append(str(times) if factor.type == "number_literal" or times == 1 else named)
+        self.edit(file, term, *[one for part in parts for one in (" * ", *bracketed(part))][1:])
+
+    def shifted(self, file: File, term: Node, left: Node, times: int, pitch: tuple[int, int]) -> None:
+        """The shift goes."""
+        self.edit(file, term, *bracketed(left), f" * {times}" if times > 1 else "")
+
+    def column(self, file: File, term: Node) -> None:
+        """It becomes a row."""
+        if file.text(term) != "0":
+            self.edit(file, term, *bracketed(term), f" * {self._longer}")
+
+    def by_hand(self) -> str:
+        """The new index."""
+        return f"column c of row r lies at c * {self.move.longer // self.element} + r"
