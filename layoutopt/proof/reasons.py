@@ -52,7 +52,7 @@ Finding = TypeVar("Finding")
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class Extent:
     """How far to look.
 
     Attributes:
@@ -84,7 +84,7 @@ class Reason(Generic[Finding]):
     """
 
     evidence: str
-    find: Callable[[Subject, Search], Finding | None]
+    find: Callable[[Subject, Extent], Finding | None]
     bound: Callable[[Subject, Finding], int]
     data: Callable[[Subject, Problem, Finding], dict[str, Any]]
     words: Callable[[Subject, Problem, Finding], Iterator[str]]
@@ -127,7 +127,7 @@ def _counting_words(subject: Subject, _: Problem, found: int) -> Iterator[str]:
 
 COUNTING: Final[Reason[int]] = Reason(
     evidence="counting: words that share a place in their vectors share too few banks",
-    find=lambda subject, search: subject.counting or None,
+    find=lambda subject, extent: subject.counting or None,
     bound=lambda subject, assignment: assignment,
     data=lambda subject, problem, assignment: {},
     words=_counting_words,
@@ -136,7 +136,7 @@ COUNTING: Final[Reason[int]] = Reason(
 
 CLIQUE: Final[Reason[Clique]] = Reason(
     evidence="clique: more words that pairwise meet than banks for them",
-    find=lambda subject, search: None if subject.board is None else find_clique(subject.board),
+    find=lambda subject, extent: None if subject.board is None else find_clique(subject.board),
     bound=_beyond_counting,
     data=clique_data,
     words=clique_words,
@@ -144,7 +144,7 @@ CLIQUE: Final[Reason[Clique]] = Reason(
 )
 
 
-def _find_packing(subject: Subject, search: Search) -> Packing | None:
+def _find_packing(subject: Subject, extent: Extent) -> Packing | None:
     """Where no clique is found, there are none to share the phases out to."""
     on = subject.board
     return None if on is None or find_clique(on) is None else find_packing(on)
@@ -160,10 +160,10 @@ PACKING: Final[Reason[Packing]] = Reason(
 )
 
 
-def _find_parity(subject: Subject, search: Search) -> Parity | None:
+def _find_parity(subject: Subject, extent: Extent) -> Parity | None:
     if subject.board is None or current().spent:
         return None
-    most = _BRIEF_PARITY_PHASES if search.briefly else parity.MAX_PHASES
+    most = _BRIEF_PARITY_PHASES if extent.briefly else parity.MAX_PHASES
     return find_parity(subject.board, most)
 
 
@@ -177,16 +177,16 @@ PARITY: Final[Reason[Parity]] = Reason(
 )
 
 
-def _ask_solver(subject: Subject, search: Search) -> FreeAssignment | None:
+def _ask_solver(subject: Subject, extent: Extent) -> FreeAssignment | None:
     return free_assignment(
         phase_sets(subject.lanes, subject.tile),
         subject.lanes,
         subject.tile,
-        workers=search.workers,
-        effort=_BRIEF_EFFORT if search.briefly else EFFORT,
-        max_bytes=search.max_bytes,
-        hint=search.hint,
-        bound=search.bound,
+        workers=extent.workers,
+        effort=_BRIEF_EFFORT if extent.briefly else EFFORT,
+        max_bytes=extent.max_bytes,
+        hint=extent.hint,
+        bound=extent.bound,
     )
 
 
@@ -244,7 +244,7 @@ def every_layout(
     tile: Tile,
     device: Device,
     trace: Trace,
-    search: Search,
+    extent: Extent,
     *,
     enough: int | None,
     progress: Callable[[int, str], None] = lambda bound, doing: None,
@@ -268,7 +268,7 @@ def every_layout(
         if enough is not None and bound >= enough:
             break
         progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")
-        found = reason.find(subject, replace(search, bound=bound))
+        found = reason.find(subject, replace(extent, bound=bound))
         if found is None:
             continue
         if reason.check is not None and not reason.check(subject, found):

@@ -50,8 +50,8 @@ from layoutopt.proof.reasons import (
     PACKING,
     PARITY,
     SOLVER,
+    Extent,
     Reason,
-    Search,
 )
 from layoutopt.search.scene import searched_families
 
@@ -253,7 +253,7 @@ def _reason(subject: Subject, wanted: int, scope: str) -> tuple[str, dict[Reason
         return COUNTING.evidence, {}
     findings: dict[Reason[Any], Any] = {}
     for reason in BY_HAND:
-        found = reason.find(subject, Search())
+        found = reason.find(subject, Extent())
         if found is None:
             continue
         findings[reason] = found

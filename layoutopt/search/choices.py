@@ -55,7 +55,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.search.lanes import under_layout
-from layoutopt.search.proposal import STOPPED, Ask, Proposal
+from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Proposal, Proved
 from layoutopt.search.solve import solve_fixed
 from layoutopt.search.verify import verified
 
@@ -190,7 +190,7 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
         if opened.best is not None and current().spent:
             break
         try:
-            with spending(current().part(choice.share)):
+            with spending(current() if choice.share == 1 else current().part(choice.share)):
                 result = _answered(choice.problem, choice.gpu, opened.ask)
             if result.layout is None:
                 opened.refused = opened.refused or result
@@ -219,6 +219,7 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
 
 class _Instructions(_Open):
     left = _LEFT
+    given: _Found | None = None  # with the file's own instructions
 
     def choices(self) -> Iterator[_Choice]:
         """The file's own instructions, then those of one order after another, by wavefronts alone."""
@@ -229,7 +230,7 @@ class _Instructions(_Open):
         first = _choice(problem, plain, -1, gpu)
         others = [c for c in _choices(first, problem, free, gpu) if _differs(c, first)]
         yield replace(first, share=_SHARE if others else 1)
-        self.given, solved = self.best, 1
+        solved = 1
         for choice in others:
             least, instructions, _ = choice.rank
             may_rank = float(least), problem.tile.bytes, instructions
@@ -244,7 +245,9 @@ class _Instructions(_Open):
             chosen = assigned(choice.problem, result)
             case = case_of(chosen, self.gpu)
             taken = case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
-        return _Found((taken, result.bytes or 0, choice.rank[1]), result, chosen, case)
+        found = _Found((taken, result.bytes or 0, choice.rank[1]), result, chosen, case)
+        self.given = found if choice.rank[2] < 0 else self.given
+        return found
 
     def answer(self, best: _Found) -> Result:
         """Optimal where nothing takes fewer wavefronts or bytes."""
@@ -485,13 +488,14 @@ class _Lanes(_Open):
             return Fraction(str(weighted)) * case.lanes.weight_unit / self.lanes.scale
 
         exact_bound = in_trace_unit(bound.lower_bound)
-        excess_bound = Bound(math.ceil(exact_bound), bound.scope)
+        by = (floor.decided_by if floor is not None else None) or COUNTED
+        excess_bound = Proved(math.ceil(exact_bound), bound.scope, by)
         proved = floor is not None and floor.status is Status.OPTIMAL
         # The relaxed problem proves its bytes at its own excess, which may be a fraction of a wavefront: at
         # the next whole number, a smaller layout may exist.
-        bytes_bound = Bound(self.problem.tile.bytes, EVERY_LAYOUT)
+        bytes_bound = Proved(self.problem.tile.bytes)
         if objective.excess_first and proved and excess == exact_bound:
-            bytes_bound = proof.bytes
+            bytes_bound = Proved(proof.bytes.lower_bound, proof.bytes.scope, by)
         size = case.size(case.table(layout))
         every_layout = None
         if bound.everywhere and excess_bound.lower_bound:
@@ -511,5 +515,4 @@ class _Lanes(_Open):
             every_layout=every_layout,
             # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
             alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,
-            decided_by=(floor.decided_by if floor is not None else None) or "",
         )

@@ -25,11 +25,12 @@ from layoutopt.ground.budget import OutOfTime, current, spending
 from layoutopt.hardware.dictated import engine
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.layout.layout import MAX_BITS, Layout
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Descriptor, TensorMap
+from layoutopt.problems.answer import EVERY_LAYOUT, Descriptor, TensorMap
 from layoutopt.problems.types import Problem
 from layoutopt.search.direct import NOT_ALL, SAID, direct_layouts, may_be_others
 from layoutopt.search.modes import Named, of_access
-from layoutopt.search.proposal import STOPPED, Ask, Proposal
+from layoutopt.search.proposal import STOPPED, Proposal, Proved
+from layoutopt.search.search import Search
 
 # Candidates that an answer names.
 _NAMED: Final = 12
@@ -94,12 +95,13 @@ def _engines(problem: Problem) -> list[str]:
     return list(dict.fromkeys(a.hardware.engine for a in problem.accesses if a.hardware is not None))
 
 
-def propose(case: Case, ask: Ask) -> Proposal:
+def propose(search: Search, _: Proposal | None) -> Proposal:
     """The best of the few layouts that the hardware allows.
 
     Raises:
         ProblemFileError: another constraint stands beside what is dictated.
     """
+    case, ask = search.case, search.ask
     problem, objective = case.lowered, case.lowered.layout.objective
     direct, limit = _is_direct(problem), problem.layout.max_bytes
     served, refused, complete = ranked(case)
@@ -128,16 +130,15 @@ def propose(case: Case, ask: Ask) -> Proposal:
         family=found.name if found else "",
         weighted_excess=found.weighted if found else 0,
         bytes=size,
-        excess_bound=Bound(least, scope),
+        excess_bound=Proved(least, scope, "hardware"),
         plain_floor=0,
-        bytes_bound=Bound(least_size, EVERY_LAYOUT if least_size == problem.tile.bytes else scope),
+        bytes_bound=Proved(least_size, EVERY_LAYOUT if least_size == problem.tile.bytes else scope),
         refuted=complete and found is None,
         left_open=not complete,
         left=left,
         notes=(reason,),
         alignment_bytes=found.alignment_bytes if found else None,
-        plain_bound=Bound(plain, scope),
-        decided_by="hardware",
+        plain_bound=Proved(plain, scope),
     )
 
 

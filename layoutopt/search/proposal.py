@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
 from layoutopt.ground.log import LOG, Progress
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import METHODS, Bound, Method, ModelGrowth
+from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, ModelGrowth
 
 MAX_WORKERS: Final = 1024
+COUNTED: Final = "counting"
+BY_PLACEMENT: Final = "placement"  # CP-SAT over all placements
+# Who may decide that nothing is better, from what is easiest to check.
+_DECIDERS: Final = (COUNTED, "hardware", "clique", "packing", "parity", "tree", "cp-sat", BY_PLACEMENT)
 STOPPED: Final = "stopped before the proof was complete"
 
 
@@ -60,7 +64,6 @@ class Ask:
         progress: called with a line of text from time to time.
         method: "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
         every_layout: bounds of every layout are wanted where the families leave excess, not the layout alone.
-        indexed: the accesses' expressions say which lane touches what, so that index code can be compared.
     """
 
     conflict_free: bool = False
@@ -68,11 +71,28 @@ class Ask:
     progress: Progress = LOG.debug
     method: Method = "auto"
     every_layout: bool = True
-    indexed: bool = True
 
     def __post_init__(self) -> None:
         check_workers(self.workers)
         check_method(self.method)
+
+
+class Proved(NamedTuple):
+    """A proved lower bound, the layouts that it holds for, and who gave it, as in `Result.decided_by`."""
+
+    lower_bound: float
+    scope: str = EVERY_LAYOUT
+    by: str = COUNTED
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it holds for every layout."""
+        return self.scope == EVERY_LAYOUT
+
+    @property
+    def bound(self) -> Bound:
+        """What a result says of it."""
+        return Bound(self.lower_bound, self.scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +116,6 @@ class Proposal:
         plain_bound: of the excess, weights not applied, where more is known than the other two say.
         every_layout: proved lower bound of the weighted excess of every layout, and what it rests on, where
             that was asked.
-        decided_by: see `Result.decided_by`; it counts where `complete`.
         model: what one model of everything took, where it was asked.
     """
 
@@ -104,17 +123,16 @@ class Proposal:
     family: str
     weighted_excess: float
     bytes: int
-    excess_bound: Bound
+    excess_bound: Proved
     plain_floor: int
-    bytes_bound: Bound
+    bytes_bound: Proved
     refuted: bool = False
     left_open: bool = False
     left: str = STOPPED
     notes: tuple[str, ...] = ()
     alignment_bytes: int | None = None
-    plain_bound: Bound | None = None
+    plain_bound: Proved | None = None
     every_layout: tuple[int, str] | None = None
-    decided_by: str = ""
     model: ModelGrowth | None = None
 
     @property
@@ -124,6 +142,11 @@ class Proposal:
             return self.refuted
         met = self.weighted_excess <= self.excess_bound.lower_bound
         return met and self.bytes <= self.bytes_bound.lower_bound and not self.left_open
+
+    @property
+    def decided_by(self) -> str:
+        """What decided that nothing is better, where it is `complete`: the last of those who gave a bound."""
+        return max(self.excess_bound.by, self.bytes_bound.by, key=_DECIDERS.index)
 
     @property
     def reason(self) -> str:

@@ -186,7 +186,7 @@ class ReachFloor:
 
     def _cheapest(self, best: Solution) -> Solution:
         """Of a few that are as small as the best, the one of the cheapest index code."""
-        if not (best.masks or best.candidate.turn) or not self.scene.ask.indexed:
+        if not (best.masks or best.candidate.turn) or not self.scene.case.indexed:
             return best
         alike = [c for c in self._known if c.candidate.span == best.candidate.span and c != best]
         alike = sorted(alike, key=lambda choice: choice.operations)[:_MOST_ALIKE_BEST]

@@ -23,8 +23,8 @@ from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import current
 from layoutopt.model.phases import counting_excess, phase_sets
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound
-from layoutopt.search.proposal import Ask, Proposal
+from layoutopt.search.proposal import Proposal, Proved
+from layoutopt.search.search import Search
 
 # Warp instructions beyond which a sample is searched; how many it has, and how many join it in a round.
 MOST_TOGETHER: Final = 1 << 14
@@ -41,17 +41,14 @@ def is_large(case: Case) -> bool:
     return sum(len(access.element) for access in case.lanes.accesses) > MOST_TOGETHER
 
 
-def by_sample(case: Case, ask: Ask, search: Callable[[Trace], Proposal]) -> Proposal:
-    """The best proposal over all instructions, each time for a larger sample of them.
-
-    Args:
-        search: what proposes for some of the instructions of `case.certain`.
-    """
+def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
+    """The best proposal over all instructions, each time for a larger sample of them."""
+    case, ask = search.case, search.ask
     lanes = case.certain
     taken = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
-    best: Proposal | None = None
+    best = so_far
     for _ in range(_ROUNDS):
-        proposal = search(_only(lanes, taken))
+        proposal = search.of(_only(lanes, taken)).proposal()
         if proposal.layout is None:
             return best or proposal
         excess = _excess(case, lanes, proposal, taken)
@@ -100,11 +97,11 @@ def _of_all(
     counted = replace(
         proposal,
         weighted_excess=total,
-        excess_bound=Bound(bound, proposal.excess_bound.scope),
+        excess_bound=proposal.excess_bound._replace(lower_bound=bound),
         plain_floor=proposal.plain_floor + plain,
     )
     if not holds:
-        least = Bound(case.lowered.tile.bytes, EVERY_LAYOUT)
+        least = Proved(case.lowered.tile.bytes)
         counted = replace(counted, bytes_bound=least, left_open=True, left=_LEFT)
     return counted, holds
 

@@ -8,15 +8,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from layoutopt.accesses.alignment import base_alignment, blocks
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
+from layoutopt.engine.case import Case
 from layoutopt.engine.referee import excess_under
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, unhurried
-from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
@@ -41,13 +42,10 @@ from layoutopt.model.phases import (
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of, stride_multiple
 from layoutopt.model.swizzle_rules import Field, last_block, left_out, rules, shortened, swizzle_field
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, ModelGrowth
+from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
-from layoutopt.search.proposal import Ask, Proposal, standing
-
-# The answer in place of a proposal that is to be searched on for long; None where that is to be done.
-Instead = Callable[[Proposal], Proposal | None]
+from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Proposal, Proved, standing
 
 # Classes that the tree of masks counts for one linearisation, about 0.1 s; for fewer shifts over it, 0.01.
 _STEPS, _FEW_STEPS = 1 << 26, 1 << 22
@@ -56,6 +54,7 @@ _MOST_FAR = 1024
 # Share of the work left, and effort at most, to list other kinds before any is tried; and the effort of one.
 GATHERING = (0.2, 2.0)
 EFFORT_A_CANDIDATE = 2e-5
+_COST_OPEN: Final = "that no index of these families is cheaper is not proved"
 TOGETHER = 64  # linearisations that are looked at at once, at most
 
 
@@ -101,27 +100,20 @@ def searched_families(problem: Problem) -> list[str]:
 class Scene:
     """The problem as every stage of a search sees it."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        device: Device,
-        trace: Trace,
-        ask: Ask,
-        counted: Trace | None = None,
-        instead: Instead = lambda _: None,
-    ) -> None:
+    def __init__(self, case: Case, ask: Ask, counted: Trace | None = None) -> None:
         """What is asked, and what bounds the candidates.
 
         Args:
-            counted: the instructions of `trace` whose excess counts, where not all of them: the others bind
-                vectors only.
-            instead: asked for another answer before a long search for the least excess.
+            case: lanes that choose at run time count nothing here.
+            ask: what is asked beside it.
+            counted: the instructions whose excess counts, where not all; the others bind vectors only.
 
         Raises:
             ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
         """
-        self.problem, self.device, self.trace, self.ask = problem, device, trace, ask
-        self.instead, self.counted = instead, counted or trace
+        problem, device, trace = case.lowered, case.device, case.certain
+        self.case, self.problem, self.trace, self.ask = case, problem, trace, ask
+        self.counted = counted or trace
         self.tile, self.conflict_free = problem.tile, ask.conflict_free
         self.limit = problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}
@@ -159,6 +151,11 @@ class Scene:
             self.scope += f" within {self.limit} bytes"
         self.floor, self.plain_floor = counting_excess(self.sets)
         self.tally = Tally()
+
+    @property
+    def wants_plainest(self) -> bool:
+        """Whether the plainest formula is sought, whatever excess it has."""
+        return self.objective.instructions_first and not self.conflict_free
 
     def _families(self, named: list[str]) -> str:
         """The scope of a search of these, without what is not listed."""
@@ -328,7 +325,7 @@ class Scene:
         """What the index code of a layout costs, as people are told it."""
         layout = self.layout(solution)
         problem, offset = with_loops(self.problem), offset_expression(layout)
-        codes = index_code(problem, self.device, self.trace, offset, layout.table())
+        codes = index_code(problem, self.case.device, self.trace, offset, layout.table())
         return sum(code.instructions.total for code in codes)
 
     def proposal(self, solution: Solution, excess_bound: int) -> Proposal:
@@ -339,29 +336,32 @@ class Scene:
             excess_bound = self.floor
             if used > self.limit:
                 return self._plain()
-        bound_scope = EVERY_LAYOUT if excess_bound <= self.floor else self.scope
+        proved = Proved(min(excess_bound, solution.excess))
+        if excess_bound > self.floor:
+            proved = Proved(proved.lower_bound, self.scope, self._decider)
         complete = solution.excess == excess_bound
-        bytes_bound, bytes_scope = self.tile.bytes, EVERY_LAYOUT
+        bytes_bound = Proved(self.tile.bytes)
         if used > self.tile.bytes and complete:
             span = self.tally.undecided_span
             open_bytes = used if span is None else min(used, span * self.tile.element_bytes)
             if self.knows_sizes and open_bytes > self.tile.bytes:
-                bytes_bound, bytes_scope = open_bytes, self.scope
+                bytes_bound = Proved(open_bytes, self.scope, self._decider)
         return Proposal(
             layout,
             solution.family,
             solution.excess,
             used,
-            Bound(min(excess_bound, solution.excess), bound_scope),
+            proved,
             self.plain_floor,
-            Bound(bytes_bound, bytes_scope),
-            decided_by=self._decided_by(everywhere=bound_scope == bytes_scope == EVERY_LAYOUT),
+            bytes_bound,
+            left_open=self.objective.instructions_first,
+            left=_COST_OPEN if self.objective.instructions_first else STOPPED,
             model=self.tally.growth,
         )
 
-    def _decided_by(self, *, everywhere: bool) -> str:
-        deciders = () if everywhere else ("cp-sat", "tree")
-        return next((name for name in deciders if name in self.tally.deciders), "counting")
+    @property
+    def _decider(self) -> str:
+        return next((name for name in ("cp-sat", "tree") if name in self.tally.deciders), COUNTED)
 
     def _plain(self) -> Proposal:
         """The best without a swizzle, whose size is known; where a swizzle took more than it may."""
@@ -382,11 +382,10 @@ class Scene:
             "",
             0,
             0,
-            Bound(self.floor, EVERY_LAYOUT),
+            Proved(self.floor, by=self._decider),
             self.plain_floor,
-            Bound(self.tile.bytes, EVERY_LAYOUT),
+            Proved(self.tile.bytes),
             refuted=complete,
             left=f"{reason} ({scope})",
-            decided_by=self._decided_by(everywhere=False),
             model=self.tally.growth,
         )

@@ -1,338 +1,80 @@
-"""The search over linearisations and swizzles, by rising bytes.
-
-Stage 1 (`layoutopt.search.reach_floor`) looks for the smallest layout under which every phase costs no more
-than its counting bound. Where no candidate reaches the bounds, stage 2 (`LeastExcess`) minimises the weighted
-excess over all of them: a search tree (`layoutopt.search.mask_tree`) is asked of every linearisation for less
-than the best so far, the most promising and the smallest in turn; the bound is what makes the questions easy.
-Where instructions come first, and excess may be left, the plainest formulas do. Where values are known only
-at run time, the conflict engine decides between the model's layout and plain ones (`over_values`).
-"""
+"""One case, and those who propose layouts for it: each in its turn makes the best so far better."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
-from msgspec import structs
+import msgspec
 
-from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
-from layoutopt.engine.referee import rounded_count
-from layoutopt.engine.run_time_values import ChoiceTrace
-from layoutopt.ground.budget import OutOfTime, current, spending
-from layoutopt.hardware.devices import Device
-from layoutopt.index.index_code import least_instructions
-from layoutopt.layout.layout import Layout
-from layoutopt.model.layout_model import Solution
-from layoutopt.model.linearisations import Linearisation, by_cost, least_operations, rotated, unpadded
-from layoutopt.model.pads import padded
-from layoutopt.model.swizzle_rules import rules, textbook
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound
-from layoutopt.problems.objective import EXCESS_FIRST
-from layoutopt.problems.types import Problem
-from layoutopt.search.fall_back import fall_back
-from layoutopt.search.mask_tree import least_excess
+from layoutopt.ground.budget import Budget, current, spending
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
+from layoutopt.search.tables import are_asked_for
 
-ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
-NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
-# Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
-_TREE_STEPS: Final = (1 << 22, 1 << 26, 1 << 33)
-# After so many linearisations another answer is asked for, such as a table.
-_AT_FIRST: Final = 24
-# Layouts compared: at most so many, and so many that this many choices are counted in all.
-_MOST_PLAIN_LAYOUTS: Final = 1000
-_CHOICES_COUNTED: Final = 30_000_000
-_NEEDED_S: Final = 0.5  # for the first of them, without which there is no answer
-_NOT_ALL: Final = "over values, only plain layouts and swizzles of one shift were compared with the model's"
-_COST_OPEN: Final = "that no index of these families is cheaper is not proved"
+# Share of the work that the search over the families may use; proofs for every layout get the rest.
+_SEARCH_SHARE: Final = 0.75
 
 
-def search(scene: Scene) -> Proposal:
-    """The layout with the least weighted excess, then bytes, then index cost; and who decided it."""
-    if scene.limit is not None and scene.tile.bytes > scene.limit:
-        reason = f"the elements alone need {scene.tile.bytes} bytes; max_bytes is {scene.limit}"
-        return scene.none(reason, EVERY_LAYOUT, True)
-    if scene.conflict_free and scene.floor:
-        return scene.none("the counting bound: every layout has conflicts", EVERY_LAYOUT, True)
-    if not scene.objective.instructions_first:
-        return _least_excess(scene)
-    cheapest = None if scene.conflict_free else _plainest_formula(scene)
-    proposal = cheapest or _least_excess(scene)
-    if proposal.layout is None or (cheapest is not None and not cheapest.left_open):
-        return proposal
-    return replace(proposal, left_open=True, left=_COST_OPEN)
+@dataclass(frozen=True, slots=True)
+class Proposer:
+    """One who proposes layouts.
 
-
-def plain_layouts(problem: Problem, device: Device, trace: Trace, ask: Ask) -> Iterator[tuple[Layout, str]]:
-    """Layouts of the families with a swizzle of one shift or none, with their families.
-
-    First those without cuts and pads, as they are and swizzled, then pads of whole dimensions by rising
-    bytes, then cuts.
+    Attributes:
+        serves: whether it is asked, given the best proposal so far.
+        propose: that proposal or a better one; None where it has none.
+        of_formulas: it keeps to the share of the time for formulas.
     """
-    scene = Scene(problem, device, trace, replace(ask, conflict_free=False))
-    space = scene.space
-    cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
-    plain = itertools.chain(padded(space, cuts=False), rotated(space), cut)
-    found = (Solution(candidate, {}, 0) for candidate in plain)
-    for one in current().while_left(itertools.chain(_swizzled_plainly(scene), found)):
-        if scene.fits(one.candidate.span):
-            yield scene.layout(one), one.family
+
+    serves: Callable[[Search, Proposal | None], bool]
+    propose: Callable[[Search, Proposal | None], Proposal | None]
+    of_formulas: bool = False
 
 
-def _swizzled_plainly(scene: Scene) -> Iterator[Solution]:
-    for candidate in unpadded(scene.space, 0):
-        yield Solution(candidate, {}, 0)
-        if scene.field is not None and candidate.may_swizzle:
-            highest = (candidate.span * scene.tile.element_bytes - 1) // scene.field.word_bytes
-            given = rules(candidate, scene.field, scene.tile)
-            yield from (Solution(candidate, masks, 0) for masks in textbook(scene.field, given, highest))
+class Search:
+    """A case, and those who propose layouts for it, in the order in which they are asked.
 
-
-def _plainest_formula(scene: Scene) -> Proposal | None:
-    """Of the formulas of fewest operations, that of the fewest instructions, then least excess, then bytes.
-
-    None where no layout was found that needs no swizzle. Proved only where no layout of any kind can be
-    better in anything.
+    Attributes:
+        counted: the instructions whose excess counts, where only formulas are asked and not all may count.
+        reach: the search for the floor of the excess, once there is one.
     """
-    instructions: dict[str, int] = {}
 
-    def rank(solution: Solution) -> tuple[int, int, int]:
-        """Instructions, those of the first found that is like it but for its strides; excess and elements."""
-        candidate = solution.candidate
-        strides = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
-        places = [(d.dim, d.divide, d.size) for d in candidate.digits]
-        kind = str((places, strides, candidate.turn > 0, candidate.interval[0]))
-        if kind not in instructions:
-            instructions[kind] = scene.instructions(solution)
-        return instructions[kind], solution.excess, candidate.span
+    def __init__(
+        self,
+        case: Case,
+        ask: Ask,
+        proposers: Sequence[Proposer],
+        counted: Trace | None = None,
+        for_formulas: Budget | None = None,
+    ) -> None:
+        self.case, self.ask, self.proposers, self.counted = case, ask, proposers, counted
+        self.for_formulas = for_formulas or current().part(_SEARCH_SHARE)
+        self.reach: ReachFloor | None = None
 
-    best: Solution | None = None
-    try:
-        for candidate in itertools.chain.from_iterable(scene.candidates()):
-            if best is not None and current().spent:
-                break
-            most = least_operations(scene.space) if best is None else best.operations
-            worse = best is not None and rank(Solution(candidate, {}, scene.floor)) >= rank(best)
-            if candidate.operations <= most and not worse and scene.fits(candidate.span):
-                found = scene.plain(candidate)
-                best = found if best is None else min(best, found, key=rank)
-    except OutOfTime:
-        scene.tally.exhausted = False
-    if best is None:
-        return None
-    size = int(scene.layout(best).table().max()) + scene.tile.element_bytes
-    least = least_instructions(with_loops(scene.problem), scene.trace)
-    proved = (scene.instructions(best), best.excess, size) <= (least, scene.floor, scene.tile.bytes)
-    scene.tally.undecided_span = scene.tile.elements
-    return replace(scene.proposal(best, scene.floor), left_open=not proved)
+    @cached_property
+    def scene(self) -> Scene:
+        """The case as formulas see it."""
+        case, families = self.case, self.case.asked.layout.families
+        if are_asked_for(case):  # afterwards
+            formulas = tuple(f for f in families or () if f != "table") or ("none",)
+            case = case.constrained(msgspec.structs.replace(case.asked.layout, families=formulas))
+        return Scene(case, self.ask, self.counted)
 
+    def of(self, counted: Trace) -> Search:
+        """The search for formulas of some instructions, in the same time."""
+        return Search(self.case, self.ask, self.proposers, counted, self.for_formulas)
 
-def _least_excess(scene: Scene) -> Proposal:
-    tally = scene.tally
-    try:
-        reach = ReachFloor(scene, presolved=scene.ask.method == "auto")
-    except OutOfTime:
-        return _plainest(scene)
-    stage1 = reach.run()
-    if not tally.unswizzled:
-        over = current().spent or not tally.exhausted
-        return scene.none("out of time" if over else NONE_KEEPS_TO_THEM, scene.scope, not over)
-    if stage1 is not None and stage1.excess == scene.floor:
-        if not tally.exhausted:
-            tally.undecided_span = scene.tile.elements
-        return scene.proposal(stage1, scene.floor)
-    if scene.conflict_free and tally.undecided_span is None and tally.exhausted:
-        return scene.none(ALL_HAVE_CONFLICTS, scene.scope, True)
-    return LeastExcess(scene, reach).run()
-
-
-def _plainest(scene: Scene) -> Proposal:
-    """Where the time was over before the smallest candidate was known: the best of a few plain ones."""
-    fall_back(scene)
-    scene.tally.undecided_span = scene.tile.elements
-    enough = scene.floor if scene.conflict_free else math.inf
-    found = [f for f in scene.tally.unswizzled if f.excess <= enough]
-    if not found:
-        return scene.none("out of time", scene.scope, False)
-    return scene.proposal(min(found, key=lambda f: f.rank), scene.floor)
-
-
-# The least excess, where nothing reaches the floor ---------------------------------------------
-
-
-class LeastExcess:
-    """Stage 2: all linearisations under the best so far."""
-
-    def __init__(self, scene: Scene, stage1: ReachFloor) -> None:
-        self.scene, self.tally = scene, scene.tally
-        self.stage1 = stage1
-        self._trees = 0
-
-    def run(self) -> Proposal:
-        """The best layout found, and what is proved of it."""
-        known = [f for f in self.tally.unswizzled if self._serves(f)]
-        fitting = [f for f in known if self.scene.fits(f.candidate.span)]
-        # Where only swizzles serve: worse than every one of them, and no answer.
-        most = self.scene.floor if self.scene.conflict_free else self._most_excess()
-        nothing = replace(self.tally.unswizzled[0], excess=1 + most)
-        self.best = min(fitting, key=lambda f: f.rank, default=nothing)
-        left = self._in_turn()
-        first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])
-        # Of the best so far, which may be too large, nothing is proved.
-        if (answer := self.scene.instead(self.scene.proposal(self.best, self.scene.floor))) is not None:
-            return answer
-        left = first + left[_AT_FIRST:]
-        for steps in _TREE_STEPS:
-            left = self._by_tree(left, steps)
-        left = [candidate for candidate in left if self._may_be_better(candidate)]
-        self._go_on()
-        return self._proposal(left, nothing)
-
-    def _proposal(self, left: Sequence[Linearisation], nothing: Solution) -> Proposal:
-        """The best as an answer; nobody knows whether one of those that are `left` is better."""
-        tally, scene = self.tally, self.scene
-        if tally.growth is not None:
-            tally.growth = structs.replace(tally.growth, trees=self._trees)
-        bound = self._known if left or not tally.exhausted else self.best.excess
-        spans = [reach for candidate in left for reach in scene.reaches(candidate)[:1]]
-        tally.undecided_span = min(spans, default=None) if tally.exhausted else scene.tile.elements
-        if self.best is nothing:
-            complete = tally.exhausted and not left
-            nowhere = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
-            return scene.none(nowhere if complete else "out of time", scene.scope, complete)
-        return scene.proposal(self.best, max(self._known, min(bound, self.best.excess)))
-
-    def _in_turn(self) -> list[Linearisation]:
-        """Linearisations that a swizzle may lie over: the smallest in turn with the most promising.
-
-        None of them where there is no time to look at them; they then stay open.
-        """
-        if self.scene.field is None:
-            return []
-        if current().spent:
-            self.tally.exhausted = False
-            return []
-        promise = {f.candidate: f.excess for f in self.tally.unswizzled if self.scene.reaches(f.candidate)}
-        by_size = sorted(promise, key=_by_cost_then_digits)
-        by_promise = sorted(by_size, key=promise.__getitem__)
-        return list(dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair))
-
-    @property
-    def _known(self) -> int:
-        return max(self.scene.floor, self.tally.refuted)
-
-    def _may_be_better(self, candidate: Linearisation) -> bool:
-        smaller = self.scene.reaches(candidate)[0] < self.best.candidate.span
-        return self._known < self.best.excess or (self._known == self.best.excess and smaller)
-
-    def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
-        left, scene = [], self.scene
-        most = None if scene.limit is None else scene.limit // scene.tile.element_bytes
-        for candidate in candidates:
-            if not self._may_be_better(candidate):
-                continue
-            if current().spent:
-                left.append(candidate)
-                continue
-            self.tally.deciders.add("tree")
-            self._trees += steps == _TREE_STEPS[0]
-            scene.tell(self.best.excess, self.best.candidate.span, self._known, candidate.family)
-            phases = scene.phases(candidate)
-            below = self.best.excess, self.best.candidate.span
-            searched = least_excess(scene.question(candidate, phases, most, below), steps)
-            if searched.best is not None:
-                exact = replace(candidate, span=searched.best.used)
-                self._consider(scene.swizzled(exact, phases, searched.best.masks))
-            if not searched.complete:
-                left.append(candidate)
-        return left
-
-    def _serves(self, solution: Solution) -> bool:
-        return solution.excess <= self.scene.floor or not self.scene.conflict_free
-
-    def _consider(self, solution: Solution) -> None:
-        if self._serves(solution):
-            self.best = min(self.best, solution, key=lambda f: f.rank)
-
-    def _go_on(self) -> None:
-        """Have stage 1 go on where it had had its share of the time."""
-        if self.tally.exhausted or current().spent or self.best.excess == self.scene.floor:
-            return
-        if (found := self.stage1.run()) is not None:
-            self._consider(found)
-
-    def _most_excess(self) -> int:
-        return sum(
-            int(s.weight.sum()) * s.elements.shape[1] * max(1, s.width_bytes // s.rule.bank_bytes)
-            for s in self.scene.sets
-        )
-
-
-def _by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
-    """A total order, so that the search does not depend on the order of a set."""
-    places = [(d.dim, d.divide, d.stride) for d in candidate.digits]
-    return (*by_cost(candidate), candidate.turn, candidate.interval, places)
-
-
-# Values known only at run time -----------------------------------------------------------------
-
-
-def over_values(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """The best of the model's proposal and the plain layouts, by what the engine counts over values.
-
-    The excess over values is at least 0 and that of the other accesses at least what the model proved,
-    so their sum is a bound; a layout that meets it cannot be smaller than the model's bound on bytes.
-
-    Raises:
-        OutOfTime: counting the model's proposal takes longer than there is time.
-    """
-    if proposal.layout is None:
-        return proposal
-    bound = proposal.excess_bound.lower_bound
-    least_bytes = proposal.bytes_bound.lower_bound
-    with spending(current().at_least(_NEEDED_S)):
-        best = _judged(case, proposal, proposal.layout, proposal.family) or proposal
-    plain = plain_layouts(case.lowered, case.device, case.certain, ask)
-    choices = sum(access.rows.size for access in case.accesses if isinstance(access, ChoiceTrace))
-    most = max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, choices)))
-    for layout, family in itertools.islice(plain, most):
-        if current().spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):
-            break
-        if best.weighted_excess <= bound and case.size(case.table(case.as_elements(layout))) >= best.bytes:
-            continue
-        try:
-            judged = _judged(case, proposal, layout, family, best.weighted_excess)
-        except OutOfTime:
-            break
-        best = min(best, judged or best, key=_key)
-    if best.weighted_excess > bound:
-        best = replace(best, bytes_bound=Bound(case.lowered.tile.bytes, EVERY_LAYOUT))
-    if ask.conflict_free and best.weighted_excess > 0:
-        return replace(best, layout=None, left="no layout without excess over all values was found")
-    return replace(best, left=_NOT_ALL)
-
-
-def _judged(
-    case: Case, proposal: Proposal, layout: Layout, family: str, most: float = math.inf
-) -> Proposal | None:
-    """A layout in the proposal's place, as the engine counts it; None where its excess is above `most`."""
-    table, excess = case.table(case.as_elements(layout)), 0.0
-    for access in sorted(case.accesses, key=lambda a: isinstance(a, ChoiceTrace)):  # the quickest first
-        count = access.count(table)
-        excess += float(((count.wavefronts - count.ideal) * access.weight).sum())
-        if rounded_count(excess) > most:
-            return None
-    size, counted = case.size(table), rounded_count(excess)
-    return replace(proposal, layout=layout, family=family, bytes=size, weighted_excess=counted)
-
-
-def _key(proposal: Proposal) -> tuple[float, ...]:
-    flips = len(proposal.layout.swizzle) if proposal.layout is not None else 0
-    return EXCESS_FIRST.key(proposal.weighted_excess, proposal.bytes, flips)
+    def proposal(self) -> Proposal:
+        """The best proposal of all."""
+        best: Proposal | None = None
+        for proposer in self.proposers:
+            if proposer.serves(self, best):
+                with spending(self.for_formulas if proposer.of_formulas else current()):
+                    best = proposer.propose(self, best) or best
+        assert best is not None
+        return best

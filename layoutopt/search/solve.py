@@ -1,33 +1,30 @@
-"""Propose, improve, verify, keep the best."""
+"""Propose, verify, keep the best: who proposes layouts, and over what one answer is the best."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import msgspec
 
-from layoutopt.accesses.lower import assigned, chosen_widths, width_choices
-from layoutopt.accesses.trace import Trace
-from layoutopt.engine.case import Case, case_of, cases
+from layoutopt.accesses.lower import width_choices
+from layoutopt.engine.case import Case, cases
 from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
-from layoutopt.problems.types import FAMILIES, Constraints, Problem
-from layoutopt.search import dictated, tables
+from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.search import dictated, formulas
+from layoutopt.search.beyond import beyond
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.sample import by_sample, is_large
-from layoutopt.search.scene import Scene
-from layoutopt.search.search import over_values, search
+from layoutopt.search.search import Proposer, Search
+from layoutopt.search.values import over_values
 from layoutopt.search.verify import Answer, verified
 
-# Share of the work that the search over the families may use; proofs for every layout get the rest.
-_SEARCH_SHARE: Final = 0.75
 # Families that are searched for themselves where time comes first: row-major, which belongs to every family,
 # and pads before all families, the others after them; and shares of the work left.
 _ROW_MAJOR: Final = ("none",)
@@ -45,17 +42,44 @@ _WIDTHS_SHARE: Final = 0.5
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
+# Who proposes layouts, in the order in which they are asked; another one is an entry.
+
+
+def _open(search: Search, best: Proposal | None) -> bool:
+    return best is None
+
+
+def _counts_all(search: Search, best: Proposal | None) -> bool:
+    return search.counted is None and not search.case.lowered.is_dictated
+
+
+PROPOSERS: Final = (
+    # What the hardware dictates: every layout there may be is counted.
+    Proposer(lambda search, best: search.case.lowered.is_dictated, dictated.propose),
+    # Many instructions: formulas for ever more of them.
+    Proposer(lambda search, best: _counts_all(search, best) and is_large(search.case), by_sample),
+    # Formulas.
+    Proposer(_open, formulas.refuted, of_formulas=True),
+    Proposer(
+        lambda search, best: _open(search, best) and search.scene.wants_plainest,
+        formulas.plainest_formula,
+        of_formulas=True,
+    ),
+    Proposer(_open, formulas.smallest, of_formulas=True),
+    Proposer(_open, formulas.least_excess, of_formulas=True),
+    # Lanes that choose at run time.
+    Proposer(lambda search, best: _counts_all(search, best) and search.case.chooses, over_values),
+    # Tables, and what holds for every layout.
+    Proposer(_counts_all, beyond),
+)
+
+
 def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The answer to a problem whose instructions and lanes are given; raises as `solve_cases`."""
-    if problem.layout.objective.time_first:
-        return _of_least_time(problem, gpu, ask)
-    if problem.layout.objective.instructions_first and not problem.is_dictated:
-        return _of_fewest_instructions(problem, gpu, ask)
-    return solve_widths(problem, gpu, ask)
+    """The answer to a problem whose instructions and lanes are given, over every choice of its widths.
 
-
-def solve_widths(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The best answer over every choice of widths that the problem leaves open; raises as `solve_cases`."""
+    Raises:
+        as `solve_cases`.
+    """
     return solve_cases(cases(problem, gpu), ask, len(width_choices(problem)))
 
 
@@ -76,12 +100,10 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
     all_there = True
     try:
         for k, case in enumerate(found):
-            check_solvable(case)
+            check_solvable(case, ask)
             share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
-            propose = dictated.propose if case.lowered.is_dictated else formulas
             with spending(current() if share == 1 else current().portion(share)):
-                proposal = improved(case, propose(case, ask), ask)
-            answers.append(verified(case, proposal, conflict_free=ask.conflict_free))
+                answers.append(_solved(case, ask))
     except OutOfTime:
         if not answers:
             raise
@@ -89,105 +111,71 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
     return msgspec.structs.replace(best(answers, all_there), method=ask.method)
 
 
-def _of_least_time(problem: Problem, gpu: Device, ask: Ask) -> Result:
+def _solved(case: Case, ask: Ask) -> Answer:
+    """The best of all families that is found, and where code or time comes first of a few cheap ones."""
+    objective = case.asked.layout.objective
+    if objective.time_first:
+        return _of_least_time(case, ask)
+    if objective.instructions_first and not case.asked.is_dictated:
+        return _of_fewest_instructions(case, ask)
+    return proposed(case, ask)
+
+
+def proposed(case: Case, ask: Ask) -> Answer:
+    """The best that anybody proposes, verified."""
+    return verified(case, Search(case, ask, PROPOSERS).proposal(), conflict_free=ask.conflict_free)
+
+
+def _of_least_time(case: Case, ask: Ask) -> Answer:
     """The layout of least estimated time among the best of all families and of a few cheap ones."""
-    if any(access.any for access in problem.accesses):
-        raise ProblemFileError(
-            "layout.minimise", "time cannot come first where values are known only at run time"
-        )
-    if ask.method == "model":
-        raise ProblemFileError("layout.minimise", "time cannot come first with the method 'model'")
-    under = Under(problem, gpu)
-    each = [(in_all, under.estimated(result)) for in_all, result in _best_by_families(under, ask)]
-    found = [(in_all, r) for in_all, r in each if r.layout is not None and r.estimate is not None]
+    each = [(whole, estimated(answer)) for whole, answer in _best_by_families(case, ask)]
+    found = [(whole, answer) for whole, answer in each if answer.result.estimate is not None]
     if not found:
-        return under.solve(msgspec.structs.replace(problem.layout, minimise="excess"), ask)
-    in_all, least = min(found, key=lambda entry: (*_key(problem, entry[1])[:-1], not entry[0]))
-    least = least if in_all else _held_everywhere(least, problem)
+        return proposed(case.constrained(msgspec.structs.replace(case.asked.layout, minimise="excess")), ask)
+    whole, least = min(found, key=lambda entry: (*entry[1].of(case).rank[:-1], not entry[0]))
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
-    return least.unproved(reason)
+    return least.of(case, None if whole else _held_everywhere(least), reason)
 
 
-def _of_fewest_instructions(problem: Problem, gpu: Device, ask: Ask) -> Result:
+def _of_fewest_instructions(case: Case, ask: Ask) -> Answer:
     """The plainest formula, or the best layout of few families where that takes fewer instructions."""
     with spending(current().portion(_ALL_SHARE)):
-        under = Under(problem, gpu)
-        plainest = under.solve(problem.layout, ask)
-    cost = plainest.proof.index_cost
-    if plainest.layout is None or cost is None or plainest.status is Status.OPTIMAL:
+        plainest = proposed(case, ask)
+    result = plainest.result
+    if result.layout is None or result.proof.index_cost is None or result.status is Status.OPTIMAL:
         return plainest
     found = [plainest]
     with suppress(OutOfTime):
-        each = (r if whole else _held_everywhere(r, problem) for whole, r in _best_by_families(under, ask))
-        found += (result for result in each if result.layout is not None)
-    least = min(found, key=lambda result: _key(problem, result))
-    if least is plainest:
-        return plainest
-    return least.unproved(plainest.reason)
+        for whole, answer in _best_by_families(case, ask):
+            if answer.result.layout is not None:
+                proof = None if whole else _held_everywhere(answer)
+                found.append(answer.of(case, proof, result.reason))
+    return min(found, key=lambda answer: answer.rank)
 
 
-def _held_everywhere(result: Result, problem: Problem) -> Result:
-    """The best of a few families with what is proved of every layout: those that are allowed are more."""
-    proof = result.proof
+def _held_everywhere(answer: Answer) -> Proof:
+    """Of the best of a few families, what is proved of every layout: those that are allowed are more."""
+    proof = answer.result.proof
     if not proof.objective.everywhere:
         wider = proof.every_layout or Bound(0, EVERY_LAYOUT)
         plain = Bound(0, EVERY_LAYOUT) if proof.weighted_excess is not None else wider
         weighted = wider if proof.weighted_excess is not None else None
         proof = msgspec.structs.replace(proof, excess=plain, weighted_excess=weighted, every_layout=None)
     if not proof.bytes.everywhere:
-        proof = msgspec.structs.replace(proof, bytes=Bound(problem.tile.bytes, EVERY_LAYOUT))
-    return msgspec.structs.replace(result, proof=proof)
+        proof = msgspec.structs.replace(proof, bytes=Bound(answer.case.asked.tile.bytes, EVERY_LAYOUT))
+    return proof
 
 
-def _key(problem: Problem, result: Result) -> tuple[float, ...]:
-    """What sorts results that have a layout; of estimates, what fits on the device comes first."""
-    cost, took = result.proof.index_cost, result.estimate
-    return problem.layout.objective.key(
-        result.weighted_excess or 0,
-        result.bytes or 0,
-        cost.value if cost is not None else 0,
-        (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (),
-    )
-
-
-class Under:
-    """The answers to a problem under one constraint after another, traced once where no width is open.
-
-    Raises:
-        OutOfTime: the time was over before the first was there.
-    """
-
-    def __init__(self, problem: Problem, gpu: Device) -> None:
-        self.problem, self.gpu = problem, gpu
-        several = len(width_choices(problem)) > 1
-        self._case = None if several else case_of(problem, gpu)
-
-    def solve(self, layout: Constraints, ask: Ask) -> Result:
-        """The answer under these."""
-        if self._case is not None:
-            return solve_cases([self._case.constrained(layout)], ask)
-        return solve_widths(msgspec.structs.replace(self.problem, layout=layout), self.gpu, ask)
-
-    def estimated(self, result: Result) -> Result:
-        """The result with the estimated time of its layout, if it has one."""
-        if result.layout is None or any(access.any for access in self.problem.accesses):
-            return result
-        widths = chosen_widths(self.problem, result)
-        with unhurried():
-            case = self._case or case_of(assigned(self.problem, result), self.gpu, widths)
-            return estimated(case, result)
-
-
-def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
+def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
     """For each of several lists of families: whether it is all that are allowed, and the best layout in it.
 
     Row-major and pads come first, then all families, then the other lists that have cheap index code: the
     first two are searched quickly and may win, and the search of all families may use up the time. A layout
     that the hardware dictates is searched once.
     """
-    layout = under.problem.layout
+    layout = case.asked.layout
     lists = [layout.families]
-    if not under.problem.is_dictated:
+    if not case.asked.is_dictated:
         allowed = layout.families or FAMILIES
         pads, *others = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
         lists = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
@@ -203,7 +191,7 @@ def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
         constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
         try:
             with spending(current().portion(share)):
-                found = under.solve(constraints, mine)
+                found = proposed(case.constrained(constraints), mine)
         except OutOfTime:
             if k == 0:
                 raise
@@ -211,69 +199,37 @@ def _best_by_families(under: Under, ask: Ask) -> Iterator[tuple[bool, Result]]:
         yield k == everything, found
 
 
-def estimated(case: Case, result: Result) -> Result:
-    """The result of a case, which has a layout, with its time, where that can be estimated."""
-    assert result.layout is not None
-    if why_no_estimate(case) is not None:
-        return result
-    took = estimate(case, result.layout)
-    return msgspec.structs.replace(result, estimate=took)
+def estimated(answer: Answer) -> Answer:
+    """The answer with the time of its layout, where it has one and that can be estimated."""
+    result, case = answer.result, answer.case
+    if result.layout is None or why_no_estimate(case) is not None:
+        return answer
+    with unhurried():
+        took = estimate(case, result.layout)
+    return replace(answer, result=msgspec.structs.replace(result, estimate=took))
 
 
-def check_solvable(case: Case) -> None:
-    """Check that there is something to solve.
+def check_solvable(case: Case, ask: Ask) -> None:
+    """Check that there is something to solve, and that what comes first can be compared.
 
     Raises:
-        ProblemFileError: the layout is fixed, or nothing is accessed.
+        ProblemFileError: the layout is fixed, or nothing is accessed; or the objective is none for this case.
     """
-    if case.asked.layout.offset is not None:
+    layout = case.asked.layout
+    if layout.offset is not None:
         raise ProblemFileError(
             "layout.offset",
             "fixes the layout, so there is nothing to solve; `layoutopt check` audits it, or remove it",
         )
     if not case.asked.is_dictated and not any(access.active.any() for access in case.lanes.accesses):
         raise ProblemFileError("accesses", "no access has an active lane")
-
-
-def formulas(case: Case, ask: Ask) -> Proposal:
-    """The best formula, by what is certain: the model counts no lanes that choose at run time.
-
-    Raises:
-        ProblemFileError: instructions come first where values are known only at run time.
-    """
-    problem = case.lowered
-    if case.chooses and problem.layout.objective.instructions_first:
-        raise ProblemFileError(
-            "layout.minimise", "instructions cannot come first where values are known only at run time"
-        )
-    if ask.method == "model" and problem.layout.objective.instructions_first:
-        raise ProblemFileError("layout.minimise", "instructions cannot come first with the method 'model'")
-    if tables.are_asked_for(case):  # afterwards
-        families = tuple(f for f in problem.layout.families or () if f != "table")
-        problem = tables.within(problem, families or ("none",))
-    ask, searching, large = replace(ask, indexed=case.indexed), current().part(_SEARCH_SHARE), is_large(case)
-    tables_too = problem is case.lowered and not case.chooses and not large
-    instead = partial(tables.instead, case, ask=ask) if tables_too else lambda _: None
-
-    def searched(counted: Trace | None = None) -> Proposal:
-        with spending(searching):
-            return search(Scene(problem, case.device, case.certain, ask, counted, instead))
-
-    return by_sample(case, ask, searched) if large else searched()
-
-
-def improved(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """The proposal, or a better one, by what its source does not see."""
-    if case.lowered.is_dictated:
-        return proposal  # every layout there may be was counted
-    if case.chooses:
-        proposal = over_values(case, proposal, ask)
-    elif ask.every_layout or tables.are_asked_for(case):
-        # What holds for every layout is not asked of too many instructions together.
-        proposal = tables.with_tables(case, proposal, ask, bounds=not is_large(case))
-    if "table" in (case.lowered.layout.families or ()) and (why := tables.why_none_is_searched(case)):
-        proposal = replace(proposal, notes=(*proposal.notes, f"no table was searched: {why}"))
-    return tables.not_refuted(case, proposal, ask)
+    objective, first = layout.objective, layout.minimise
+    if objective.time_first or (objective.instructions_first and not case.asked.is_dictated):
+        if case.chooses:
+            cannot = f"{first} cannot come first where values are known only at run time"
+            raise ProblemFileError("layout.minimise", cannot)
+        if ask.method == "model":
+            raise ProblemFileError("layout.minimise", f"{first} cannot come first with the method 'model'")
 
 
 def best(answers: Sequence[Answer], all_there: bool = True) -> Result:

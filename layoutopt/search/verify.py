@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -35,10 +35,22 @@ class Answer:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Sorting key of answers to one problem, which may have other lanes or widths."""
-        cost = self.result.proof.index_cost
-        objective = self.case.asked.layout.objective
-        return objective.key(self.wavefronts, self.result.bytes or 0, cost.value if cost is not None else 0)
+        """Sorting key of answers to one problem, which may have other lanes or widths.
+
+        Of estimates, what fits on the device comes first.
+        """
+        cost, took = self.result.proof.index_cost, self.result.estimate
+        return self.case.asked.layout.objective.key(
+            self.wavefronts,
+            self.result.bytes or 0,
+            cost.value if cost is not None else 0,
+            (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (),
+        )
+
+    def of(self, case: Case, proof: Proof | None = None, reason: str = "") -> Answer:
+        """The same as an answer to a wider case, of which less is proved: `proof`, where that is other."""
+        result = msgspec.structs.replace(self.result, proof=proof or self.result.proof)
+        return replace(self, case=case, result=result.unproved(reason))
 
 
 def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> Answer:
@@ -129,4 +141,5 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
             evidence = rests_on
         if scope != EVERY_LAYOUT:
             wider = Bound(case.in_weights(known), EVERY_LAYOUT)
-    return Proof(proposal.plain_bound or plain, proposal.bytes_bound, cost, weighted, wider, evidence)
+    plain = proposal.plain_bound.bound if proposal.plain_bound is not None else plain
+    return Proof(plain, proposal.bytes_bound.bound, cost, weighted, wider, evidence)

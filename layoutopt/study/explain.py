@@ -25,7 +25,7 @@ from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
-from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Search
+from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Extent
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.edits import nearest_edit
@@ -252,7 +252,7 @@ def _why_none(best: Solved) -> tuple[list[str], dict[str, Any] | None]:
     subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
     easier, said = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
     for reason in BY_HAND:
-        found = reason.find(subject, Search())
+        found = reason.find(subject, Extent())
         if found is None:
             continue
         said += reason.words(subject, case.problem, found)

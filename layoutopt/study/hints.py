@@ -25,7 +25,8 @@ from layoutopt.problems.answer import Arrangement, FasterLayout, Result
 from layoutopt.problems.types import FAMILIES, Block, Problem
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
-from layoutopt.search.solve import Under, estimated
+from layoutopt.search.solve import estimated, solve_cases
+from layoutopt.search.verify import Answer
 from layoutopt.study.advice import difference
 from layoutopt.study.relaxations import Relaxations
 
@@ -66,21 +67,20 @@ def with_faster(
         return msgspec.structs.replace(answer, hints=said)
     if problem.layout.objective.time_first:
         return answer
-    answer = estimated(case, answer)
+    answer = estimated(Answer(case, answer)).result
     allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
     # Of a layout with pads, the search among pads would find the same again.
     if problem.is_dictated or "pad" not in allowed or answer.family in _PADS or budget.spent:
         return answer
     try:
         with spending(budget):
-            under = Under(case.asked, gpu)
             constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
-            padded = under.solve(constraints, Ask(every_layout=False))
+            padded = solve_cases([case.constrained(constraints)], Ask(every_layout=False))
     except OutOfTime:
         return answer
     if padded.layout is None or padded.offset == answer.offset or budget.spent:
         return answer
-    return msgspec.structs.replace(answer, faster=_faster(answer, under.estimated(padded)))
+    return msgspec.structs.replace(answer, faster=_faster(answer, estimated(Answer(case, padded)).result))
 
 
 def _faster(result: Result, other: Result) -> FasterLayout | None:

@@ -26,7 +26,7 @@ from layoutopt.problems.answer import Result
 from layoutopt.problems.text import instruction_text
 from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem
 from layoutopt.proof.board import subject_of
-from layoutopt.proof.reasons import BY_HAND, Search, every_layout
+from layoutopt.proof.reasons import BY_HAND, Extent, every_layout
 from layoutopt.search.block import solve
 from layoutopt.search.choices import with_free_instructions
 
@@ -126,14 +126,14 @@ class Relaxations:
             return True
         subject = subject_of(smaller.tile, self.case.device, lanes)
         for reason in BY_HAND:
-            if reason.find(subject, Search()) is not None:
+            if reason.find(subject, Extent()) is not None:
                 return False
             checkpoint()
         with spending(current().part(QUESTION_SHARE)):
             result = solve(smaller, target=self.case.device, conflict_free=True, time_limit=None)
             if result.has_layout or result.proof.excess.lower_bound:
                 return result.has_layout
-            general = every_layout(smaller.tile, self.case.device, lanes, Search(), enough=1)
+            general = every_layout(smaller.tile, self.case.device, lanes, Extent(), enough=1)
         if general.bound:
             return False
         return True if general.free is not None and general.free.excess == 0 else None

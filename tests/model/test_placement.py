@@ -34,12 +34,14 @@ from layoutopt.model import placement
 from layoutopt.model.annealing import Board, annealed, whole
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, _lowest, free_assignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Status
+from layoutopt.problems.answer import Status
 from layoutopt.proof import reasons
 from layoutopt.report.text import report
+from layoutopt.search.beyond import with_tables
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Ask, Proposal
-from layoutopt.search.tables import with_tables
+from layoutopt.search.proposal import Ask, Proposal, Proved
+from layoutopt.search.search import Search
+from layoutopt.search.solve import PROPOSERS
 from layoutopt.search.verify import verified
 
 SM_90 = device("sm_90")
@@ -324,13 +326,13 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
         family="pad",
         weighted_excess=0,
         bytes=int(padded.table().max()) + 4,
-        excess_bound=Bound(0, EVERY_LAYOUT),
-        bytes_bound=Bound(problem.tile.bytes, EVERY_LAYOUT),
+        excess_bound=Proved(0),
+        bytes_bound=Proved(problem.tile.bytes),
         plain_floor=0,
         left="out of time",
     )
     case = case_of(problem, SM_90)
-    result = verified(case, with_tables(case, open_bytes, Ask())).result
+    result = verified(case, with_tables(Search(case, Ask(), PROPOSERS), open_bytes)).result
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)
 
 

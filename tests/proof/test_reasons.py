@@ -24,7 +24,7 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.cliques import find_clique, find_packing
 from layoutopt.proof.parity import combination, find_parity
-from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Search, every_layout
+from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Extent, every_layout
 from layoutopt.search.block import solve
 
 BASICS = ROOT / "problems" / "basics"
@@ -148,7 +148,7 @@ def test_every_phase_meets_its_own_words_once():
 def test_reasons_check_themselves():
     """What a reason finds passes its check; the same with one word, weight or wavefront changed does not."""
     for reason, given in ((CLIQUE, subject(*plane())), (PARITY, subject(*squares(8)))):
-        found = reason.find(given, Search())
+        found = reason.find(given, Extent())
         if reason is CLIQUE:
             changed = {"words": found.words[1:]}
         else:
@@ -171,13 +171,13 @@ def test_cliques_that_share_no_phase_add_up():
     problem, gpu = overlapping_windows(3)
     found = on_board(problem, gpu)
     assert (find_clique(found).excess, find_packing(found).excess) == (1, 3)
-    general = every_layout(problem.tile, gpu, trace(problem, gpu), Search(), enough=3)
+    general = every_layout(problem.tile, gpu, trace(problem, gpu), Extent(), enough=3)
     assert (general.bound, general.evidence) == (3, PACKING.evidence)
 
 
 def test_no_phase_gives_away_more_than_it_weighs():
     given = subject(*overlapping_windows(2))
-    found = PACKING.find(given, Search())
+    found = PACKING.find(given, Extent())
     assert PACKING.check(given, found)
     first, second = found.shares
     for forged in (

@@ -16,7 +16,8 @@ from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import METHODS
 from layoutopt.search.proposal import Ask
 from layoutopt.search.reach_floor import ReachFloor, Verdict
-from layoutopt.search.solve import formulas
+from layoutopt.search.search import Search
+from layoutopt.search.solve import PROPOSERS
 
 # Families that one model decides together.
 FEW = [
@@ -161,7 +162,8 @@ def test_neither_alone_but_both_together(tile, pad, xor, both):
 def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size):
     """Every order, pad and XOR is ruled out, in seconds."""
     problem = constrained(load(name), families=("none", "order", "pad", "xor"))
-    found = formulas(case_of(problem, device(problem.target)), Ask())
+    case = case_of(problem, device(problem.target))
+    found = Search(case, Ask(), PROPOSERS, case.lanes).proposal()
     assert (found.weighted_excess, found.bytes) == (excess, size)
     assert (found.complete, found.decided_by) == (True, "tree")
 

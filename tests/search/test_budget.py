@@ -37,12 +37,11 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
-from layoutopt.proof.reasons import Search, every_layout
+from layoutopt.proof.reasons import Extent, every_layout
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
-from layoutopt.search.scene import Scene
-from layoutopt.search.search import search
-from layoutopt.search.solve import solve_cases
+from layoutopt.search.search import Search
+from layoutopt.search.solve import PROPOSERS, solve_cases
 from layoutopt.study.compare import compare
 from layoutopt.sweeps.sweep import sweep
 
@@ -300,9 +299,9 @@ def test_listing_asks_the_clock_and_leaves_the_first():
 
 
 def found_without_time(asked):
-    lanes = trace(asked, GPU)
+    case = case_of(asked, GPU)
     with spending(Budget(0)):
-        return search(Scene(asked, GPU, lanes, Ask()))
+        return Search(case, Ask(), PROPOSERS, case.lanes).proposal()
 
 
 @pytest.mark.parametrize("element", ["f32", "6B"])
@@ -352,7 +351,7 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
     asking, told = from_data({**lines_of(64), "threads": threads}), []
     lanes = trace(asking, GPU)
     with spending(Budget(0)):
-        every_layout(asking.tile, GPU, lanes, Search(), enough=None, progress=lambda *line: told.append(line))
+        every_layout(asking.tile, GPU, lanes, Extent(), enough=None, progress=lambda *line: told.append(line))
     assert bool(told) is asked
 
 
@@ -363,14 +362,15 @@ def minimised(objective):
 def test_where_time_comes_first_pads_are_there_before_everything_is_searched(monkeypatch):
     """Of millions of lanes everything takes all of the time; the lanes are traced once."""
     solving, traced = sys.modules[solve_cases.__module__], []
+    proposed, cases = solving.proposed, solving.cases
 
-    def only_pads(found, ask):
-        if all("table" in (case.lowered.layout.families or FAMILIES) for case in found):
+    def only_pads(case, ask):
+        if "table" in (case.lowered.layout.families or FAMILIES):
             raise OutOfTime
-        return solve_cases(found, ask)
+        return proposed(case, ask)
 
-    monkeypatch.setattr(solving, "case_of", lambda *a, **k: traced.append(1) or case_of(*a, **k))
-    monkeypatch.setattr(solving, "solve_cases", only_pads)
+    monkeypatch.setattr(solving, "cases", lambda *a: (traced.append(1) or case for case in cases(*a)))
+    monkeypatch.setattr(solving, "proposed", only_pads)
     found = solve(minimised("time"), time_limit=None)
     assert found.family == "pad"
     assert found.estimate is not None

@@ -7,7 +7,7 @@ import pytest
 from written import access_from, constrained, one_tile, problem_of
 
 from layoutopt import Layout, Status, solve
-from layoutopt.accesses.trace import trace
+from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, to_text
 from layoutopt.files.file import from_data
@@ -38,7 +38,7 @@ def test_conflicts_that_remain_are_folded_into_few_bytes():
 
 def scene_of(problem):
     gpu = device(problem.target)
-    return Scene(problem, gpu, trace(problem, gpu), Ask())
+    return Scene(case_of(problem, gpu), Ask())
 
 
 def scene(**layout):

@@ -15,6 +15,7 @@ from layoutopt.hardware.devices import device
 from layoutopt.report import comparison_text
 from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search.solve import cases
+from layoutopt.search.verify import verified
 from layoutopt.study.check import AuditStatus
 from layoutopt.study.show import views
 
@@ -149,8 +150,8 @@ def test_bytes_that_one_choice_needs_are_not_said_of_all(only_one_choice):
 def test_no_choice_has_all_of_the_work_but_the_last(monkeypatch):
     given = []
     monkeypatch.setattr(
-        "layoutopt.search.solve.improved",
-        lambda case, proposal, ask: given.append(current().effort) or proposal,
+        "layoutopt.search.solve.verified",
+        lambda case, proposal, **how: given.append(current().effort) or verified(case, proposal, **how),
     )
     solve(problem_of("32x32 f32, 32 threads", "rows: store 16|8|4 [tid, 0]"), time_limit=1000)
     assert given == [pytest.approx(500, abs=60), pytest.approx(500, abs=60), None]

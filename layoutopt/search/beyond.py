@@ -1,0 +1,181 @@
+"""Beyond formulas: tables of offsets, and what holds for every layout of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from layoutopt.engine.case import Case
+from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import current, spending
+from layoutopt.model.placement import FreeAssignment
+from layoutopt.model.space import stride_multiple
+from layoutopt.problems.types import FAMILIES, Constraints
+from layoutopt.proof.reasons import EveryLayout, Extent, every_layout
+from layoutopt.search.proposal import BY_PLACEMENT, Ask, Proposal, Proved, standing
+from layoutopt.search.sample import is_large
+from layoutopt.search.search import Search
+from layoutopt.search.tables import (
+    are_asked_for,
+    as_assignment,
+    as_table,
+    rank,
+    smallest,
+    why_none_is_searched,
+)
+
+# Share of the work left that a search of all families may use, to start a table from.
+_HINT_SHARE: Final = 0.5
+_FORMULAS: Final = tuple(family for family in FAMILIES if family != "table")
+_TABLES_LEFT: Final = "tables of offsets were not searched to the end"
+
+
+def beyond(search: Search, best: Proposal | None) -> Proposal:
+    """The best of formulas, or a table, with what holds for every layout."""
+    case, ask, proposal = search.case, search.ask, best
+    assert proposal is not None
+    asked, why = are_asked_for(case), why_none_is_searched(case)
+    if not case.chooses and (ask.every_layout or asked):
+        proposal = with_tables(search, proposal)
+    if why and "table" in (case.lowered.layout.families or ()):
+        proposal = replace(proposal, notes=(*proposal.notes, f"no table was searched: {why}"))
+    return _not_refuted(case, proposal, ask)
+
+
+def with_tables(search: Search, proposal: Proposal) -> Proposal:
+    """The better of the proposal and a table, with what holds for every layout.
+
+    A table can hold any layout, so that the search for one starts from the best that formulas give. Of too
+    many instructions together, only one of as little excess in fewer bytes is sought.
+    """
+    case, ask = search.case, search.ask
+    tile, limits, asked = case.lowered.tile, case.lowered.layout, are_asked_for(case)
+    may = not why_none_is_searched(case)
+    bytes_first = limits.objective.bytes_first and not ask.conflict_free
+    most = tile.bytes if bytes_first else limits.max_bytes
+    least = int(proposal.excess_bound.lower_bound) if proposal.excess_bound.everywhere else 0
+    if _is_settled(case, proposal, ask, least, may):
+        return proposal
+    start = _best_formula(search, proposal) if asked else as_assignment(proposal, tile.bytes)
+    found = [start] if start is not None and (most is None or (start.bytes or 0) <= most) else []
+    if not is_large(case) and not bytes_first and (start is None or start.excess != least):
+        briefly = limits.families is not None and not asked
+        general = every_layout(
+            tile,
+            case.device,
+            case.lanes,
+            Extent(ask.workers, briefly, most, _hint(search, start)),
+            enough=start.excess if start is not None else 1 if ask.conflict_free else None,
+            progress=_telling(case, start, ask),
+        )
+        proposal = _bounded(case, proposal, general, ask)
+        least, free = max(least, general.bound), general.free
+        if free is not None and free.excess is not None and not (ask.conflict_free and free.excess):
+            found.append(free)
+    best = min(found or [start], key=lambda f: rank(case, f)) if start is not None else None
+    if may and best is not None and (bytes_first or (best.excess == least and best.bytes != tile.bytes)):
+        found += smallest(case, best, ask)
+    for free in found:
+        proposal = _the_better(case, proposal, replace(free, bound=max(free.bound, least)), may)
+    if asked and proposal.layout is None and not proposal.refuted:
+        return replace(proposal, left_open=True, notes=(*proposal.notes, _TABLES_LEFT))
+    return proposal
+
+
+def _not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The proposal, where there is no layout, as infeasible only if no table is one, either."""
+    limits, bound = case.lowered.layout, proposal.excess_bound
+    strides = limits.order is not None or stride_multiple(case.lowered) > 1
+    may_be = "table" in (limits.families or FAMILIES) and not strides  # be it too large to be searched
+    if proposal.layout is not None or not proposal.complete or not may_be:
+        return proposal
+    too_large = limits.max_bytes is not None and case.lowered.tile.bytes > limits.max_bytes
+    if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
+        return proposal
+    return replace(
+        proposal, refuted=False, notes=(*proposal.notes, why_none_is_searched(case) or _TABLES_LEFT)
+    )
+
+
+def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, may: bool) -> bool:
+    """Whether no table can be better, and no bound of every layout says more."""
+    tile, limits = case.lowered.tile, case.lowered.layout
+    if limits.objective.instructions_first:
+        return True  # excess is the price of what comes first
+    if proposal.layout is not None:
+        return proposal.weighted_excess <= least and (proposal.bytes == tile.bytes or not may)
+    too_large = limits.max_bytes is not None and tile.bytes > limits.max_bytes
+    return too_large or (bool(least) if ask.conflict_free else not may)
+
+
+def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> Proposal:
+    proposal = replace(proposal, every_layout=(general.bound, general.evidence))
+    kind = general.evidence.partition(":")[0]
+    decider = BY_PLACEMENT if kind == "solver" else kind
+    if general.bound < max(1, proposal.excess_bound.lower_bound):
+        return proposal
+    proposal = replace(proposal, excess_bound=Proved(general.bound, by=decider))
+    if proposal.layout is None and ask.conflict_free:
+        by = f"every layout has conflicts, by {general.evidence}"
+        return replace(proposal, refuted=True, left=by, notes=())
+    if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
+        return replace(proposal, left_open=False)
+    return proposal
+
+
+def _best_formula(search: Search, proposal: Proposal) -> FreeAssignment | None:
+    case = search.case
+    if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
+        proposal = _of_formulas(search, case.asked.layout)
+    return as_assignment(proposal, case.lowered.tile.bytes)
+
+
+def _of_formulas(search: Search, layout: Constraints) -> Proposal:
+    """What formulas of every family give under these constraints, in a share of the time."""
+    case = search.case.constrained(msgspec.structs.replace(layout, families=_FORMULAS))
+    with spending(current().part(_HINT_SHARE)):
+        return Search(case, search.ask, search.proposers, case.lanes, current()).proposal()
+
+
+def _hint(search: Search, start: FreeAssignment | None) -> IntArray | None:
+    """Where a table starts from: in few bytes, rather from a formula in more that has less excess, folded."""
+    layout = search.case.asked.layout
+    if layout.max_bytes is not None and not why_none_is_searched(search.case):
+        wide = as_assignment(_of_formulas(search, msgspec.structs.replace(layout, max_bytes=None)), 0)
+        if wide is not None and (start is None or (wide.excess or 0) < (start.excess or 0)):
+            return wide.table
+    return start.table if start is not None else None
+
+
+def _the_better(case: Case, proposal: Proposal, free: FreeAssignment, may: bool) -> Proposal:
+    """The table, where it is better than the proposal, else the proposal; with what is proved of both."""
+    assert free.excess is not None
+    assert free.bytes is not None
+    objective = case.lowered.layout.objective
+    mine = objective.key(proposal.weighted_excess, proposal.bytes)
+    if proposal.layout is None or rank(case, free) < mine:
+        if may:
+            return as_table(case.lowered, free, proposal)
+        weighted = "weighted " if case.has_weights else ""
+        excess = case.in_weights(free.excess)
+        better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
+        return replace(proposal, notes=(*proposal.notes, better))
+    if may and free.complete and rank(case, free) == mine:
+        of_bytes = Proved(free.bytes_bound, by=BY_PLACEMENT)
+        of_excess = Proved(free.bound, by=BY_PLACEMENT)
+        return replace(proposal, excess_bound=of_excess, bytes_bound=of_bytes, left_open=False)
+    return proposal
+
+
+def _telling(case: Case, best: FreeAssignment | None, ask: Ask) -> Callable[[int, str], None]:
+
+    def tell(bound: int, doing: str) -> None:
+        if best is not None:
+            excess, size = case.in_weights(best.excess or 0), best.bytes or 0
+            doing = standing(excess, size, case.in_weights(bound), doing)
+        ask.progress(doing)
+
+    return tell
