@@ -16,7 +16,7 @@ from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
-from layoutopt.hardware.operations import is_direct_load
+from layoutopt.hardware.operations import is_direct_load, parse_operation
 from layoutopt.problems.types import Access, Problem
 
 
@@ -195,11 +195,11 @@ class FreeLanes:
     def __init__(self, problem: Problem, gpu: Device) -> None:
         self.problem, self.gpu = problem, gpu
         self.free = free_accesses(problem, gpu)
-        self.natural = naturally(problem, self.free)
         self.direct = any(is_direct_load(problem.accesses[free.number].op) for free in self.free)
         self.dealt = frozenset(free.number for free in self.free if can_deal(free.lanes))
         self.together = self._together()
         self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
+        self.natural = naturally(problem, self.free)
 
     def _together(self) -> Device:
         """The device, if the lanes that may change places were served in any order, and no others."""
@@ -208,13 +208,11 @@ class FreeLanes:
             for free in self.free
             if free.number in self.dealt
         }
-        gpu = replace(self.gpu, rules={**self.gpu.rules, **rules}) if rules else self.gpu
         fixed = (a for k, a in enumerate(self.problem.accesses) if k not in self.dealt and a.hardware is None)
-        lanes = trace(
-            msgspec.structs.replace(self.problem, accesses=tuple(map(with_fixed_lanes, fixed))), gpu
-        )
-        same = all(a.rule == self.gpu.rule(a.operation) for a in lanes.accesses)
-        return gpu if same else self.gpu
+        others = (parse_operation(access.op, access.single_width) for access in fixed)
+        if not rules or any((other.kind, other.width_bytes) in rules for other in others):
+            return self.gpu
+        return replace(self.gpu, rules={**self.gpu.rules, **rules})
 
     def _sharing(self, free: FreeAccess) -> int | None:
         """Segments that share a phase; None where nothing is known of a segment by itself."""

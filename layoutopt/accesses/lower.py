@@ -44,7 +44,8 @@ MAX_WIDTH_CHOICES: Final = 16
 def stored(problem: Problem) -> Problem:
     """The problem over the bytes that packed elements share, dimensions of one element last in the order.
 
-    The accesses must start at whole bytes, which `layoutopt.accesses.trace.trace` checks.
+    Layouts in use are not of it. That accesses start at whole bytes is checked by
+    `layoutopt.accesses.trace.trace`.
     """
     packed, order, shape = problem.tile.packed, problem.layout.order, problem.tile.shape
     if order is not None and (moved := tuple(sorted(order, key=lambda d: shape[d] == 1))) != order:
@@ -56,13 +57,8 @@ def stored(problem: Problem) -> Problem:
         replace(a, index=(*a.index[:-1], f"({a.index[-1]}) // {packed}"), hardware=_over_bytes(a, packed))
         for a in problem.accesses
     )
-    published = problem.published
-    if published is not None:
-        published = replace(published, offset=over_bytes(published.offset, problem.tile))
-    layout = problem.layout
-    if layout.offset is not None:
-        layout = replace(layout, offset=over_bytes(layout.offset, problem.tile))
-    return replace(problem, tile=problem.tile.storage, accesses=accesses, published=published, layout=layout)
+    layout = replace(problem.layout, offset=None)
+    return replace(problem, tile=problem.tile.storage, accesses=accesses, published=None, layout=layout)
 
 
 def _over_bytes(access: Access, packed: int) -> HardwareUse | None:

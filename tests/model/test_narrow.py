@@ -184,15 +184,7 @@ def test_check_reads_packed_layouts_as_expression_layout_and_table():
 def test_packed_tiles_are_explained_compared_and_drawn_as_bytes():
     published = Published("x0*128 + (x1 ^ x0 % 2 * 32)", 8192)
     problem = msgspec.structs.replace(load("cutlass/s4_a_128x128_s4"), published=published)
-    bytes_alone = stored(problem)
-    assert bytes_alone.tile.shape == (128, 64)
-    offset, elements = (
-        evaluate(
-            parse(text, frozenset(("x0", "x1"))), dict(zip(("x0", "x1"), np.indices(shape), strict=True))
-        )
-        for text, shape in ((bytes_alone.published.offset, (128, 64)), (published.offset, (128, 128)))
-    )
-    assert (offset == elements[:, ::2] // 2).all()
+    assert stored(problem).tile.shape == (128, 64)
     assert explain(problem, time_limit=20).conflict_free
     row = rows_of(compare(problem, time_limit=5))["published"]
     assert row.excess == sum(a.excess for a in check(problem, published.offset).accesses)
