@@ -171,12 +171,9 @@ def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
     units = []
     for group, problem in groups(block):
         for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
-            with fields_of(block, tile):
-                own = _reference(block.problem(tile), gpu)
-                if tile.element_bits != group[0].element_bits:
-                    _check_touched(own)
-        with fields_of(block, *group):
-            case = _reference(problem, gpu)
+            whole = tile.element_bits != group[0].element_bits
+            _reference(block, (tile,), block.problem(tile), gpu, whole=whole)
+        case = _reference(block, group, problem, gpu)
         given = problem.layout.alignment_bytes
         elements = min(case.problem.tile.element_alignment, given or 16)
         widest = max(access.operation.width_bytes for access in case.lanes.accesses)
@@ -191,24 +188,26 @@ def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-def _reference(problem: Problem, gpu: Device) -> Case:
-    if is_free(problem):
-        problem = naturally(problem, free_accesses(problem, gpu))
-    return case_of(problem, gpu)
+def _reference(
+    block: Block, tiles: Sequence[NamedTile], problem: Problem, gpu: Device, *, whole: bool = False
+) -> Case:
+    """Tiles of a block with lanes in their natural order and the widest accesses.
 
-
-def _check_touched(case: Case) -> None:
-    """Check that accesses keep every element whole, where the layout is sought over smaller ones."""
-    touched = np.zeros(case.lowered.tile.elements, bool)
-    for access in case.lanes.accesses:
-        first = access.element[access.active]
-        for k in range(access.width_elements):
-            touched[first + k] = True
-    if not touched.all():
+    `whole`: the layout is sought over smaller elements, so that accesses must keep every element whole.
+    """
+    with fields_of(block, *tiles):
+        if is_free(problem):
+            problem = naturally(problem, free_accesses(problem, gpu))
+        case = case_of(problem, gpu)
+        touched = np.full(case.lowered.tile.elements, not whole)
+        for access in case.lanes.accesses if whole else ():
+            for k in range(access.width_elements):
+                touched[access.starts + k] = True
+        if touched.all():
+            return case
         at = case.coordinates(int(np.argmin(touched)))
-        raise ProblemFileError(
-            "accesses", f"none touches element {at}; same_layout with smaller elements needs one there"
-        )
+        needs = f"none touches element {at}; same_layout with smaller elements needs one there"
+        raise ProblemFileError("accesses", needs)
 
 
 def plan_of(block: Block, units: Sequence[Unit]) -> Plan:

@@ -84,6 +84,7 @@ def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
     if layout is None:
         return Answer(case, result)
     shown = case.as_elements(layout)
+    offset = element_expression(shown)
     counts = _counts(case, shown, proposal)
     reports = case.described(case.reports(counts), case.table(shown))
     if conflict_free and any(report.excess for report in reports):
@@ -92,7 +93,7 @@ def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
         result,
         layout=shown,
         family=proposal.family,
-        offset=to_text(element_expression(shown)),
+        offset=to_text(offset),
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
         alignment_bytes=max(proposal.alignment_bytes or 1, case.needed_alignment(layout, reports)),
