@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -182,7 +183,6 @@ class FreeLanes:
 
     Attributes:
         free: the accesses whose lanes are free.
-        natural: consecutive threads at consecutive pieces.
         direct: whether some of them are direct loads.
         dealt: numbers of those whose lanes may change places in a warp.
         together: the device, if those were served in any order, and no others.
@@ -199,7 +199,11 @@ class FreeLanes:
         self.dealt = frozenset(free.number for free in self.free if can_deal(free.lanes))
         self.together = self._together()
         self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
-        self.natural = naturally(problem, self.free)
+
+    @cached_property
+    def natural(self) -> Problem:
+        """Consecutive threads at consecutive pieces."""
+        return naturally(self.problem, self.free)
 
     def _together(self) -> Device:
         """The device, if the lanes that may change places were served in any order, and no others."""
@@ -254,8 +258,9 @@ class FreeLanes:
             access = self.problem.accesses[free.number]
             sharing = self._sharing(free)
             if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
+                access = _weighted(access, Fraction(self.scale, sharing))
                 alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
-                accesses[free.number] = _weighted(alone, Fraction(self.scale, sharing))
+                accesses[free.number] = alone
         return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
 
     def others(self) -> Iterator[Problem]:

@@ -281,9 +281,9 @@ def _access(
 def moved(access: Access, rounds: int, problem: Problem, device: Device) -> IntArray:
     """What each thread moves by an access with its instructions given: as `Owned.element`, but rising."""
     lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), device).accesses[0]
-    offsets = distances(steps_of(access, problem.tile), problem.tile.shape)
     warps = -(-problem.threads // device.lanes)
     holder, behind = received(lanes.operation, problem.tile.element_bits, device.lanes)
+    offsets = distances(steps_of(access, problem.tile), problem.tile.shape)
     start = np.where(lanes.active, lanes.element, -1)[:, holder]
     element = np.where(start >= 0, start + offsets[behind], -1)
     by_thread = element.reshape(rounds, -1, warps * device.lanes, element.shape[-1]).transpose(0, 2, 1, 3)

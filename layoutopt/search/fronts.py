@@ -170,10 +170,11 @@ def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
     """
     units = []
     for group, problem in groups(block):
-        for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
-            whole = tile.element_bits != group[0].element_bits
-            _reference(block, (tile,), block.problem(tile), gpu, whole=whole)
-        case = _reference(block, group, problem, gpu)
+        # Others in their own coordinates first, where an index outside the tile shows.
+        others = [((tile,), block.problem(tile)) for tile in group[1:]]
+        for tiles, own in [*others, (group, problem)]:
+            whole = tiles[0].element_bits != group[0].element_bits
+            case = _reference(block, tiles, own, gpu, whole=whole)
         given = problem.layout.alignment_bytes
         elements = min(case.problem.tile.element_alignment, given or 16)
         widest = max(access.operation.width_bytes for access in case.lanes.accesses)
@@ -189,7 +190,7 @@ def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
 
 
 def _reference(
-    block: Block, tiles: Sequence[NamedTile], problem: Problem, gpu: Device, *, whole: bool = False
+    block: Block, tiles: Sequence[NamedTile], problem: Problem, gpu: Device, *, whole: bool
 ) -> Case:
     """Tiles of a block with lanes in their natural order and the widest accesses.
 
@@ -197,7 +198,8 @@ def _reference(
     """
     with fields_of(block, *tiles):
         if is_free(problem):
-            problem = naturally(problem, free_accesses(problem, gpu))
+            free = free_accesses(problem, gpu)
+            problem = naturally(problem, free)
         case = case_of(problem, gpu)
         touched = np.full(case.lowered.tile.elements, not whole)
         for access in case.lanes.accesses if whole else ():
