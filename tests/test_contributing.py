@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import types
+from dataclasses import replace
 
 import click
 import numpy as np
@@ -15,10 +16,14 @@ from written import access_from, data_of, problem_of, saved
 from layoutopt import Status, check, solve
 from layoutopt.cli import commands, import_
 from layoutopt.codegen import registry
+from layoutopt.errors import VerificationError
 from layoutopt.files.file import from_data
 from layoutopt.hardware import operations
 from layoutopt.hardware.devices import load_devices
+from layoutopt.layout.layout import Digit, Layout
 from layoutopt.proof import reasons
+from layoutopt.search import solve as solving
+from layoutopt.search.search import Proposer
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
@@ -124,6 +129,24 @@ def ring():
         for k in range(5)
     ]  # fmt: skip
     return problem_of("7 f32, 4 threads", *accesses)
+
+
+def test_another_who_proposes_layouts(monkeypatch):
+    """Whoever comes last sees the best so far; the engine holds what it says against its own count."""
+    row_major = Layout((8, 8), 4, (Digit(0, 1, 8, 8), Digit(1, 1, 8, 1)))
+
+    def plain(search, best):
+        assert best.weighted_excess == 0
+        return replace(best, layout=row_major, family="none", bytes=256, weighted_excess=excess)
+
+    problem = from_data(transpose(8))
+    excess = check(problem, "x0*8 + x1").excess
+    asked = Proposer(lambda search, best: search.case.asked.name == problem.name, plain)
+    monkeypatch.setattr(solving, "PROPOSERS", (*solving.PROPOSERS, asked))
+    assert (solve(problem).offset, solve(problem).status) == ("x0*8 + x1", Status.FEASIBLE)
+    excess += 1
+    with pytest.raises(VerificationError, match="the engine counts"):
+        solve(problem)
 
 
 def test_a_reason(ring, tmp_path, monkeypatch):

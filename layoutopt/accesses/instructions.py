@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
 from typing import Final
 
 import msgspec
@@ -93,6 +94,23 @@ def why_not_free(problem: Problem, number: int) -> ProblemFileError | None:
         what = f"whole elements of 1, 2, 4, 8 or 16 bytes, not {width} bytes of one of {size}"
         return ProblemFileError(f"{field}.bytes", f"where instructions are free, an access moves {what}")
     return None
+
+
+def chooses_instructions(problem: Problem) -> bool:
+    """Whether the file leaves the instructions of an access open."""
+    return any(access.instructions is not None for access in problem.accesses)
+
+
+def with_free_instructions(problem: Problem) -> Problem | None:
+    """The problem with the instructions of all loads and stores free that may be; None where none may."""
+
+    def freed(number: int, access: Access) -> Access:
+        if access.any or access.is_free or why_not_free(problem, number) is not None:
+            return access
+        return msgspec.structs.replace(access, instructions="free")
+
+    accesses = tuple(starmap(freed, enumerate(problem.accesses)))
+    return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
 
 
 def owned(problem: Problem, device: Device) -> list[Owned]:

@@ -333,7 +333,8 @@ class Result(Versioned, frozen=True):
 
     def unproved(self, reason: str) -> Result:
         """The same as an answer to a wider question, in which something better is not refuted."""
-        return replace(self, status=Status.FEASIBLE, reason=reason, decided_by=None)
+        status = Status.UNKNOWN if self.layout is None else Status.FEASIBLE
+        return replace(self, status=status, reason=reason, decided_by=None)
 
     def table(self) -> npt.NDArray[np.int64]:
         """Byte offset of every element, int64, in the shape of the tile.

@@ -26,7 +26,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import starmap
 from typing import Final
 
 import msgspec
@@ -38,9 +37,9 @@ from layoutopt.accesses.instructions import (
     accesses_of,
     as_given,
     check_instructions,
+    chooses_instructions,
     orders,
     owned,
-    why_not_free,
 )
 from layoutopt.accesses.lower import assigned, chosen_widths, named_lanes
 from layoutopt.accesses.trace import trace
@@ -97,23 +96,6 @@ def _what_ended(result: Result) -> str:
     else:
         by = "by the time limit" if budget.ran_out else "by the solver's effort: more time changes nothing"
     return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
-
-
-def chooses_instructions(problem: Problem) -> bool:
-    """Whether the file leaves the instructions of an access open."""
-    return any(access.instructions is not None for access in problem.accesses)
-
-
-def with_free_instructions(problem: Problem) -> Problem | None:
-    """The problem with the instructions of all loads and stores free that may be; None where none may."""
-
-    def freed(number: int, access: Access) -> Access:
-        if access.any or access.is_free or why_not_free(problem, number) is not None:
-            return access
-        return msgspec.structs.replace(access, instructions="free")
-
-    accesses = tuple(starmap(freed, enumerate(problem.accesses)))
-    return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +192,7 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
     refused, most = opened.refused, problem.layout.max_bytes
     if not opened.left or refused.status is not Status.INFEASIBLE or (most or math.inf) < problem.tile.bytes:
         return refused
-    reason = f"{opened.left}; {refused.reason}"
-    return msgspec.structs.replace(refused, status=Status.UNKNOWN, reason=reason)
+    return refused.unproved(f"{opened.left}; {refused.reason}")
 
 
 # Instructions ------------------------------------------------------------------------------------

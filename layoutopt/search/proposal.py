@@ -14,8 +14,6 @@ from layoutopt.problems.answer import EVERY_LAYOUT, METHODS, Bound, Method, Mode
 MAX_WORKERS: Final = 1024
 COUNTED: Final = "counting"
 BY_PLACEMENT: Final = "placement"  # CP-SAT over all placements
-# Who may decide that nothing is better, from what is easiest to check.
-_DECIDERS: Final = (COUNTED, "hardware", "clique", "packing", "parity", "tree", "cp-sat", BY_PLACEMENT)
 STOPPED: Final = "stopped before the proof was complete"
 
 
@@ -145,8 +143,8 @@ class Proposal:
 
     @property
     def decided_by(self) -> str:
-        """What decided that nothing is better, where it is `complete`: the last of those who gave a bound."""
-        return max(self.excess_bound.by, self.bytes_bound.by, key=_DECIDERS.index)
+        """What decided that nothing is better, where it is `complete`: who gave bounds, beside counting."""
+        return self.excess_bound.by if self.bytes_bound.by == COUNTED else self.bytes_bound.by
 
     @property
     def reason(self) -> str:

@@ -246,7 +246,7 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
         result = msgspec.structs.replace(result, proof=_of_all_widths(result.proof, proofs, all_there))
         if all_there or unknown:
             return result
-        return msgspec.structs.replace(result, status=Status.UNKNOWN, reason=_WIDTHS_LEFT, decided_by=None)
+        return result.unproved(_WIDTHS_LEFT)
     least = min(found, key=lambda answer: answer.rank)
     if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
         return least.result

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from layoutopt.accesses.instructions import with_free_instructions
 from layoutopt.accesses.lower import MAX_WIDTH_CHOICES
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import Case, case_of_result
@@ -28,7 +29,6 @@ from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, Extent, every_layout
 from layoutopt.search.block import solve
-from layoutopt.search.choices import with_free_instructions
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 _MAX_CLASH: Final = 16

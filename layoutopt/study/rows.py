@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.instructions import as_given
+from layoutopt.accesses.instructions import as_given, chooses_instructions
 from layoutopt.accesses.lower import offset_formula, over_elements
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
@@ -36,7 +36,6 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.search.choices import chooses_instructions
 from layoutopt.search.dictated import ranked
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases

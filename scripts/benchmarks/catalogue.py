@@ -30,13 +30,13 @@ from pathlib import Path
 import msgspec
 
 from layoutopt import check, load, solve
+from layoutopt.accesses.instructions import with_free_instructions
 from layoutopt.accesses.lower import assigned, chosen_widths
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.catalogue import of_one_tile
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import METHODS, Status
-from layoutopt.search.choices import with_free_instructions
 from layoutopt.study.compare import compare
 
 SOLVED = "{:<50} {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:>5} {:>6}  {:<9} {:>6}  {:<14} {:<12} {}"
