@@ -168,23 +168,24 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
         opened = _Lanes(problem, gpu, ask)
     else:
         return solve_fixed(problem, gpu, ask)
-    for number, choice in enumerate(opened.choices()):
-        if opened.best is not None and current().spent:
-            break
-        try:
-            with spending(current() if choice.share == 1 else current().part(choice.share)):
-                result = _answered(choice.problem, choice.gpu, opened.ask)
-            if result.layout is None:
-                opened.refused = opened.refused or result
+    with contextlib.suppress(OutOfTime):  # while a choice was made; what is found stays
+        for number, choice in enumerate(opened.choices()):
+            if opened.best is not None and current().spent:
+                break
+            try:
+                with spending(current() if choice.share == 1 else current().part(choice.share)):
+                    result = _answered(choice.problem, choice.gpu, opened.ask)
+                if result.layout is None:
+                    opened.refused = opened.refused or result
+                    continue
+                found = opened.found(choice, result)
+            except ProblemFileError:  # a constraint contradicts what an access becomes
+                if number == 0:
+                    raise
+            except (OutOfTime, LayoutError):  # lanes of a direct load do not write side by side
                 continue
-            found = opened.found(choice, result)
-        except ProblemFileError:  # a constraint contradicts what an access becomes
-            if number == 0:
-                raise
-        except (OutOfTime, LayoutError):  # lanes of a direct load do not write side by side
-            continue
-        else:
-            opened.best = min(opened.best or found, found, key=lambda found: found.rank)
+            else:
+                opened.best = min(opened.best or found, found, key=lambda found: found.rank)
     if opened.best is not None:
         return opened.answer(opened.best)
     if opened.refused is None:

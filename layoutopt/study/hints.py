@@ -18,7 +18,7 @@ import msgspec
 from layoutopt.accesses.free_lanes import is_free
 from layoutopt.engine.case import case_of, case_of_result
 from layoutopt.engine.estimate import why_no_estimate
-from layoutopt.ground.budget import Budget, OutOfTime, spending
+from layoutopt.ground.budget import Budget, OutOfTime, spending, unhurried
 from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
@@ -61,7 +61,8 @@ def with_faster(
         return answer
     if answer.layout is None or budget.spent:
         return answer
-    case = case_of_result(problem, gpu, answer)
+    with unhurried():
+        case = case_of_result(problem, gpu, answer)
     if (why := why_no_estimate(case)) is not None:
         said = () if case.chooses else (f"no time is estimated, as {why}",)
         return msgspec.structs.replace(answer, hints=said)

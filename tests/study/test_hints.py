@@ -13,7 +13,8 @@ from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.files.catalogue import find
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
-from layoutopt.study.hints import other_instructions, with_hints
+from layoutopt.search import block
+from layoutopt.study.hints import other_instructions, with_faster, with_hints
 
 
 def hint_of(asked):
@@ -43,6 +44,13 @@ def test_widths_that_the_file_leaves_open_are_not_told_again():
     others[-1] = replace(others[-1], bytes=(others[-1].bytes, 4) if others[-1].bytes != 4 else (4,))
     told = explain(replace(asked, accesses=(fixed, *others)), time_limit=5)
     assert "narrower" in [relaxation.kind for relaxation in told.relaxations]
+
+
+def test_an_answer_that_takes_all_of_the_time_has_its_estimate():
+    asked = load("transpose_32x32_f32")
+    answer = block.solve(asked, time_limit=None)
+    with spending(Budget(0)):
+        assert with_faster(asked, answer, device(asked.target), None).estimate is not None
 
 
 def test_other_instructions_are_said_where_no_width_helps():
