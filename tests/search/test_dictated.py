@@ -21,6 +21,7 @@ from layoutopt.search.dictated import propose, ranked
 from layoutopt.search.direct import pieces
 from layoutopt.search.modes import of_access
 from layoutopt.search.proposal import Ask
+from layoutopt.search.search import Search
 
 MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
 STORES = {
@@ -45,7 +46,7 @@ def served(problem):
 
 def proposed(case, budget):
     with spending(budget):
-        return propose(case, Ask())
+        return propose(Search(case, Ask(), ()), None)
 
 
 @pytest.mark.parametrize("mode", [m.name for m in modes() if m.name.startswith("tma")])
