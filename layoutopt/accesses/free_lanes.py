@@ -30,11 +30,6 @@ class FreeAccess:
     lanes: LaneTrace
 
 
-def is_free(problem: Problem) -> bool:
-    """Whether some access leaves its lanes or values open."""
-    return any(access.is_free for access in problem.accesses)
-
-
 def free_accesses(problem: Problem, gpu: Device) -> tuple[FreeAccess, ...]:
     """The accesses of a problem whose lanes are free, and what they cover.
 

@@ -96,11 +96,6 @@ def why_not_free(problem: Problem, number: int) -> ProblemFileError | None:
     return None
 
 
-def chooses_instructions(problem: Problem) -> bool:
-    """Whether the file leaves the instructions of an access open."""
-    return any(access.instructions is not None for access in problem.accesses)
-
-
 def with_free_instructions(problem: Problem) -> Problem | None:
     """The problem with the instructions of all loads and stores free that may be; None where none may."""
 

@@ -371,6 +371,16 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         """Whether the hardware knows only a few layouts of the tile, so that families are not searched."""
         return any(a.hardware is not None or is_direct_load(a.op) for a in self.accesses)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether some access leaves its lanes, values or instructions open."""
+        return any(access.is_free for access in self.accesses)
+
+    @property
+    def chooses_instructions(self) -> bool:
+        """Whether some access leaves its instructions open."""
+        return any(access.instructions is not None for access in self.accesses)
+
     def _repr_html_(self) -> str:
         """The tile in a line, and a table of its accesses."""
         from layoutopt.ground.escape import table, titled

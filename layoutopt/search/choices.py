@@ -31,13 +31,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.free_lanes import FreeLanes, is_free
+from layoutopt.accesses.free_lanes import FreeLanes
 from layoutopt.accesses.instructions import (
     Owned,
     accesses_of,
     as_given,
     check_instructions,
-    chooses_instructions,
     orders,
     owned,
 )
@@ -162,12 +161,9 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
         OutOfTime: the time was over before there was a layout.
         ProblemFileError: an access's instructions or lanes cannot be free.
     """
-    if chooses_instructions(problem):
-        opened: _Open = _Instructions(problem, gpu, ask)
-    elif is_free(problem):
-        opened = _Lanes(problem, gpu, ask)
-    else:
+    if not problem.is_free:
         return solve_fixed(problem, gpu, ask)
+    opened = (_Instructions if problem.chooses_instructions else _Lanes)(problem, gpu, ask)
     with contextlib.suppress(OutOfTime):  # while a choice was made; what is found stays
         for number, choice in enumerate(opened.choices()):
             if opened.best is not None and current().spent:

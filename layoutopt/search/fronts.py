@@ -34,7 +34,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
+from layoutopt.accesses.free_lanes import free_accesses, naturally
 from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Node
@@ -89,7 +89,7 @@ class Unit:
     def is_settled(self) -> bool:
         """Whether its lanes and widths are, and excess or bytes come first: its layouts are cases of one."""
         objective = self.asked.layout.objective
-        return objective.counts_only and not is_free(self.asked) and not self.chooses_widths
+        return objective.counts_only and not self.asked.is_free and not self.chooses_widths
 
     def case_of(self, result: Result) -> Case:
         """The accesses with the lanes and widths that a result chose."""
@@ -197,7 +197,7 @@ def _reference(
     `whole`: the layout is sought over smaller elements, so that accesses must keep every element whole.
     """
     with fields_of(block, *tiles):
-        if is_free(problem):
+        if problem.is_free:
             free = free_accesses(problem, gpu)
             problem = naturally(problem, free)
         case = case_of(problem, gpu)

@@ -45,7 +45,6 @@ from layoutopt.accesses.free_lanes import (
     can_deal,
     check_lanes,
     free_accesses,
-    is_free,
     naturally,
     settled_with,
     whole_warp,
@@ -89,7 +88,7 @@ def under_layout(
     Raises:
         ProblemFileError: an access cannot be free.
     """
-    if not is_free(problem):
+    if not problem.is_free:
         return problem
     free = free_accesses(problem, gpu) if free is None else free
     if table.min() < 0:  # no layout, as whoever asks will find

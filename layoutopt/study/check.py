@@ -13,7 +13,7 @@ from typing import Final, Literal, overload
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.free_lanes import free_accesses, is_free, naturally
+from layoutopt.accesses.free_lanes import free_accesses, naturally
 from layoutopt.accesses.lower import named_lanes
 from layoutopt.engine.case import case_of, cases
 from layoutopt.engine.referee import CountedAccess
@@ -178,7 +178,7 @@ def check(
 def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: bool) -> tuple[InUse, Audit]:
     """The audit under the lanes and widths that cost least, where the file leaves them open."""
     chosen, left = problem, current().seconds
-    if is_free(problem):
+    if problem.is_free:
         with unhurried():
             free = free_accesses(problem, gpu)
             natural = case_of(naturally(problem, free), gpu)

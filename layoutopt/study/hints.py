@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.accesses.free_lanes import is_free
 from layoutopt.engine.case import case_of, case_of_result
 from layoutopt.engine.estimate import why_no_estimate
 from layoutopt.ground.budget import Budget, OutOfTime, spending, unhurried
@@ -124,7 +123,7 @@ def with_hints(
     """
     if isinstance(problem, Block) or isinstance(answer, Arrangement):
         return answer
-    chosen = is_free(problem) or any(a.any or isinstance(a.bytes, tuple) for a in problem.accesses)
+    chosen = problem.is_free or any(a.any or isinstance(a.bytes, tuple) for a in problem.accesses)
     if answer.layout is None or not answer.excess or problem.is_dictated or chosen:
         return answer
     progress("conflicts remain; what would leave fewer")

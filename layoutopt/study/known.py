@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.free_lanes import is_free
 from layoutopt.accesses.lower import assigned
 from layoutopt.engine.case import Case, case_of, case_of_result, check_claims
 from layoutopt.errors import ProblemFileError
@@ -114,7 +113,7 @@ def solved(
         ProblemFileError: the problem contradicts itself.
     """
     chosen, layout = problem, msgspec.structs.replace(problem.layout, offset=None)
-    if is_free(problem):
+    if problem.is_free:
         with spending(current().part(_SHARE)):
             free = known or solve(
                 msgspec.structs.replace(problem, layout=layout), target=gpu, time_limit=None

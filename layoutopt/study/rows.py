@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from layoutopt.accesses.instructions import as_given, chooses_instructions
+from layoutopt.accesses.instructions import as_given
 from layoutopt.accesses.lower import offset_formula, over_elements
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
@@ -228,7 +228,7 @@ class TileRows:
 
     def _as_given(self) -> Iterator[Row]:
         """The best layout for the instructions that the file gives, where others may be chosen."""
-        if chooses_instructions(self.asked):
+        if self.asked.chooses_instructions:
             accesses = tuple(as_given(a) if a.instructions else a for a in self.asked.accesses)
             asked = msgspec.structs.replace(self.asked, accesses=accesses)
             given = TileRows(asked, self.gpu, self.time_limit, self.progress)
