@@ -56,11 +56,10 @@ def _arithmetic(function: Callable[..., Any], sources: str) -> Builder:
 
     def run(inst: Instruction, *parts: Value) -> Value:
         flush = _flushed if inst.has("FTZ") else lambda numbers: numbers
-        with np.errstate(all="ignore"):
-            result = function(*(flush(_numbers(part, wide)) for part in parts))
-            result = np.asarray(result, np.float64 if wide else np.float32)
-            if inst.has("SAT"):
-                result = np.clip(result, np.float32(0), np.float32(1))
+        result = function(*(flush(_numbers(part, wide)) for part in parts))
+        result = np.asarray(result, np.float64 if wide else np.float32)
+        if inst.has("SAT"):
+            result = np.clip(result, np.float32(0), np.float32(1))
         return _words(flush(result), wide, *parts)
 
     return row("d" if wide else "r", sources, run, unlike=_INEXACT if wide else ())
@@ -105,11 +104,10 @@ def _special(inst: Instruction, part: Value) -> Value:
     """MUFU; RCP64H and RSQ64H give the high word of the result, out of the high word of the operand."""
     name = next(m for m in inst.modifiers if m.removesuffix("64H") in _FUNCTIONS)
     function, upper = _FUNCTIONS[name.removesuffix("64H")], name.endswith("64H")
-    with np.errstate(all="ignore"):
-        if upper:
-            found = function((part.bits << np.uint64(32)).view(np.float64))
-            return values.high(_words(found, True, part))
-        return _words(function(_numbers(part, False).astype(np.float64)), False, part)
+    if upper:
+        found = function((part.bits << np.uint64(32)).view(np.float64))
+        return values.high(_words(found, True, part))
+    return _words(function(_numbers(part, False).astype(np.float64)), False, part)
 
 
 def _from_integer(inst: Instruction, part: Value) -> Value:
@@ -150,9 +148,8 @@ def _convert(inst: Instruction) -> Built:
     to, given = ((wanted * 2 if rounds else wanted) or ["F32", "F32"])[:2]
 
     def run(_: Instruction, part: Value) -> Value:
-        with np.errstate(all="ignore"):
-            result = _numbers(part, given == "F64").astype(np.float64)
-            return _words(_rounded(inst, result) if rounds else result, to == "F64", part)
+        result = _numbers(part, given == "F64").astype(np.float64)
+        return _words(_rounded(inst, result) if rounds else result, to == "F64", part)
 
     letters = ("d" if to == "F64" else "r", "g" if given == "F64" else "f")
     return row(*letters, run, unlike=("F16", "BF16", "SAT", *_INEXACT))(inst)

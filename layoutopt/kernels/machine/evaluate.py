@@ -199,7 +199,7 @@ class _Run:
         while todo:
             box = todo.pop(0)
             axes = [axis for axis in range(3) if box.bits[axis]]
-            if not axes or self.probed >= end:
+            if box.blocks <= 1 << len(axes) or self.probed >= end:
                 rest.append(box)
                 continue
             for axis in axes:
@@ -259,7 +259,8 @@ class _Run:
         """Let it execute, and count; the steps that it takes."""
         told = machine.recorder
         try:
-            machine.run()
+            with np.errstate(all="ignore"):  # of floats
+                machine.run()
         except Stopped as stop:
             told.doubts.setdefault(str(stop), machine.at)
             told.ended = True

@@ -185,7 +185,7 @@ class Barriers:
     def complete(self, live: Bools) -> list[tuple[Group, Bools, _Barrier, Bools]]:
         """Groups that may go on, with the warps of each block that met, the barrier, and who waited."""
         found = []
-        for barrier in self.numbered.values():
+        for barrier in (one for one in self.numbered.values() if one.waiting):
             here = np.zeros((self.blocks * self.warps, 32), bool)
             for group in barrier.waiting:
                 here[group.rows] |= group.lanes

@@ -94,10 +94,9 @@ class Bytes:
         if width > self.size:  # all are outside
             return unknown(8 * width)
         here = self.inside(address, width)
-        at = np.where(here, address, 0)[..., None] + np.arange(width)
-        rows = np.broadcast_to(row, address.shape)[..., None]
-        bits = _number(self._data[rows, at])
-        return hidden_where(~here, made(bits, _number(self._hidden[rows, at]), 8 * width), 8 * width)
+        at = np.where(here, address, 0)
+        bits, hidden = (_numbers(table, row, at, width) for table in (self._data, self._hidden))
+        return hidden_where(~here, made(bits, hidden, 8 * width), 8 * width)
 
     def store(self, row: IntArray, address: IntArray, width: int, value: Value, where: Bools) -> None:
         """Write numbers of `width` bytes; bytes that lanes give different values become unknown."""
@@ -113,12 +112,13 @@ class Bytes:
             self._hidden[np.broadcast_to(rows, at.shape)[clash], at[clash]] = 0xFF
 
 
-def _number(parts: npt.NDArray[np.uint8]) -> Bits:
-    """Bytes along the last axis, the lowest first, as numbers."""
-    total = parts[..., 0].astype(np.uint64)
-    for k in range(1, parts.shape[-1]):
-        total |= parts[..., k].astype(np.uint64) << np.uint64(8 * k)
-    return total
+def _numbers(table: npt.NDArray[np.uint8], row: IntArray, at: IntArray, width: int) -> Bits:
+    """Bytes in a row from these on, the lowest first, as numbers."""
+    if table.shape[1] % width == 0 and not (at & (width - 1)).any():
+        return table.view(f"<u{width}")[row, at // width].astype(np.uint64)
+    parts = table[row[..., None], at[..., None] + np.arange(width)].astype(np.uint64)
+    found: Bits = np.bitwise_or.reduce(parts << (8 * np.arange(width, dtype=np.uint64)), axis=-1)
+    return found
 
 
 def _bytes(bits: Bits, shape: tuple[int, ...], where: Bools, width: int) -> npt.NDArray[np.uint8]:

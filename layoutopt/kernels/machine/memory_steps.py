@@ -15,7 +15,7 @@ from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory import Bytes, SharedBytes, check_reach
 from layoutopt.kernels.machine.registers import Registers, Stopped
-from layoutopt.kernels.machine.values import Bools, Value, extend, hidden_where, made, mask, select, unknown
+from layoutopt.kernels.machine.values import Bools, Value, chosen, extend, hidden_where, made, mask, unknown
 from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
 
 # Lanes that are off may have any address: so many bytes there are to look at for them.
@@ -259,10 +259,13 @@ class MemorySteps:
             if not ((address != first) & (access.lanes | access.unsure)).any():
                 address = first
         for k, cell in enumerate(access.step.dests):
+            if not cell:
+                continue
             at, value = address + k * action.unit_bytes, unknown(8 * width)
             for base, memory in access.memories:
-                here = Value(memory.inside(at - base, width).astype(np.uint64))
-                value = select(here, memory.load(access.row, at - base, width), value)
+                found = memory.load(access.row, at - base, width)
+                one = len(access.memories) == 1
+                value = found if one else chosen(memory.inside(at - base, width), found, value)
                 value = hidden_where(memory.late(access.row, access.warp, at - base, width), value, 8 * width)
             if action.signed and width < action.unit_bytes:
                 value = extend(value, 8 * width, 8 * action.unit_bytes)

@@ -16,6 +16,7 @@ from layoutopt.kernels.machine.values import (
     Bits,
     Bools,
     Value,
+    chosen,
     constant,
     known,
     made,
@@ -171,7 +172,7 @@ class Registers:
         if not cell:
             return
         uniform, everybody = cell.startswith("U"), lanes is group.lanes
-        if alike.any() or f"={cell}" in self._cells:
+        if (alike is not NOBODY and alike.any()) or f"={cell}" in self._cells:
             told = np.zeros((self.rows, 1), np.uint64) | self._cells.get(f"={cell}", ZERO).bits
             told[group.rows] = alike & (lanes | ~self.live[group.rows]).all(axis=1, keepdims=True)
             self._cells[f"={cell}"] = Value(told)
@@ -183,7 +184,8 @@ class Registers:
             self._cells[cell] = value
             return
         old = self._whole(cell)
-        new = select(_doubted(lanes, unsure), value, self._of(group, cell))
+        mine = self._of(group, cell)
+        new = chosen(lanes, value, mine) if unsure is NOBODY else select(_doubted(lanes, unsure), value, mine)
         if len(group.rows) < self.rows:
             bits = self._put(group, old.bits, new.bits)
             hidden = NO_BITS if new.sure and old.sure else self._put(group, old.unknown, new.unknown)

@@ -96,7 +96,8 @@ def relevance(
             predicates and read them back, so that it cannot be seen that two guards are one. A step whose
             results are only asked for where that is wrong forgets them, so that what is known stays right.
     """
-    flow, allowed, kept = Flow(program.steps), frozenset(spaces), frozenset(results)
+    allowed, kept = frozenset(spaces), frozenset(results)
+    flow = Flow(program.steps if "global" in kept else tuple(map(_without_value, program.steps)))
     branches = (k for k, step in enumerate(program.steps) if _decides(step))
     taken = {k: detour for k in branches if (detour := flow.around(k)) is not None}
     while True:
@@ -110,6 +111,13 @@ def relevance(
         if len(right) == len(taken):
             return found
         taken = right
+
+
+def _without_value(step: Step) -> Step:
+    """A step of which it is not asked what it writes to global memory, only where."""
+    action = step.action
+    writes = isinstance(action, Memory) and action.space == "global" and action.kind in ("store", "atomic")
+    return replace(step, sources=step.sources[:1]) if writes else step
 
 
 def _slice(

@@ -24,6 +24,7 @@ _ZERO: Final = np.uint64(0)
 Bits = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 
+_MASKS: Final = [np.uint64((1 << width) - 1) for width in range(65)]
 NO_BITS: Final[Bits] = np.zeros((1, 1), np.uint64)
 
 
@@ -51,7 +52,7 @@ class Value(NamedTuple):
 
 def mask(width: int) -> np.uint64:
     """The lowest `width` bits."""
-    return np.uint64((1 << width) - 1)
+    return _MASKS[width]
 
 
 def constant(number: int, width: int = 32) -> Value:
@@ -115,9 +116,8 @@ def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
 
 def mask_of(lanes: Bools) -> Bits:
     """Lanes as bits, along the last axis, which stays with length 1."""
-    weights = _ONE << np.arange(32, dtype=np.uint64)
-    found: Bits = (lanes * weights).sum(axis=-1, keepdims=True, dtype=np.uint64)
-    return found
+    every = np.broadcast_to(lanes, (*lanes.shape[:-1], 32))
+    return np.packbits(every, axis=-1, bitorder="little").view("<u4").astype(np.uint64)
 
 
 def upward(hidden: Bits) -> Bits:
@@ -215,38 +215,37 @@ def high(value: Value) -> Value:
     return shift_right(value, constant(32), 64)
 
 
-def _shifted(value: Value, amount: Value, move: Callable[[Bits, Bits], Bits], width: int) -> Value:
-    bits = move(value.bits, amount.bits)
-    found = made(bits, NO_BITS if value.sure else move(value.unknown, amount.bits), width)
+def _shifted(value: Value, amount: Value, shift: Callable[[Bits, Bits], Bits], width: int) -> Value:
+    by = amount.bits
+
+    def move(bits: Bits) -> Bits:
+        if by.size == 1:
+            return shift(bits, by) if by[0, 0] < width else np.zeros_like(bits)
+        return np.where(by >= np.uint64(width), _ZERO, shift(bits, np.minimum(by, np.uint64(63))))
+
+    return _moved(value, amount, move, width)
+
+
+def _moved(value: Value, amount: Value, move: Callable[[Bits], Bits], width: int) -> Value:
+    found = made(move(value.bits), NO_BITS if value.sure else move(value.unknown), width)
     return found if amount.sure else hidden_where((amount.unknown != 0) & (value.most != 0), found, width)
 
 
 def shift_left(value: Value, amount: Value, width: int = 32) -> Value:
     """Shifted towards higher bits; amounts from `width` on leave 0."""
-
-    def move(bits: Bits, by: Bits) -> Bits:
-        return np.where(by >= np.uint64(width), _ZERO, bits << np.minimum(by, np.uint64(63)))
-
-    return _shifted(value, amount, move, width)
+    return _shifted(value, amount, np.left_shift, width)
 
 
 def shift_right(value: Value, amount: Value, width: int = 32) -> Value:
     """Shifted towards lower bits, zeros coming in; amounts from `width` on leave 0."""
-
-    def move(bits: Bits, by: Bits) -> Bits:
-        return np.where(by >= np.uint64(width), _ZERO, bits >> np.minimum(by, np.uint64(63)))
-
-    return _shifted(value, amount, move, width)
+    return _shifted(value, amount, np.right_shift, width)
 
 
 def shift_right_signed(value: Value, amount: Value, width: int = 32) -> Value:
     """Shifted towards lower bits, copies of the sign coming in."""
 
-    def move(bits: Bits, by: Bits) -> Bits:
-        places = np.minimum(by, np.uint64(width - 1)).astype(np.int64)
-        return (signed(bits, width) >> places).view(np.uint64) & mask(width)
-
-    return _shifted(value, amount, move, width)
+    places = np.minimum(amount.bits, np.uint64(width - 1)).astype(np.int64)
+    return _moved(value, amount, lambda bits: (signed(bits, width) >> places).view(np.uint64), width)
 
 
 def both(a: Value, b: Value, width: int = 32) -> Value:
@@ -280,14 +279,20 @@ def table3(a: Value, b: Value, c: Value, lut: int, width: int = 32) -> Value:
 
 def select(condition: Value, yes: Value, no: Value) -> Value:
     """`yes` where the condition is 1; where it is unknown, what both agree on."""
-    taken = condition.bits != 0
-    if condition.sure and taken.size == 1:
-        return yes if taken.all() else no
+    found = chosen(condition.bits != 0, yes, no)
+    if condition.sure:
+        return found
+    disagree = (yes.bits ^ no.bits) | yes.unknown | no.unknown
+    return made(found.bits, np.where(condition.unknown != 0, disagree, found.unknown), 64)
+
+
+def chosen(taken: Bools, yes: Value, no: Value) -> Value:
+    """`yes` in these lanes, `no` in the others."""
+    if taken.size == 1:
+        return yes if taken[0, 0] else no
     hidden = NO_BITS if yes.sure and no.sure else np.where(taken, yes.unknown, no.unknown)
-    if not condition.sure:
-        disagree = (yes.bits ^ no.bits) | yes.unknown | no.unknown
-        hidden = np.where(condition.unknown != 0, disagree, hidden)
-    return made(np.where(taken, yes.bits, no.bits), hidden, 64)
+    bits = np.where(taken, yes.bits, no.bits)
+    return Value(bits, hidden) if hidden is NO_BITS or hidden.any() else Value(bits)
 
 
 def _range(value: Value, width: int, is_signed: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -242,7 +242,7 @@ class Machine:
         lanes, unsure = self.registers.taking(group, step)
         if isinstance(action, Jump):
             return self._branch(group, step, lanes, unsure)
-        if not lanes.any() and unsure is NOBODY:
+        if lanes is not group.lanes and unsure is NOBODY and not lanes.any():
             if isinstance(action, Memory):
                 self.memory.execute(group, step, lanes)
             return at + 1
