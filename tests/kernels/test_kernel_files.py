@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.ptx import text as ptx_text
 from layoutopt.kernels.ptx.text import read_ptx
-from layoutopt.kernels.read import files, sass
+from layoutopt.kernels.read import elf, files, sass
 from layoutopt.kernels.read.declarations import source_parameters
 from layoutopt.kernels.read.files import compile_source
 
@@ -146,6 +147,14 @@ def test_what_cannot_be_read_behind_a_parameter_is_not_followed(tmp_path):
 def test_broken_files_are_one_line(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     refused(tmp_path / name, "--block", "32", "--max-steps", "1000")
+
+
+def test_shared_memory_of_what_is_not_linked_has_no_bytes_in_the_file():
+    head = b"\x7fELF\x02\x01\x01".ljust(40, b"\0") + (64).to_bytes(8, "little")
+    data = head.ljust(58, b"\0") + struct.pack("<HHH", 64, 2, 0)
+    for kind, offset, size in ((3, 0, 0), (0x7000000A, 192, 4096)):
+        data += struct.pack("<IIQQQQ", 0, kind, 0, 0, offset, size).ljust(64, b"\0")
+    assert [(one.content, one.size) for one in elf.sections(data)] == [(b"", 0), (b"", 4096)]
 
 
 def test_wrong_launches_are_one_line():

@@ -12,7 +12,7 @@ from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.machine.relevance import relevance
 from layoutopt.kernels.machine.values import Value, known
-from layoutopt.kernels.program import Compute, Parameter
+from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, Compute, Parameter
 from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read import sass
@@ -154,6 +154,22 @@ def test_what_is_left_out_has_no_worst_case(lines):
     found = counted(*lines)
     assert not found.certain
     assert not found.bounded
+
+
+@pytest.mark.parametrize(
+    ("kind", "window", "loads"), [("S", SHARED_WINDOW, 1), ("S", 0x7F00, 0), ("L", LOCAL_WINDOW, 1)]
+)
+def test_the_memory_of_a_generic_address_is_asked_for(kind, window, loads):
+    asked = (
+        f"MOV R5, {window:#x}",
+        f"QSPC.E.{kind} P0, RZ, [R4]",
+        "@!P0 BRA `(.L_END)",
+        "LDS R6, [R2]",
+        "END:",
+    )
+    found = counted("MOV R4, R2", *asked)
+    assert found.certain
+    assert len(found.tallies) == loads
 
 
 @pytest.mark.parametrize(("start", "certain"), [(0, False), (16, True), (32, False)])

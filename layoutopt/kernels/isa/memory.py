@@ -12,6 +12,7 @@ from layoutopt.kernels.isa.operands import (
     Built,
     UnreadableOperand,
     address,
+    computed,
     constant_place,
     is_predicate,
     registers,
@@ -19,7 +20,7 @@ from layoutopt.kernels.isa.operands import (
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value
-from layoutopt.kernels.program import Memory, Source, Space
+from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, Memory, Source, Space
 
 _WIDTHS: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
@@ -147,6 +148,16 @@ def _copy(inst: Instruction) -> Built:
     return Built(Memory("copy", "shared", _width(inst), operation=operation), (_place(inst, "shared"),))
 
 
+def _asked_for_space(inst: Instruction) -> Built:
+    """QSPC: whether a generic address is one of shared, or local, memory."""
+    window = values.constant(SHARED_WINDOW if inst.has("S") else LOCAL_WINDOW)
+    told, number, _ = inst.operands
+    if number != "RZ" or not inst.has("S", "L"):
+        raise UnreadableOperand("QSPC of another form")
+    place = _place(inst, "generic")
+    return computed(inst, [("p", told)], [place], lambda _, at: values.equal(values.high(at), window))
+
+
 MEMORY: Final[Mapping[str, Builder]] = {
     "ATOM": _atomic("generic"),
     "ATOMG": _atomic("global"),
@@ -159,6 +170,7 @@ MEMORY: Final[Mapping[str, Builder]] = {
     "LDL": _load("local"),
     "LDS": _load("shared"),
     "LDSM": _matrices("ldmatrix"),
+    "QSPC": _asked_for_space,
     "RED": _atomic("global"),
     "REDG": _atomic("global"),
     "ST": _store("generic"),

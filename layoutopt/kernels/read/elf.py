@@ -21,7 +21,8 @@ MAX_SECTIONS: Final = 1 << 16
 MAX_CONSTANT_BYTES: Final = 1 << 16
 MAX_PARAMETER_BYTES: Final = 1 << 15
 
-_NO_BITS: Final = 8
+# Sections without bytes in the file: SHT_NOBITS, and shared memory of what is not linked (nvcc -dc).
+_NO_BITS: Final = (8, 0x7000000A)
 _GLOBAL_POINTER: Final = 5
 # Attributes of .nv.info (NVIDIA does not document them; cuobjdump -elf prints them by name).
 _PARAMETER: Final = 0x17
@@ -79,7 +80,7 @@ def sections(data: bytes) -> list[Section]:
 
 def _content(data: bytes, head: tuple[int, ...]) -> bytes:
     kind, offset, size = head[1], head[4], head[5]
-    if kind == _NO_BITS or size == 0:
+    if kind in _NO_BITS or size == 0:
         return b""
     if offset > len(data) or size > len(data) - offset:
         raise ProblemFileError("", "broken ELF file: a section lies outside")
