@@ -21,7 +21,23 @@ if TYPE_CHECKING:
 
 
 # Evaluations may take so many times the limit of the search.
-_EVALUATIONS = 10
+EVALUATIONS = 10
+
+
+def change_options(command: Any) -> Any:
+    """The options of commands that change layouts: which, what for, in which time, for which launch."""
+    minimise = click.option(
+        "--minimise",
+        type=click.Choice(["time", "excess", "bytes"]),
+        default="time",
+        show_default=True,
+        help="Which right change to take; all but 'time' also take one that may cost more than it saves.",
+    )
+    array = click.option(
+        "--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]"
+    )
+    limit = time_limit_option("Seconds after which no other layout is tried.", 60.0)
+    return array(minimise(limit(launch_options(command))))
 
 
 @click.command("fix", cls=FileCommand)
@@ -29,17 +45,8 @@ _EVALUATIONS = 10
 @click.argument("launches", type=InputPath(), required=False)
 @click.option("--run", is_flag=True, help="Time changes on the GPU of this machine: none that takes longer.")
 @click.option("--write", is_flag=True, help="Change the files, too.")
-@click.option("--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]")
-@click.option(
-    "--minimise",
-    type=click.Choice(["time", "excess", "bytes"]),
-    default="time",
-    show_default=True,
-    help="Which of the right changes to take; all but 'time' also take one that may cost more than it saves.",
-)
 @json_option("Print the diff and what it does as one JSON object.")
-@time_limit_option("Seconds after which no other layout is tried.", 60.0)
-@launch_options
+@change_options
 def command(
     kernel: Path,
     launches: Path | None,
@@ -66,11 +73,12 @@ def command(
     """
     from layoutopt.ground.budget import Budget, deadline
 
-    reading = deadline(_EVALUATIONS * time_limit)
+    reading = deadline(EVALUATIONS * time_limit)
     from layoutopt.hardware.driver import Driver
     from layoutopt.kernels.launches import launch_of, with_memory
     from layoutopt.kernels.read.files import chosen, kernels
     from layoutopt.study.source_fix import Request, fix
+    from layoutopt.study.source_plans import SourceCode
 
     driver = Driver() if run else None
     options = asked(launches or kernel, launch, None if launches is None else kernel)
@@ -83,9 +91,9 @@ def command(
         program = chosen(kernels(kernel, options.target, options.compiler), options.entry).read()
         planned, gpu = launch_of(program, options)
         planned = with_memory(planned, options)
-        compiled = options.target, options.compiler, options.include
-        request = Request(planned, gpu, *compiled, array, minimise, options.max_steps, driver)
-        found = fix(kernel, program, request, Budget(time_limit))
+        code = SourceCode(kernel, options.target, options.compiler, options.include)
+        request = Request(planned, gpu, array, minimise, options.max_steps, driver)
+        found = fix(code, program, request, Budget(time_limit))
     if write and found.files:
         write_all({Path(name): data for name, data in found.files.items()})
         for name in found.files:
@@ -95,39 +103,33 @@ def command(
 
 def _told(found: SourceFix, gpu: Device, as_json: bool, ran_on: str) -> int:
     """Print the diff and what it does; the exit code."""
-    from layoutopt.kernels.question.summary import summary
-
-    before, after = summary(found.before.evaluation).totals, summary(found.after.evaluation).totals
     if as_json:
-        say_json(_data(found, before, after))
+        told = fix_data(found)
+        say_json({"schema": "layoutopt.fix/1", "diff": found.diff, "verified": bool(found.files)} | told)
     else:
         from layoutopt.report.fix_text import fix_report
 
         say(found.diff)
-        note(fix_report(found, before, after, gpu, ran_on).rstrip("\n"))
-    return int(after["bank_conflicts"] > 0 or any(one.offset and one.reason for one in found.arrays))
+        note(fix_report(found, gpu, ran_on).rstrip("\n"))
+    return conflicts_remain(found)
 
 
-def _data(found: SourceFix, before: dict[str, int], after: dict[str, int]) -> dict[str, Any]:
+def conflicts_remain(found: SourceFix) -> int:
+    """The exit code."""
+    return int(
+        found.totals[1]["bank_conflicts"] > 0 or any(one.offset and one.reason for one in found.arrays)
+    )
+
+
+def fix_data(found: SourceFix) -> dict[str, Any]:
     """What changed, as JSON-ready data."""
+    before, after = found.totals
     return {
-        "schema": "layoutopt.fix/1",
         "entry": found.before.program.title,
-        "diff": found.diff,
-        "verified": bool(found.diff),
         "unknown_bytes": found.unknown_bytes,
         "race": found.race and to_builtins(found.race),
         "shared_bytes": found.after.evaluation.launch.shared_bytes,
         "before": before,
         "after": after,
-        "arrays": [
-            {
-                "name": one.name,
-                "offset": one.offset,
-                "reason": one.reason or None,
-                "bytes_before": one.bytes_before,
-                "bytes_after": one.bytes_after,
-            }
-            for one in found.arrays
-        ],
+        "arrays": [to_builtins(one) | {"reason": one.reason or None} for one in found.arrays],
     }

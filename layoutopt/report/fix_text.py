@@ -1,19 +1,15 @@
-"""What a change of a source does, for people: arrays, totals and resources before and after."""
+"""What a change of layouts does, for people: arrays, totals and resources before and after."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from layoutopt.hardware.devices import Device
 from layoutopt.report.text import columns
 from layoutopt.study.source_fix import SourceFix
 
 
-def fix_report(
-    found: SourceFix, before: Mapping[str, int], after: Mapping[str, int], gpu: Device, ran_on: str = ""
-) -> str:
-    """The report; totals are those of the machine code of both sources, times those of a GPU."""
-    old, new = found.before, found.after
+def fix_report(found: SourceFix, gpu: Device, ran_on: str = "") -> str:
+    """The report; totals are those of both machine codes, times those of a GPU."""
+    old, new, (before, after) = found.before, found.after, found.totals
     lines = [f"{old.program.title}  ({old.program.target})", ""]
     if not found.arrays:
         return "\n".join([*lines, "no array has conflicts"]) + "\n"
@@ -33,11 +29,14 @@ def fix_report(
     lines += ["", *columns([("", "before", "after"), *table], {0})]
     for one in found.arrays:
         lines += ["", f"{one.name}: {one.reason}"] if one.offset is not None and one.reason else []
-    if found.diff and found.unknown_bytes:
+    if found.files and found.unknown_bytes:
         lines += ["", f"{found.unknown_bytes:,} bytes that the first block writes could not be compared"]
     if race is not None:
         changing = f"; {race.changing:,} bytes change from launch to launch" if race.changing else ""
         lines += ["", f"on {ran_on}, both write the same bytes{changing}"]
+    if found.files and new.evaluation.launch.shared_bytes != old.evaluation.launch.shared_bytes:
+        shared = new.evaluation.launch.shared_bytes
+        lines += ["", f"launch it with {shared:,} bytes of dynamic shared memory"]
     doubts = new.evaluation.doubts
     if doubts:
         lines += ["", "not certain: " + "; ".join(doubts)]

@@ -67,13 +67,14 @@ def why_not_better(before: Evaluation, after: Evaluation) -> str | None:
     return f"the layout found takes {new[k]:,} wavefronts where {old[k]:,} are taken now{told}"
 
 
-def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> dict[bool, IntArray] | None:
+def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | None:
     """What threads of the first block do to an array: what they store (True), and all that they reach.
+
+    Bytes that they reach beside it are others' bytes.
 
     Args:
         evaluation: with traces.
         array: its place.
-        barriers: whether accesses before and after a barrier of the block are told apart.
 
     Returns:
         Barriers before, thread and byte of the array, as one number, in order, each once; None where not all
@@ -90,16 +91,17 @@ def footprint(evaluation: Evaluation, array: Array, barriers: bool = True) -> di
             lanes = one.lanes & addressed
             thread = np.broadcast_to(one.warps[:, None] * _LANES + np.arange(_LANES), lanes.shape)[lanes]
             first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
-            now = int(np.searchsorted(evaluation.barriers, one.order)) if barriers else 0
-            places = ((now << _THREAD_BITS) + thread << _BYTE_BITS) + first
-            every = (places[:, None] + np.arange(action.width_bytes)).ravel()
+            now = int(np.searchsorted(evaluation.barriers, one.order))
+            bytes_ = first[:, None] + np.arange(action.width_bytes)
+            places = ((now << _THREAD_BITS) + thread << _BYTE_BITS)[:, None] + bytes_
+            every = places[(bytes_ >= 0) & (bytes_ < array.size)]
             found[False].append(every)
             if action.kind not in ("load", "ldmatrix"):
                 found[True].append(every)
     return {kind: np.unique(np.concatenate(some)) for kind, some in found.items()}
 
 
-def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part], barriers: bool = True) -> str | None:
+def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part]) -> str | None:
     """The first array of which threads reach other bytes afterwards; None where all are right.
 
     Arrays of which an address was not known, or more was executed than is kept, are not compared. Where a
@@ -108,10 +110,9 @@ def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part], barrier
     Args:
         before, after: the launch, evaluated.
         parts: the arrays.
-        barriers: as `footprint`.
     """
     for part in parts:
-        old, new = footprint(before, part.before, barriers), footprint(after, part.after, barriers)
+        old, new = footprint(before, part.before), footprint(after, part.after)
         if old is None:
             continue
         if new is None:

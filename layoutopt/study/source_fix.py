@@ -1,8 +1,9 @@
-"""A CUDA source with better layouts written in: found from its machine code, written, compiled and compared.
+"""A kernel with better layouts written in: found from its machine code, written, compiled and compared.
 
-A change stays only where the machine code of the new source takes fewer wavefronts than that of the old one,
-each thread reaches the same bytes between the same barriers, moved, and the first block writes the same bytes
-to global memory. Where there is a GPU, the launch must write the same bytes there, and not take longer.
+What is changed is a CUDA source, or PTX. A change stays only where the new machine code takes fewer
+wavefronts than the old one, each thread reaches the same bytes between the same barriers, moved, and the
+first block writes the same bytes to global memory. Where there is a GPU, the launch must write the same bytes
+there, and not take longer.
 """
 
 from __future__ import annotations
@@ -10,16 +11,13 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import Budget, current
-from layoutopt.ground.temporary import temporary_folder
+from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.driver import Driver, Kernel, Race
 from layoutopt.hardware.occupancy import occupancy
@@ -28,11 +26,11 @@ from layoutopt.kernels.machine.evaluate import Followed, evaluate, follow
 from layoutopt.kernels.machine.launch import Launch, arguments, element_type
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
+from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read.declarations import base_name
-from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
-from layoutopt.source.parse import Source
+from layoutopt.kernels.read.files import Listed
 from layoutopt.study.moved import Part, astray, costs, footprint, touching, why_not_better
-from layoutopt.study.source_plans import DYNAMIC, Plan, declaration, plans
+from layoutopt.study.source_plans import DYNAMIC, Plan, arrays_of, carved
 
 Minimise = Literal["time", "excess", "bytes"]
 # Bytes of a buffer that is made up, so that outputs can be compared; on a GPU.
@@ -48,12 +46,10 @@ _MOST_INSTANCES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to fix, and how it is compiled and launched.
+    """What to fix, and how it is launched.
 
     Attributes:
         launch, gpu: the launch, and whose banks count.
-        target, options: for nvcc.
-        include: folders of headers, of these options.
         array: the one to change; None for all that have conflicts.
         minimise: of the changes that are right, which is taken.
         most_steps: of an evaluation.
@@ -62,13 +58,33 @@ class Request:
 
     launch: Launch
     gpu: Device
-    target: str | None = None
-    options: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
     array: str | None = None
     minimise: Minimise = "time"
     most_steps: int = 1_000_000
     driver: Driver | None = None
+
+
+class Code(Protocol):
+    """What is changed: a CUDA source, or PTX.
+
+    Attributes:
+        apart: an array that is carved out of dynamic memory can move alone.
+    """
+
+    @property
+    def apart(self) -> bool:
+        """See above."""
+
+    def files(self) -> dict[str, bytes]:
+        """The files that may change, by path."""
+
+    def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
+        """The kernels; of changed files in the place of its own."""
+
+    def plans(
+        self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device
+    ) -> tuple[str, list[Plan], list[str]]:
+        """An array's name, changes that are worth compiling, and why others cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +152,6 @@ class SourceFix:
     """What came of it.
 
     Attributes:
-        diff: unified; empty where nothing changes.
         files: the changed ones, by path.
         arrays: those that have conflicts.
         before, after: the source as it is and as it would be.
@@ -144,7 +159,6 @@ class SourceFix:
         race: of both, on a GPU.
     """
 
-    diff: str
     files: dict[str, bytes]
     arrays: tuple[FixedArray, ...]
     before: Version
@@ -152,12 +166,23 @@ class SourceFix:
     unknown_bytes: int
     race: Race | None = None
 
+    @property
+    def totals(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What the profiler prints of the launch before and after."""
+        before, after = (summary(one.evaluation).totals for one in (self.before, self.after))
+        return before, after
 
-def fix(path: Path, program: Program, request: Request, search: Budget | None = None) -> SourceFix:
-    """Change the layouts of a kernel's arrays in its source.
+    @property
+    def diff(self) -> str:
+        """Of the files, unified; empty where nothing changes."""
+        return "".join(_diff(name, self.before.files[name], data) for name, data in self.files.items())
+
+
+def fix(code: Code, program: Program, request: Request, search: Budget | None = None) -> SourceFix:
+    """Change the layouts of a kernel's arrays in its source, or its PTX.
 
     Args:
-        path: of the source.
+        code: what is changed.
         program: the kernel, compiled from it.
         request: how it is launched, and what is wanted.
         search: after it no other layout is tried.
@@ -165,24 +190,21 @@ def fix(path: Path, program: Program, request: Request, search: Budget | None = 
     Raises:
         ProblemFileError: the launch cannot be evaluated, or there is no such array.
     """
-    source = Source(path, request.include)
-    files = {file.path: file.data for file in source.files}
     evaluation = evaluate(program, request.launch, request.gpu, most_steps=request.most_steps)
-    listed = kernels(path, request.target, request.options)
-    first = now = _version(files, evaluation, listed, request)
+    first = now = _version(code.files(), evaluation, code.compiled(None), request)
     arrays = []
     search = search or Budget()
-    for array, told in _chosen(first, request).items():
+    for key, part, told in _chosen(code, first, request):
         if told or not search.spent:
-            one, now = _fixed(path, now, array, _arrays(now)[array], request, search)
+            array = part or arrays_of(now.evaluation)[key]
+            one, now = _fixed(code, now, key, array, request, search)
             arrays += [one] if told or one.offset is not None else []
     if not arrays and (place := _undeclared(first.evaluation)) is not None:
         why = f"{place} has conflicts in shared memory that no declaration names"
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
-    diff = "".join(_diff(name, first.files[name], data) for name, data in changed.items())
     race = _raced(first, now, request.driver) if changed and request.driver is not None else None
-    return SourceFix(diff, changed, tuple(arrays), first, now, _outputs(first, now)[1], race)
+    return SourceFix(changed, tuple(arrays), first, now, _outputs(first, now)[1], race)
 
 
 def _undeclared(evaluation: Evaluation) -> str | None:
@@ -254,50 +276,36 @@ def _raced(one: Version, other: Version, driver: Driver) -> Race:
 # Arrays ---------------------------------------------------------------------------------------------
 
 
-def _arrays(version: Version) -> dict[str, Array]:
-    """The arrays in shared memory, and dynamic memory as one, by name; of one name by number, too.
-
-    Their symbols may change: the compiler writes them in full where a kernel has a lambda.
-    """
-    return _arrays_of(version.evaluation)
-
-
-def _arrays_of(evaluation: Evaluation) -> dict[str, Array]:
-    program, names = evaluation.program, Counter[str]()
-    found: dict[str, Array] = {}
-    for array in program.arrays:
-        names[array.name] += 1
-        found[f"{array.name} ({names[array.name]})" if names[array.name] > 1 else array.name] = array
-    if evaluation.launch.shared_bytes and program.static_bytes is not None:
-        used = [u.array for u in used_arrays(evaluation) if u.array.name.startswith(DYNAMIC)]
-        start = -(-program.static_bytes // 16) * 16
-        start = min((a.start for a in used if a.name in (DYNAMIC, f"{DYNAMIC}+0")), default=start)
-        found[DYNAMIC] = Array(DYNAMIC, start, evaluation.launch.shared_bytes, DYNAMIC)
-    return found
-
-
 def _conflicts(evaluation: Evaluation, array: Array) -> int:
     tallies = (evaluation.tallies[k] for k in touching(evaluation, array))
     return sum(tally.wavefronts - tally.ideal for tally in tallies)
 
 
-def _chosen(version: Version, request: Request) -> dict[str, bool]:
-    """Names of the arrays to change, most conflicts first, and whether they are told of in any case."""
-    arrays = _arrays(version)
+def _chosen(code: Code, version: Version, request: Request) -> list[tuple[str, Array | None, bool]]:
+    """The arrays to change, most conflicts first, and whether they are told of in any case.
+
+    Arrays that are carved out of dynamic memory go before them, from behind, so that their places stay.
+    """
+    arrays = arrays_of(version.evaluation)
+    parts = carved(version.evaluation, arrays[DYNAMIC]) if code.apart and DYNAMIC in arrays else []
+    every: list[tuple[str, Array | None]] = [(DYNAMIC, part) for part in parts[::-1]]
+    every += [(name, None) for name in arrays if name != DYNAMIC or not parts]
+    named = {part.name if part is not None else key: (key, part) for key, part in every}
     if request.array is not None:
-        if request.array not in arrays:
-            names = ", ".join(arrays) or "none"
+        if request.array not in named:
+            names = ", ".join(named) or "none"
             raise ProblemFileError("--array", f"expected one of the arrays ({names}), got {request.array!r}")
-        return {request.array: True}
-    worst = {s: _conflicts(version.evaluation, array) for s, array in arrays.items()}
-    return {s: worst[s] > 0 for s in sorted(arrays, key=lambda s: -worst[s])}
+        return [(*named[request.array], True)]
+    worst = {name: _conflicts(version.evaluation, part or arrays[key]) for name, (key, part) in named.items()}
+    found = sorted(named, key=lambda name: (named[name][1] is None, named[name][1] is None and -worst[name]))
+    return [(*named[name], worst[name] > 0) for name in found if worst[name] > 0 or not code.apart]
 
 
 # Layouts --------------------------------------------------------------------------------------------
 
 
 def _fixed(
-    path: Path, now: Version, key: str, array: Array, request: Request, search: Budget
+    code: Code, now: Version, key: str, array: Array, request: Request, search: Budget
 ) -> tuple[FixedArray, Version]:
     """One array with the best change that is right, if there is one."""
     stays = FixedArray(array.name, None, "", array.size, array.size)
@@ -311,16 +319,13 @@ def _fixed(
     best: tuple[Plan, Version] | None = None
     reasons: list[str] = []
     try:
-        known = macros(path, request.target or DEFAULT_TARGET, request.options)
-        source = _reread(Source(path, request.include, known), now)
-        variable = declaration(source, array, now.program)
-        stays = replace(stays, name=variable.name)
-        tried, reasons = plans(source, variable, now.evaluation, array, request.gpu)
+        name, tried, reasons = code.plans(now.files, now.evaluation, array, request.gpu)
+        stays = replace(stays, name=name)
         for plan in tried:
             if search.spent and (best is not None or reasons):
                 break
             try:
-                later = _with(path, plan, now, key, request)
+                later = _with(code, plan, now, key, request)
             except ProblemFileError as error:
                 reasons.append(str(error))
                 continue
@@ -337,7 +342,7 @@ def _fixed(
         )
         return replace(stays, reason=told), now
     plan, later = best
-    size = _arrays(later)[key].size
+    size = array.size + arrays_of(later.evaluation)[key].size - arrays_of(now.evaluation)[key].size
     return replace(stays, offset=plan.move.text, reason=plan.remark, bytes_after=size), later
 
 
@@ -349,31 +354,29 @@ def _rank(version: Version, request: Request) -> tuple[float, ...]:
     return (time, wavefronts) if request.minimise == "time" else (wavefronts, version.shared_bytes, time)
 
 
-def _reread(source: Source, now: Version) -> Source:
-    for k, file in enumerate(source.files):
-        if now.files[file.path] != file.data:
-            source.files[k] = type(file)(file.path, now.files[file.path])
-    return source
-
-
 # Checks ---------------------------------------------------------------------------------------------
 
 
-def _with(path: Path, plan: Plan, now: Version, key: str, request: Request) -> Version:
-    """The source with an array moved, compiled and compared.
+def _with(code: Code, plan: Plan, now: Version, key: str, request: Request) -> Version:
+    """The code with an array moved, compiled and compared.
 
     Raises:
         ProblemFileError: it is not right, or not better.
     """
     move, files = plan.move, plan.files
-    launch, array = now.evaluation.launch, _arrays(now)[key]
+    before = arrays_of(now.evaluation)
+    launch, array = now.evaluation.launch, before[key]
     if key == DYNAMIC:
         launch = replace(launch, shared_bytes=max(launch.shared_bytes, move.size(array.size)))
         asks = any(b"MaxDynamicSharedMemorySize" in data for data in files.values())
         if now.evaluation.launch.shared_bytes <= _FREELY_ASKED < launch.shared_bytes and not asks:
             asked = "more than 48 KB must be allowed by cudaFuncSetAttribute"
             raise ProblemFileError(array.name, f"{move.text}: {asked}")
-    listed, program = _compiled(path, files, now.program, request)
+    listed = code.compiled(files)
+    program = next((one.read() for one in listed if one.name == now.program.name), None)
+    if program is None:
+        raise ProblemFileError(now.program.title, "the changed source has no such kernel")
+    program = replace(program, parameters=now.program.parameters)
     evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
     if (why := why_not_better(now.evaluation, evaluation)) is not None:
         raise ProblemFileError(array.name, f"{move.text}: {why}")
@@ -382,7 +385,7 @@ def _with(path: Path, plan: Plan, now: Version, key: str, request: Request) -> V
     if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):
         why = "it takes fewer wavefronts, and is not expected to take less time (--minimise excess offers it)"
         raise ProblemFileError(array.name, f"{move.text}: {why}")
-    before, after = _arrays(now), _arrays(later)
+    after = arrays_of(later.evaluation)
     if before.keys() != after.keys():
         raise ProblemFileError(array.name, f"{move.text}: the arrays of the machine code are others")
     parts = [Part(before[s], after[s], move.apply if s == key else None) for s in before]
@@ -425,16 +428,16 @@ def _check_instances(now: Version, later: Version, plan: Plan, key: str, request
                     key, f"{one.title} cannot be checked with this launch: {error}"
                 ) from None
             continue
-        if key not in _arrays_of(old):
+        if key not in arrays_of(old):
             continue
         moved = evaluate(new[one.name].read(), launch, request.gpu, most_steps=request.most_steps)
         if any(b > a for a, b in zip(costs(old), costs(moved), strict=True)):
             raise ProblemFileError(key, f"{plan.move.text}: {one.title} would take more wavefronts")
         parts = [
-            Part(a, _arrays_of(moved)[s], plan.move.apply if s == key else None)
-            for s, a in _arrays_of(old).items()
+            Part(a, arrays_of(moved)[s], plan.move.apply if s == key else None)
+            for s, a in arrays_of(old).items()
         ]
-        if pitched and (astray(old, moved, parts) or footprint(old, _arrays_of(old)[key]) is None):
+        if pitched and (astray(old, moved, parts) or footprint(old, arrays_of(old)[key]) is None):
             raise ProblemFileError(key, f"{plan.move.text}: threads of {one.title} would reach other bytes")
 
 
@@ -442,28 +445,6 @@ def _outputs(one: Version, other: Version) -> tuple[int, int]:
     """Bytes of global memory that the first blocks leave different, and that are not known."""
     pairs = [memory.differs(other.followed.memory[base]) for base, memory in one.followed.memory.items()]
     return sum(a for a, _ in pairs), sum(b for _, b in pairs)
-
-
-def _compiled(
-    path: Path, files: dict[str, bytes], program: Program, request: Request
-) -> tuple[tuple[Listed, ...], Program]:
-    """The kernels of these files, and the one that is meant."""
-    with temporary_folder() as folder:
-        for name, data in files.items():
-            place = folder / name.lstrip("/")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
-        own = [f"-I{folder}{os.path.realpath(one)}" for one in request.include]
-        options = (*own, *request.options)
-        with current().standing_still():
-            try:
-                found = kernels(folder / os.path.realpath(path).lstrip("/"), request.target, options)
-            except ProblemFileError as error:
-                raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
-        listed = next((one for one in found if one.name == program.name), None)
-        if listed is None:
-            raise ProblemFileError(program.title, "the changed source has no such kernel")
-        return found, replace(listed.read(), parameters=program.parameters)
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:

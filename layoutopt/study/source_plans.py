@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import BoolArray, IntArray
+from layoutopt.ground.budget import current
+from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.program import Array, Program
+from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.read.declarations import base_name, demangled
+from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
 from layoutopt.source.moves import Move, flips, pads, transpositions
 from layoutopt.source.parse import Source, Variable
+from layoutopt.source.ptx_edit import WIDEST, Region
 from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.transposed import Transposed
 from layoutopt.source.values import Values
@@ -40,6 +47,36 @@ _MOST_SHARED: Final = 227 << 10
 _BANKS: Final = 128
 # Warp instructions: what they do, offsets and lanes, shape (rows, 32).
 Site = tuple[Operation, IntArray, BoolArray]
+
+
+def arrays_of(evaluation: Evaluation) -> dict[str, Array]:
+    """The arrays in shared memory, and dynamic memory as one, by name; of one name by number, too.
+
+    Their symbols may change: the compiler writes them in full where a kernel has a lambda.
+    """
+    program, names = evaluation.program, Counter[str]()
+    found: dict[str, Array] = {}
+    for array in program.arrays:
+        names[array.name] += 1
+        found[f"{array.name} ({names[array.name]})" if names[array.name] > 1 else array.name] = array
+    if evaluation.launch.shared_bytes and program.static_bytes is not None:
+        used = [u.array for u in used_arrays(evaluation) if u.array.name.startswith(DYNAMIC)]
+        start = -(-program.static_bytes // WIDEST) * WIDEST
+        start = min((a.start for a in used if a.name in (DYNAMIC, f"{DYNAMIC}+0")), default=start)
+        found[DYNAMIC] = Array(DYNAMIC, start, evaluation.launch.shared_bytes, DYNAMIC)
+    return found
+
+
+def carved(evaluation: Evaluation, whole: Array) -> list[Array]:
+    """The arrays beside each other in dynamic memory, each up to the next; none where there is one."""
+    used = [one.array for one in used_arrays(evaluation) if one.array.name.startswith(DYNAMIC)]
+    ends = [one.start + one.size for one in used]
+    if len(used) < 2 or any(b.start < end for b, end in zip(used[1:], ends, strict=False)):
+        return []
+    free = [whole.start, *ends]
+    starts = [max(one.start // WIDEST * WIDEST, end) for one, end in zip(used, free, strict=False)]
+    sizes = np.diff([*starts, max(ends[-1], whole.start + whole.size)]).tolist()
+    return [Array(a.name, at, n, DYNAMIC) for a, at, n in zip(used, starts, sizes, strict=True)]
 
 
 def declaration(source: Source, array: Array, program: Program) -> Variable:
@@ -102,39 +139,76 @@ def _values(source: Source, variable: Variable, program: Program) -> Values:
 
 
 class Plan(NamedTuple):
-    """A changed source: the wavefronts expected of the first block, and how far its code changes."""
+    """Changed code: the wavefronts expected of the first block, and how far the code changes."""
 
     wavefronts: int
     rank: int
-    move: Move
+    move: Move | Region
     files: dict[str, bytes]
     remark: str = ""
     pitched: bool = False
 
 
-def plans(
-    source: Source, variable: Variable, evaluation: Evaluation, array: Array, gpu: Device
-) -> tuple[list[Plan], list[str]]:
-    """Changes with fewer wavefronts at the addresses of the old machine code, and why others cannot be."""
-    element, extents = _shape(source, variable, array, evaluation.program)
-    values, sites = _values(source, variable, evaluation.program), list(_sites(evaluation, array))
-    plain = _wavefronts(sites, None, gpu)
-    widest = max((action.width_bytes for action in touching(evaluation, array).values()), default=element)
-    found: list[Plan] = []
-    refused: dict[str, None] = {}
-    for unit in (*dict.fromkeys((max(widest, element), element)), 0):
-        if unit and any(p.wavefronts <= _ideal(sites, gpu) for p in found):
-            continue
-        columns = _transpositions(sites, element, extents, variable, array)
-        families = _families(unit, sites, element, extents, array) if unit else columns
-        for family in families:
-            moves = [m for m in family if _fits(m, element, array)]
-            ranked = sorted(
-                (_wavefronts(sites, m, gpu), m.size(array.size), m.extra, m.terms, m) for m in moves
-            )
-            if not ranked or ranked[0][0] >= plain:
-                continue
-            wavefronts, *_, move = ranked[0]
+@dataclass(frozen=True, slots=True)
+class SourceCode:
+    """A CUDA source with its headers.
+
+    Attributes:
+        path: of the source.
+        target, options, include: for nvcc; include are the folders of headers of the options.
+        apart: dynamic memory moves as a whole.
+    """
+
+    apart: ClassVar[bool] = False
+    path: Path
+    target: str | None = None
+    options: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+
+    def files(self) -> dict[str, bytes]:
+        """The source and its headers, by path."""
+        return {file.path: file.data for file in Source(self.path, self.include).files}
+
+    def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
+        """The kernels of the source, or of changed files in the place of its own.
+
+        Raises:
+            ProblemFileError: nvcc refuses it.
+        """
+        if files is None:
+            return kernels(self.path, self.target, self.options)
+        with temporary_folder() as folder:
+            for name, data in files.items():
+                place = folder / name.lstrip("/")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(data)
+            own = [f"-I{folder}{os.path.realpath(one)}" for one in self.include]
+            with current().standing_still():
+                try:
+                    path = folder / os.path.realpath(self.path).lstrip("/")
+                    return kernels(path, self.target, (*own, *self.options))
+                except ProblemFileError as error:
+                    raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
+
+    def plans(
+        self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device
+    ) -> tuple[str, list[Plan], list[str]]:
+        """The array's name, changes that are worth compiling, and why others cannot be.
+
+        Raises:
+            ProblemFileError: its declaration is not clear.
+        """
+        known = macros(self.path, self.target or DEFAULT_TARGET, self.options)
+        source = Source(self.path, self.include, known)
+        for k, file in enumerate(source.files):
+            if files[file.path] != file.data:
+                source.files[k] = type(file)(file.path, files[file.path])
+        program = evaluation.program
+        variable = declaration(source, array, program)
+        element, extents = _shape(source, variable, array, program)
+        values = _values(source, variable, program)
+
+        def written(move: Move) -> Iterator[Plan | ProblemFileError]:
             for rank, form in enumerate(_FORMS):
                 if not _goes(form, move, extents):
                     continue
@@ -142,18 +216,65 @@ def plans(
                     change = form(source, values, variable, element, extents, move)
                     edits = change.run()
                 except ProblemFileError as error:
-                    refused[str(error)] = None
+                    yield error
                     continue
                 if form is Pitched and not extents and len(edits) < 2:
                     continue  # no index has rows of this length
-                files = {file.path: rendered(file, edits) for file in source.files}
+                changed = {file.path: rendered(file, edits) for file in source.files}
                 pitched = form is not Moved and not extents
                 place = 2 if move.terms else 3 if move.rows else rank
-                found.append(Plan(wavefronts, place, move, files, change.remark, pitched))
-    found.sort(
-        key=lambda p: (p.wavefronts, p.rank, p.move.row & (p.move.row - 1) > 0, p.move.size(array.size))
-    )
-    chosen = [p for rank, most in enumerate(_MOST_TRIED) for p in [p for p in found if p.rank == rank][:most]]
+                yield Plan(0, place, move, changed, change.remark, pitched)
+
+        columns = bool(variable.extents) and variable.extents[0] is not None
+        return variable.name, *plans(evaluation, array, gpu, element, extents, written, columns)
+
+
+def plans(
+    evaluation: Evaluation,
+    array: Array,
+    gpu: Device,
+    element: int,
+    extents: tuple[int, ...],
+    written: Callable[[Move], Iterable[Plan | ProblemFileError]],
+    columns: bool = False,
+) -> tuple[list[Plan], list[str]]:
+    """Changes with fewer wavefronts at the addresses of the old machine code, and why others cannot be.
+
+    Args:
+        evaluation: of the launch.
+        array: the array.
+        gpu: whose banks count.
+        element: bytes of one.
+        extents: of the array, where it has several.
+        written: the ways to write a layout, or why there is none.
+        columns: rows may become columns.
+    """
+    sites = list(_sites(evaluation, array))
+    plain = _wavefronts(sites, None, array.size, gpu)
+    widest = max((action.width_bytes for action in touching(evaluation, array).values()), default=element)
+    found: list[tuple[tuple[int, ...], Plan]] = []
+    refused: dict[str, None] = {}
+    for unit in (*dict.fromkeys((max(widest, element), element)), 0):
+        if unit and any(plan.wavefronts <= _ideal(sites, gpu) for _, plan in found):
+            continue
+        turned = _transpositions(sites, element, extents, array) if columns else ()
+        for family in _families(unit, sites, element, extents, array) if unit else turned:
+            moves = [m for m in family if _fits(m, element, array)]
+            ranked = sorted(
+                (_wavefronts(sites, m, array.size, gpu), m.size(array.size), m.extra, m.terms, m)
+                for m in moves
+            )
+            if not ranked or ranked[0][0] >= plain:
+                continue
+            wavefronts, size, *_, move = ranked[0]
+            for plan in written(move):
+                if isinstance(plan, ProblemFileError):
+                    refused[str(plan)] = None
+                    continue
+                order = wavefronts, plan.rank, int(move.row & (move.row - 1) > 0), size
+                found.append((order, plan._replace(wavefronts=wavefronts)))
+    best = [plan for _, plan in sorted(found, key=lambda one: one[0])]
+    chosen = [p for rank, most in enumerate(_MOST_TRIED) for p in [p for p in best if p.rank == rank][:most]]
     return sorted(chosen, key=lambda p: p.wavefronts), list(refused) if not found else []
 
 
@@ -170,11 +291,9 @@ def _families(
 
 
 def _transpositions(
-    sites: Sequence[Site], element: int, extents: tuple[int, ...], variable: Variable, array: Array
+    sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array
 ) -> Iterator[Iterable[Move]]:
     """Those under which threads reach consecutive elements where they go down a column."""
-    if not variable.extents or variable.extents[0] is None:
-        return
     steps: Counter[int] = Counter()
     sites = [part for site in sites for part in _elements(site, element)]
     for group in _together(sites, element):
@@ -276,13 +395,18 @@ def _ideal(sites: Sequence[Site], gpu: Device) -> int:
     return sum(int(count_wavefronts(o, lanes, op, gpu.rule(op)).ideal.sum()) for op, o, lanes in sites)
 
 
-def _wavefronts(sites: Sequence[Site], move: Move | None, gpu: Device) -> int:
+def _wavefronts(sites: Sequence[Site], move: Move | None, size: int, gpu: Device) -> int:
+    """Of a layout of so many bytes; lanes that reach other arrays stay where they are."""
     if move is not None:
         parts = [one for site in sites for one in _elements(site, move.unit)] if move.rows else sites
-        sites = [(operation, move.apply(offsets), lanes) for operation, offsets, lanes in parts]
+        sites = [
+            (operation, np.where((at >= 0) & (at < size), move.apply(at), at), lanes)
+            for operation, at, lanes in parts
+        ]
         sites = list(_joined(sites, move.unit)) if move.rows else sites
     total = 0
     for operation, offsets, lanes in sites:
         moved = np.where(addressing_lanes(lanes, operation), offsets, 0)
+        moved -= moved.min(initial=0) // _BANKS * _BANKS
         total += int(count_wavefronts(moved, lanes, operation, gpu.rule(operation)).wavefronts.sum())
     return total

@@ -143,11 +143,9 @@ import kernel KERNEL LAUNCH -o o --array NAME --shape EXTENTS
 OF_PTX = """
 patch KERNEL LAUNCH -o o.ptx [--json]
 patch KERNEL LAUNCH -o o.ptx --array VALUE
-patch KERNEL LAUNCH -o o.ptx --array NAME --shape EXTENTS
 """
 OF_A_PATCH = """
-patch KERNEL LAUNCH -o o.ptx --array tile --result r.json [--json]
-patch KERNEL LAUNCH -o r.json --array tile --result r.json
+patch KERNEL LAUNCH -o r.json --minimise excess [--json]
 patch KERNEL LAUNCH -o r.json --data 0=r.json
 import kernel KERNEL LAUNCH -o r.json
 """

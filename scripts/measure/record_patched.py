@@ -45,7 +45,8 @@ def write(folder: Path) -> None:
     from layoutopt.hardware.devices import device
     from layoutopt.kernels.machine.launch import Launch
     from layoutopt.kernels.read.files import assemble, from_ptx
-    from layoutopt.study.patch import Request, patch
+    from layoutopt.study.patch import PtxCode
+    from layoutopt.study.source_fix import Request, fix
 
     rows, launches = [], []
     for kernel in collection.launches():
@@ -54,23 +55,25 @@ def write(folder: Path) -> None:
         launch = Launch(block=kernel.block, grid=kernel.grid, arguments=numbers, shared_bytes=kernel.shared)
         try:
             (program,) = [one.read() for one in from_ptx(text) if one.name == kernel.symbol]
-            found = patch(text, kernel.name, program, Request(launch, device("sm_90"), time_limit=10))
+            request = Request(launch, device("sm_90"), minimise="excess")
+            found = fix(PtxCode(text, kernel.name, kernel.symbol), program, request)
         except ProblemFileError as error:
             print(f"{kernel.name}: {error}", flush=True)
             continue
         if found.after is found.before:
             continue
-        shared = found.shared_bytes if kernel.shared else 0
-        for kind, ptx, size in (("plain", text, kernel.shared), ("patched", found.text, shared)):
+        shared, changed = found.after.evaluation.launch.shared_bytes, found.files[kernel.name].decode()
+        for kind, ptx, size in (("plain", text, kernel.shared), ("patched", changed, shared)):
             cubin = folder / f"{kernel.name}.{kind}.cubin"
             cubin.with_suffix(".ptx").write_text(ptx)
             cubin.write_bytes(assemble(ptx, "sm_90"))
             for more, one in (("", kernel), *((" bench", one) for one in collection.benches(kernel))):
                 launches.append(replace(one, name=f"{kernel.name} {kind}{more}", source=cubin, shared=size))
-        changed = {m.name: [m.bytes_before, m.bytes_after] for m in found.arrays if m.layout is not None}
-        row = {"name": kernel.name, "shared": found.shared_bytes, "layouts": changed}
-        row |= {"certain": found.after.certain}
-        row |= {"predicted": {"plain": predicted(found.before), "patched": predicted(found.after)}}
+        layouts = {m.name: [m.bytes_before, m.bytes_after] for m in found.arrays if m.offset is not None}
+        row = {"name": kernel.name, "shared": shared, "layouts": layouts}
+        both = found.before.evaluation, found.after.evaluation
+        row |= {"certain": both[1].certain}
+        row |= {"predicted": dict(zip(("plain", "patched"), map(predicted, both), strict=True))}
         rows.append(row)
         print(row, flush=True)
     collection.write_list(folder, launches)

@@ -20,6 +20,7 @@ from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.transposed import Transposed
 from layoutopt.study import source_plans
 from layoutopt.study.source_fix import Request, fix
+from layoutopt.study.source_plans import SourceCode
 
 sys.path.insert(0, str(ROOT / "scripts" / "measure"))
 import kernel_launches
@@ -34,7 +35,7 @@ def fixed(name, source=None, **more):
     (program,) = [one.read() for one in kernels(source) if one.name == kernel.symbol]
     arguments = kernel_launches.scalars(kernel)
     launch = Launch(block=kernel.block, grid=kernel.grid, arguments=arguments, shared_bytes=kernel.shared)
-    return fix(source, program, Request(launch, device("sm_90"), **more))
+    return fix(SourceCode(source), program, Request(launch, device("sm_90"), **more))
 
 
 def conflicts(version):

@@ -1,4 +1,4 @@
-"""Which instructions of PTX use which arrays of shared memory, and where an address goes elsewhere."""
+"""Which instructions of PTX reach which arrays of shared memory, and where an address goes elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from layoutopt.kernels.ptx.text import TYPE_BYTES, Function, Instruction, Module
 _WORD: Final = re.compile(r"[A-Za-z_$%][\w$`]*")
 # Instructions on one lane's bytes at an address, whose address can be another.
 _LANES: Final = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
+_SPACES: Final = ("global", "local", "param", "const", "shared")
 # The first operand of these is not a result.
 _NO_RESULT: Final = frozenset(
     ("st", "red", "stmatrix", "bar", "barrier", "bra", "ret", "exit", "cp", "prefetch", "call")
@@ -21,22 +22,32 @@ _PLAIN: Final = {
     "mov", "add", "sub", "mul", "mad", "mad24", "mul24", "and", "or", "xor", "not", "shl", "shr", "shf",
     "lop3", "bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs", "rem",
     "div", "popc", "clz", "brev", "sad", "slct", "set", "fma", "isspacep", "addc", "subc", "madc", "cnot",
-    "bfind", "cvta",
+    "bfind", "cvta", "bar", "barrier", "match", "redux", "dp4a", "dp2a", "prefetch", "bra", "ret", "exit",
 }  # fmt: skip
+# Functions of the driver that say something and do not follow an address.
+_SAY: Final = ("vprintf", "__assertfail")
+# Instructions that may reach shared memory by what they do not call an address.
+_DESCRIBED: Final = ("wgmma", "tcgen05", "wmma")
+# Where an array's name stands: something out of memory, which may be an address that was stored there.
+_LOADED: Final = "?"
 
 
 class Use(NamedTuple):
-    """An instruction that reaches an array by a lane's address.
+    """An instruction that reaches an array by a lane's address, or may.
 
     Attributes:
         function: where it stands.
         instruction: what it is.
         held: what registers of the function hold.
+        sure: it reaches no other array.
+        generic: its address is one of all memory, not of shared memory.
     """
 
     function: Function
     instruction: Instruction
     held: dict[str, Held]
+    sure: bool
+    generic: bool
 
 
 class Held(NamedTuple):
@@ -52,21 +63,28 @@ class Held(NamedTuple):
 
 
 def uses_of(module: Module, name: str, entry: str) -> list[Use]:
-    """Every instruction of a kernel, and of the functions beside it, that reaches an array of shared memory.
+    """Every instruction of a kernel, and of the functions beside it, that may reach an array.
 
-    Other kernels of the file keep theirs: each launch has shared memory of its own.
+    Registers keep what they hold, so that only accesses matter: those by an address of the array, and those
+    by an address that is not known. Other kernels of the file keep theirs: each launch has shared memory of
+    its own.
 
     Raises:
-        ProblemFileError: an address of the array goes where it cannot be followed; the message names the
-            instruction. Or a function that reaches it serves other kernels, too.
+        ProblemFileError: an instruction takes the address that cannot be given another one; the message names
+            it. Or a function that reaches the array serves other kernels, too.
     """
     names = {variable.name: frozenset((variable.name,)) for variable in module.variables}
-    same = same_array(module, name)
-    names |= dict.fromkeys(same, frozenset((name,)))
-    found = []
-    for function in module.functions.values():
-        if function.body is not None and (function.name == entry or not function.entry):
-            found += list(_uses(function, name, names))
+    names |= dict.fromkeys(same_array(module, name), frozenset((name,)))
+    functions = [
+        function
+        for function in module.functions.values()
+        if function.body is not None and (function.name == entry or not function.entry)
+    ]
+    reaches = [_Reaches(function, name, names, held_in(function, name, names)) for function in functions]
+    leaves = any(one.leaves() for one in reaches)
+    for one in reaches:
+        one.check(module, leaves)
+    found = [use for one in reaches for use in one.uses(leaves)]
     helpers = {use.function.name for use in found} - {entry}
     for other in module.functions.values():
         words = set(_WORD.findall(module.text[slice(*other.span)])) if other.entry else set()
@@ -81,53 +99,68 @@ def same_array(module: Module, name: str) -> frozenset[str]:
     return extern if name in extern else frozenset((name,))
 
 
-def _uses(function: Function, name: str, names: Mapping[str, frozenset[str]]) -> Iterator[Use]:
-    held = held_in(function, name, names)
+class _Reaches(NamedTuple):
+    """The instructions of a function, as far as they have to do with an array."""
 
-    def arrays(text: str) -> frozenset[str]:
-        return _reached(text, names, held)
+    function: Function
+    name: str
+    names: Mapping[str, frozenset[str]]
+    held: dict[str, Held]
 
-    for item in function.body or ():
-        words = item.opcode.split(".")
-        place, others = _operands(item, words)
-        by_lane = place is not None and any(word.split("::")[0] == "shared" for word in words)
-        if any(name in arrays(text) for text in others):
-            _refuse_escape(item, words, name)
-        if place is None:
-            continue
-        reached = arrays(place)
-        if by_lane and not reached:
-            raise _refusal(item, name, "its address names no array")
-        if name in reached and not by_lane:
-            raise _refusal(item, name, "it reaches more than one lane's bytes, or by a generic address")
-        if name in reached and len(reached) > 1:
-            raise _refusal(item, name, f"it may reach {' or '.join(sorted(reached))}")
-        if name in reached:
-            yield Use(function, item, held)
+    def leaves(self) -> bool:
+        """Whether an address of the array goes to memory or to a function: any register may have it then."""
+        return any(
+            item.opcode.split(".")[0] in (*_LANES, "call")
+            and any(self._may(text, leaves=False) for text in _operands(item)[1])
+            for item in self.function.body or ()
+        )
+
+    def check(self, module: Module, leaves: bool) -> None:
+        """Refuse instructions that take the address and cannot be given another one."""
+        for item in self.function.body or ():
+            word, (place, others) = item.opcode.split(".")[0], _operands(item)
+            if word == "call":
+                called = module.functions.get(item.operands[0])
+                if leaves and called is not None and called.body is None and called.name not in _SAY:
+                    raise _refusal(item, self.name, f"{called.name}, whose code is not here, may reach it")
+                continue
+            if place is not None or word in _PLAIN or word in _LANES:
+                continue
+            unknown = leaves and (word in _DESCRIBED or "shared" in item.opcode)
+            if any(self._may(text, unknown) for text in others):
+                raise _refusal(item, self.name, "it reaches more than one lane's bytes")
+
+    def uses(self, leaves: bool) -> Iterator[Use]:
+        """The instructions that reach the array, or may."""
+        for item in self.function.body or ():
+            place, _ = _operands(item)
+            if place is None:
+                continue
+            spaces = {word.split("::")[0] for word in item.opcode.split(".")}.intersection(_SPACES)
+            generic, held = not spaces, _reached(place, self.names, self.held)
+            known = held - {_LOADED}
+            nowhere = not generic and not known
+            if (generic or "shared" in spaces) and (nowhere or self._may(place, leaves)):
+                sure = not generic and known == {self.name} and (not leaves or _LOADED not in held)
+                yield Use(self.function, item, self.held, sure, generic)
+
+    def _may(self, text: str, leaves: bool) -> bool:
+        """Whether an operand may be an address of the array."""
+        reached = _reached(text, self.names, self.held)
+        return self.name in reached or (leaves and "%" in text and (not reached or _LOADED in reached))
 
 
-def _operands(item: Instruction, words: list[str]) -> tuple[str | None, list[str]]:
+def _operands(item: Instruction) -> tuple[str | None, list[str]]:
     """The operand that is a lane's address, and those that are neither that nor results."""
-    if words[0] in _LANES or item.opcode.startswith(("cp.async.ca", "cp.async.cg")):
+    word = item.opcode.split(".")[0]
+    if word in _LANES or item.opcode.startswith(("cp.async.ca", "cp.async.cg")):
         place = next((k for k, text in enumerate(item.operands) if text.startswith("[")), None)
         if place is None:
             return None, list(item.operands[1:])
-        first = 0 if words[0] in _NO_RESULT or place == 0 else 1
+        first = 0 if word in _NO_RESULT or place == 0 else 1
         return item.operands[place], [t for k, t in enumerate(item.operands) if k >= first and k != place]
-    all_read = words[0] in _NO_RESULT or (item.operands[:1] and item.operands[0].startswith("["))
+    all_read = word in _NO_RESULT or (item.operands[:1] and item.operands[0].startswith("["))
     return None, list(item.operands if all_read else item.operands[1:])
-
-
-def _refuse_escape(item: Instruction, words: list[str], name: str) -> None:
-    if words[0] in _PLAIN:
-        return
-    why = {
-        "call": "it passes the address to a function",
-        "st": "it stores the address",
-    }.get(words[0], "it takes the address")
-    if words[0] == "st" and "param" in words:
-        why = "it passes the address to a function"
-    raise _refusal(item, name, why)
 
 
 def _refusal(item: Instruction, name: str, why: str) -> ProblemFileError:
@@ -170,11 +203,14 @@ def held_in(function: Function, name: str, names: Mapping[str, frozenset[str]]) 
                 continue
             zeros = _aligned(
                 item,
-                [_bits(text, name in names.get(text, ()), function, found) for text in item.operands[1:]],
+                [_bits(text, name, names, function, found) for text in item.operands[1:]],
             )
-            loads = word in ("ld", "atom", "ldmatrix")
-            arrays = frozenset() if loads else _reached(" ".join(item.operands[1:]), names, found)
+            arrays = frozenset((_LOADED,))
+            if word not in ("ld", "atom", "ldmatrix"):
+                arrays = _reached(" ".join(item.operands[1:]), names, found)
             for cell in _WORD.findall(item.operands[0]):
+                if function.registers.get(cell) == "pred":
+                    continue  # one bit is no address
                 before = found.get(cell, Held(frozenset(), _ZERO_BITS + 1))
                 found[cell] = Held(before.arrays | arrays, min(before.zeros, zeros))
                 changed |= found[cell] != before
@@ -187,9 +223,12 @@ def _reached(text: str, names: Mapping[str, frozenset[str]], held: dict[str, Hel
     return frozenset().union(*(held[w].arrays if w in held else names.get(w, ()) for w in words))
 
 
-def _bits(text: str, begins: bool, function: Function, held: dict[str, Held]) -> int:
-    if begins:
-        return _ZERO_BITS
+def _bits(
+    text: str, name: str, names: Mapping[str, frozenset[str]], function: Function, held: dict[str, Held]
+) -> int:
+    begins, _, behind = text.partition("+")
+    if name in names.get(begins, ()):
+        text = behind or "0"
     if _NUMBER.fullmatch(text):
         number = int(text, 0)
         return (number & -number).bit_length() - 1 if number else _ZERO_BITS
