@@ -113,7 +113,8 @@ def patched(module: Module, name: str, region: Region, uses: Sequence[Use]) -> s
     if shared and variable.align < WIDEST:
         declared = re.sub(r"\.align\s+\d+", f".align {WIDEST}", declared)
     edits.append((variable.span, declared))
-    if not variable.extern and {use.function.name for use in uses} - _around(module, variable):
+    inside = module.inside(variable)
+    if inside is not None and {use.function.name for use in uses} != {inside}:
         # Where another function reaches it, too, it is declared for all of them.
         head = _HEAD.search(module.text)
         if head is None:
@@ -124,12 +125,6 @@ def patched(module: Module, name: str, region: Region, uses: Sequence[Use]) -> s
     for (start, end), new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
-
-
-def _around(module: Module, variable: Variable) -> set[str]:
-    """The functions that see a declaration: the one that it stands in, or all."""
-    inside = {f.name for f in module.functions.values() if f.span[0] < variable.span[0] < f.span[1]}
-    return inside or set(module.functions)
 
 
 def _declaration(module: Module, name: str) -> Variable:

@@ -62,7 +62,7 @@ class PtxCode:
         symbol, whole = array.symbol, array
         if symbol == DYNAMIC:
             whole = arrays_of(evaluation)[DYNAMIC]
-            body = module.text[slice(*module.functions[self.entry].span)]
+            body = module.body(self.entry)
             named = (
                 v.name for v in module.variables if v.extern and re.search(rf"{re.escape(v.name)}\b", body)
             )

@@ -8,6 +8,7 @@ import pytest
 from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.machine.launch import Launch, arguments, buffer, element_type, packed
 from layoutopt.kernels.program import Exit, Parameter, Program, Step
+from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read import sass
 from layoutopt.kernels.read.declarations import ptx_parameters
 
@@ -160,10 +161,11 @@ def test_fills_have_the_elements_of_the_type():
 
 
 def test_ptx_declares_types():
-    text = ".visible .entry k(\n .param .u64 k_0,\n .param .f32 k_1,\n .param .align 8 .b8 k_2[24]\n)\n{"
-    told = ptx_parameters(text, "k")
+    listed = ".param .u64 k_0,\n .param .f32 k_1,\n .param .align 8 .b8 k_2[24]"
+    module = read_ptx(f".target sm_90\n.visible .entry k(\n {listed}\n)\n{{ ret; }}", "k.ptx")
+    told = ptx_parameters(module, "k")
     assert told == [("k_0", ".u64"), ("k_1", ".f32"), ("k_2", "")]
-    assert ptx_parameters(text, "other") == []
+    assert ptx_parameters(module, "other") == []
     typed = sass.described((Parameter(0, 8), Parameter(8, 4), Parameter(16, 24)), told)
     assert given(kernel(*typed), {"1": 1}).content[8:12] == struct.pack("<f", 1)
     assert not typed[0].pointer

@@ -3,6 +3,7 @@
 import contextlib
 import random
 
+import numpy as np
 import pytest
 from machine_code import program
 
@@ -10,7 +11,10 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine import loops
 from layoutopt.kernels.machine.evaluate import evaluate
-from layoutopt.kernels.machine.launch import Launch
+from layoutopt.kernels.machine.groups import Group
+from layoutopt.kernels.machine.launch import Launch, arguments
+from layoutopt.kernels.machine.registers import Registers
+from layoutopt.kernels.machine.values import TRUE, unknown
 from layoutopt.kernels.program import Parameter
 
 
@@ -188,3 +192,11 @@ def test_blocks_that_leave_one_after_another_are_not_followed_round_by_round():
     tallies, certain = counted(kernel((*ZERO, *mine), body), 0, blocks=100, most_steps=300)
     assert certain
     assert tallies == [(executions, 4 * executions, executions, 0)]
+
+
+def test_what_lanes_of_all_warps_have_alike_those_of_some_have():
+    code, launch = program("NOP"), Launch(block=(64, 1, 1))
+    cells = Registers(code, launch, arguments(code, launch), np.zeros((1, 3), np.int64))
+    every = Group(0, np.arange(2), cells.live)
+    rounds = cells.rounds(every, {"R1": unknown(), "=R1": TRUE}, 2)
+    assert rounds.alike(Group(0, np.array([1, 3]), cells.live), ["R1"]).all()

@@ -103,7 +103,7 @@ class Registers:
                 found &= ((value.bits == first.bits) | ~group.lanes).all(axis=1, keepdims=True)
             elif not value.sure and not cell.startswith(("U", "$")):
                 told = self._cells.get(f"={cell}")
-                found &= False if told is None else told.bits[group.rows] != 0
+                found &= False if told is None else in_rows(told, group.rows).bits != 0
         return found
 
     def held(self, cells: frozenset[str], group: Group | None = None) -> dict[str, Value]:

@@ -104,6 +104,7 @@ class Function:
     Attributes:
         name: as written.
         entry: it can be launched.
+        parameters: as declared.
         span: of its body in the text, braces included.
         body: instructions; None for a declaration.
         registers: names and types of registers, `%r<24>` as 24 names.
@@ -111,6 +112,7 @@ class Function:
 
     name: str
     entry: bool
+    parameters: tuple[str, ...]
     span: tuple[int, int]
     body: list[Instruction] | None = None
     registers: dict[str, str] = field(default_factory=dict)
@@ -129,6 +131,15 @@ class Module:
     text: str
     functions: dict[str, Function] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
+
+    def inside(self, variable: Variable) -> str | None:
+        """The function that a variable is declared in; None for one of the whole file."""
+        at = variable.span[0]
+        return next((name for name, one in self.functions.items() if one.span[0] < at < one.span[1]), None)
+
+    def body(self, name: str) -> str:
+        """The text of a function."""
+        return self.text[slice(*self.functions[name].span)]
 
 
 def read_ptx(text: str, origin: str) -> Module:
@@ -183,7 +194,9 @@ class _Reader:
         elif part["kind"]:
             if self._scopes:
                 self._fail("expected the end of the function before it", part.start())
-            self._function = Function(part["name"], part["kind"] == "entry", (part.end(), part.end()))
+            listed = re.search(r"\(([^)]*)\)", self._text[part.end("name") : part.end()])
+            told = tuple(split(_BLANK.sub(" ", listed[1]).strip())) if listed is not None else ()
+            self._function = Function(part["name"], part["kind"] == "entry", told, (part.end(), part.end()))
             known = self._module.functions.get(part["name"])
             if known is None or known.body is None:
                 self._module.functions[part["name"]] = self._function

@@ -22,6 +22,7 @@ from layoutopt.expressions.grammar import evaluate, names, parse
 from layoutopt.ground import json_data
 from layoutopt.ground.brackets import split
 from layoutopt.kernels.program import Array
+from layoutopt.kernels.ptx.text import Module
 
 MAX_BYTES: Final = 4 << 20
 _CONSTANT: Final = re.compile(
@@ -74,64 +75,52 @@ def source_parameters(source: str, kernel: str) -> list[tuple[str, str]]:
     return found
 
 
-def declared(ptx: str, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
+def declared(ptx: Module, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
     """The static arrays of a kernel as its PTX declares them, where the compiler puts them.
 
     They follow each other in the order of their declarations, each at its alignment (read off compiled code);
     where their end is not that of the kernel's static memory, none is told.
 
     Args:
-        ptx: text of the module.
+        ptx: the module.
         name: of the kernel.
         static_bytes: end of static shared memory.
         start: where it begins.
     """
-    entry = _entry(ptx, name)
-    if entry is None:
+    if name not in ptx.functions:
         return ()
-    _, body = entry
-    pattern = r"\.shared\s+\.align\s+(\d{1,4})\s+\.b(\d{1,3})\s+([\w$]+)\s*(?:\[(\d{1,9})\])?\s*;"
-    module = re.split(r"\.entry\s|\.func\s", ptx, maxsplit=1)[0]
+    used = set(re.findall(r"[\w$]+", ptx.body(name)))
+    own = [(ptx.inside(one), one) for one in ptx.variables if not one.extern and one.name in used]
     found: list[Array] = []
     at = start
-    for text in (module, body):
-        for align, bits, symbol, count in re.findall(
-            rf"(?<!extern )(?<!\w)(?:\.visible |\.weak )?{pattern}", text
-        ):
-            if text is module and not re.search(rf"\b{re.escape(symbol)}\b", body):
-                continue
-            size = int(bits) // 8 * int(count or 1)
-            at = -(-at // int(align)) * int(align)
-            found.append(Array(demangled(symbol).split("::")[-1], at, size, symbol))
-            at += size
+    for one in [*(v for where, v in own if where is None), *(v for where, v in own if where == name)]:
+        at = -(-at // max(one.align, 1)) * max(one.align, 1)
+        found.append(Array(demangled(one.name).split("::")[-1], at, one.size, one.name))
+        at += one.size
     largest = 16
-    if not at <= static_bytes < at + largest:
-        return ()
-    return tuple(found)
+    return tuple(found) if at <= static_bytes < at + largest else ()
 
 
-def ptx_parameters(ptx: str, kernel: str) -> list[tuple[str, str]]:
+def ptx_parameters(ptx: Module, kernel: str) -> list[tuple[str, str]]:
     """Names and types of a kernel's parameters as its PTX declares them; none where it does not.
 
     Those that it makes addresses of global memory are `void*`.
     """
-    listed, body = _entry(ptx, kernel) or ([], "")
-    loaded = dict(re.findall(r"ld\.param\.[bu]64\s+(%\w+)\s*,\s*\[\s*([\w$%]+)\s*\]", body))
-    pointers = {loaded.get(cell) for cell in re.findall(r"cvta\.to\.global\.u64\s+%\w+\s*,\s*(%\w+)", body)}
+    function = ptx.functions.get(kernel)
+    body = (function.body if function is not None else None) or ()
+    loaded = {
+        o.operands[0]: o.operands[1].strip("[] ")
+        for o in body
+        if o.opcode in ("ld.param.u64", "ld.param.b64")
+    }
+    pointers = {loaded.get(one.operands[1]) for one in body if one.opcode == "cvta.to.global.u64"}
     found = []
-    for one in listed:
+    for one in function.parameters if function is not None else ():
         name = re.search(r"([\w$%]+)\s*(?:\[\d*\]\s*)?$", one)
         kind = re.search(r"\.[a-z]\d+\b(?![^\[]*\[)", one)
         told = "" if name is None else name[1]
         found.append((told, "void*" if told in pointers else "" if kind is None else kind[0]))
     return found
-
-
-def _entry(ptx: str, kernel: str) -> tuple[list[str], str] | None:
-    """The parameters of a kernel as PTX declares them, and its body; None where it is not there."""
-    pattern = rf"\.entry\s+{re.escape(kernel)}\s*\(([^)]*)\)(.*?)(?=\.entry\s|\.func\s|\Z)"
-    found = re.search(pattern, ptx, re.S)
-    return None if found is None else ([one for one in found[1].strip().split(",") if one], found[2])
 
 
 def _extent(text: str, constants: dict[str, int]) -> int | None:

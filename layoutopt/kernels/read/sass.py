@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from layoutopt.kernels.isa.listing import Function, functions
 from layoutopt.kernels.machine.launch import bank_layout, is_pointer, type_size
 from layoutopt.kernels.machine.relevance import constant_place
 from layoutopt.kernels.program import Exit, Jump, Memory, Parameter, Program, Reconverge, Step
+from layoutopt.kernels.ptx.text import Module, read_ptx
 from layoutopt.kernels.read import elf
 from layoutopt.kernels.read.declarations import declared, demangled, parameter_types, ptx_parameters
 
@@ -27,7 +29,7 @@ _MOST_FOLLOWED: Final = 1024
 
 def from_text(text: str, target: str | None = None) -> tuple[Program, ...]:
     """The kernels of a listing; parameters are told from the name, or from what the code reads of them."""
-    return tuple(_program(function, target, None, "") for function in functions(text))
+    return tuple(_program(function, target, None, Module("")) for function in functions(text))
 
 
 def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
@@ -41,7 +43,9 @@ def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
     known = {section.name for section in found}
     # With line information the compiler leaves the PTX, a line after another, each ended by a zero.
     texts = [section.content for section in found if section.name == ".nv_debug_ptx_txt"]
-    ptx = b"".join(texts).replace(b"\0", b"\n").decode("utf-8", "replace")
+    ptx = Module("")
+    with contextlib.suppress(ProblemFileError):
+        ptx = read_ptx(b"".join(texts).replace(b"\0", b"\n").decode("utf-8", "replace"), "")
     return tuple(
         _program(function, None, elf.kernel_info(found, function.name), ptx)
         for function in functions(listing)
@@ -49,7 +53,7 @@ def from_cubin(data: bytes, listing: str) -> tuple[Program, ...]:
     )
 
 
-def _program(function: Function, target: str | None, info: dict[str, Any] | None, ptx: str) -> Program:
+def _program(function: Function, target: str | None, info: dict[str, Any] | None, ptx: Module) -> Program:
     target = _target(function, target)
     steps = table.steps(function)
     title = demangled(function.name)
