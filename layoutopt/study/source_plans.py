@@ -23,6 +23,7 @@ from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import used_arrays
+from layoutopt.kernels.question.problem_data import lane_steps
 from layoutopt.kernels.read.declarations import base_name, demangled
 from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
 from layoutopt.source.moves import Move, flips, pads, transpositions
@@ -368,16 +369,9 @@ def _rows(
     """Bytes of the rows to try: those declared, else whole rows of banks and steps between lanes."""
     if extents:
         return [extents[-1] * element]
-    steps: dict[int, int] = {}
-    for _, address, lanes in sites:
-        moves = np.abs(np.diff(address, axis=1))[lanes[:, 1:] & lanes[:, :-1]]
-        for value, count in zip(
-            *(part.tolist() for part in np.unique(moves, return_counts=True)), strict=True
-        ):
-            if value >= 64 and value % element == 0 and value < array.size:
-                steps[value] = steps.get(value, 0) + count
-    likely = sorted(steps, key=lambda value: -steps[value])[:4]
-    return list(dict.fromkeys([128, 256, 512, 1024, *likely]))
+    steps = lane_steps((address, lanes) for _, address, lanes in sites)
+    likely = [s for s, _ in steps.most_common() if 64 <= s < array.size and s % element == 0]
+    return list(dict.fromkeys([128, 256, 512, 1024, *likely[:4]]))
 
 
 def _sites(evaluation: Evaluation, array: Array) -> Iterator[Site]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ def array_problem(
     Raises:
         ProblemFileError: its accesses are not known, too many, or do not go with the shape.
     """
-    question = Question(evaluation, used, shape)
+    question = _Question(evaluation, used, shape)
     plain = question.data(question.extents)
     if shape is not None or len(question.extents) > 1:
         return plain
@@ -75,14 +75,13 @@ def array_problem(
     return shortest if _length(shortest) <= ROWS_MAY_BE_LONGER * _length(plain) else plain
 
 
-class Question:
+class _Question:
     """The accesses of one shared array, ready to be written as a problem for any extents of its tile.
 
     Args:
         evaluation: of the launch.
         used: the array.
         shape: its extents, where the user gives them.
-        widest: bytes a lane; wider accesses are split into several of this width. None to leave them whole.
 
     Attributes:
         extents: `shape`, else what a source file declares, else one dimension of all elements.
@@ -92,17 +91,9 @@ class Question:
         ProblemFileError: its accesses are not known, or too many; or the shape does not fit its bytes.
     """
 
-    def __init__(
-        self,
-        evaluation: Evaluation,
-        used: UsedArray,
-        shape: tuple[int, ...] | None = None,
-        widest: int | None = None,
-    ) -> None:
+    def __init__(self, evaluation: Evaluation, used: UsedArray, shape: tuple[int, ...] | None = None) -> None:
         self._evaluation, self._used = evaluation, used
         self._sites = [site for group in _groups(evaluation, used) for site in group]
-        if widest is not None:
-            self._sites = [part for site in self._sites for part in _split(site, widest)]
         self._doubtful = [k for k in used.steps if evaluation.tallies[k].unknown]
         if not self._sites:
             unknown = "the addresses of its accesses are not known"
@@ -129,25 +120,20 @@ class Question:
         """Two-dimensional extents with rows as long as steps between neighbouring lanes, likeliest first."""
         element = self.element_bytes
         count = -(-self._used.array.size // element)
-        steps: Counter[int] = Counter()
-        for site in self._sites:
-            moves = np.abs(np.diff(site.offset, axis=2))[site.lanes[..., 1:] & site.lanes[..., :-1]]
-            values, counts = np.unique(moves, return_counts=True)
-            for value, times in zip(values.tolist(), counts.tolist(), strict=True):
-                if value % element == 0 and _LEAST_ROW_BYTES <= value <= count * element // 2:
-                    steps[value // element] += times
-        return [(-(-count // pitch), pitch) for pitch, _ in steps.most_common(_MOST_PITCHES)]
+        steps = lane_steps((site.offset, site.lanes) for site in self._sites)
+        likely = [step for step, _ in steps.most_common() if step % element == 0]
+        rows = [step // element for step in likely if _LEAST_ROW_BYTES <= step <= count * element // 2]
+        return [(-(-count // pitch), pitch) for pitch in rows[:_MOST_PITCHES]]
 
-    def data(self, extents: tuple[int, ...], trimmed: bool = True) -> dict[str, Any]:
+    def data(self, extents: tuple[int, ...]) -> dict[str, Any]:
         """The problem of the array as a tile of these extents.
 
-        With `trimmed`, elements at the end of each row that nobody touches are a pad of the layout in use;
-        else they belong to the tile.
+        Elements at the end of each row that nobody touches are a pad of the layout in use.
         """
         element, used, program = self.element_bytes, self._used, self._evaluation.program
         strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
         shape = extents
-        if trimmed and len(extents) > 1:
+        if len(extents) > 1:
             ends = (
                 site.offset // element % extents[-1] + max(1, site.operation.width_bytes // element)
                 for site in self._sites
@@ -202,13 +188,14 @@ class Question:
             yield {"name": name, "op": operation.text, **width, **found, **often}
 
 
-def _split(site: Site, widest: int) -> list[Site]:
-    """A load or store as those of so many bytes; anything else as it is."""
-    width = site.operation.width_bytes
-    if site.operation.kind not in ("load", "store") or width <= widest:
-        return [site]
-    narrow = Operation(site.operation.kind, widest)
-    return [replace(site, operation=narrow, offset=site.offset + k) for k in range(0, width, widest)]
+def lane_steps(tables: Iterable[tuple[IntArray, BoolArray]]) -> Counter[int]:
+    """Bytes from a lane to the next that both take part, and how often, given offsets and lanes."""
+    steps: Counter[int] = Counter()
+    for offset, lanes in tables:
+        moves = np.abs(np.diff(offset, axis=-1))[lanes[..., 1:] & lanes[..., :-1]]
+        values, counts = np.unique(moves, return_counts=True)
+        steps.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    return steps
 
 
 def _element_bytes(sites: Sequence[Site], size: int) -> int:
