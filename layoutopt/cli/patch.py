@@ -45,7 +45,7 @@ def command(
     from layoutopt.ground.budget import Budget, deadline
 
     reading = deadline(EVALUATIONS * time_limit)  # begins before the imports, which take most of a second
-    from layoutopt.kernels.launches import launch_of
+    from layoutopt.kernels.launches import launch_of, with_memory
     from layoutopt.kernels.read.files import ptx_text
     from layoutopt.report.fix_text import fix_report
     from layoutopt.study.patch import PtxCode
@@ -57,7 +57,7 @@ def command(
         text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
         planned, gpu = launch_of(program, options)
         code = PtxCode(text, shown(str(kernel)), program.name, options.target)
-        request = Request(planned, gpu, array, minimise, options.max_steps)
+        request = Request(with_memory(planned, options), gpu, array, minimise, options.max_steps)
         found = fix(code, program, request, Budget(time_limit))
     write_all({output: next(iter(found.after.files.values()))})
     tell(as_json, lambda: {"schema": "layoutopt.patch/1"} | fix_data(found), lambda: fix_report(found, gpu))
