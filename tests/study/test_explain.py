@@ -258,6 +258,16 @@ def test_two_widths_where_one_does_not_help():
     assert (pair.kind, pair.access, pair.with_access, pair.message) == ("narrower", "in", "out", said)
 
 
+@pytest.mark.parametrize("minimise", ["instructions", "time"])
+def test_the_layout_that_solve_answers_is_explained(minimise):
+    """A swizzle has as little excess as the pad in fewer bytes; its index takes more instructions."""
+    asked = problem_of(f"""32x32 f32, 32 threads; families none pad xor; minimise {minimise}; target sm_90
+        r: store 8 [i, 2*(tid % 16)]; i<32
+        c: load 4 [tid, i]; i<32""")
+    found = solve(asked, time_limit=None)
+    assert (explain(asked).offset, "^" in found.offset) == (found.offset, False)
+
+
 def test_how_the_model_came_to_the_layout(monkeypatch):
     """Where the tree refutes nothing, the model is asked; `explain` names what it proposed, and who decided."""
     monkeypatch.setattr(ReachFloor, "_by_tree", lambda self, *_: Verdict())
