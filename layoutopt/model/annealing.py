@@ -339,7 +339,7 @@ def board_of(model: PlacementModel) -> Board:
         least=_narrow(np.array([phase.least for phase in model.phases])),
         room=room,
         more=more,
-        chains=len(set(positions.tolist())) == 1 and model.symmetric,
+        chains=model.alike,
     )
 
 

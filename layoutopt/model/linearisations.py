@@ -97,20 +97,49 @@ def _moved(total: IntArray, digits: tuple[Digit, ...], turn: int, interval: tupl
     return total
 
 
-def offsets_together(candidates: Sequence[Linearisation], at: IntArray) -> IntArray:
-    """Element offsets at coordinates, shape (dimensions, ...), under each of several: (candidates, ...)."""
-    pieces = {(d.dim, d.divide, d.size): 0 for candidate in candidates for d in candidate.digits}
-    pieces = {piece: k for k, piece in enumerate(pieces)}
-    strides = np.zeros((len(candidates), len(pieces)), np.int64)
-    for row, candidate in zip(strides, candidates, strict=True):
-        for d in candidate.digits:
-            row[pieces[d.dim, d.divide, d.size]] = d.stride
-    places = np.stack([at[dim] // divide % size for dim, divide, size in pieces])
-    total: IntArray = np.tensordot(strides, places, 1)
-    for own, c in zip(total, candidates, strict=True):
-        if c.turn or c.interval[0]:
-            own[...] = _moved(own, c.digits, c.turn, c.interval)
-    return total
+class Together:
+    """Several linearisations, under all of which places are computed at once."""
+
+    def __init__(self, candidates: Sequence[Linearisation]) -> None:
+        """Their digits, and what moves their lines, as arrays."""
+        number: dict[tuple[int, int, int], int] = {}
+        most = max(len(c.digits) for c in candidates)
+        digits = [
+            [(number.setdefault((d.dim, d.divide, d.size), len(number)), d.stride) for d in c.digits]
+            + [(0, 0)] * (most - len(c.digits))
+            for c in candidates
+        ]
+        self._pieces = tuple(number)
+        self._digits = np.array(digits).transpose(2, 1, 0)
+        moves = [
+            (c.turn, c.digits[-2].stride if c.turn else 1, c.digits[-1].size, *c.interval) for c in candidates
+        ]
+        self._moves = np.array(moves).T[..., None]
+
+    def offsets(self, at: IntArray, which: IntArray) -> IntArray:
+        """Element offsets at coordinates, shape (dimensions, places), under some: (len(which), places)."""
+        total = self._summed(
+            np.array([at[dim] // divide % size for dim, divide, size in self._pieces]), which
+        )
+        turn, pitch, size, every, extra = self._moves[:, which]
+        if turn.any():
+            line, place = np.divmod(total, pitch)
+            total = np.where(turn > 0, total - place + (place + turn * line) % size, total)
+        return total + total // np.maximum(every, 1) * extra if every.any() else total
+
+    def highest(self, which: IntArray) -> int:
+        """The highest offset of any element under some of them."""
+        last = self._summed(np.array([[size - 1] for _, _, size in self._pieces]), which)
+        *_, every, extra = self._moves[:, which]
+        return int((last + last // np.maximum(every, 1) * extra).max())
+
+    def _summed(self, places: IntArray, which: IntArray) -> IntArray:
+        """Strides times the values of the digits, by piece; no matrix product, which would take threads."""
+        number, stride = self._digits[:, :, which]
+        total: IntArray = places[number[0]] * stride[0, :, None]
+        for n, step in zip(number[1:], stride[1:], strict=True):
+            total += places[n] * step[:, None]
+        return total
 
 
 def _some(starts: IntArray) -> IntArray:

@@ -309,7 +309,7 @@ def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) ->
 
 
 def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntArray:
-    """Word offsets, sorted within each phase; -1 for absent lanes and for repeats that cost nothing.
+    """Word offsets, equal ones side by side; -1 for absent lanes and for repeats that cost nothing.
 
     Args:
         offsets: of its elements, in elements, under any linearisations: shape (..., phases, lanes).
@@ -318,6 +318,8 @@ def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntA
     words = np.where(phase_set.elements < 0, -1, offsets * element_bytes // rule.bank_bytes)
     if rule.row_words > 1:
         words = np.where(words < 0, -1, words // rule.row_words * rule.row_words + words % rule.banks)
+    if element_bytes >= rule.bank_bytes and rule.row_words <= 1:
+        return words  # no two elements share one, and equal elements are side by side
     words.sort(axis=-1)
     if not rule.serialises_equal:
         words[..., 1:][words[..., 1:] == words[..., :-1]] = -1

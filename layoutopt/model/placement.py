@@ -32,6 +32,7 @@ import numpy as np
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import current
+from layoutopt.model.colouring import coloured
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import Chunks, PlacementModel, chunks_of, free_phases
@@ -44,6 +45,8 @@ EFFORT = 10.0
 _FIRST, _MORE, _EVEN = 3, 14, 1
 # Units of phases of which the solver, with so much effort, is done before the compiled search is loaded.
 _SMALL, _SMALL_EFFORT = 512, 0.1
+# Chunks that exchanges of two banks may look at before anything else is asked: some milliseconds.
+_EXCHANGED = 10_000
 _SEARCHED_EFFORT, _MOST_TIMES = 2.0, 2.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
 _QUICK, _LONG = 0.2, 0.6
@@ -133,6 +136,22 @@ def in_own_bytes(
     return None if model is None else _near_hint(model, hint, max(bound, model.floor))
 
 
+def exchanged(sets: Sequence[PhaseSet], trace: Trace, tile: Tile) -> FreeAssignment | None:
+    """A layout at the counting bound in the tile's own bytes, where a few exchanges of banks lead to one."""
+    model = _model(sets, trace, tile)
+    return None if model is None else _exchanged(model, None)
+
+
+def near(
+    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, hint: IntArray, bound: int
+) -> FreeAssignment | None:
+    """The best layout near the hint, in any bytes, by a short local search; `bound` as above."""
+    model = _model(sets, trace, tile)
+    if model is None:
+        return None
+    return _assignment(model, _by_local_search(model, hint, bound, _FIRST), bound, tile.bytes)
+
+
 def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | None) -> str:
     """`CpModelProto` text that has a solution if some layout keeps to `most`.
 
@@ -204,6 +223,8 @@ def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, b
         answer = model.solve(effort, atoms=model.atoms(own), hint=hint)
         return _assignment(model, _placed(model, answer), bound, own) if _is_solved(answer) else None
 
+    if bound == model.floor and (known := _exchanged(model, hint)) is not None:
+        return known
     if sum(len(phase.units) for phase in model.phases) <= _SMALL:
         known = tight(_SMALL_EFFORT)
         if known is not None and known.complete:
@@ -228,6 +249,26 @@ def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignm
         return None
     table = _folded(model, hint) if bound == model.floor else None
     return _levelled(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
+
+
+def _exchanged(model: PlacementModel, hint: IntArray | None) -> FreeAssignment | None:
+    """Every phase without conflicts in the tile's own bytes, by exchanging banks; None if not found soon."""
+    banks = model.period // model.atom
+    rows, more = divmod(model.atoms(model.tile.bytes), banks)
+    one_size = model.symmetric and {*model.positions.values()} == {banks}
+    if not one_size or any(phase.least > 1 for phase in model.phases):
+        return None
+    flat = np.arange(model.tile.elements) * model.tile.element_bytes if hint is None else hint
+    position = model.positions_of(flat)
+    number = {c: k for k, c in enumerate(position)}
+    phases = [sorted({number[c] for c, _, _ in phase.units}) for phase in model.phases]
+    room = [rows + (k < more) for k in range(banks)]
+    found = coloured(phases, [*position.values()], room, _EXCHANGED)
+    if found is None:
+        return None
+    table = _offsets_of(model, dict(zip(position, found, strict=True)))
+    known = _assignment(model, table, model.floor, model.tile.bytes)
+    return known if known.complete else None
 
 
 def _with_proved_bound(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeAssignment:
@@ -304,8 +345,7 @@ def _seconds_to_compile() -> float:
 
 def _levelled(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
     """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
-    one_size = len(set(model.positions.values())) == 1 and model.symmetric
-    if found.bytes == model.tile.bytes or not one_size:
+    if found.bytes == model.tile.bytes or not model.alike:
         return found
     assert found.excess is not None
     table = _by_local_search(model, found.table, found.excess, _EVEN)

@@ -176,6 +176,11 @@ class PlacementModel:
         """Whether the model has more booleans or terms than are built."""
         return sum(self.positions.values()) > MAX_BOOLEANS or self._terms > MAX_TERMS
 
+    @property
+    def alike(self) -> bool:
+        """Whether chunks are of one size, so that they may change places."""
+        return self.symmetric and len(set(self.positions.values())) == 1
+
     def atoms(self, size_bytes: int) -> int:
         """Atoms that so many bytes reach into."""
         return -(-size_bytes // self.atom)

@@ -13,7 +13,7 @@ reason is a further record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -222,6 +222,7 @@ SOLVER: Final[Reason[FreeAssignment]] = Reason(
 )
 
 REASONS: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING, PARITY, SOLVER)
+QUICK: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING)
 BY_HAND: Final = tuple(reason for reason in REASONS if reason.check is not None)
 
 
@@ -248,6 +249,7 @@ def every_layout(
     *,
     enough: int | None,
     progress: Callable[[int, str], None] = lambda bound, doing: None,
+    reasons: Sequence[Reason[Any]] = REASONS,
 ) -> EveryLayout:
     """Bound the excess of every layout.
 
@@ -264,7 +266,7 @@ def every_layout(
         return EveryLayout(0, "", None)
     subject = subject_of(tile, device, trace)
     bound, evidence, free = 0, "", None
-    for reason in current().while_left(REASONS) if large else REASONS:
+    for reason in current().while_left(reasons) if large else reasons:
         if enough is not None and bound >= enough:
             break
         progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")

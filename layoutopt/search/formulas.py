@@ -98,6 +98,8 @@ def smallest(search: Search, _: Proposal | None) -> Proposal | None:
     except OutOfTime:
         return _plainest(scene)
     found = search.reach.run()
+    if search.reach.table is not None:
+        return search.reach.table
     if not tally.unswizzled:
         over = current().spent or not tally.exhausted
         return scene.none("out of time" if over else NONE_KEEPS_TO_THEM, scene.scope, not over)

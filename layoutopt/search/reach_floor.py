@@ -36,8 +36,10 @@ from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, m
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, shifts_of, textbook
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.search.fall_back import fall_back, likely
+from layoutopt.search.proposal import Proposal
 from layoutopt.search.refuters import Refuters
-from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, TOGETHER, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, FEW_STEPS, GATHERING, STEPS, TOGETHER, Scene
+from layoutopt.search.tables import soon
 
 # Shares of the work left, and effort at most, after which a layout of the least excess is sought; where any
 # excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
@@ -56,6 +58,7 @@ _AHEAD: Final = 16
 _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
+_SUMS_EVERY: Final = 4
 _EFFORT_REFUTED = 5e-4  # of one that is refuted among many, and counted later
 
 
@@ -103,10 +106,12 @@ class ReachFloor:
         self._polished = 0  # of these, layouts whose masks were made cheaper
         self._refuters, self._asked_at_once = Refuters(scene), 1
         self._asked: dict[Linearisation, bool] = {}  # whether the refuters refute it
+        self._by_tree_alone = 0  # refuted linearisations of which no bank bit was without a mask
         self._uncounted: list[Linearisation] = []  # those that they refuted
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
         self.best: Solution | None = None  # at the floor
+        self.table: Proposal | None = None  # in place of all, where no formula takes the tile's own bytes
         self._known: list[Solution] = []  # all layouts found at it
         self._shown = 0  # entries of `tally.unswizzled` that progress lines took account of
         self._plain: Solution | None = None  # the best of those
@@ -127,6 +132,8 @@ class ReachFloor:
             level = replace(self._cheapest(self.best), excess=self.scene.floor)
             tally.unswizzled.append(level)
             return level
+        if self.table is not None:
+            return None
         tally.unswizzled += self._refuters.counted(self._uncounted)
         self._uncounted.clear()
         tally.exhausted = tally.exhausted and self.all_pitches
@@ -141,6 +148,10 @@ class ReachFloor:
         """Have the model grow; whether to the end, so that nothing is better than its best."""
         try:
             if not (self.presolved and self._dense()):
+                if self.presolved and self._dense_cost() is None:
+                    self.table = soon(self.scene)
+                if self.table is not None:
+                    return True
                 if self._pending:
                     self._look_at_following(0, _AHEAD if self.presolved and self.best is None else 0)
                     self._grow()
@@ -273,7 +284,7 @@ class ReachFloor:
             return Verdict(known=Solution(candidate, {}))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
-            self._refuters.learn(candidate, None)
+            self._refuters.learn(candidate, swizzled=False)
             return Verdict(refuted=True)
         return self._by_tree(replace(candidate, span=reach), phases)
 
@@ -292,15 +303,21 @@ class ReachFloor:
         return self._asked[candidate]
 
     def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:
-        with spending(self.patience):
-            searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases))
-        if searched.best is None:
-            self.tally.deciders.add("tree" if searched.complete else "cp-sat")
-            if searched.bit is not None:
-                self._refuters.learn(roomy, searched.bit)
-            return Verdict(refuted=searched.complete)
-        found = self.scene.swizzled(replace(roomy, span=searched.best.used), phases, searched.best.masks)
-        return Verdict(known=found)
+        for steps in (FEW_STEPS, STEPS):
+            with spending(self.patience):
+                searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases), steps)
+            if (best := searched.best) is not None:
+                exact = replace(roomy, span=best.used)
+                return Verdict(known=self.scene.swizzled(exact, phases, best.masks))
+            self._by_tree_alone += searched.complete and searched.bit is None
+            # Sums of bank bits are asked where the tree takes long, or was needed a few times.
+            asks = searched.bit is not None or self._by_tree_alone % _SUMS_EVERY == 0 or not searched.complete
+            fell = asks and self._refuters.learn(roomy, swizzled=True, bit=searched.bit)
+            if fell or searched.complete:
+                self.tally.deciders.add("tree")
+                return Verdict(refuted=True)
+        self.tally.deciders.add("cp-sat")
+        return Verdict()
 
     # The model --------------------------------------------------------------------------------
 

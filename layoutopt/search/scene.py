@@ -47,15 +47,15 @@ from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
 from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Proposal, Proved, standing
 
-# Classes that the tree of masks counts for one linearisation, about 0.1 s; for fewer shifts over it, 0.01.
-_STEPS, _FEW_STEPS = 1 << 26, 1 << 22
+# Classes that the tree of masks counts for one linearisation, about 0.1 s; for fewer shifts, and at first.
+STEPS, _STEPS_OF_FEW_SHIFTS, FEW_STEPS = 1 << 26, 1 << 22, 1 << 19
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
 # Share of the work left, and effort at most, to list other kinds before any is tried; and the effort of one.
 GATHERING = (0.2, 2.0)
 EFFORT_A_CANDIDATE = 2e-5
 _COST_OPEN: Final = "that no index of these families is cheaper is not proved"
-TOGETHER = 64  # linearisations that are looked at at once, at most
+TOGETHER = 256  # linearisations that are looked at at once, at most
 
 
 @dataclass(slots=True)
@@ -245,10 +245,10 @@ class Scene:
             return
         every = heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost)
         fitting = itertools.takewhile(lambda c: self.fits(c.span - self.block + 1), every)
-        for count in itertools.chain(range(1, TOGETHER), itertools.repeat(TOGETHER)):
-            if not (some := list(itertools.islice(fitting, count))):
-                return
+        count = 1
+        while some := list(itertools.islice(fitting, count)):
             yield some
+            count = min(2 * count, TOGETHER)
 
     def _matrices(self, known: int | None) -> Iterator[Linearisation]:
         """Bit matrices, unless they can only be dearer than what is known."""
@@ -264,11 +264,16 @@ class Scene:
         yield from matrices(self.space, inside, len(field.targets))
 
     def within_ceilings(
-        self, candidate: Linearisation, phases: Phases, ceilings: IntArray, shifts: int | None = None
+        self,
+        candidate: Linearisation,
+        phases: Phases,
+        ceilings: IntArray,
+        steps: int = _STEPS_OF_FEW_SHIFTS,
+        shifts: int | None = None,
     ) -> Searched:
         """Masks over `candidate` that keep phases to ceilings, take no more than its span, in few shifts."""
         asked = replace(self.question(candidate, phases, candidate.span), shifts=shifts)
-        return within_ceilings(asked, ceilings, _STEPS if shifts is None else _FEW_STEPS)
+        return within_ceilings(asked, ceilings, steps)
 
     def question(
         self, candidate: Linearisation, phases: Phases, most: int | None, below: tuple[int, int] = (0, 0)

@@ -9,11 +9,15 @@ from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.layout.layout import Layout
+from layoutopt.model.linearisations import rotated, unpadded
 from layoutopt.model.phases import counting_excess, phase_sets
-from layoutopt.model.placement import FreeAssignment, free_assignment, in_own_bytes
+from layoutopt.model.placement import FreeAssignment, exchanged, free_assignment, in_own_bytes, near
 from layoutopt.model.space import stride_multiple
 from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.proof.reasons import QUICK, Extent, every_layout
 from layoutopt.search.proposal import BY_PLACEMENT, STOPPED, Ask, Proposal, Proved
+from layoutopt.search.refuters import Refuters
+from layoutopt.search.scene import Scene
 
 # Elements beyond which no kernel would want a table of offsets.
 MAX_LOOKUP: Final = 4096
@@ -58,11 +62,43 @@ def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
     start = as_assignment(proposal, 0)
     if start is None or why_none_is_searched(case):
         return None
-    for free in smallest(case, start, ask, nothing_known=True):
+    tile, workers = case.lowered.tile, Extent(ask.workers)
+    general = every_layout(tile, case.device, case.lanes, workers, enough=start.excess, reasons=QUICK)
+    for free in smallest(case, start, ask, nothing_known=True, bound=general.bound):
         smaller = case.lowered.layout.objective.bytes_first and (free.bytes or 0) < proposal.bytes
         if smaller or (free.complete and rank(case, free) < rank(case, start)):
-            return as_table(case.lowered, free, proposal)
+            table = as_table(case.lowered, free, proposal)
+            return replace(table, every_layout=(general.bound, general.evidence))
     return None
+
+
+def soon(scene: Scene) -> Proposal | None:
+    """A table that nothing is better than, where no formula takes the tile's own bytes and one is found soon.
+
+    Without conflicts by a few exchanges of banks; where every layout has some, near the best plain formula.
+    """
+    case, ask, tile = scene.case, scene.ask, scene.tile
+    if scene.counted is not scene.trace or why_none_is_searched(case):
+        return None
+    nothing = scene.none("", scene.scope, False)
+    lanes = case.lanes.with_idle() if case.lanes.has_idle else case.lanes
+    table = exchanged(phase_sets(lanes, tile, blocks(lanes, tile)), lanes, tile)
+    if table is not None:
+        return as_table(case.lowered, table, nothing)
+    general = every_layout(tile, case.device, case.lanes, Extent(ask.workers), enough=None, reasons=QUICK)
+    if general.bound <= scene.floor or case.lanes.has_idle:
+        return None
+    plain = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]
+    dense = [candidate for candidate in plain if candidate.span == tile.elements]
+    best = min(Refuters(scene).counted(dense), key=lambda found: found.excess, default=None)
+    if best is None:
+        return None
+    hint = best.candidate.table(tile.shape) * tile.element_bytes
+    free = near(scene.sets, case.lanes, tile, hint=hint, bound=general.bound)
+    if free is None or not free.complete:
+        return None
+    evidence = general.bound, general.evidence
+    return replace(as_table(case.lowered, free, nothing), every_layout=evidence)
 
 
 def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
@@ -73,11 +109,11 @@ def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
 
 
 def smallest(
-    case: Case, start: FreeAssignment, ask: Ask, *, nothing_known: bool = False
+    case: Case, start: FreeAssignment, ask: Ask, *, nothing_known: bool = False, bound: int = 0
 ) -> list[FreeAssignment]:
     """A free assignment in few bytes, if one is found: of the least excess; of any where bytes come first.
 
-    Where it is not known that `start` has the least excess, that is sought, too.
+    Where it is not known that `start` has the least excess, that is sought, too; no layout is below `bound`.
     """
     tile, limits = case.lowered.tile, case.lowered.layout
     any_excess = nothing_known or (limits.objective.bytes_first and not ask.conflict_free)
@@ -91,8 +127,9 @@ def smallest(
             found = in_own_bytes(sets, lanes, tile, hint=start.table, bound=floor)
         else:
             most = tile.bytes if limits.objective.bytes_first and not ask.conflict_free else limits.max_bytes
-            found = free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start.table)
-        return found, found is not None and found.excess == floor
+            hint, known = start.table, bound if lanes is case.lanes else 0
+            found = free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=hint, bound=known)
+        return found, found is not None and found.excess == max(floor, bound)
 
     found, at_floor = placed(case.lanes, None if any_excess else start.excess)
     if found is None or found.excess is None or not (at_floor or any_excess):

@@ -88,12 +88,12 @@ def _key(proposal: Proposal) -> tuple[float, ...]:
 def _plain_layouts(scene: Scene) -> Iterator[tuple[Layout, str]]:
     """Layouts of the families with a swizzle of one shift or none, with their families.
 
-    First those without cuts and pads, as they are and swizzled, then pads of whole dimensions by rising
-    bytes, then cuts.
+    First those without cuts and pads, as they are and swizzled, then one cut, then pads of whole dimensions
+    by rising bytes, then rotations and two cuts.
     """
     space = scene.space
-    cut = (candidate for cuts in (1, 2) for candidate in unpadded(space, cuts))
-    plain = itertools.chain(padded(space, cuts=False), rotated(space), cut)
+    pads = padded(space, cuts=False)
+    plain = itertools.chain(unpadded(space, 1), pads, rotated(space), unpadded(space, 2))
     found = (Solution(candidate, {}, 0) for candidate in plain)
     for one in current().while_left(itertools.chain(_swizzled_plainly(scene), found)):
         if scene.fits(one.candidate.span):

@@ -136,7 +136,11 @@ def launches_of(cubin: Path, row: dict[str, Any], kind: str, shared: int) -> lis
 def filling(one: Launch, program: Program) -> list[Launch]:
     """The same so that it fills a GPU, if it can be."""
     copies = -(-BLOCKS // math.prod(one.grid))
-    grids = [] if any("SR_CTAID.Z" in step.text for step in program.steps) else [(*one.grid[:2], one.grid[2] * copies)]
+    grids = (
+        []
+        if any("SR_CTAID.Z" in step.text for step in program.steps)
+        else [(*one.grid[:2], one.grid[2] * copies)]
+    )
     more = collection.benches(one) or [replace(one, grid=grid) for grid in grids if copies > 1]
     return [replace(each, name=f"{one.name} bench") for each in more]
 

@@ -32,6 +32,7 @@ from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model import placement
 from layoutopt.model.annealing import Board, annealed, whole
+from layoutopt.model.colouring import coloured
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import EFFORT, _lowest, free_assignment
 from layoutopt.problems.answer import Status
@@ -457,6 +458,23 @@ def test_a_stencil_of_seven_points_has_few_conflicts():
     lanes, found = seven()
     assert found.excess <= 17
     assert weighted_excess(found.table, lanes, device("sm_90")) == found.excess
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_chunks_of_two_phases_each_always_find_banks(seed):
+    """Koenig: rows and columns of any sparse matrix, in as many banks as the longest has entries."""
+    rng = random.Random(seed)
+    cells = [(row, column) for row in range(14) for column in range(14) if rng.random() < 0.6]
+    phases = [[k for k, cell in enumerate(cells) if cell[dim] == n] for dim in (0, 1) for n in range(14)]
+    banks = max(map(len, phases))
+    start = [rng.randrange(banks) for _ in cells]
+    found = coloured(phases, start, [len(cells)] * banks, 10_000)
+    assert found is not None
+    assert all(len({found[k] for k in phase}) == len(phase) for phase in phases)
+    even = [len(cells) // banks + (bank < len(cells) % banks) for bank in range(banks)]
+    found = coloured(phases, start, even, 50_000)
+    assert found is None or all(found.count(bank) <= room for bank, room in enumerate(even))
+    assert coloured([*phases, [*phases[0], *phases[1]]], start, [len(cells)] * banks, 1000) is None
 
 
 def doubled(numbers):

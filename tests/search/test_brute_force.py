@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from command import layoutopt
 from oracle import toy
@@ -13,9 +14,12 @@ from layoutopt import Status, compare, load, solve
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
+from layoutopt.model.linearisations import rotated, unpadded
 from layoutopt.problems.answer import METHODS
 from layoutopt.search.proposal import Ask
 from layoutopt.search.reach_floor import ReachFloor, Verdict
+from layoutopt.search.refuters import Refuters
+from layoutopt.search.scene import STEPS, Scene
 from layoutopt.search.search import Search
 from layoutopt.search.solve import PROPOSERS
 
@@ -275,6 +279,29 @@ def test_what_the_tree_refutes_is_never_written_out(monkeypatch):
     few = solve(load(TILE_K)).model.written_out
     monkeypatch.setattr(ReachFloor, "_by_tree", lambda self, *_: Verdict())
     assert few < solve(load(TILE_K)).model.written_out
+
+
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [("spectral_elements/libceed_interp2d_p5q6_f64", 3), ("ggml/flash_attention_tile_k_d96", 12)],
+)
+def test_what_falls_to_the_phases_of_others_has_no_swizzle(name, few):
+    """Of orders, cuts and rotations that the tree refutes, all but few fall to what every seventh taught."""
+    problem = load(name)
+    given = case_of(problem, device(problem.target))
+    scene = Scene(given, Ask())
+    every = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]
+    every = [candidate for candidate in every if candidate.may_swizzle]
+    refuters, nothing = Refuters(scene), []
+    for number, candidate in enumerate(every):
+        phases = scene.phases(candidate)
+        searched = scene.within_ceilings(candidate, phases, scene.ceilings(phases), STEPS)
+        nothing.append(searched.complete and searched.best is None)
+        if nothing[-1] and number % 7 == 0:
+            refuters.learn(candidate, swizzled=True, bit=searched.bit)
+    fallen = refuters.refuted(every, [True] * len(every))
+    assert not (fallen & ~np.array(nothing)).any()
+    assert sum(nothing) - few <= fallen.sum()
 
 
 def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):
