@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from layoutopt.cli.files import InputPath, OutputPath
-from layoutopt.cli.kernel import check_kernels, given_option, is_kernel, is_launches, launch_options
-from layoutopt.cli.options import json_option, time_limit_option
+from layoutopt.cli.kernel import LAUNCH, check_kernels, given_option, is_kernel, is_launches, launch_options
+from layoutopt.cli.options import form_options, time_limit_option
 from layoutopt.cli.output import tell
 from layoutopt.cli.several import problems_command
 
@@ -46,6 +46,10 @@ def _kernels(
 
 
 _TOGETHER = ("form", "html", "baseline", "update_baseline")
+_SECTIONS = {
+    "Options for tiles": ("over", "device_file", "offset", "table"),
+    "Options for kernels": (*LAUNCH, "cache", "html", "baseline", "update_baseline"),
+}
 
 
 def _configured(options: dict[str, Any]) -> tuple[Path, ...]:
@@ -56,7 +60,7 @@ def _configured(options: dict[str, Any]) -> tuple[Path, ...]:
     return paths
 
 
-@problems_command("check", before=_kernels, default=_configured)
+@problems_command("check", before=_kernels, default=_configured, sections=_SECTIONS)
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
@@ -64,14 +68,14 @@ def _configured(options: dict[str, Any]) -> tuple[Path, ...]:
     metavar="FILE",
     help="The layout: byte offsets as .npy, in the tile's shape.",
 )
-@json_option("Print the audit as one JSON object: --format json.")
+@form_options("Print the audit as one JSON object: --format json.", own=["--format"])
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "github", "sarif", "junit"]),
     default="text",
     show_default=True,
-    help="What to print of kernels.",
+    help="What to print; of tiles text or json.",
 )
 @click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page with all kernels, too.")
 @click.option(

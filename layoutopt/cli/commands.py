@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from layoutopt.cli.options import Commands
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.version import __version__
 
@@ -48,7 +49,7 @@ COMMANDS: Final = (
 )
 
 
-class _Group(click.Group):
+class _Group(Commands):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [command.name for command in COMMANDS]
 
@@ -65,7 +66,11 @@ class _Group(click.Group):
             formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+_COMPLETION: Final = """Names are completed after: eval "$(_LAYOUTOPT_COMPLETE=bash_source layoutopt)" in
+~/.bashrc; zsh_source in ~/.zshrc; for fish, _LAYOUTOPT_COMPLETE=fish_source layoutopt | source"""
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_COMPLETION)
 @click.version_option(__version__, prog_name="layoutopt")
 def main() -> None:
     """Shared-memory layouts without bank conflicts: the smallest, the proof and the index code."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from layoutopt.cli.options import json_option, store_option, time_limit_option
+from layoutopt.cli.options import form_options, store_option, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json, terminal_width
 from layoutopt.cli.several import problems_command
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
 
 @problems_command("compare", one_only=("as_csv",))
-@json_option()
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print a Markdown table.")
+@form_options("Print one JSON object.", "csv", "markdown")
 @click.option(
     "--run",
     is_flag=True,
-    help="Run every row on the GPU of this machine: cycles, and counters with ncu (needs nvcc).",
+    help="Time whole passes of every row on the GPU of this machine, with counters where ncu is there (needs "
+    "nvcc); `layoutopt run` checks one layout, access by access.",
 )
 @click.option("--offset", metavar="EXPR", help="The layout in use: element offset over x0, x1, ...")
 @time_limit_option("Seconds for the search over everything, and as many for the rest.")

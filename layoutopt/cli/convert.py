@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.options import device_file_option, json_option, more_devices
+from layoutopt.cli.options import device_file_option, form_options, more_devices
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
 
@@ -18,10 +18,12 @@ MAX_TEXT_BYTES: Final = 64 << 20
 
 @click.command("convert", cls=FileCommand)
 @click.argument("problem", type=InputPath())
-@json_option("Print the conversion as one JSON object.")
+@form_options("Print the conversion as one JSON object.")
 @click.option("--code", type=OutputPath(), metavar="FILE", help="Write it as a CUDA function.")
 @click.option(
     "--minimise",
+    "--minimize",
+    "minimise",
     type=click.Choice(["bytes", "instructions"]),
     default="bytes",
     show_default=True,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
-from layoutopt.cli.files import InputPath
-from layoutopt.cli.options import device_file_option, json_option, more_devices
+from layoutopt.cli.files import FileCommand, InputPath
+from layoutopt.cli.options import device_file_option, form_options, more_devices
 from layoutopt.cli.output import say, tell
 from layoutopt.errors import ProblemFileError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 
 
-@click.command("count")
+@click.command("count", cls=FileCommand)
 @click.argument("records", type=InputPath())
 @click.option(
     "--target",
@@ -41,7 +41,7 @@ COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 @click.option(
     "--bytes", "width_bytes", type=int, metavar="N", help="Its width, where the op does not say it."
 )
-@json_option("Print one JSON line a record; one object for .npy.")
+@form_options("Print one JSON line a record; one object for .npy.")
 def command(
     records: Path,
     target: str | None,

@@ -11,7 +11,7 @@ import click
 
 from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
-from layoutopt.cli.options import ProblemPath, json_option
+from layoutopt.cli.options import ProblemPath, form_options
 from layoutopt.cli.output import say_json
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.escape import identifier, shown
@@ -62,7 +62,7 @@ def _identifier(ctx: click.Context, param: click.Parameter, name: str | None) ->
     "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."
 )
 @answer_options
-@json_option("Print one JSON object that holds the code.")
+@form_options("Print one JSON object that holds the code.", own=["-o"])
 def command(
     file: Path,
     lang: str,
@@ -76,8 +76,9 @@ def command(
     """Print a layout as code: the offset, and for each access its address, hoisted out of its loops.
 
     FILE is a problem, which is solved first: a file, or a name in the catalogue; or it is what
-    `solve --json` printed. A result alone does not know the accesses: name its problem with --problem,
-    or get the offset only. Of several tiles, one text says where each lies and holds the code of all.
+    `solve --json` printed. (`solve --code` writes the CUDA or HIP of its answer without solving
+    twice.) A result alone does not know the accesses: name its problem with --problem, or get the offset
+    only. Of several tiles, one text says where each lies and holds the code of all.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from layoutopt.cli.interrupt import searching
-from layoutopt.cli.options import json_option, time_limit_option
+from layoutopt.cli.options import form_options, time_limit_option
 from layoutopt.cli.output import tell
 from layoutopt.cli.several import problems_command
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @problems_command("explain")
-@json_option("Print the explanation as one JSON object.")
+@form_options("Print the explanation as one JSON object.")
 @time_limit_option("Seconds for the search, and as many again for the questions after it.")
 def command(problem: Problem | Block, gpu: Device, *, as_json: bool, time_limit: float) -> int:
     """Say why the best layout works, or why none is free of conflicts and what to give up.

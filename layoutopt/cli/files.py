@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import click
 
-from layoutopt.cli.output import note, say_file
+from layoutopt.cli.output import kept, note, say_file
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.log import LOG
 from layoutopt.ground.temporary import discard, temporary_beside, undisturbed
 
 STANDARD_INPUT: Final = Path("/dev/stdin")
+ANSWER_FILE: Final = "answer_file"
+"""The parameter of what is printed."""
 _INPUTS: Final = f"{__name__}.inputs"
 
 Content = bytes | Callable[[BinaryIO], None]
@@ -81,8 +85,41 @@ class OutputPath(_Named):
         return super().convert(value, param, ctx)
 
 
+def _logs(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given:
+        LOG.setLevel(logging.ERROR if param.name == "quiet" else logging.DEBUG)
+
+
 class FileCommand(click.Command):
-    """A command with outputs: before it starts, none of them may be one of its inputs, or another one."""
+    """A command: before it starts, none of its outputs may be one of its inputs, or another one.
+
+    Every one has -q and -v. What one with `ANSWER_FILE` prints goes into that file.
+
+    Args:
+        sections: names of options that stand under a title of their own in the help.
+    """
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Collection[str]] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = {name: title for title, names in (sections or {}).items() for name in names}
+        for name, said in (("quiet", "Print errors only on stderr."), ("verbose", "Say what is done.")):
+            self.params.append(
+                click.Option(
+                    [f"-{name[0]}", f"--{name}"], is_flag=True, help=said, callback=_logs, expose_value=False
+                )
+            )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, by their sections; those without one come last."""
+        found: dict[str, list[tuple[str, str]]] = {title: [] for title in self._sections.values()}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                found.setdefault(self._sections.get(param.name or "", "Options"), []).append(record)
+        for title, records in found.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Check, then call. What is written later, in a folder, `write_all` checks by itself."""
@@ -102,7 +139,13 @@ class FileCommand(click.Command):
             for option, path in outputs.items():
                 _check_free(path, option, taken)
                 taken[_identity(path)] = option
-        return super().invoke(ctx)
+        answer = ctx.params.pop(ANSWER_FILE, None)
+        if answer is None:
+            return super().invoke(ctx)
+        with kept() as printed:
+            code = super().invoke(ctx)
+        write_all({answer: printed.getvalue()})
+        return code
 
 
 def reads(what: str, paths: Iterable[Path]) -> None:

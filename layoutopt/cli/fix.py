@@ -10,7 +10,7 @@ from msgspec import structs, to_builtins
 
 from layoutopt.cli.files import FileCommand, InputPath, write_all
 from layoutopt.cli.kernel import asked, launch_options
-from layoutopt.cli.options import json_option, time_limit_option
+from layoutopt.cli.options import form_options, time_limit_option
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
@@ -28,6 +28,8 @@ def change_options(command: Any) -> Any:
     """The options of commands that change layouts: which, what for, in which time, for which launch."""
     minimise = click.option(
         "--minimise",
+        "--minimize",
+        "minimise",
         type=click.Choice(["time", "excess", "bytes"]),
         default="time",
         show_default=True,
@@ -45,7 +47,7 @@ def change_options(command: Any) -> Any:
 @click.argument("launches", type=InputPath(), required=False)
 @click.option("--run", is_flag=True, help="Time changes on the GPU of this machine: none that takes longer.")
 @click.option("--write", is_flag=True, help="Change the files, too.")
-@json_option("Print the diff and what it does as one JSON object.")
+@form_options("Print the diff and what it does as one JSON object.")
 @change_options
 def command(
     kernel: Path,

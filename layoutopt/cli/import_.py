@@ -21,7 +21,7 @@ from layoutopt.cli.files import (
     write_new,
 )
 from layoutopt.cli.kernel import asked, launch_options
-from layoutopt.cli.options import Extents, added, time_limit_option
+from layoutopt.cli.options import Commands, Extents, added, time_limit_option
 from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown, writable
@@ -58,7 +58,7 @@ layout_options = added(
 )  # fmt: skip
 
 
-@click.group("import")
+@click.group("import", cls=Commands)
 def command() -> None:
     """Turn what another tool prints, or what a kernel did, into a problem file."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -11,6 +12,7 @@ import click
 from layoutopt.cli.output import end_progress, note, progress
 from layoutopt.ground.budget import Budget
 from layoutopt.ground.interrupt import interruptibly
+from layoutopt.ground.log import LOG
 
 Answer = TypeVar("Answer")
 _STOPPED: Final = f"{__name__}.stopped"
@@ -35,7 +37,8 @@ def searching(work: Callable[..., Answer], time_limit: float) -> Answer:
         note("stopping with the best layout so far")
 
     try:
-        return interruptibly(lambda: work(progress=told.append), budget, look, stopping)
+        tell = show if LOG.isEnabledFor(logging.DEBUG) else told.append
+        return interruptibly(lambda: work(progress=tell), budget, look, stopping)
     finally:
         end_progress()
 

@@ -54,7 +54,7 @@ def given_option(*but: str) -> str | None:
     running = click.get_current_context()
     for param in running.command.params:
         default = running.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
-        if param.name in _LAUNCH.difference(but) and not default:
+        if param.name in LAUNCH.difference(but) and not default:
             return param.opts[0]
     return None
 
@@ -102,22 +102,10 @@ def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | floa
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-_LAUNCH = frozenset(
-    [
-        "entry",
-        "block",
-        "grid",
-        "arg",
-        "shared",
-        "data",
-        "assume",
-        "max_steps",
-        "target",
-        "include",
-        "define",
-        "nvcc",
-    ]
-)
+LAUNCH = frozenset(
+    ("entry", "block", "grid", "arg", "shared", "data", "assume", "max_steps", "target", "include", "define",
+     "nvcc")
+)  # fmt: skip
 _BLOCKS = Extents(10**10 - 1, three=True)  # what a launch may have is checked with it
 launch_options = added(
     click.option("--entry", metavar="NAME", help="The kernel, where the file has several."),

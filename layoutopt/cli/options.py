@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from layoutopt.cli.files import STANDARD_INPUT, InputPath
+from layoutopt.cli.files import ANSWER_FILE, STANDARD_INPUT, InputPath, OutputPath
 from layoutopt.ground.budget import DEFAULT_SECONDS
 from layoutopt.ground.escape import shown
 
@@ -129,9 +130,60 @@ workers_option = click.option(
 )
 
 
-def json_option(text: str = "Print one JSON object.") -> Callable[[Command], Command]:
-    """Add `--json`, as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
+def form_options(
+    text: str = "Print one JSON object.", *more: str, own: Sequence[str] = ()
+) -> Callable[[Command], Command]:
+    """Add what every answer has: `-o`, `--format`, and for each form but text a flag, such as `as_json`.
+
+    Args:
+        text: the help of `--json`.
+        more: forms beside text and JSON.
+        own: those of `-o` and `--format` that the command has by itself.
+    """
+    forms = ("json", *more)
+    flags = (
+        click.option(f"--{form}", f"as_{form}", is_flag=True, callback=_flag, help=_FLAGS.get(form, text))
+        for form in forms
+    )
+    format_option = click.option(
+        "--format", "form", type=click.Choice(["text", *forms]), callback=_form, is_eager=True,
+        expose_value=False, help="What to print  [default: text]",
+    )  # fmt: skip
+    shared = {"-o": output_option, "--format": format_option}
+    return added(*(option for name, option in shared.items() if name not in own), *flags)
+
+
+_FORM: Final = f"{__name__}.form"
+_FLAGS: Final = {"csv": "Print comma-separated values.", "markdown": "Print a Markdown table."}
+output_option = click.option(
+    "-o", "--output", ANSWER_FILE, type=OutputPath(or_print=True), metavar="FILE",
+    help="Write what would be printed to this file.",
+)  # fmt: skip
+
+
+def _form(ctx: click.Context, _: click.Parameter, form: str | None) -> None:
+    ctx.meta[_FORM] = form
+
+
+def _flag(ctx: click.Context, param: click.Parameter, given: bool) -> bool:
+    """Whether a form is asked for, by its flag or by --format."""
+    form, own = ctx.meta.get(_FORM), str(param.name).removeprefix("as_")
+    if given and form not in (None, own):
+        raise click.UsageError(f"--{own} and --format {form} are forms of one answer; use one of them")
+    return given or form == own
+
+
+class Commands(click.Group):
+    """Commands by name; for one that there is not, the nearest is named."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that the arguments begin with."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx), 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(error.message + hint, ctx) from None
 
 
 def more_devices(device_file: Path | None) -> tuple[Device, ...]:

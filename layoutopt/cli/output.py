@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TextIO
 
 import click
@@ -16,6 +17,7 @@ import click
 from layoutopt.errors import LayoutoptError
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.ground.escape import json_text, shown, terminal
+from layoutopt.ground.log import LOG
 
 USAGE_ERROR: Final = 2
 OUT_OF_TIME: Final = 3
@@ -66,9 +68,37 @@ def one_line(message: str) -> str:
     return shown(" ".join(message.split()), MAX_LINE_CHARACTERS)
 
 
+class _Lines(logging.Handler):
+    """The log as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one of them."""
+        _aside(f"{terminal(record.getMessage())}\n")
+
+
+LOG.addHandler(_Lines())
+LOG.setLevel(logging.INFO)
+LOG.propagate = False
+
+
 def note(text: str) -> None:
-    """Print a line on stderr."""
-    _aside(f"{terminal(text)}\n")
+    """Print a line on stderr, unless -q is given."""
+    LOG.info("%s", text)
+
+
+def fault(text: str) -> None:
+    """Print what is wrong on stderr."""
+    LOG.error("error: %s", text)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[io.BytesIO]:
+    """Inside, what is printed is kept, in UTF-8, and not printed."""
+    buffer = io.BytesIO()
+    text = io.TextIOWrapper(buffer, "utf-8", errors="backslashreplace", write_through=True)
+    with contextlib.redirect_stdout(text):
+        yield buffer
+    text.detach()
 
 
 def _aside(text: str) -> None:
@@ -86,8 +116,10 @@ def drop(stream: TextIO) -> None:
 
 
 def progress(what: str) -> Callable[[str], None]:
-    """A function that shows how far the command is, where somebody watches."""
-    if not sys.stderr.isatty():
+    """A function that shows how far the command is, where somebody watches, or with -v line by line."""
+    if LOG.isEnabledFor(logging.DEBUG):
+        return lambda text: LOG.debug("%s: %s", what, text)
+    if not sys.stderr.isatty() or not LOG.isEnabledFor(logging.INFO):
         return lambda _: None
 
     def show(text: str) -> None:
@@ -104,5 +136,5 @@ def terminal_width() -> int:
 
 def end_progress() -> None:
     """Clear the line of `progress`."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and LOG.level == logging.INFO:
         _aside("\r\x1b[K")

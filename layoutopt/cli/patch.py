@@ -10,7 +10,7 @@ import click
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.fix import EVALUATIONS, change_options, conflicts_remain, fix_data
 from layoutopt.cli.kernel import asked
-from layoutopt.cli.options import json_option
+from layoutopt.cli.options import form_options
 from layoutopt.cli.output import tell
 from layoutopt.ground.escape import shown
 
@@ -20,7 +20,7 @@ from layoutopt.ground.escape import shown
 @click.option(
     "-o", "--output", type=OutputPath(), required=True, metavar="OUT.ptx", help="Write the PTX there."
 )
-@json_option("Print what changed as one JSON object.")
+@form_options("Print what changed as one JSON object.", own=["-o"])
 @change_options
 def command(
     kernel: Path,

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict
 
 import click
 
-from layoutopt.cli.options import ProblemPath, json_option
+from layoutopt.cli.files import FileCommand
+from layoutopt.cli.options import ProblemPath, form_options
 from layoutopt.cli.output import say, say_file, say_json
 
 
@@ -28,14 +29,16 @@ class Catalogue(TypedDict):
     problems: list[Listed]
 
 
-@click.command("problems")
+@click.command("problems", cls=FileCommand)
 @click.argument("problem", required=False, type=ProblemPath())
 @click.option("--expanded", is_flag=True, help="Write fragments and copies out as index expressions.")
-@json_option()
+@form_options()
 def command(problem: Path | None, expanded: bool, as_json: bool) -> int:
     """List the problems that ship with layoutopt, or print one of them.
 
-    PROBLEM is a name from the list, or a file.
+    Without PROBLEM it is a list of names, which every command takes in the place of a file. PROBLEM is one of
+    them, or a file: its text is printed, to be copied and edited; with --expanded, what its fragments and
+    copies stand for; with --json, on one line. `layoutopt new` starts a file of your own shape instead.
 
     \b
     Examples:

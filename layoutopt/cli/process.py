@@ -21,9 +21,11 @@ from layoutopt.cli.output import (
     USAGE_ERROR,
     drop,
     failure,
+    fault,
     note,
     one_line,
 )
+from layoutopt.ground.log import LOG
 from layoutopt.ground.temporary import remove_left
 
 _raised: list[int] = []
@@ -39,7 +41,7 @@ def call() -> int:
     _open_streams()
     _handle_signals()
     # Warnings, of disputed hardware rules, are one line without the place in our source.
-    warnings.showwarning = lambda message, *_: note(f"warning: {one_line(str(message))}")
+    warnings.showwarning = lambda message, *_: LOG.warning("warning: %s", one_line(str(message)))
     try:
         code = int(main(standalone_mode=False) or 0)
         sys.stdout.flush()
@@ -118,4 +120,4 @@ def _fail(message: str) -> None:
         os.getcwd()
     except OSError:
         gone = "the working directory was removed; "
-    note(f"error: {gone}{message}")
+    fault(gone + message)

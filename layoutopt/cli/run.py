@@ -9,7 +9,8 @@ import click
 import msgspec
 
 from layoutopt.cli.answer import answer_of, answer_options
-from layoutopt.cli.options import ProblemPath, json_option
+from layoutopt.cli.files import FileCommand
+from layoutopt.cli.options import ProblemPath, form_options
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.ground.json_data import Versioned
 
@@ -40,12 +41,14 @@ class RanBlock(Versioned, frozen=True):
     schema_: Literal["layoutopt.block_run/1"] = "layoutopt.block_run/1"
 
 
-@click.command("run")
+@click.command("run", cls=FileCommand)
 @click.argument("file", type=ProblemPath())
 @answer_options
-@json_option()
+@form_options()
 def command(file: Path, as_json: bool, **how: Any) -> int:
     """Run a layout's code on the GPU: values, profiler counters and cycles, beside what was predicted.
+
+    It checks one layout, access by access; `compare --run` times whole passes of the layouts to choose from.
 
     FILE is a problem, which is solved first: a file, or a name in the catalogue; or it is a result with
     its --problem. Each of several tiles is run by itself. Needs nvcc and an NVIDIA GPU; counters need ncu.

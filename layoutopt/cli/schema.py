@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from layoutopt.cli.files import FileCommand
+from layoutopt.cli.options import output_option
 from layoutopt.cli.output import say_json
 
 # The types of what a command prints with --json, by module.
@@ -26,8 +28,9 @@ ANSWERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 PROBLEM: Final = "problem"
 
 
-@click.command("schema")
+@click.command("schema", cls=FileCommand)
 @click.argument("name", type=click.Choice((PROBLEM, *ANSWERS)))
+@output_option
 def command(name: str) -> int:
     """Print the JSON Schema of problem files, or of what a command prints with --json.
 

@@ -11,7 +11,7 @@ import itertools
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
@@ -20,7 +20,7 @@ import click
 from layoutopt.cli.files import FileCommand
 from layoutopt.cli.interrupt import stopped
 from layoutopt.cli.options import ProblemPath, device_file_option, pairs, problem_device
-from layoutopt.cli.output import FAILURES, failure, note, one_line, say
+from layoutopt.cli.output import FAILURES, failure, fault, note, one_line, say
 from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def problems_command(
     one_only: tuple[str, ...] = (),
     before: Callable[..., int | None] = lambda *_, **__: None,
     default: Callable[[dict[str, Any]], tuple[Path, ...]] | None = None,
+    sections: Mapping[str, Collection[str]] | None = None,
 ) -> Callable[[Callable[..., int]], click.Command]:
     """A command of a function that answers one problem for its device: `answer(problem, gpu, **options)`.
 
@@ -51,6 +52,7 @@ def problems_command(
         one_only: options whose values make no sense for several problems.
         before: called with the paths and all options; what answers instead of `answer`, where it does.
         default: the problems where none is named, called with the options, which it may change.
+        sections: as for `FileCommand`.
     """
 
     def decorate(answer: Callable[..., int]) -> click.Command:
@@ -72,7 +74,9 @@ def problems_command(
             return _answer_each(found, problems, work, options["as_json"], device_file)
 
         arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=default is None)
-        return click.command(name, cls=FileCommand)(arguments(over_option(device_file_option(command))))
+        return click.command(name, cls=FileCommand, sections=sections)(
+            arguments(over_option(device_file_option(command)))
+        )
 
     return decorate
 
@@ -162,5 +166,5 @@ def _code(item: Input, answer: Answer, device_file: Path | None, alone: bool) ->
         if alone:
             raise
         message, code = failure(error)
-        note(f"error: {one_line(f'{item.label}: {message}')}")
+        fault(one_line(f"{item.label}: {message}"))
         return code

@@ -15,7 +15,7 @@ from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import (
     ProblemPath,
     device_file_option,
-    json_option,
+    form_options,
     pairs,
     problem_device,
     time_limit_option,
@@ -70,7 +70,11 @@ def _iteration(ctx: click.Context, param: click.Parameter, text: str | None) -> 
     "that alone.",
 )
 @click.option(
-    "--colour", "colour_by", type=click.Choice(["lane", "phase"]), help="Colour by lane or by phase."
+    "--colour",
+    "--color",
+    "colour_by",
+    type=click.Choice(["lane", "phase"]),
+    help="Colour by lane or by phase.",
 )
 @click.option(
     "--width",
@@ -80,7 +84,7 @@ def _iteration(ctx: click.Context, param: click.Parameter, text: str | None) -> 
 )
 @click.option("--svg", type=OutputPath(), metavar="FILE", help="Write an SVG picture instead.")
 @click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page to explore it in a browser.")
-@json_option()
+@form_options()
 @time_limit_option("Seconds to look for the best layout.")
 @device_file_option
 def command(

@@ -14,7 +14,7 @@ import msgspec
 
 from layoutopt.cli.files import OutputPath, write_all
 from layoutopt.cli.interrupt import searching, stopped
-from layoutopt.cli.options import json_option, store_option, time_limit_option, workers_option
+from layoutopt.cli.options import form_options, store_option, time_limit_option, workers_option
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import problems_command, typed
 from layoutopt.codegen.registry import LANGUAGES
@@ -40,11 +40,16 @@ _TIGHTER: dict[str, Any] = {
 
 
 @problems_command("solve", one_only=("table", "code", "certificate"))
-@json_option("Print the result as one JSON object.")
+@form_options("Print the result as one JSON object.")
 @click.option(
     "--table", type=OutputPath(), help="Write int64 byte offsets, in the shape of the tile, as .npy."
 )
-@click.option("--code", type=OutputPath(), help="Write the CUDA (for AMD: HIP) header to this file.")
+@click.option(
+    "--code",
+    type=OutputPath(),
+    help="Write the code of this answer, too: a CUDA (for AMD: HIP) header. `layoutopt emit` prints any "
+    "language, also of a result or a formula.",
+)
 @click.option(
     "--certificate",
     type=OutputPath(),
@@ -57,6 +62,8 @@ _TIGHTER: dict[str, Any] = {
 )
 @click.option(
     "--minimise",
+    "--minimize",
+    "minimise",
     type=click.Choice(FIRSTS),
     help="What comes first; the others follow in this order  [default: as in the file, else excess]",
 )

@@ -13,11 +13,11 @@ from layoutopt.cli.files import FileCommand, InputPath, OutputPath, TextOrFile, 
 from layoutopt.cli.options import (
     ProblemPath,
     device_file_option,
-    json_option,
+    form_options,
     more_devices,
     time_limit_option,
 )
-from layoutopt.cli.output import USAGE_ERROR, end_progress, note, one_line, progress, tell
+from layoutopt.cli.output import USAGE_ERROR, end_progress, fault, note, one_line, progress, tell
 from layoutopt.cli.several import over_option, sources
 from layoutopt.problems.answer import METHODS, Method
 
@@ -53,7 +53,7 @@ _NAMED: Final = 20
     metavar="FILE",
     help="Write a .parquet, .csv, .json, .cuh or .h.",
 )
-@json_option("Print the report as one JSON object.")
+@form_options("Print the report as one JSON object.", own=["-o"])
 def command(
     problems: tuple[Path, ...],
     over: dict[str, tuple[Value, ...]],
@@ -119,11 +119,11 @@ def command(
 def _tell(done: Sweep) -> None:
     """What is wrong, or was lost, on stderr."""
     for line in done.wrong[:_NAMED]:
-        note(f"error: {one_line(line)}")
+        fault(one_line(line))
     if len(done.wrong) > _NAMED:
-        note(f"error: and {len(done.wrong) - _NAMED:,} more that are wrong")
+        fault(f"and {len(done.wrong) - _NAMED:,} more that are wrong")
     for outcome in done.lost[:_NAMED]:
-        note(f"error: {outcome.hash[:12]}: {one_line(outcome.error)}")
+        fault(f"{outcome.hash[:12]}: {one_line(outcome.error)}")
     note(
         f"{done.problems:,} problems, {done.questions:,} different: {done.answered_before:,} were answered, "
         f"{done.solved.total():,} solved in {done.seconds:.1f} s ({done.rate:.1f} a second)"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
-from layoutopt.cli.options import device_file_option, json_option, more_devices
+from layoutopt.cli.files import FileCommand
+from layoutopt.cli.options import device_file_option, form_options, more_devices
 from layoutopt.cli.output import tell
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ class Detail(Target):
     instructions: list[dict[str, Any]]
 
 
-@click.command("targets")
+@click.command("targets", cls=FileCommand)
 @click.argument("target", required=False)
 @device_file_option
-@json_option()
+@form_options()
 def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
     """List the GPUs that layoutopt knows, or show how one of them serves its instructions.
 

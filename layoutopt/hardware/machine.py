@@ -12,6 +12,7 @@ import csv
 import glob
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from msgspec import Struct
 from layoutopt.errors import MachineError
 from layoutopt.ground.budget import OutOfTime, current
 from layoutopt.ground.escape import shown
+from layoutopt.ground.log import LOG
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
 
@@ -107,6 +109,7 @@ def ended(
         MachineError: it cannot be started, or takes longer than `TIMEOUT_S` seconds where there is no limit.
         OutOfTime: the time is over before it ends.
     """
+    LOG.debug("runs %s", shlex.join(map(str, command)))
     try:
         process = subprocess.Popen(
             [str(word) for word in command],

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import COMMAND, ENVIRONMENT, layoutopt, refused
+from command import COMMAND, ENVIRONMENT, layoutopt, python, refused
 from conftest import ROOT
 from written import data_of, lines_of, saved
 
+from layoutopt.cli.commands import COMMANDS
 from layoutopt.files import inputs
 
 TRANSPOSE = ROOT / "problems" / "basics" / "transpose_32x32_f32.json"
@@ -400,3 +401,90 @@ def test_a_problem_on_several_lines_is_one_error():
     text = json.dumps(TEMPLATE, indent=1).replace('"tile"', '"tile" wrong', 1)
     (found,) = inputs.inputs([io.BytesIO(text.encode())])
     assert "not JSON" in found.error.reason
+
+
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS if command.name != "import"])
+def test_every_command_has_its_options(name):
+    said = layoutopt(name, "--help").stdout
+    assert all(option in said for option in ("-q, --quiet", "-v, --verbose"))
+    assert ("\n  --json " in said) == ("--format [text|json" in said)
+    assert "-o, --" in said
+    assert "[PROBLEM" not in said.partition("Options")[2]
+
+
+ANSWERS = [
+    ("solve", SMALL), ("solve", SMALL, "--json"), ("compare", SMALL), ("check", SMALL, "--no-fix"),
+    ("show", SMALL), ("targets", "sm_90"), ("problems", SMALL), ("schema", "solve"),
+    ("count", ROOT / "tests/data/h200_wavefronts.jsonl.gz"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ANSWERS, ids=lambda asked: " ".join(map(str, asked[::2])))
+def test_what_is_printed_goes_into_a_file(asked, tmp_path):
+    file = tmp_path / "answer"
+    printed, written = layoutopt(*asked), layoutopt(*asked, "-o", file)
+    assert (written.returncode, written.stdout, written.stderr) == (printed.returncode, "", "")
+    assert file.read_text() == printed.stdout != ""
+    assert layoutopt(*asked, "-o", "-").stdout == printed.stdout
+
+
+def test_a_file_of_the_answer_is_no_input_and_written_only_whole(tmp_path):
+    tile, file = tmp_path / "tile.json", tmp_path / "answer"
+    tile.write_bytes(SMALL.read_bytes())
+    refused("--output would overwrite the problems", "solve", tile, "-o", tile)
+    refused("unknown family", "solve", tile, "--families", "xro", "-o", file)
+    assert not file.exists()
+
+
+def test_forms_of_an_answer():
+    assert layoutopt("solve", SMALL, "--format", "json").stdout == layoutopt("solve", SMALL, "--json").stdout
+    table = layoutopt("compare", SMALL, "--format", "markdown").stdout
+    assert ("| layout |" in table, table) == (True, layoutopt("compare", SMALL, "--markdown").stdout)
+    refused("--json and --format csv are forms of one answer", "compare", SMALL, "--json", "--format", "csv")
+    for spelling in ("--minimise", "--minimize"):
+        assert json.loads(layoutopt("solve", SMALL, "--json", spelling, "time").stdout)["family"] == "pad"
+
+
+def test_the_log_is_on_stderr(tmp_path):
+    made = [layoutopt("new", "blank", "-o", tmp_path / f"{k}.json", *more).stderr for k, more in
+            enumerate(((), ("-q",)))]  # fmt: skip
+    assert (made[0].startswith("wrote"), made[1]) == (True, "")
+    refused("no file and no problem", "solve", "no/such", "-q")
+    searched = layoutopt("solve", DIAGONALS, "-v", "--time-limit", "1", "--json")
+    assert json.loads(searched.stdout)["excess"] > 0
+    assert re.search(r"^searching: best so far excess \d+ ", searched.stderr, re.MULTILINE)
+
+
+def test_help_of_check_tells_kernels_and_tiles_apart():
+    _, tiles, kernels, both = re.split(r"\nOptions[a-z ]*:\n", layoutopt("check", "--help").stdout)
+    for option, section in (
+        ("--offset", tiles),
+        ("--block", kernels),
+        ("--baseline", kernels),
+        ("--json", both),
+    ):
+        assert re.search(rf"^  .*{option}", section, re.MULTILINE)
+
+
+def test_a_command_that_is_misspelt():
+    refused("No such command 'sovle'. Did you mean 'solve'? (try", "sovle", SMALL)
+    refused("No such command 'cuet'. Did you mean 'cute'? (try", "import", "cuet")
+
+
+def test_python_runs_the_package_as_a_module():
+    assert python("-m", "layoutopt", "targets").stdout == layoutopt("targets").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete(shell):
+    """What the documented line gives the shell, and what the shell then asks."""
+
+    def asked(how, word):
+        words = {"COMP_WORDS": f"layoutopt {word}", "COMP_CWORD": word if shell == "fish" else "1"}
+        named = f"import sys; sys.argv[0] = 'layoutopt'; {COMMAND[-1]}"
+        env = {**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_{how}", **words}
+        return python("-c", named, env=env).stdout
+
+    assert "_layoutopt_completion" in asked("source", "")
+    assert "solve" in asked("complete", "so")
+    assert "check" not in asked("complete", "so")
