@@ -9,7 +9,7 @@ where the file does not allow them.
 
 compare: excess and bytes of some families, what is recommended, and the warm time of the whole table. A row
 that the time limit cut short carries a question mark. Then how many published layouts are kept, edited or
-replaced; `--write-docs` puts that sentence into docs/compare_and_show.md.
+replaced; `--write-docs` puts that sentence into docs/commands/compare.md.
 
 methods: `auto` and `model`: excess, bytes, status, who decided, warm seconds and rounds. Exits with 1 where
 both prove an answer and differ in excess or bytes.
@@ -44,7 +44,7 @@ FAMILIES = ("none", "order/split", "pad", "interval", "cute", "xor", "all", "pub
 COMPARED = "{:<46} " + "{:>14} " * len(FAMILIES) + "{:<12} {:>8}"
 BY_METHOD = "{:<50} " + "{:>7} {:>8} {:<10} {:<14} {:>8} {:>6}  " * len(METHODS) + "{}"
 PROVED = (Status.OPTIMAL, Status.INFEASIBLE)
-PAGE = Path(__file__).parents[2] / "docs/compare_and_show.md"
+PAGE = Path(__file__).parents[2] / "docs/commands/compare.md"
 MARK = "<!-- advice: scripts/benchmarks/catalogue.py compare --write-docs -->"
 
 
