@@ -133,6 +133,7 @@ class _Colours:
     def kick(self, c: int) -> None:
         """Take the colour that costs the fewest others theirs, but for a while none that it lost."""
         self.kicks += 1
+        self.steps += 1  # so that a board without a second colour comes to its end
 
         def cost(colour: int) -> tuple[float, float]:
             recently = self.lost.get((c, colour), 0) > self.kicks

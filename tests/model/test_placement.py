@@ -475,6 +475,7 @@ def test_chunks_of_two_phases_each_always_find_banks(seed):
     found = coloured(phases, start, even, 50_000)
     assert found is None or all(found.count(bank) <= room for bank, room in enumerate(even))
     assert coloured([*phases, [*phases[0], *phases[1]]], start, [len(cells)] * banks, 1000) is None
+    assert coloured([[0, 1]], [0, 0], [3], 10_000) is None, "one bank cannot hold two without a conflict"
 
 
 def doubled(numbers):
