@@ -13,7 +13,7 @@ reason is a further record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -222,7 +222,7 @@ SOLVER: Final[Reason[FreeAssignment]] = Reason(
 )
 
 REASONS: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING, PARITY, SOLVER)
-QUICK: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING)
+NO_SOLVER: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING)
 BY_HAND: Final = tuple(reason for reason in REASONS if reason.check is not None)
 
 
@@ -249,7 +249,7 @@ def every_layout(
     *,
     enough: int | None,
     progress: Callable[[int, str], None] = lambda bound, doing: None,
-    reasons: Sequence[Reason[Any]] = REASONS,
+    quick: bool = False,
 ) -> EveryLayout:
     """Bound the excess of every layout.
 
@@ -257,6 +257,7 @@ def every_layout(
         enough: an excess that some layout has: a bound that reaches it ends the search. None to
             look for the best assignment whatever the bound.
         progress: told the bound so far and what is asked next.
+        quick: ask only what takes no solver.
 
     Raises:
         VerificationError: a reason was found that does not hold; nothing is returned.
@@ -266,6 +267,7 @@ def every_layout(
         return EveryLayout(0, "", None)
     subject = subject_of(tile, device, trace)
     bound, evidence, free = 0, "", None
+    reasons = NO_SOLVER if quick else REASONS
     for reason in current().while_left(reasons) if large else reasons:
         if enough is not None and bound >= enough:
             break

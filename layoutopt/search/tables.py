@@ -14,7 +14,7 @@ from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.placement import FreeAssignment, exchanged, free_assignment, in_own_bytes, near
 from layoutopt.model.space import stride_multiple
 from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.proof.reasons import QUICK, Extent, every_layout
+from layoutopt.proof.reasons import Extent, every_layout
 from layoutopt.search.proposal import BY_PLACEMENT, STOPPED, Ask, Proposal, Proved
 from layoutopt.search.refuters import Refuters
 from layoutopt.search.scene import Scene
@@ -63,7 +63,7 @@ def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
     if start is None or why_none_is_searched(case):
         return None
     tile, workers = case.lowered.tile, Extent(ask.workers)
-    general = every_layout(tile, case.device, case.lanes, workers, enough=start.excess, reasons=QUICK)
+    general = every_layout(tile, case.device, case.lanes, workers, enough=start.excess, quick=True)
     for free in smallest(case, start, ask, nothing_known=True, bound=general.bound):
         smaller = case.lowered.layout.objective.bytes_first and (free.bytes or 0) < proposal.bytes
         if smaller or (free.complete and rank(case, free) < rank(case, start)):
@@ -85,7 +85,9 @@ def soon(scene: Scene) -> Proposal | None:
     table = exchanged(phase_sets(lanes, tile, blocks(lanes, tile)), lanes, tile)
     if table is not None:
         return as_table(case.lowered, table, nothing)
-    general = every_layout(tile, case.device, case.lanes, Extent(ask.workers), enough=None, reasons=QUICK)
+    if ask.conflict_free:
+        return None
+    general = every_layout(tile, case.device, case.lanes, Extent(ask.workers), enough=None, quick=True)
     if general.bound <= scene.floor or case.lanes.has_idle:
         return None
     plain = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]

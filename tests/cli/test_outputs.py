@@ -312,7 +312,6 @@ def test_an_empty_name_is_not_this_folder(tmp_path, monkeypatch):
         ("solve p.json --device-file bad", "--device-file"),
         ("targets --device-file bad", "--device-file"),
         ("emit r.json --problem bad", "--problem"),
-        ("patch k.ptx --array tile --block 32,8 --arg 2=64 --result bad -o o", "--result"),
         ("import triton @r.json --tile 16x32 --element f32 --into bad", "--into"),
     ],
 )
