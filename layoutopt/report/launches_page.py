@@ -36,14 +36,22 @@ def launches_page(found: Application) -> str:
         head="; ".join(map(xml, head(found))),
         columns="".join(f"<th scope=col><button>{column}</button></th>" for column in _COLUMNS),
         kernels="\n".join(_row(one, found.bank_conflicts) for one in found.kernels if one.report is not None),
-        lines="\n".join(_line(line) for line in conflict_lines(found.kernels)[:MOST_LINES])
-        + "\n".join(_banks(one, one.report) for one in found.kernels[:1] if one.report is not None),
-        fixes="".join(f"<li>{xml(fix_text(fix))}</li>" for fix in found.fixes[:MOST_LINES]),
-        failed="".join(["<h2>Not evaluated</h2>", *(
-            f"<p>{xml(name(one))} ({one.launch.launches:,} launches): {xml(one.failure or '')}</p>"
+        fixes=_part(
+            "The fixes that save most", [xml(fix_text(fix)) for fix in found.fixes[:MOST_LINES]], "li"
+        ),
+        lines=_part("The worst lines", [_line(line) for line in conflict_lines(found.kernels)[:MOST_LINES]])
+        + "".join(_banks(one, one.report) for one in found.kernels[:1] if one.report is not None),
+        failed=_part("Not evaluated", [
+            f"{xml(name(one))} ({one.launch.launches:,} launches): {xml(one.failure or '')}"
             for one in found.failed
-        )] if found.failed else []),
+        ], "li"),
     )  # fmt: skip
+
+
+def _part(title: str, parts: list[str], tag: str = "div") -> str:
+    """A part of the page with a heading; nothing where it would be empty."""
+    text = "\n".join(f"<{tag}>{part}</{tag}>" for part in parts)
+    return f"<h2>{title}</h2>" + (f"<ol>{text}</ol>" if tag == "li" else text) if parts else ""
 
 
 def _row(one: CheckedLaunch, all_conflicts: int) -> str:
@@ -84,10 +92,12 @@ def _banks(one: CheckedLaunch, report: KernelReport) -> str:
     rows = []
     for bank in sorted({word % gpu.banks for word in lanes}):
         words = [(word, own) for word, own in sorted(lanes.items()) if word % gpu.banks == bank]
-        rows.append(f"bank {bank:2}: " + ", ".join(f"word {word} (lanes {_few(own)})" for word, own in words))
+        rows.append(f"bank {bank:2}: " + ", ".join(f"word {word} ({_few(own)})" for word, own in words))
     told = f"{xml(access.instruction)}: {report.worst.wavefronts} wavefronts"
-    return f"<h3>The worst instruction of {xml(name(one))}</h3><p>{told}</p><pre>{chr(10).join(rows)}</pre>"
+    heading = f"<h3>The worst instruction of {xml(name(one))}</h3>"
+    return heading + f"<p>{told}</p><pre class=banks>{chr(10).join(rows)}</pre>"
 
 
 def _few(lanes: list[int]) -> str:
-    return ", ".join(map(str, lanes[:4])) + (", ..." if len(lanes) > 4 else "")
+    said = "lane" if len(lanes) == 1 else "lanes"
+    return f"{said} {', '.join(map(str, lanes[:4]))}" + (", ..." if len(lanes) > 4 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Final, NamedTuple
@@ -13,6 +14,7 @@ from layoutopt.study.launches import Application, CheckedLaunch, Fix
 
 MOST_LINES: Final = 10
 _MOST_NAME: Final = 60
+_TAG: Final = re.compile(r"\[abi:\w*\]")
 
 
 class ConflictLine(NamedTuple):
@@ -68,10 +70,12 @@ def conflict_lines(launches: Iterable[CheckedLaunch]) -> list[ConflictLine]:
 
 
 def name(one: CheckedLaunch) -> str:
-    """The kernel in C++, without the types of its parameters."""
+    """The kernel in C++, without the types of its parameters and the tags that Numba gives."""
     if one.report is None:
-        return without_types(demangled(one.launch.entry or PurePath(one.launch.file).name))
-    return without_types(one.report.title)
+        title = demangled(one.launch.entry or PurePath(one.launch.file).name)
+    else:
+        title = one.report.title
+    return without_types(_TAG.sub("", title))
 
 
 def verdict(one: CheckedLaunch) -> str:

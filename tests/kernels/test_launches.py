@@ -18,7 +18,9 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import find_tool, toolkits
 from layoutopt.kernels.capture.recorder import new_folder, recorder
-from layoutopt.kernels.launches import argument, read_launches
+from layoutopt.kernels.launches import LaunchOptions, argument, read_launches
+from layoutopt.report.launches_text import name
+from layoutopt.study.launches import CheckedLaunch
 
 sys.path.insert(0, str(ROOT / "scripts/measure"))
 import record_applications
@@ -68,6 +70,11 @@ def test_a_wrong_file_is_told_by_its_place(tmp_path, text, told):
     with pytest.raises(ProblemFileError) as error:
         read_launches(written(tmp_path, text))
     assert told in str(error.value)
+
+
+def test_a_kernel_is_named_without_the_tags_that_numba_gives():
+    one = CheckedLaunch(LaunchOptions(entry="_ZN8__main__2mmB2v1B6cw51cXE5ArrayIfLi2E1C7mutableE"))
+    assert name(one) == "__main__::mm"
 
 
 def test_equal_launches_are_one_and_names_are_beside_the_file(tmp_path):
@@ -164,6 +171,8 @@ def test_the_page_holds_the_table_and_the_source(tmp_path):
     assert "<mark>   13  " in text
     assert 'data-value="3844"' in text
     assert "bank  0: word" in text
+    assert "The worst lines" in text
+    assert "The fixes that save most" not in text  # none were sought
 
 
 def test_a_baseline_fails_on_more_conflicts_only(tmp_path):
