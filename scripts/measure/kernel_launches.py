@@ -34,6 +34,7 @@ import on_gpu
 
 from layoutopt.hardware import machine
 from layoutopt.hardware.driver import Driver, Kernel
+from layoutopt.kernels.program import GLOBAL_BASE, GLOBAL_STEP
 
 KERNELS = Path(__file__).parents[2] / "tests/data/kernels"
 TYPES = {
@@ -180,7 +181,7 @@ def kernel_of(launch: Launch) -> Kernel:
         one = Packed()
         content += bytes(-len(content) % _append(one, argument))
         for at, data in one.buffers:
-            address = (len(memory) + 1) << 40
+            address = GLOBAL_BASE + len(memory) * GLOBAL_STEP
             one.data[at : at + 8] = address.to_bytes(8, "little")
             memory[address] = data.tobytes()
         content += one.data

@@ -2,6 +2,7 @@
 
     python3 scripts/measure/record_fixes.py --fix FOLDER OUT [--jobs N]   needs nvcc: diffs, both as cubins
     python3 scripts/measure/record_fixes.py --measure OUT                 on the GPU: outputs, counters, times
+    python3 scripts/measure/record_fixes.py --run FOLDER OUT              on the GPU: --run of what took longer
     python3 scripts/measure/record_fixes.py --write-docs
 
 FOLDER holds sources and kernels.json: for each launch its `name`, where it is from (`repository`, `commit`,
@@ -25,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +51,7 @@ RACES = "races.jsonl"
 SECONDS = 100
 ELEMENTS = 1 << 22  # of each buffer
 BLOCKS = 1 << 11  # that fill a GPU
+MOST_TIME = 1.02  # of the time before
 PROFILED = 30  # launches a run of the profiler
 COMMAND = [sys.executable, "-c", 'from layoutopt.cli import run\nif __name__ == "__main__":\n    run()']
 KINDS = "plain", "patched"
@@ -97,13 +100,16 @@ def fixed(root: Path, out: Path, row: dict[str, Any]) -> tuple[dict[str, Any], l
             if not subprocess.run(["patch", f"-p{strip}", "-sf"], input=found["diff"], text=True, cwd=copy,
                                   capture_output=True).returncode:  # fmt: skip
                 break
-        launches = []
-        sources = source, Path(scratch) / row["file"]
-        for kind, path, size in zip(KINDS, sources, shared, strict=True):
-            cubin = out / f"{row['name']}.{kind}.cubin"
-            cubin.write_bytes(compile_source(path, "sm_90", row["compiler"]))
-            launches += launches_of(cubin, row, kind, size)
-    return told, launches
+        cubins = [out / f"{row['name']}.{kind}.cubin" for kind in KINDS]
+        for cubin, path in zip(cubins, (source, Path(scratch) / row["file"]), strict=True):
+            if not cubin.exists():
+                cubin.write_bytes(compile_source(path, "sm_90", row["compiler"]))
+    before = launches_of(cubins[0], row)
+    after = [
+        replace(one, name=one.name.replace(" plain", " patched"), source=cubins[1], shared=shared[1])
+        for one in before
+    ]
+    return told, [*before, *after]
 
 
 def told_of(reason: str) -> str:
@@ -111,13 +117,13 @@ def told_of(reason: str) -> str:
     return ": ".join(reason.split(": ")[:3])[:160]
 
 
-def launches_of(cubin: Path, row: dict[str, Any], kind: str, shared: int) -> list[Launch]:
-    """The launch, and one that fills a GPU; with buffers of random floats and of small integers."""
+def launches_of(cubin: Path, row: dict[str, Any]) -> list[Launch]:
+    """The launch as it is, and one that fills a GPU; with buffers of random floats and of small integers."""
     program = chosen(kernels(cubin), row["entry"]).read()
     block, grid = (tuple(row[name]) for name in ("block", "grid"))
     if "own" in row:
         own = collection.launch(KERNELS / row["file"])
-        one = replace(own, name=f"{row['name']} {kind}", source=cubin, shared=shared)
+        one = replace(own, name=f"{row['name']} plain", source=cubin)
         return [one, *filling(one, program)]
     given: list[Any] = []
     for position, parameter in enumerate(program.parameters or ()):
@@ -129,19 +135,16 @@ def launches_of(cubin: Path, row: dict[str, Any], kind: str, shared: int) -> lis
         size = type_size(parameter.type) or parameter.size
         floats = parameter.type in ("float", "double") or isinstance(value, float)
         given.append([f"{'f' if floats else 'i'}{8 * size}", value])
-    one = Launch(f"{row['name']} {kind}", cubin, program.name, block, grid, shared, given)
+    one = Launch(f"{row['name']} plain", cubin, program.name, block, grid, row["shared"], given)
     return [one, *filling(one, program)]
 
 
 def filling(one: Launch, program: Program) -> list[Launch]:
     """The same so that it fills a GPU, if it can be."""
     copies = -(-BLOCKS // math.prod(one.grid))
-    grids = (
-        []
-        if any("SR_CTAID.Z" in step.text for step in program.steps)
-        else [(*one.grid[:2], one.grid[2] * copies)]
-    )
-    more = collection.benches(one) or [replace(one, grid=grid) for grid in grids if copies > 1]
+    apart = copies == 1 or any("SR_CTAID.Z" in step.text for step in program.steps)
+    x, y, z = one.grid
+    more = collection.benches(one) or ([] if apart else [replace(one, grid=(x, y, z * copies))])
     return [replace(each, name=f"{one.name} bench") for each in more]
 
 
@@ -149,16 +152,21 @@ def code(dtype: np.dtype[Any]) -> str:
     return f"{'i' if dtype.kind == 'b' else dtype.kind}{8 * dtype.itemsize}"
 
 
-def fix(folder: Path, out: Path, jobs: int) -> None:
-    rows = [(folder, row) for row in json.loads((folder / "kernels.json").read_text())]
+def launched(folder: Path) -> Iterator[tuple[str, tuple[Path, dict[str, Any]]]]:
+    """All launches by name, with the folder that each row's file is in."""
+    for row in json.loads((folder / "kernels.json").read_text()):
+        yield row["name"], (folder, row)
     for kernel in collection.launches():
-        options = [
-            word for name, each in collection.options(kernel).items() for one in each for word in (name, one)
-        ]
         row = {"name": kernel.name, "repository": "", "commit": "", "own": True, "file": kernel.source.name}
         row |= {"path": f"tests/data/kernels/{kernel.source.name}", "compiler": [], "shared": kernel.shared}
         row |= {"entry": kernel.symbol, "block": kernel.block, "grid": kernel.grid}
-        rows.append((KERNELS, row | {"options": ["--entry", kernel.symbol, *options]}))
+        options = collection.options(kernel).items()
+        words = [word for name, each in options for one in each for word in (name, one)]
+        yield kernel.name, (KERNELS, row | {"options": ["--entry", kernel.symbol, *words]})
+
+
+def fix(folder: Path, out: Path, jobs: int) -> None:
+    rows = [place for _, place in launched(folder)]
     with ThreadPoolExecutor(jobs) as workers:
         found = list(workers.map(lambda one: fixed(one[0], out, one[1]), rows))
     collection.write_list(out, [launch for _, launches in found for launch in launches])
@@ -214,11 +222,27 @@ def measure(out: Path) -> None:
     write(out, rows, races, collection.profile(out, [*WAVEFRONTS.values(), *CONFLICTS], names, PROFILED))
 
 
+def run_again(folder: Path, out: Path) -> None:
+    """`layoutopt fix --run` on what took longer: what it says of each."""
+    record, sources = json.loads((out / "fixes.json").read_text()), dict(launched(folder))
+    for row in record["kernels"]:
+        if (ratio(row, "race") or 0) > MOST_TIME:
+            root, given = sources[row["name"]]
+            found = answered(root / given["file"], given | {"options": [*given["options"], "--run"]})
+            if "arrays" in found:
+                reasons = [told_of(one["reason"]) for one in found["arrays"] if one["reason"]]
+                row["run"] = {"seconds": (found["race"] or {}).get("seconds"), "reasons": reasons}
+    (out / "fixes.json").write_text(on_gpu.text_of(record))
+
+
 def write(out: Path, rows: list[dict[str, Any]], races: dict[str, Any], seen: dict[str, Any]) -> None:
     """The record, with what was measured beside what is predicted; counters are the least of three."""
     for row in rows:
         for key, name in (("race", row["name"]), ("bench", f"{row['name']} bench")):
-            row |= {key: {k: v for k, v in races[name].items() if k != "name"}} if name in races else {}
+            race = {k: v for k, v in races.get(name, {}).items() if k != "name"}
+            if key == "bench":  # copies of a block write to the same places
+                race = {k: v for k, v in race.items() if k == "seconds"}
+            row |= {key: race} if race else {}
         each = {kind: seen.get(f"{row['name']} {kind}") for kind in KINDS}
         if all(isinstance(found, list) for found in each.values()):
             row["counted"] = {
@@ -237,36 +261,48 @@ def ratio(row: dict[str, Any], key: str) -> float | None:
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """The sentences about a table."""
+    """The lines about a table."""
     changed = [row for row in rows if "predicted" in row]
     counts = {status: sum(row["status"] == status for row in rows) for status in ("fixed", "better")}
     before, after = (sum(row["predicted"][kind][part] for row in changed for part in PARTS) for kind in KINDS)
-    text = (
-        f"{len(rows)} launches: {counts['fixed']} are changed to have no conflicts, {counts['better']} to "
-        f"have fewer, {len(rows) - len(changed)} are not changed. What is changed took {before:,} wavefronts "
-        f"and takes {after:,}."
-    )
-    ran = [row["race"] for row in changed if "seconds" in row.get("race", ())]
-    if not ran:
-        return text
-    same = sum(not one["differing"] and not one["changing"] for one in ran)
-    some = sum(not one["differing"] and one["changing"] > 0 for one in ran)
+    ran = [row for row in changed if "seconds" in row.get("race", ())]
     counted = [row for row in changed if "counted" in row]
-    as_told = sum(row["counted"] == row["predicted"] for row in counted)
-    text += (
-        f" {len(ran)} of the {len(changed)} changed ones ran on an H200: {same} write the same bytes in both "
-        f"versions, {some} those that are the same in every launch of the first, {len(ran) - same - some} "
-        f"others. Of {len(counted)} that were profiled, {as_told} have all counters of both as predicted."
-    )
+    other = [row["name"] for row in counted if row["counted"] != row["predicted"]]
+    loose = [row["name"] for row in ran if row["race"]["changing"]]
+    wrong = [row["name"] for row in ran if row["race"]["differing"] and not row["race"]["changing"]]
+    failed = [row["name"] for row in changed if "error" in row.get("race", ())]
+    found = [
+        f"{len(rows)} launches: {counts['fixed']} are changed to have no conflicts, {counts['better']} to "
+        f"have fewer, {len(rows) - len(changed)} are not changed. What is changed took {before:,} "
+        f"wavefronts and takes {after:,}.",
+        f"{len(ran)} of {len(changed)} changed ones ran"
+        + _but(failed, "which leave the memory made up for them, before the change, too")
+        + f". {len(ran) - len(loose) - len(wrong)} write the same bytes in both versions, {len(wrong)} others"
+        + _but(loose, "whose first version writes others in each launch")
+        + ".",
+        f"{len(counted) - len(other)} of {len(counted)} have all counters of both versions as "
+        f"predicted{_but(other)}.",
+    ]
     for key, what in (("race", "as launched"), ("bench", "where the grid fills the GPU")):
         times = sorted(one for row in changed if (one := ratio(row, key)) is not None)
-        if times:
-            text += (
-                f" The time {what} ({len(times)}) is {times[0]:.2f} to {times[-1]:.2f} of that before, "
-                f"{statistics.median(times):.2f} in the median; {sum(one > 1.02 for one in times)} take over "
-                "2 % longer."
-            )
-    return text
+        slower = [row["name"] for row in changed if (ratio(row, key) or 0) > MOST_TIME]
+        found.append(
+            f"Time {what} ({len(times)} launches): {times[0]:.2f} to {times[-1]:.2f} of that before, "
+            f"{statistics.median(times):.2f} in the median. Over 2 % longer: {', '.join(slower) or 'none'}."
+        )
+    again = [row for row in changed if "run" in row]
+    if again:
+        kept = [row["name"] for row in again if row["run"]["seconds"]]
+        found.append(
+            f"`fix --run` on {len(again)} of those that took over 2 % longer as launched: "
+            f"{len(again) - len(kept)} changes are taken back{_but(kept, 'which gets another layout')}."
+        )
+    return "\n".join(f"- {one}" for one in found)
+
+
+def _but(names: list[str], why: str = "") -> str:
+    """Exceptions of a sentence."""
+    return f"; not {', '.join(names)}{why and f', {why}'}" if names else ""
 
 
 def page(rows: list[dict[str, Any]]) -> str:
@@ -279,10 +315,10 @@ def page(rows: list[dict[str, Any]]) -> str:
         took = [f"{one:.2f}" if (one := ratio(row, key)) else "" for key in ("race", "bench")]
         totals = [sum(row["predicted"][kind][part] for part in PARTS) for kind in row.get("predicted", ())]
         failed = row.get("race", {}).get("error", "")
-        why = (failed or (row.get("reasons") or [""])[0]).replace("|", "/")[:160]
+        why = (failed or [*row.get("run", {}).get("reasons", ()), *row.get("reasons", ()), ""][0])[:160]
         place = f"{row['repository']}/blob/{row['commit']}/{row['path']}"
         source = f"[{row['repository']}](https://github.com/{place})" if row["repository"] else ""
-        spent = " to ".join(f"{total:,}" for total in totals)
+        spent, why = " to ".join(f"{total:,}" for total in totals), why.replace("|", "/")
         lines.append(f"| {row['name']} | {source} | {row['status']} | {spent} | {' | '.join(took)} | {why} |")
     return "\n".join(lines)
 
@@ -302,7 +338,10 @@ def write_docs() -> None:
     about = (
         "Launches that have bank conflicts, and what `layoutopt fix` makes of them, compiled for sm_90. Time "
         "is that after the change, of that before: of the launch, and with the grid repeated until it fills "
-        f"the GPU. Measured on {made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, Nsight Compute "
+        "the GPU. Many of the launches take 1 to 3 microseconds: one block or a few, which wait for every "
+        "instruction. Memory is made up; counters differ from what is predicted where lanes choose by what is "
+        "in it, and where the profiler counts a few wavefronts more in some launches. Measured on "
+        f"{made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, Nsight Compute "
         f"{made['ncu']}, {made['date']}.\n\n"
     )
     head = "# Public kernels, fixed\n\n<!-- scripts/measure/record_fixes.py --write-docs -->\n\n"
@@ -317,6 +356,7 @@ if __name__ == "__main__":
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--measure", type=Path, metavar="OUT")
     parser.add_argument("--race", type=Path, metavar="OUT", help="what --measure starts")
+    parser.add_argument("--run", nargs=2, type=Path, metavar=("FOLDER", "OUT"))
     parser.add_argument("--write-docs", action="store_true")
     asked = parser.parse_args()
     if asked.fix:
@@ -326,5 +366,7 @@ if __name__ == "__main__":
         measure(asked.measure)
     if asked.race:
         race(asked.race)
+    if asked.run:
+        run_again(*asked.run)
     if asked.write_docs:
         write_docs()
