@@ -85,13 +85,13 @@ class Terms(Struct, frozen=True):
     """
 
     memory: tuple[Memory, ...]
-    accesses: float
-    copies: float
-    copied_bytes: float
-    lines: float
-    waits: float
-    branches: float
-    instructions: float
+    accesses: float = 0
+    copies: float = 0
+    copied_bytes: float = 0
+    lines: float = 0
+    waits: float = 0
+    branches: float = 0
+    instructions: float = 0
 
     def cycles(self, timing: Timing) -> float:
         """Cycles of one pass of a block that has the multiprocessor to itself."""
@@ -115,6 +115,10 @@ class Terms(Struct, frozen=True):
             timing.line_together * self.lines,
             self.copied_bytes / timing.copied_bytes,
         )
+
+    def time(self, timing: Timing, blocks: int | None) -> float:
+        """A multiprocessor's cycles for a pass, where so many blocks make passes; None for one."""
+        return max(self.busy(timing), self.cycles(timing) / max(1, blocks or 1))
 
 
 def timing_of(gpu: Device) -> tuple[Timing, str | None]:
@@ -170,9 +174,8 @@ def estimate(case: Case, layout: Layout | Node) -> Estimate:
     found = terms(case, layout)
     fits = block_occupancy(case, case.size(case.table(layout)), 1)
     blocks = fits.blocks if fits is not None else None
-    cycles = found.cycles(timing)
-    time = max(found.busy(timing), cycles / max(1, blocks or 1))
-    return Estimate(round(cycles, 1), case.index_cost(layout), blocks, round(time, 1), borrowed)
+    time = round(found.time(timing, blocks), 1)
+    return Estimate(round(found.cycles(timing), 1), case.index_cost(layout), blocks, time, borrowed)
 
 
 def terms(case: Case, layout: Layout | Node) -> Terms:

@@ -16,6 +16,7 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from layoutopt.engine.estimate import Memory, Terms, timing_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
@@ -41,6 +42,9 @@ _FREELY_ASKED: Final = 48 << 10
 # Of the time before, what a change may take on a GPU.
 _MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
+_NOTHING: Final = (
+    "no pad of rows and no XOR has fewer conflicts; other kinds, as check gives, are not written"
+)
 _MOST_INSTANCES: Final = 4
 
 
@@ -138,13 +142,11 @@ class Version:
         return found.blocks if found is not None else None
 
     def cycles(self, gpu: Device) -> float:
-        """A block's share of a multiprocessor: wavefronts of one pipe, and instructions of four schedulers.
-
-        Fewer resident blocks hide less of what each waits for.
-        """
+        """A multiprocessor's, estimated, for a block among those that fit."""
         blocks = self.blocks_per_sm(gpu)
-        own = self.wavefronts / self.evaluation.launch.blocks + self.followed.issued / 4
-        return own / math.sqrt(blocks) if blocks else own if blocks is None else math.inf
+        memory = Memory(self.wavefronts / self.evaluation.launch.blocks, 0, 0)
+        terms = Terms((memory,), instructions=self.followed.issued)
+        return math.inf if blocks == 0 else terms.time(timing_of(gpu)[0], blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,11 +338,8 @@ def _fixed(
     except ProblemFileError as error:
         reasons.append(str(error))
     if best is None:
-        told = (
-            "; ".join(list(dict.fromkeys(reasons))[:_MOST_REASONS])
-            or "no pad of rows and no XOR has fewer conflicts"
-        )
-        return replace(stays, reason=told), now
+        told = "; ".join(list(dict.fromkeys(reasons))[:_MOST_REASONS])
+        return replace(stays, reason=told or _NOTHING), now
     plan, later = best
     size = array.size + arrays_of(later.evaluation)[key].size - arrays_of(now.evaluation)[key].size
     return replace(stays, offset=plan.move.text, reason=plan.remark, bytes_after=size), later

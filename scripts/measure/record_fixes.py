@@ -2,7 +2,7 @@
 
     python3 scripts/measure/record_fixes.py --fix FOLDER OUT [--jobs N]   needs nvcc: diffs, both as cubins
     python3 scripts/measure/record_fixes.py --measure OUT                 on the GPU: outputs, counters, times
-    python3 scripts/measure/record_fixes.py --run FOLDER OUT              on the GPU: --run of what took longer
+    python3 scripts/measure/record_fixes.py --run FOLDER OUT              on the GPU: fix --run on slower ones
     python3 scripts/measure/record_fixes.py --write-docs
 
 FOLDER holds sources and kernels.json: for each launch its `name`, where it is from (`repository`, `commit`,
@@ -339,8 +339,9 @@ def write_docs() -> None:
         "Launches that have bank conflicts, and what `layoutopt fix` makes of them, compiled for sm_90. Time "
         "is that after the change, of that before: of the launch, and with the grid repeated until it fills "
         "the GPU. Many of the launches take 1 to 3 microseconds: one block or a few, which wait for every "
-        "instruction. Memory is made up; counters differ from what is predicted where lanes choose by what is "
-        "in it, and where the profiler counts a few wavefronts more in some launches. Measured on "
+        "instruction. Memory is made up; counters differ from what is predicted where lanes choose by what "
+        "is in it, and where the profiler counts a few wavefronts more in some launches. Changed by layoutopt "
+        f"{made['fixed_by']}. Measured on "
         f"{made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, Nsight Compute "
         f"{made['ncu']}, {made['date']}.\n\n"
     )
