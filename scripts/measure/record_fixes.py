@@ -169,6 +169,8 @@ def fix(folder: Path, out: Path, jobs: int) -> None:
     rows = [place for _, place in launched(folder)]
     with ThreadPoolExecutor(jobs) as workers:
         found = list(workers.map(lambda one: fixed(one[0], out, one[1]), rows))
+    commit = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
+    (out / "commit").write_text(subprocess.run(commit, capture_output=True, text=True).stdout)
     collection.write_list(out, [launch for _, launches in found for launch in launches])
     (out / "kernels.json").write_text(
         json.dumps([told for told, _ in found if told["status"] != "none"], indent=1)
@@ -251,7 +253,8 @@ def write(out: Path, rows: list[dict[str, Any]], races: dict[str, Any], seen: di
                 for kind, found in each.items()
             }
     about = "`layoutopt fix` on public kernels and our own: both versions, predicted, counted and timed."
-    on_gpu.write_record(out / "fixes.json", about, {"kernels": rows})
+    commit = (out / "commit").read_text().strip()
+    on_gpu.write_record(out / "fixes.json", about, {"commit": commit, "kernels": rows})
 
 
 def ratio(row: dict[str, Any], key: str) -> float | None:
@@ -340,8 +343,8 @@ def write_docs() -> None:
         "is that after the change, of that before: of the launch, and with the grid repeated until it fills "
         "the GPU. Many of the launches take 1 to 3 microseconds: one block or a few, which wait for every "
         "instruction. Memory is made up; counters differ from what is predicted where lanes choose by what "
-        "is in it, and where the profiler counts a few wavefronts more in some launches. Changed by layoutopt "
-        f"{made['fixed_by']}. Measured on "
+        "is in it, and where the profiler counts a few wavefronts more in some launches. Sources were "
+        f"changed by layoutopt at commit {record['commit']}. Measured on "
         f"{made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, Nsight Compute "
         f"{made['ncu']}, {made['date']}.\n\n"
     )
