@@ -11,7 +11,7 @@ from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.source.moves import Move
-from layoutopt.source.parse import File, Source, Variable, enclosing, every
+from layoutopt.source.parse import File, Source, Variable, enclosing, every, named
 from layoutopt.source.values import Values
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
@@ -90,7 +90,8 @@ class Walk:
             self._ask_for()
         start = Pointer(self.element, rest=max(len(self.array.extents), 1))
         for file, node in self.source.uses(self.array):
-            if (broken := enclosing(node, "ERROR")) is not None:
+            broken = enclosing(node, "ERROR", "function_definition")
+            if broken is not None and (broken.type == "ERROR" or broken.has_error):
                 self.refuse(file, broken, "the parser does not understand the statement")
             self.follow(file, node, start)
         return self.edits
@@ -271,12 +272,24 @@ class Walk:
             self.address(file, node, pointer)
         else:
             found = self._parameter(base, parent, node)
+            if found is None and self._is_reached_by_macro(base, parent, node):
+                self.address(file, node, pointer)
+                return
             if found is None:
                 self.refuse(file, parent, f"it is passed to {base}, which is not defined here once")
             if self._only_reached(found[1], 0):
                 self.address(file, node, pointer)
             else:
                 self.passed(file, node, pointer, *found)
+
+    def _is_reached_by_macro(self, name: str, arguments: Node, node: Node) -> bool:
+        """Whether one macro has the name, and reaches one element at what it is given there."""
+        macros = [one for file in self.source.files for one in file.macros if one.name == name]
+        place = arguments.named_children.index(node)
+        if len(macros) != 1 or place >= len(macros[0].parameters):
+            return False
+        file, body = macros[0].file, macros[0].body
+        return all(self._reached_once(file, one, 0) for one in named(file, body, macros[0].parameters[place]))
 
     def _parameter(self, name: str, arguments: Node, node: Node) -> tuple[Node, Variable] | None:
         """The function of the source that is called, and the parameter that takes an argument."""

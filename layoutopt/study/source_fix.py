@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
@@ -41,6 +42,7 @@ _BUFFER_BYTES_THERE: Final = 1 << 26
 _FREELY_ASKED: Final = 48 << 10
 # Of the time before, what a change may take on a GPU.
 _MOST_TIME: Final = 1.02
+_PLACE: Final = re.compile(r" \([^)]*\)")  # of a step, in the copy that is compiled
 _MOST_REASONS: Final = 2
 _NOTHING: Final = (
     "no pad of rows and no XOR has fewer conflicts; other kinds, as check gives, are not written"
@@ -379,6 +381,9 @@ def _with(code: Code, plan: Plan, now: Version, key: str, request: Request) -> V
     evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
     if (why := why_not_better(now.evaluation, evaluation)) is not None:
         raise ProblemFileError(array.name, f"{move.text}: {why}")
+    if (doubts := [*evaluation.doubts]) and not now.evaluation.doubts:
+        # A vector that a macro takes the address of may lie askew now.
+        raise ProblemFileError(array.name, f"{move.text}: {_PLACE.sub('', doubts[0])}")
     later = _version(files, evaluation, listed, request)
     estimated = request.driver is None and request.minimise == "time"
     if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):

@@ -240,6 +240,21 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, form, move, b
     assert why in str(error.value)
 
 
+def test_a_macro_may_reach_one_element_at_a_pointer(tmp_path):
+    head = "#define vload(v, p) v = *((float4*)(p));"
+    found = rewritten(tmp_path, kernel("float4 v; vload(v, &s[t * 32]);", head), Pitched)
+    assert found == ["__shared__ float s[32 * 36];", "float4 v; vload(v, &s[t * 36]);"]
+    with pytest.raises(ProblemFileError, match="passed to vload, which is not defined here once"):
+        rewritten(tmp_path, kernel("vload(v, &s[t * 32]);", head.replace("(p)", "(p + n)")), Pitched)
+
+
+def test_what_the_parser_does_not_understand_elsewhere_is_no_matter(tmp_path):
+    text = f"#define BEGIN(x) {{\nBEGIN(x) }}\n{kernel('s[t * 32] = 0;')}\n}}}} BEGIN(\n"
+    assert rewritten(tmp_path, text, Pitched) == ["__shared__ float s[32 * 36];", "s[t * 36] = 0;"]
+    with pytest.raises(ProblemFileError, match="the parser does not understand the statement"):
+        rewritten(tmp_path, kernel("s[t * 32] = = 0 0;"), Pitched)
+
+
 def test_a_macro_that_names_arrays_of_two_kernels_is_refused(tmp_path):
     text = (
         kernel("S(t) = 0;", "#define S(i) s[i]").replace("void k", "void other")

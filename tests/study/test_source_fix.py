@@ -115,6 +115,27 @@ def test_a_change_that_forgets_one_edit_is_not_offered(name, form, places, monke
         assert re.search(why, found.arrays[0].reason), place
 
 
+QUADS = """#define QUAD(x) (reinterpret_cast<float4*>(&(x))[0])
+extern "C" __global__ void quads(const float4* in, float4* out) {
+    __shared__ float tile[16][64];
+    int x = threadIdx.x, y = threadIdx.y;
+    QUAD(tile[y][x * 4]) = in[y * 16 + x];
+    __syncthreads();
+    int r = y % 4 * 4, c = x * 4 + y / 4;
+    out[y * 16 + x] = make_float4(tile[r][c], tile[r + 1][c], tile[r + 2][c], tile[r + 3][c]);
+}
+"""
+
+
+def test_vectors_that_would_lie_askew_are_not_offered(tmp_path):
+    path = tmp_path / "quads.cu"
+    path.write_text(QUADS)
+    (program,) = [one.read() for one in kernels(path)]
+    found = fix(SourceCode(path), program, Request(Launch(block=(16, 16, 1)), device("sm_90"), minimise="excess"))
+    assert found.after.evaluation.certain
+    assert "has a misaligned address" in found.arrays[0].reason
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
