@@ -46,14 +46,13 @@ def conflicts(version):
     ("name", "lines"),
     [
         ("transpose_plain", ["__shared__ float tile[32][33];"]),
-        ("gemm_registers", ["__shared__ __align__(16) float As[16][68], Bs[16][64];"]),
         ("matvec_columns", ["__shared__ __align__(16) float tile[64][68];"]),
     ],
 )
 def test_rows_are_padded_first(name, lines):
     found = fixed(name)
     assert [line[1:].strip() for line in found.diff.splitlines() if re.match(r"\+[^+]", line)] == lines
-    assert (conflicts(found.after) == 0) == (name != "gemm_registers")
+    assert conflicts(found.after) == 0
     assert found.unknown_bytes == 0
     assert found.after.evaluation.certain
 
@@ -111,7 +110,7 @@ def test_a_change_that_forgets_one_edit_is_not_offered(name, form, places, monke
         monkeypatch.setattr(form, "run", forgetful)
         found = fixed(known, columns(tmp_path) if name == "columns" else None, minimise="excess")
         assert not found.diff, place
-        why = "threads reach other bytes|writes other bytes|wavefronts where|reaches byte|nvcc fails"
+        why = "threads reach other bytes|writes other bytes|wavefronts where|reaches byte|is not known|nvcc fails"
         assert re.search(why, found.arrays[0].reason), place
 
 
@@ -131,7 +130,9 @@ def test_vectors_that_would_lie_askew_are_not_offered(tmp_path):
     path = tmp_path / "quads.cu"
     path.write_text(QUADS)
     (program,) = [one.read() for one in kernels(path)]
-    found = fix(SourceCode(path), program, Request(Launch(block=(16, 16, 1)), device("sm_90"), minimise="excess"))
+    found = fix(
+        SourceCode(path), program, Request(Launch(block=(16, 16, 1)), device("sm_90"), minimise="excess")
+    )
     assert found.after.evaluation.certain
     assert "has a misaligned address" in found.arrays[0].reason
 
