@@ -31,14 +31,14 @@ COMMANDS: Final = (
     Command("compare", "compare", "Padding or swizzle: the best layout of each family side by side."),
     Command("convert", "convert", "Move a tile from one register layout to another: the instructions."),
     Command("show", "show", "Draw the banks under one warp instruction: text, SVG or a page."),
-    Command("check", "check", "Audit a layout that is in use, or a compiled kernel."),
+    Command("check", "check", "Count the bank conflicts of a CUDA kernel, or of a layout in use."),
     Command("capture", "capture", "Record what a program launches, to be checked."),
     Command("emit", "emit", f"Print a layout as code, in one of {len(LANGUAGES)} languages."),
     Command("patch", "patch", "Put conflict-free layouts into a compiled kernel, as PTX."),
     Command("fix", "fix", "Put conflict-free layouts into a CUDA source: a checked diff."),
     Command("run", "run", "Run a layout on the GPU: values, profiler counters and cycles."),
     Command("explain", "explain", "Say why a layout works, or why none can."),
-    Command("count", "count", "Count the wavefronts of recorded addresses."),
+    Command("count", "count", "Count the wavefronts of addresses in a file or a stream."),
     Command("targets", "targets", "List the GPUs and how they serve shared memory."),
     Command("new", "new", "Start a problem file for a common kernel."),
     Command("import", "import_", "Turn a kernel, CuTe or Triton layout, or a trace, into problem files."),
@@ -66,7 +66,7 @@ class _Group(Commands):
             formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
 
 
-_COMPLETION: Final = """Names are completed after: eval "$(_LAYOUTOPT_COMPLETE=bash_source layoutopt)" in
+_COMPLETION: Final = """Completion in bash: eval "$(_LAYOUTOPT_COMPLETE=bash_source layoutopt)" in
 ~/.bashrc; zsh_source in ~/.zshrc; for fish, _LAYOUTOPT_COMPLETE=fish_source layoutopt | source"""
 
 
