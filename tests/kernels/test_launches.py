@@ -196,6 +196,22 @@ def test_a_baseline_fails_on_more_conflicts_only(tmp_path):
     assert suite.get("failures") == "0"
 
 
+@pytest.mark.nvcc
+def test_a_kernel_that_is_edited_to_conflict_fails_on_its_line(tmp_path):
+    source = (KERNELS / "transpose_plain.cu").read_text()
+    kernel = written(tmp_path, source.replace("tile[32][32]", "tile[32][33]"), "k.cu")
+    launches = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ngrid = [2, 2]\narg = {n = 64}\n'
+    told = ("check", written(tmp_path, launches), "--no-fix", "--baseline", tmp_path / "known.json")
+    assert command(*told, "--update-baseline").returncode == 0
+    assert command(*told, "--format", "github").stdout.count("::warning") == 0
+    kernel.write_text(source)
+    done = command(*told, "--format", "github")
+    line = 1 + next(n for n, text in enumerate(source.splitlines()) if "= tile[threadIdx.x]" in text)
+    assert done.returncode == 1
+    assert done.stdout.count("::warning") == 1
+    assert f"k.cu,line={line}," in done.stdout
+
+
 def test_a_baseline_is_not_replaced_by_nothing_and_is_read_first(tmp_path):
     path, known = written(tmp_path, DIAGONALS), tmp_path / "conflicts.json"
     assert "needs the file" in command("check", path, "--update-baseline").stderr
