@@ -51,7 +51,6 @@ def answer_of(
     time_limit: float,
     workers: int,
     device_file: Path | None,
-    in_use: bool = True,
     before_search: Callable[[], object] = lambda: None,
 ) -> Placed:
     """The tiles of a problem with a layout each.
@@ -63,7 +62,6 @@ def answer_of(
         time_limit: seconds to solve.
         workers: solver threads.
         device_file: more devices.
-        in_use: take `layout.offset` of one tile, where no other layout is given.
         before_search: called when all files are read, before the search.
 
     Raises:
@@ -95,7 +93,7 @@ def answer_of(
             raise click.UsageError("--problem belongs to a result file")
         asked = from_data(raw)
         gpu = problem_device(asked, device_file)
-        given = _given(asked, offset, gpu, in_use)
+        given = _given(asked, offset, gpu)
         before_search()
         if given is not None:
             return given
@@ -103,7 +101,7 @@ def answer_of(
     return placed(asked, gpu, found) if found.has_layout else _none(found)
 
 
-def _given(problem: Problem | Block, offset: str | None, gpu: Device, in_use: bool) -> Placed | None:
+def _given(problem: Problem | Block, offset: str | None, gpu: Device) -> Placed | None:
     """The tiles with the layouts that --offset or the file gives; None where they are to be sought."""
     from layoutopt.problems.types import Block
     from layoutopt.study.block import placed, placed_in_use
@@ -115,7 +113,7 @@ def _given(problem: Problem | Block, offset: str | None, gpu: Device, in_use: bo
                 f"--offset {PUBLISHED} takes those"
             )
         return placed_in_use(problem, gpu) if offset is not None else None
-    text = problem.layout.offset if in_use and offset is None else offset
+    text = problem.layout.offset if offset is None else offset
     if text == PUBLISHED:
         if problem.published is None:
             raise ProblemFileError("published", "the file names no published layout")

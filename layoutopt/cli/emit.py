@@ -34,7 +34,6 @@ class Emitted(TypedDict):
     code: NotRequired[str]
     instructions: NotRequired[int]
     accesses: NotRequired[list[dict[str, Any]]]
-    edit: NotRequired[dict[str, Any]]
     tiles: NotRequired[list[dict[str, Any]]]
 
 
@@ -53,12 +52,6 @@ def _identifier(ctx: click.Context, param: click.Parameter, name: str | None) ->
 @click.option("-o", "--output", type=OutputPath(or_print=True), help="Write the code to this file.")
 @click.option("--name", metavar="NAME", callback=_identifier, help="What every name in the code starts with.")
 @click.option(
-    "--edit",
-    "as_edit",
-    is_flag=True,
-    help="What to change in the kernel: declaration and indices under the layout in use, and under this.",
-)
-@click.option(
     "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."
 )
 @answer_options
@@ -68,7 +61,6 @@ def command(
     lang: str,
     output: Path | None,
     name: str | None,
-    as_edit: bool,
     self_test: bool,
     as_json: bool,
     **how: Any,
@@ -86,17 +78,14 @@ def command(
       layoutopt solve P.json --json > R.json; layoutopt emit R.json --problem P.json -o tile.cuh
     """
 
-    for flag, given in (("--self-test", self_test), ("--edit", as_edit)):
-        if given and name is not None:
-            raise click.UsageError(f"--name is for code, not for {flag}")
-        if given and lang != "cuda":
-            raise click.UsageError(f"{flag} is CUDA C++; --lang {lang} has none")
-    if as_edit and self_test:
-        raise click.UsageError("either --edit or --self-test")
-    tiles = answer_of(file, **how, in_use=not as_edit)
+    if self_test and name is not None:
+        raise click.UsageError("--name is for code, not for --self-test")
+    if self_test and lang != "cuda":
+        raise click.UsageError(f"--self-test is CUDA C++; --lang {lang} has none")
+    tiles = answer_of(file, **how)
     if name is not None and not tiles.alone:
         tiles = replace(tiles, name=name)
-    text, data = _edits(tiles) if as_edit else _code(tiles, lang, name, self_test)
+    text, data = _code(tiles, lang, name, self_test)
     if output is not None:
         write_all({output: text.encode()})
     if as_json:
@@ -117,15 +106,6 @@ def _figures(tiles: Placed, lang: str, each: Sequence[dict[str, Any]]) -> dict[s
         for part, own in zip(tiles.parts, each, strict=True)
     ]
     return data
-
-
-def _edits(tiles: Placed) -> tuple[str, dict[str, Any]]:
-    """What to change in the kernel, and the same as data."""
-    from layoutopt.codegen.block import edits_of
-
-    edits = edits_of(tiles)
-    data = _figures(tiles, "cuda", [{"edit": change} for _, change in edits])
-    return "\n".join(text for text, _ in edits), data
 
 
 def _code(tiles: Placed, lang: str, name: str | None, self_test: bool) -> tuple[str, dict[str, Any]]:

@@ -199,6 +199,8 @@ def _launch_text(done: CheckedLaunch) -> str:
     lines = [f"  assumed: parameter {name} is {_told(value)}" for name, value in done.launch.assume.items()]
     lines += [f"  {name}: {fix['message']}" for name, fix in done.fixes.items()]
     lines += [f"  {name}: {text}" for name, text in done.instructions.items()]
+    if done.launch.file.endswith(".cu") and any("offset" in fix for fix in done.fixes.values()):
+        lines.append("  layoutopt fix, with the same options, makes a diff of the source")
     return kernel_report(done.report, lines)
 
 

@@ -1,4 +1,4 @@
-"""The code, the edits and the self-test of placed tiles: of several, where each lies, then those of each."""
+"""The code and the self-test of placed tiles: of several, where each lies, then those of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from layoutopt.codegen import selftest
-from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import plan, run_plan
 from layoutopt.codegen.plan import Plan
 from layoutopt.codegen.registry import LANGUAGES, Language
@@ -148,12 +147,6 @@ def text_of(tiles: Placed, plans: Sequence[Plan]) -> str:
         return texts[0]
     head = "\n".join(_head(known, tiles)) + "\n"
     return "\n".join([head, *texts]) + "".join(f"{line}\n" for line in known.end)
-
-
-def edits_of(tiles: Placed) -> list[tuple[str, dict[str, Any]]]:
-    """What to change in the kernel, tile by tile: as text, and as JSON-ready data."""
-    edits = [edit(part.problem, tiles.device, part.answer) for part in tiles.parts]
-    return [(edit_text(change), msgspec.to_builtins(change)) for change in edits]
 
 
 def self_test(tiles: Placed) -> str:

@@ -123,11 +123,6 @@ def element_type(plan: Plan) -> str | None:
     return CPP_TYPES.get(element) if isinstance(element, str) else element.type
 
 
-def raw_type(width_bytes: int) -> str:
-    """An integer type of C++, or a vector of them, of this many bytes; a name for it where there is none."""
-    return _CPP_RAW.get(width_bytes, f"Bytes{width_bytes}")
-
-
 def _on_the_host(plan: Plan, dialect: Dialect) -> list[str]:
     """Includes for the GPU's compiler, and what lets a host compiler of C++ read the rest."""
     if not dialect.macro:

@@ -321,16 +321,6 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-class KernelNames(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the kernel calls things, so that an edit can be said in its own words."""
-
-    array: Annotated[Identifier, Meta(description="The array in shared memory")] = "tile"
-    variables: Annotated[
-        dict[Identifier, Expression],
-        Meta(description='Its variables over tid, lane and warp, such as {"ty": "tid // 32"}'),
-    ] = field(default_factory=dict)
-
-
 class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
     """A tile and every access to it; `layoutopt.problem` makes one of plain data and checks it.
 
@@ -342,7 +332,6 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
         target: the GPU, such as sm_90.
         layout: constraints of the layout, and what comes first.
         block: what else a block of the kernel takes.
-        kernel: what the kernel calls its array, for edits.
         notes: where it comes from.
         published: the layout that a public kernel uses.
         known_optimum: the least excess, and the bytes at it.
@@ -356,7 +345,6 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     target: Annotated[str, Meta(description="The GPU, such as sm_90")] = "sm_90"
     layout: Constraints = Constraints()
     block: Resources = Resources()
-    kernel: KernelNames | None = None
     notes: str | None = None
     published: Published | None = None
     known_optimum: KnownOptimum | None = None
@@ -506,7 +494,6 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": 
             target=self.target,
             layout=layout,
             block=self.block,
-            kernel=KernelNames(array=tile.name),
             published=tile.published,
         )
 

@@ -266,6 +266,8 @@ def audit_report(problem: Problem | Block, audit: Audit | BlockAudit) -> str:
     for whose, finding in said:
         first, *rest = f"{whose}{finding.kind}: {finding.message}".split("\n")
         lines += [*wrapped(first, 120, "  "), *rest]
+    if any(finding.kind == "fix" for _, finding in said):
+        lines.append("  layoutopt fix puts a layout into a CUDA source; layoutopt emit writes its code")
     lines += [""] if said else []
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
     if audit.status is AuditStatus.INFEASIBLE:

@@ -32,11 +32,11 @@ from layoutopt.search.lanes import under_layout
 from layoutopt.search.packing import rounded_up
 from layoutopt.study import findings
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import EditedLayout, edit_finding, edited, estimate_of, fix
+from layoutopt.study.fix import estimate_of, fix
 from layoutopt.study.in_use import AnyLayout, InUse, in_use
 
-# Of the time in force, for idle XORs and the nearest edit.
-_EDIT_SHARE: Final = 0.2
+# Of the time in force, for idle XORs and the estimate.
+_FINDINGS_SHARE: Final = 0.2
 _COUNTING_S: Final = 1.0  # beside twice the time, to count what is known only at run time
 
 
@@ -80,7 +80,6 @@ class Audit(Versioned, frozen=True):
         weighted_excess: the same, the accesses weighted as in the file.
         accesses: what each access costs, and its profiler counters.
         findings: what is wrong or could be better, in sentences, each with its kind.
-        edit: the nearest edit of the layout that is better; None where there is none, or none was sought.
         estimate: of the time it takes; None where it is no formula or no layout, where lanes choose at run
             time, or where no time was left.
     """
@@ -96,7 +95,6 @@ class Audit(Versioned, frozen=True):
     weighted_excess: float
     accesses: tuple[AuditedAccess, ...]
     findings: tuple[Finding, ...]
-    edit: EditedLayout | None
     estimate: Estimate | None
     schema_: Literal["layoutopt.audit/1"] = "layoutopt.audit/1"
 
@@ -152,8 +150,8 @@ def check(
 ) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
 
-    What is known only at run time is counted in any case, as far as twice the time in force goes; the nearest
-    edit has a share of that time, what would mend the layout all that is left.
+    What is known only at run time is counted in any case, as far as twice the time in force goes; what
+    would mend the layout has what is left of that.
 
     Args:
         problem: a tile and its accesses, or several, each with a layout in the file.
@@ -161,7 +159,7 @@ def check(
             integer array of byte offsets in the shape of the tile. None takes the `layout.offset` of the
             file, else its `published.offset`.
         target: the device or its name, where it is not the one the problem names.
-        mend: find the nearest edit, and what to take in the place of the layout.
+        mend: find what to take in the place of the layout.
 
     Raises:
         OutOfTime: the time to count was over before the end.
@@ -183,7 +181,7 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
             free = free_accesses(problem, gpu)
             natural = case_of(naturally(problem, free), gpu)
         table = in_use(natural, layout).table.repeat(problem.tile.packed)
-        with spending(current().part(_EDIT_SHARE)):
+        with spending(current().part(_FINDINGS_SHARE)):
             chosen = under_layout(problem, gpu, table, free)
     limited = left is not None and any(access.any for access in problem.accesses)
     with spending(Budget(2 * left + _COUNTING_S if limited and left is not None else None)):
@@ -199,12 +197,9 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
 def _audit(used: InUse, mend: bool) -> Audit:
     """Everything about a layout with one width for each access."""
     problem, wrong = used.case.problem, list(findings.wrong(used))
-    with spending(current().part(_EDIT_SHARE)):
+    with spending(current().part(_FINDINGS_SHARE)):
         found = [*wrong, *findings.worth_knowing(used)]
         own = estimate_of(used, used.node) if used.node is not None and not wrong else None
-        edit = edited(used) if mend else None
-    if edit is not None:
-        found.append(edit_finding(used, edit))
     if mend and (mended := fix(used, bool(wrong), own)) is not None:
         found.append(mended)
     return Audit(
@@ -219,7 +214,6 @@ def _audit(used: InUse, mend: bool) -> Audit:
         used.weighted_excess,
         tuple(_with_counters(used, *each) for each in zip(used.case.accesses, used.reports, strict=True)),
         tuple(found),
-        edit,
         own,
     )
 

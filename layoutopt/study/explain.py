@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, TypedDict, Unpack, overload
 import msgspec
 from msgspec import Struct
 
-from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import current, deadline, spending, unhurried
@@ -28,11 +27,10 @@ from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Extent
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import of_tile
-from layoutopt.study.edits import nearest_edit
 from layoutopt.study.in_use import node_in_use
 from layoutopt.study.known import Solved, solved
 from layoutopt.study.phase_words import why
-from layoutopt.study.relaxations import QUESTION_SHARE, Relaxation, Relaxations, names
+from layoutopt.study.relaxations import Relaxation, Relaxations, names
 
 # Of several tiles: for the search over all of them, and of what is left, for the same without the budget.
 _ARRANGE_SHARE: Final = 0.3
@@ -191,7 +189,7 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
         said, clique = _why_none(best)
         reasons += said
         clash, minimal = ask.smallest(ask.accesses)
-    others, relaxations = ask.others(clash), [*_edit(best, in_use)]
+    others, relaxations = ask.others(clash), list[Relaxation]()
     if not verdict:
         relaxations += [*ask.of_constraints(), *ask.left_out(clash)]
     relaxations += _choices(ask, result, clash)
@@ -224,15 +222,6 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
 def _verdict(free: bool, refuted: bool, status: Status) -> bool | None:
     """Whether a layout without conflicts exists; None where that is open."""
     return True if free else False if refuted or status is Status.INFEASIBLE else None
-
-
-def _edit(best: Solved, in_use: Node | None) -> Iterator[Relaxation]:
-    """The nearest edit of the layout in use, where it leaves no conflict, of weight 0 neither."""
-    with spending(current().part(QUESTION_SHARE)):
-        found = None if in_use is None else nearest_edit(in_use, best.case)
-    if found is not None and not found.left:
-        after = f"{to_text(found.edit.node)} has no conflicts, {found.bytes:,} bytes"
-        yield Relaxation("edit", f"{found.edit.text}: {after}")
 
 
 def _choices(ask: Relaxations, result: Result, clash: Sequence[Access]) -> Iterator[Relaxation]:

@@ -26,7 +26,7 @@ class Finding(Struct, frozen=True):
 
     Attributes:
         kind: conflict, overlap, misaligned, torn, out_of_bounds, unreached, unused_bytes, too_large,
-            alignment, edit, fix or keep.
+            alignment, fix or keep.
         message: one or more lines for people.
         access: the access concerned, if one is.
         details: the same for programs.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
@@ -15,32 +14,14 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.search.block import solve
-from layoutopt.study.advice import difference, recommend
+from layoutopt.study.advice import recommend
 from layoutopt.study.comparison import Row
-from layoutopt.study.edits import is_large, nearest_edit
+from layoutopt.study.edits import is_large
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
 from layoutopt.study.rows import costs_of
 
 _SIMPLE: Final = (("none", "pad"), ("none", "order", "split"), ("none", "xor"))
-
-
-class EditedLayout(Struct, frozen=True):
-    """The nearest edit of a layout in use.
-
-    Attributes:
-        text: what to change, such as "change 129 to 132".
-        offset: the formula after it, element offset over x0, x1, ...
-        excess: wavefronts above ideal that are left.
-        bytes: to the end of the last element.
-        saved_wavefronts: less than before.
-    """
-
-    text: str
-    offset: str
-    excess: int | float
-    bytes: int
-    saved_wavefronts: int | float
 
 
 def estimate_of(used: InUse, layout: Layout | Node) -> Estimate | None:
@@ -49,24 +30,6 @@ def estimate_of(used: InUse, layout: Layout | Node) -> Estimate | None:
     if why_no_estimate(case) is not None or (current().spent and is_large(case, used.node)):
         return None
     return estimate(case, layout)
-
-
-def edited(used: InUse) -> EditedLayout | None:
-    """The nearest edit of a layout in use that is a formula, where one is better than it."""
-    if used.node is None:
-        return None
-    found = nearest_edit(used.node, used.case)
-    if found is None:
-        return None
-    saved = rounded_count(used.excess - found.left)
-    return EditedLayout(found.edit.text, to_text(found.edit.node), found.left, found.bytes, saved)
-
-
-def edit_finding(used: InUse, edit: EditedLayout) -> Finding:
-    """An edit as a finding, with the change in wavefronts and bytes in words."""
-    changes = difference(-edit.saved_wavefronts, "wavefront"), difference(edit.bytes - used.size, "byte")
-    said = ", ".join(filter(None, changes)) or "as many wavefronts and bytes"
-    return Finding("edit", f"{edit.text}: {edit.offset}; {said}", details=msgspec.to_builtins(edit))
 
 
 def fix(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Finding | None:

@@ -35,7 +35,7 @@ _MAX_CLASH: Final = 16
 # Accesses whose lanes are left free, one after the other: each is a question or two.
 _MAX_FREED: Final = 4
 # Share of the time left that each question may use, and that those about widths and instructions may.
-QUESTION_SHARE: Final = 0.25
+_QUESTION_SHARE: Final = 0.25
 _CHOICE_SHARE: Final = 0.5
 # What global memory moves at least.
 _SECTOR_BYTES: Final = 32
@@ -45,7 +45,7 @@ class Relaxation(Struct, frozen=True):
     """Something to change or to give up, with fewer conflicts after it.
 
     Attributes:
-        kind: edit, drop_access, narrower, instructions, free_lanes, families, max_bytes or stages.
+        kind: drop_access, narrower, instructions, free_lanes, families, max_bytes or stages.
         access: what it concerns, if an access.
         with_access: the access to make narrower with it.
         message: for people.
@@ -129,7 +129,7 @@ class Relaxations:
             if reason.find(subject, Extent()) is not None:
                 return False
             checkpoint()
-        with spending(current().part(QUESTION_SHARE)):
+        with spending(current().part(_QUESTION_SHARE)):
             result = solve(smaller, target=self.case.device, conflict_free=True, time_limit=None)
             if result.has_layout or result.proof.excess.lower_bound:
                 return result.has_layout
@@ -274,7 +274,7 @@ class Relaxations:
 
     def _free_of_conflicts(self, problem: Problem) -> Result | None:
         """A layout without conflicts, if one is found in a share of the time."""
-        return self._solved(problem, QUESTION_SHARE, conflict_free=True)
+        return self._solved(problem, _QUESTION_SHARE, conflict_free=True)
 
     def _solved(self, problem: Problem, share: float, *, conflict_free: bool = False) -> Result | None:
         """The best layout that is found in a share of the time.

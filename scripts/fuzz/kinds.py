@@ -41,7 +41,7 @@ explain p.json [--json]
 show p.json [--json]
 show p.json [--layout published] --svg o.svg --html o.html
 emit p.json --lang LANGUAGE -o o.txt
-emit p.json --self-test|--edit
+emit p.json --self-test
 emit p.json --offset published --lang LANGUAGE --json
 run p.json
 problems p.json [--expanded|--json]
@@ -51,7 +51,7 @@ OF_A_RESULT = """
 emit r.json --lang LANGUAGE [--problem p.json]
 emit r.json --lang c -o o.h --problem p.json
 emit r.json --lang cuda --problem p.json --self-test
-emit r.json --problem p.json --edit|--json
+emit r.json --problem p.json --json
 run r.json --problem p.json
 """
 OF_A_TABLE = """

@@ -12,7 +12,7 @@ TILE, BLOCK = "transpose_16x32_f32", "hopper_gemm_128x128x64_f16"
 COMMANDS = (
     ("solve", TILE), ("solve", BLOCK), ("compare", TILE), ("compare", BLOCK), ("show", TILE), ("show", BLOCK),
     ("check", TILE, "--no-fix"), ("check", "composable_kernel_gemm_xor_128x128_f16", "--no-fix"), ("emit", TILE), ("emit", BLOCK),
-    ("emit", TILE, "--edit", "--offset", "x0*33 + x1"), ("explain", TILE), ("explain", BLOCK), ("targets",),
+    ("emit", TILE, "--offset", "x0*33 + x1"), ("explain", TILE), ("explain", BLOCK), ("targets",),
     ("targets", "sm_90"), ("problems",), ("sweep", TILE, "-o", "s.sqlite"),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What `emit` prints of a layout: names, types, parts, the edit of a kernel in use; and what it refuses."""
+"""What `emit` prints of a layout: names, types, parts; and what it refuses."""
 
 import json
 
@@ -6,12 +6,10 @@ import pytest
 from command import layoutopt, refused
 from conftest import ROOT
 from emit_programs import emit
-from written import access_from, data_of, one_tile, problem_of, saved
+from written import access_from, data_of, one_tile, saved
 
-from layoutopt.codegen.edit import edit, edit_text
 from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.registry import LANGUAGES
-from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 
@@ -75,64 +73,6 @@ def test_the_code_says_what_its_index_code_costs():
     assert [access["name"] for access in data["accesses"]] == ["rows", "columns"]
 
 
-def transpose(shape=(32, 32), element="f32", width=4, **more):
-    rows = access_from(f"rows: store {width} [tid // 32 + 8*i, tid % 32]; i<4")
-    columns = access_from(f"columns: load {width} [lane, warp + 8*i]; i<4")
-    return from_data(one_tile("t", list(shape), element, 256, [rows, columns], **more))
-
-
-def changed(problem, answer):
-    found = edit(problem, GPU, answer)
-    return [(line.before, line.after) for line in (found.declaration, *found.accesses)]
-
-
-def test_a_pad_changes_the_declaration_only():
-    assert changed(transpose(), "x0*33 + x1") == [
-        ("__shared__ float tile[32][32];", "__shared__ float tile[32][33];"),
-        ("tile[tid / 32 + i*8][tid % 32]", "tile[tid / 32 + i*8][tid % 32]"),
-        ("tile[lane][warp + i*8]", "tile[lane][warp + i*8]"),
-    ]
-    assert "\n  tile[lane][warp + i*8]\n" in edit_text(edit(transpose(), GPU, "x0*33 + x1"))
-
-
-def test_the_kernel_s_own_words_and_its_layout_in_use():
-    names = {"array": "As", "variables": {"ty": "tid // 32", "tx": "tid % 32"}}
-    problem = transpose(kernel=names, layout={"offset": "x0*33 + x1"})
-    assert changed(problem, "x0*32 + (x1 ^ x0)") == [
-        ("__shared__ float As[32][33];", "__shared__ alignas(128) float As[32][32];"),
-        ("As[ty + i*8][tx]", "As[ty + i*8][tx ^ ty + i*8]"),
-        ("As[tx][ty + i*8]", "As[tx][ty + i*8 ^ tx]"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("shape", "offset", "array"),
-    [
-        ((32, 32), "x1*33 + x0", "tile[1055]"),
-        ((32, 32), "x0*36 + x1 + x1 // 16 * 2", "tile[32][36]"),
-        ((4, 32, 32), "x0*1056 + x1*33 + x2", "tile[4][32][33]"),
-        ((4, 32, 32), "x0*1030 + x1*32 + x2", "tile[4114]"),
-    ],
-)
-def test_outer_coordinates_that_stand_alone_are_dimensions(shape, offset, array):
-    index = [["0"], []][len(shape) == 2]
-    accesses = [access_from(f"a: load 4 [{', '.join([*index, 'tid', 'i'])}]; i<32")]
-    problem = from_data(one_tile("t", shape, "f32", 32, accesses))
-    assert edit(problem, GPU, offset).declaration.after == f"__shared__ float {array};"
-
-
-def test_several_elements_are_an_address():
-    access = access_from("a: load 16 [tid, 4*i]; i<8")
-    problem = problem_of("32x32 f32, 32 threads", access)
-    assert changed(problem, "x0*36 + x1")[1:] == [("&tile[tid][i*4]", "&tile[tid][i*4]")]
-
-
-def test_what_an_edit_needs():
-    with pytest.raises(LayoutError, match="elements overlap"):
-        edit(transpose(layout={"offset": "x0 + x1"}), GPU, "x0*33 + x1")
-    assert emit("cuda", transpose(), GPU, "x0*33 + x1")
-
-
 SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
 
 
@@ -194,7 +134,6 @@ def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
     [
         (["--lang", "c", "--self-test"], "--lang c has none"),
         (["--lang", "cobol"], "cobol"),
-        (["--edit", "--lang", "c"], ""),
         (["--offset", "x0*16 + x1"], "elements overlap"),
         (["--offset", "x0 +"], "is not an expression"),
         (["--problem", SMALL], "belongs to a result file"),

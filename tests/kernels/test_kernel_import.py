@@ -99,7 +99,7 @@ def test_arrays_are_told_apart_by_their_bytes():
 @pytest.mark.parametrize(
     ("kinds", "excess", "said"),
     [
-        (("edit", "fix"), 8, "the fix"),
+        (("conflict", "fix"), 8, "the fix"),
         (("conflict", "keep"), 8, "the keep; layoutopt patch tries"),
         (("conflict",), 8, "no layout with fewer conflicts was found"),
         ((), 0, "its first block has no conflicts"),

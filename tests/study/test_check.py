@@ -1,4 +1,4 @@
-"""Audits of layouts in use: counts, findings, counters, exit codes, the nearest edit."""
+"""Audits of layouts in use: counts, findings, counters, exit codes; the nearest edit."""
 
 import json
 
@@ -36,10 +36,6 @@ def audit(name, offset=None, mend=False):
 
 def findings(result, kind):
     return [f for f in result.findings if f.kind == kind]
-
-
-def edit_and_fix(result):
-    return [f.details["offset"] for f in result.findings if f.kind in ("edit", "fix")]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +99,13 @@ def test_the_alignment_that_addresses_need():
 
 
 def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):
-    """The address form of each XOR, and each kind of edit, take as long as the count."""
+    """The address form of each XOR takes as long as the count."""
     monkeypatch.setattr("layoutopt.study.findings._QUICK", 0)
-    monkeypatch.setattr("layoutopt.study.edits._QUICK_LANES", 0)
     problem, layout = load("gemm_a_128x64_f16"), "x0*64 + (x1 ^ x0 % 16 * 8)"
     whole, cut = (checked(problem, layout, seconds) for seconds in (10, 0))
     assert cut.accesses == whole.accesses
     assert findings(whole, "alignment")
-    assert not findings(cut, "alignment") + findings(cut, "edit")
+    assert not findings(cut, "alignment")
 
 
 @pytest.mark.parametrize(
@@ -142,19 +137,19 @@ def test_bytes_alone_are_no_reason():
     result = audit("transpose_32x32_f32", "x0*33 + x1", mend=True)
     (keep,) = findings(result, "keep")
     assert keep.message.startswith("leave it as it is: x0*33 + x1 has no bank conflicts")
-    assert edit_and_fix(result) == []
+    assert findings(result, "fix") == []
     assert (result.estimate.blocks_per_sm, result.estimate.instructions > 0) == (2, True)
     mended = audit("transpose_32x32_f32", "x0*32 + (x1 ^ x0)", mend=True)
     assert [f.kind for f in mended.findings] == ["alignment"]
 
 
-def test_a_fix_and_an_edit_save_time_and_not_wavefronts_alone():
+def test_a_fix_saves_time_and_not_wavefronts_alone():
     """An XOR without conflicts takes instructions in every iteration, where a pad and a split take none."""
     problem = problem_of("""40x36 f32, 64 threads
         rows: store 4 [tid // 32 + 2*i, tid % 32]; i<20
         columns: load 4 [tid % 40, j]; j<36; where tid < 40""")
-    fix = "x0 % 8 * 180 + x1*5 + x0 // 8"
-    assert edit_and_fix(checked(problem, "x0*36 + x1", 20)) == ["x0*37 + x1", fix]
+    (fix,) = findings(checked(problem, "x0*36 + x1", 20), "fix")
+    assert fix.details["offset"] == "x0 % 8 * 180 + x1*5 + x0 // 8"
 
 
 def test_amd_counters_have_amds_names():
@@ -211,17 +206,16 @@ def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
 def test_command_line(tmp_path):
     clean = layoutopt("check", TRANSPOSE, "--no-fix")
     data = json.loads(layoutopt("check", TRANSPOSE, "--no-fix", "--json").stdout)
-    assert (data["schema"], data["status"], data["edit"]) == ("layoutopt.audit/1", "conflict_free", None)
+    assert (data["schema"], data["status"]) == ("layoutopt.audit/1", "conflict_free")
     assert (clean.returncode, clean.stderr, "no bank conflicts" in clean.stdout) == (0, "", True)
-    row_major = ("check", TRANSPOSE, "--offset", "x0*32 + x1", "--json")
-    assert json.loads(layoutopt(*row_major, "--no-fix").stdout)["edit"] is None
-    bad = layoutopt(*row_major)
+    row_major = ("check", TRANSPOSE, "--offset", "x0*32 + x1")
+    assert "layoutopt fix" in layoutopt(*row_major).stdout
+    bad = layoutopt(*row_major, "--json")
     data = json.loads(bad.stdout)
     assert (bad.returncode, data["schema"], data["status"]) == (1, "layoutopt.audit/1", "conflicts")
     assert json.loads(json.dumps(msgspec.convert(data, Audit).to_json())) == data
     assert (data["excess"], data["offset"], data["bytes"]) == (992, "x0*32 + x1", 4096)
-    assert [f["kind"] for f in data["findings"]] == ["conflict", "edit", "fix"]
-    assert data["edit"]["text"] == "change 32 to 33"
+    assert [f["kind"] for f in data["findings"]] == ["conflict", "fix"]
     table = tmp_path / "t.npy"
     np.save(table, 4 * (np.arange(32)[:, None] * 33 + np.arange(32)))
     assert layoutopt("check", TRANSPOSE, "--table", table, "--no-fix").returncode == 0
@@ -262,12 +256,12 @@ def test_lanes_that_choose_are_counted_by_the_clock(layout, monkeypatch):
         assert check(known, layout).excess == 0
 
 
-def test_a_long_formula_of_many_elements_is_estimated_and_edited_by_the_clock(monkeypatch):
+def test_a_long_formula_of_many_elements_is_estimated_by_the_clock(monkeypatch):
     problem, text = problem_of("32x32 u32, 32 threads", "read: load 4 [lane, 0]"), "x0*32 + (x1 ^ x0 // 1024)"
-    assert checked(problem, text, 20).edit is not None
+    assert checked(problem, text, 20).estimate is not None
     monkeypatch.setattr(edits_module, "_QUICK_OPERATIONS", 1024)
     found = checked(problem, text, 0)
-    assert (found.edit, found.estimate, found.excess) == (None, None, 31)
+    assert (found.estimate, found.excess) == (None, 31)
 
 
 # A scan's exchange in PyOpenCL: written to rows of a thread's items, read by items.
@@ -282,17 +276,13 @@ def nearest(problem, offset):
     return nearest_edit(parse(offset, names), case)
 
 
-def test_it_is_a_row_of_compare_and_the_first_fix_of_check():
+def test_it_is_a_row_of_compare():
     problem, change, offset = from_data(SCAN), "change 129 to 132", "x0*132 + x1"
     comparison = compare(problem)
     (row,) = [row for row in comparison.rows if row.edit is not None]
     assert comparison.recommendation.text.startswith(f"{change}: {offset} has no bank conflicts")
     assert (row.family, row.edit, row.offset, row.excess) == ("edit", change, offset, 0)
     assert (row.bytes, row.declared_bytes) == (4 * (8 * 132 + 129), 4 * 9 * 132)
-    audit = checked(problem, None, 20)
-    assert (audit.edit.text, audit.edit.offset, audit.edit.excess) == (change, offset, 0)
-    assert audit.edit.saved_wavefronts == audit.excess
-    assert [f.kind for f in audit.findings if f.kind in ("edit", "fix")] == ["edit", "fix"]
 
 
 @pytest.mark.parametrize(
