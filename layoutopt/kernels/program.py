@@ -104,11 +104,14 @@ class Forget:
         why: what the step does, where totals are not certain; else empty.
         counts: it may also touch shared memory or change the way: totals are not certain where it happens.
         fills: what shared memory of the block holds becomes unknown, too: a bulk copy.
+        stand_in: where the values of a block are followed, what stands for the results: others wherever one
+            of the sources is another one. Of active lanes and sources, as `Compute.across`.
     """
 
     why: str = ""
     counts: bool = False
     fills: bool = False
+    stand_in: Callable[..., tuple[Value, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ class Memory:
     """An instruction that touches memory.
 
     The sources are the address (64 bits for global and generic memory, else 32), then what is stored, in
-    units of `unit_bytes`. Destinations take what is loaded, likewise.
+    units of `unit_bytes`; of a copy, the address it reads from, and whether it reads or writes zeros.
+    Destinations take what is loaded, likewise.
 
     Attributes:
         kind: what it does; `copy` is cp.async, whose address is the shared one.

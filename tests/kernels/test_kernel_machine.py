@@ -104,6 +104,35 @@ def test_values_go_through_shared_memory_after_a_barrier():
     assert not counted("STS [R2], R2", *read, threads=64).certain
 
 
+@pytest.mark.parametrize("load", ["M88", "MT88"])
+@pytest.mark.parametrize("store", ["M88", "MT88"])
+def test_matrices_go_through_registers(load, store):
+    """Each half holds its own place; rows of four matrices are loaded in another order, and stored."""
+    found = counted(
+        "SHF.L.U32 R5, R1, 0x4, RZ",
+        "LOP3.LUT R4, R5, 0x50, RZ, 0x3c, !PT",
+        "IMAD R8, R5, 0x10001, 0x20000",
+        *(f"IADD3 R{8 + k}, R8, {0x40004 * k:#x}, RZ" for k in (1, 2, 3)),
+        "STS.128 [R5], R8",
+        f"LDSM.16.{load}.4 R12, [R4]",
+        "LOP3.LUT R6, R12, 0xffff, RZ, 0xc0, !PT",
+        "LDS.U16 R7, [R6]",
+        f"STSM.16.{store}.4 [R5+0x200], R12",
+        *(line for k in range(8) for line in (f"LDS.U16 R6, [R5+{0x200 + 2 * k:#x}]", "LDS.U16 R7, [R6]")),
+        shared_bytes=1024,
+    )
+    assert found.certain
+    loads = [
+        found.traces[k][0].address[0] for k in sorted(found.traces) if "[R6]" in found.program.steps[k].text
+    ]
+    place = 16 * (np.arange(32) ^ 5).reshape(4, 8, 1) + 2 * np.arange(8)
+    lane = np.arange(32)
+    own = (lane // 4, 2 * (lane % 4)) if load == "M88" else (2 * (lane % 4), lane // 4)
+    assert (loads[0] == place[0][own]).all()
+    stored = place if load == store else place.swapaxes(1, 2)
+    assert (np.array(loads[1:]) == stored.reshape(32, 8).T).all()
+
+
 def test_what_is_known_of_unknown_bits():
     unsure = values.Value(np.array([[8]], np.uint64), np.array([[4]], np.uint64))  # 8 or 12
     total = values.add(unsure, values.constant(3))

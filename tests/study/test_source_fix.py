@@ -114,6 +114,32 @@ def test_a_change_that_forgets_one_edit_is_not_offered(name, form, places, monke
         assert re.search(why, found.arrays[0].reason), place
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "why"),
+    [
+        ("", "", ""),
+        ('"l"(a + s * 2048 + i * 8)', '"l"(a + s * 2048 + (i ^ 1) * 8)', "writes other bytes"),
+        ('"=r"(x[1]), "=r"(x[2])', '"=r"(x[2]), "=r"(x[1])', "writes other bytes"),
+        ('"{%4, %5}, {%0,', '"{%5, %4}, {%0,', "writes other bytes"),
+        ("r * 32 + q * 8)]))", "(r ^ 1) * 32 + q * 8)]))", "threads reach other bytes"),
+    ],
+)
+def test_what_copies_and_matrix_instructions_move_is_compared(right, wrong, why, tmp_path, monkeypatch):
+    path, rendered = tmp_path / "gemm.cu", source_plans.rendered
+    path.write_text(LAUNCHES["gemm_cp_async"].source.read_text().replace(" ^ (r / 2 % 4)", ""))
+
+    def broken(file, edits):
+        text = rendered(file, edits).decode()
+        assert right in text
+        return text.replace(right, wrong, 1).encode()
+
+    monkeypatch.setattr(source_plans, "rendered", broken if right else rendered)
+    found = fixed("gemm_cp_async", path, minimise="excess")
+    assert found.unknown_bytes == 0
+    assert bool(found.diff) != bool(why)
+    assert why in found.arrays[0].reason
+
+
 QUADS = """#define QUAD(x) (reinterpret_cast<float4*>(&(x))[0])
 extern "C" __global__ void quads(const float4* in, float4* out) {
     __shared__ float tile[16][64];

@@ -2,12 +2,14 @@
 
 Sums and products are rounded as numpy does. A multiply-add of 32 bits goes through 64; one of 64 keeps the
 error of its product. The approximations that division and roots begin with are exact results, of 64 bits
-their high words: what follows in the code repairs the last bits. The rest, and matrices, are unknown.
+their high words: what follows in the code repairs the last bits. The rest, and matrices, are unknown; where
+all values of a block are followed, a hash stands for a product of matrices.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any, Final
@@ -17,9 +19,10 @@ import numpy.typing as npt
 
 from layoutopt.kernels.isa.arithmetic import ORDERS, named, select, sized, told
 from layoutopt.kernels.isa.listing import Instruction
-from layoutopt.kernels.isa.operands import Builder, Built, computed, forget, row
+from layoutopt.kernels.isa.operands import Builder, Built, computed, forget, registers, row, words
 from layoutopt.kernels.machine import values
-from layoutopt.kernels.machine.values import Value, constant
+from layoutopt.kernels.machine.values import Bits, Bools, Value, constant
+from layoutopt.kernels.program import Forget
 
 Reals = npt.NDArray[Any]
 # Exponents, as stored, between which a quotient and all that leads to it are plain floats.
@@ -200,8 +203,9 @@ def _halves(inst: Instruction) -> Built:
     return computed(inst, [("r", inst.operands[0])], [], lambda _: constant(high << 16 | low))
 
 
-# Bytes of an element of a matrix product, by the first type that its instruction names.
-_ELEMENT: Final = {"F16": 2, "F32": 4, "F64": 8}
+# Bits of an element of a matrix product, by the first type that its instruction names.
+_ELEMENT: Final = {"TF32": 32, "S8": 8, "U8": 8, "S4": 4, "U4": 4, "E4M3": 8, "E5M2": 8}
+_RESULT: Final = {"F16": 16, "F32": 32, "F64": 64}
 _MOST_RESULTS: Final = 8
 
 
@@ -212,21 +216,69 @@ def _texels(inst: Instruction) -> Built:
 
 
 def _matrix_product(inst: Instruction) -> Built:
-    """Tensor cores, which are not evaluated: the result has as many registers as shape and type say.
+    """Tensor cores, which are not evaluated: registers are as many as shape and types say.
 
-    Of `16816` and `8x8x4`, 32 lanes share rows times columns; of `64x128x16`, 128 lanes.
+    Of `16816` and `8x8x4`, 32 lanes share rows times columns; of `64x128x16`, 128 lanes, and operands are
+    read from shared memory. Others get what stands for a product.
     """
-    shape = next((m for m in inst.modifiers if re.fullmatch(r"[\dx]{3,}", m)), "")
-    size = 8 if inst.opcode[0] == "D" else 4
-    if inst.opcode[0] in "HQ":
-        size = _ELEMENT.get(named(inst, _ELEMENT), size)
-    group = re.fullmatch(r"64x(\d+)x\d+", shape) if inst.opcode.endswith("GMMA") else None
-    match = re.fullmatch(r"(16|8)x?8x?\d+", shape)
-    if group:
-        count = int(group[1]) * size // 8
-    else:
-        count = _MOST_RESULTS if match is None or shape == "884" else int(match[1]) * size // 16
-    return forget(count)(inst)
+    shape, double = (
+        next((m for m in inst.modifiers if re.fullmatch(r"[\dx]{3,}", m)), ""),
+        inst.opcode[0] == "D",
+    )
+    bits = 64 if double else _RESULT.get(named(inst, _RESULT), 32) if inst.opcode[0] in "HQ" else 32
+    if inst.opcode.endswith("GMMA"):
+        group = re.fullmatch(r"64x(\d+)x\d+", shape)
+        return forget(int(group[1]) * bits // 64 if group else _MOST_RESULTS)(inst)
+    match = re.fullmatch(r"(16|8)x?8x?(\d+)", shape)
+    if match is None or (shape == "884" and not double):
+        return forget(_MOST_RESULTS)(inst)
+    rows, depth = map(int, match.groups())
+    results = rows * bits // 128
+    if inst.has("SP") or len(inst.operands) != 4:
+        return forget(results)(inst)
+    element = 64 if double else _ELEMENT.get(named(inst, _ELEMENT), 16)
+    counts = rows * depth * element // 1024, depth * element // 128, results
+    given = [one for text, count in zip(inst.operands[1:], counts, strict=True) for one in words(text, count)]
+    stand_in = _stand_in(inst, results, 0 if inst.opcode[0] == "I" else bits)
+    return Built(Forget(stand_in=stand_in), tuple(given), registers(inst.operands[0], results))
+
+
+# Of words that look like sums of products, by the bits of a float, 0 for integers: what stands in them
+# anyway, and bits that may be others; a register after another.
+_FORMS: Final = {
+    0: ((0, 0x3FFFF),),
+    16: ((0x3C003C00, 0x3FF03FF),),
+    32: ((0x3F800000, 0x7FFFFF),),
+    64: ((0, 0xFFFFFFFF), (0x3FF00000, 0xFFFFF)),
+}
+
+
+def _stand_in(inst: Instruction, count: int, bits: int) -> Callable[..., tuple[Value, ...]]:
+    """So many words a lane: a hash of the instruction and of what all active lanes of the warp have."""
+    seed = np.uint64(zlib.crc32(" ".join((inst.opcode, *inst.modifiers)).encode()))
+
+    def run(active: Bools, *given: Value) -> tuple[Value, ...]:
+        lanes = np.arange(32, dtype=np.uint64)
+        own = np.broadcast_to(
+            reduce(lambda told, one: _mixed(told ^ one.bits), given, seed + lanes), active.shape
+        )
+        whole = _mixed(own).sum(axis=1, keepdims=True, where=active)
+        hidden = np.any([(active & (one.unknown != 0)).any(axis=1, keepdims=True) for one in given], axis=0)
+        found = []
+        for k in range(count):
+            form, free = map(np.uint64, _FORMS[bits][k % len(_FORMS[bits])])
+            told = Value(_mixed(whole + np.uint64(k << 5) + lanes) & free | form)
+            found.append(values.hidden_where(hidden, told, 32))
+        return tuple(found)
+
+    return run
+
+
+def _mixed(bits: Bits) -> Bits:
+    """Each number as another one that looks random (G. Steele and others, SplittableRandom, 2014: mix64)."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
 
 
 FLOATS: Final[Mapping[str, Builder]] = {

@@ -15,8 +15,10 @@ from layoutopt.kernels.isa.operands import (
     computed,
     constant_place,
     is_predicate,
+    predicate,
     registers,
     word,
+    words,
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Value
@@ -69,10 +71,8 @@ def _store(space: Space) -> Builder:
     def build(inst: Instruction) -> Built:
         width = _width(inst)
         (data,) = (text for text in inst.operands if not is_predicate(text) and not _is_place(text))
-        count = max(1, width // 4)
-        stored = [Source.cell(cell) for cell in registers(data, count)] or [word("RZ")] * count
         action = Memory("store", space, width, operation=_served("store", space, width))
-        return Built(action, (_place(inst, space), *stored))
+        return Built(action, (_place(inst, space), *words(data, max(1, width // 4))))
 
     return build
 
@@ -83,8 +83,10 @@ def _matrices(kind: Any) -> Builder:
             raise UnreadableOperand("matrices of another shape")
         count = next((int(m) for m in inst.modifiers if m in ("2", "4")), 1)
         operation = Operation(kind, 16, count, inst.has("MT88"))
-        dests = registers(inst.operands[0], count) if kind == "ldmatrix" else ()
-        return Built(Memory(kind, "shared", 16, operation=operation), (_place(inst, "shared"),), dests)
+        action, place = Memory(kind, "shared", 16, operation=operation), _place(inst, "shared")
+        if kind == "ldmatrix":
+            return Built(action, (place,), registers(inst.operands[0], count))
+        return Built(action, (place, *words(inst.operands[1], count)))
 
     return build
 
@@ -143,9 +145,15 @@ def _returned(inst: Instruction, width: int) -> tuple[str, ...]:
 
 
 def _copy(inst: Instruction) -> Built:
-    """LDGSTS, which is cp.async: the address in shared memory stands first."""
+    """LDGSTS, which is cp.async: the address in shared memory stands first.
+
+    What one with ZFILL, which fills a part with zeros, reads is not followed.
+    """
     operation = Operation("cp.async.cg" if inst.has("BYPASS") else "cp.async.ca", _width(inst))
-    return Built(Memory("copy", "shared", _width(inst), operation=operation), (_place(inst, "shared"),))
+    _, given, *reads = inst.operands
+    sources = () if inst.has("ZFILL") else (address(given, wide=True), *map(predicate, reads))
+    action = Memory("copy", "shared", _width(inst), operation=operation)
+    return Built(action, (_place(inst, "shared"), *sources))
 
 
 def _asked_for_space(inst: Instruction) -> Built:

@@ -127,6 +127,11 @@ def word(text: str, count: int = 1, real: bool = False) -> Source:
     return Source(cells, value)
 
 
+def words(text: str, count: int) -> list[Source]:
+    """A register and those behind it, each by itself."""
+    return [Source.cell(cell) for cell in registers(text, count)] or [word("RZ")] * count
+
+
 def negates(text: str) -> bool:
     """Whether a sign stands before a register or a word of constant memory."""
     return text.startswith("-") and _PLACE.match(text) is not None

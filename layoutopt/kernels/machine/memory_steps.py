@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +16,23 @@ from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory import Bytes, SharedBytes, check_reach
 from layoutopt.kernels.machine.registers import Registers, Stopped
-from layoutopt.kernels.machine.values import Bools, Value, chosen, extend, hidden_where, made, mask, unknown
+from layoutopt.kernels.machine.values import (
+    ZERO,
+    Bools,
+    Value,
+    chosen,
+    constant,
+    cut,
+    either,
+    extend,
+    hidden_where,
+    made,
+    mask,
+    select,
+    shift_left,
+    shift_right,
+    unknown,
+)
 from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
 
 # Lanes that are off may have any address: so many bytes there are to look at for them.
@@ -61,6 +78,15 @@ class _Access:
         if operation is None or not operation.matrices:
             return self.sure
         return self.sure & (np.arange(32) < 8 * operation.matrices)
+
+    def half(self, matrix: int, half: int) -> tuple[IntArray, Bools]:
+        """Where the half of a word that each lane has of a matrix lies, and who has one of a known row."""
+        operation, lane = self.action.operation, np.arange(32)
+        assert operation is not None
+        first, second = 2 * (lane % 4) + half, lane // 4
+        row, column = (first, second) if operation.transposed else (second, first)
+        lanes = self.lanes & self.sure[:, 8 * matrix + row]
+        return self.address[:, 8 * matrix + row] + 2 * column, lanes
 
 
 class MemorySteps:
@@ -185,8 +211,8 @@ class MemorySteps:
         if memories and action.kind not in ("load", "ldmatrix"):
             self._check_frozen()
             self._change(one)
-        elif memories and action.kind == "load":
-            self._load(one)
+        elif memories:
+            (self._load if action.kind == "load" else self._load_matrices)(one)
         else:
             self._forget(group, step, lanes, unsure)
 
@@ -261,23 +287,27 @@ class MemorySteps:
         for k, cell in enumerate(access.step.dests):
             if not cell:
                 continue
-            at, value = address + k * action.unit_bytes, unknown(8 * width)
-            for base, memory in access.memories:
-                found = memory.load(access.row, at - base, width)
-                one = len(access.memories) == 1
-                value = found if one else chosen(memory.inside(at - base, width), found, value)
-                value = hidden_where(memory.late(access.row, access.warp, at - base, width), value, 8 * width)
+            at = address + k * action.unit_bytes
+            value = _held_at(access.memories, access.row, access.warp, at, width)
             if action.signed and width < action.unit_bytes:
                 value = extend(value, 8 * width, 8 * action.unit_bytes)
             value = hidden_where(access.hidden, value, 8 * action.unit_bytes)
             self._cells.write(access.group, cell, value, access.lanes, access.unsure, alike)
 
+    def _load_matrices(self, access: _Access) -> None:
+        for matrix, cell in enumerate(access.step.dests):
+            value = ZERO
+            for half in range(2):
+                at, sure = access.half(matrix, half)
+                found = _held_at(access.memories, access.row, access.warp, at, 2)
+                value = either(value, shift_left(hidden_where(~sure, found, 16), constant(16 * half)))
+            self._cells.write(access.group, cell, value, access.lanes, access.unsure)
+
     def _change(self, access: _Access) -> None:
         """A store, atomic or copy: where it is unknown whether or what, the bytes become unknown."""
         nowhere, lost = access.lanes & access.hidden, access.unsure
-        # What a row of a matrix takes of other lanes is not followed, nor, where only the accesses of shared
-        # memory are asked for, what is written to global memory.
-        followed = (access.space != "global" or self._follows_global) and access.action.kind != "stmatrix"
+        # Where only the accesses of shared memory are asked for, what is written to global memory is not.
+        followed = access.space != "global" or self._follows_global
         if not followed:
             lost = lost | access.addressing
         for base, memory in access.memories:
@@ -300,20 +330,41 @@ class MemorySteps:
                 (self._atomic if access.action.kind == "atomic" else self._store)(here, memory)
 
     def _store(self, access: _Access, memory: Bytes) -> None:
-        action, sure = access.action, access.sure
-        sources = access.step.sources[1:] if action.kind == "store" else ()
-        width = min(action.unit_bytes, action.width_bytes)
-        for k in range(max(1, action.width_bytes // action.unit_bytes)):
-            value = self._cells.read(access.group, sources[k]) if k < len(sources) else unknown(8 * width)
-            at = access.address + k * action.unit_bytes
-            late = sure & memory.late(access.row, access.warp, at, width)
+        for width, value, at, lanes in self._stored(access):
+            late = lanes & memory.late(access.row, access.warp, at, width)
             if late.any():
                 # Another warp wrote and nobody waited: of values that differ, which one stays is not known.
                 old = memory.load(access.row, at, width)
                 apart = (old.bits != (value.bits & mask(8 * width))) | (old.unknown | value.unknown != 0)
                 value = hidden_where(late & apart, value, 8 * width)
-            memory.store(access.row, at, width, value, sure)
-        memory.wrote(access.row, access.warp, access.address, action.width_bytes, sure)
+            memory.store(access.row, at, width, value, lanes)
+        memory.wrote(access.row, access.warp, access.address, access.action.width_bytes, access.addressing)
+
+    def _stored(self, access: _Access) -> Iterator[tuple[int, Value, IntArray, Bools]]:
+        """Numbers that are stored: bytes of each, what they are, where, and of which lanes."""
+        action, sources = access.action, access.step.sources[1:]
+        if action.kind == "stmatrix":
+            for matrix, half in itertools.product(range(len(sources)), range(2)):
+                value = shift_right(self._cells.read(access.group, sources[matrix]), constant(16 * half))
+                yield 2, cut(value, 16), *access.half(matrix, half)
+            return
+        width = min(action.unit_bytes, action.width_bytes)
+        for first in range(0, action.width_bytes, width):
+            if action.kind == "copy":
+                value = self._copied(access, first, width)
+            else:
+                value = self._cells.read(access.group, sources[first // width])
+            yield width, value, access.address + first, access.sure
+
+    def _copied(self, access: _Access, first: int, width: int) -> Value:
+        """What a copy reads from global memory."""
+        if len(access.step.sources) == 1:
+            return unknown(8 * width)
+        place, *reads = (self._cells.read(access.group, source) for source in access.step.sources[1:])
+        at = np.broadcast_to(place.bits.astype(np.int64), access.lanes.shape) + first
+        memories, row = self._memories.get("global", ()), np.zeros((1, 1), np.int64)
+        found = hidden_where(place.unknown != 0, _held_at(memories, row, access.warp, at, width), 8 * width)
+        return select(reads[0], found, ZERO) if reads else found
 
     def _atomic(self, access: _Access, memory: Bytes) -> None:
         """Lanes one after another; what is returned is unknown where the order decides it."""
@@ -339,6 +390,18 @@ class MemorySteps:
             self._cells.write(access.group, access.step.dests[0], result, access.lanes, access.unsure)
         else:
             self._forget(access.group, access.step, access.lanes, access.unsure)
+
+
+def _held_at(
+    memories: Sequence[tuple[int, Bytes]], row: IntArray, warp: IntArray, at: IntArray, width: int
+) -> Value:
+    """Numbers of so many bytes in the memory where they are; unknown where there is none, or that is late."""
+    value = unknown(8 * width)
+    for base, memory in memories:
+        found = memory.load(row, at - base, width)
+        value = found if len(memories) == 1 else chosen(memory.inside(at - base, width), found, value)
+        value = hidden_where(memory.late(row, warp, at - base, width), value, 8 * width)
+    return value
 
 
 def _firsts(places: IntArray, lanes: Bools) -> tuple[Bools, Bools]:

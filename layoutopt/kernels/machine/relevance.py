@@ -114,8 +114,10 @@ def relevance(
 
 
 def _without_value(step: Step) -> Step:
-    """A step of which it is not asked what it writes to global memory, only where."""
+    """A step of which it is not asked what it writes to global memory, only where, or what stands for it."""
     action = step.action
+    if isinstance(action, Forget) and action.stand_in is not None:
+        return replace(step, action=replace(action, stand_in=None), sources=())
     writes = isinstance(action, Memory) and action.space == "global" and action.kind in ("store", "atomic")
     return replace(step, sources=step.sources[:1]) if writes else step
 
@@ -186,7 +188,7 @@ def reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> set
 
 
 def _read_spaces(action: Memory) -> tuple[str, ...]:
-    if action.kind not in ("load", "atomic"):
+    if action.kind not in ("load", "ldmatrix", "atomic"):
         return ()
     return ("shared", "local", "global") if action.space == "generic" else (action.space,)
 
@@ -272,7 +274,8 @@ def _needed(step: Step, results: bool, kept: frozenset[str]) -> tuple[bool, froz
         case Compute():
             return results, read_by(step.sources) if results else none
         case Forget(_, counts, fills):
-            return results or counts or (fills and "shared" in kept), none
+            matters = results or counts or (fills and "shared" in kept)
+            return matters, read_by(step.sources) if matters else none
         case Memory():
             counted = action.space in ("shared", "generic")
             changes = action.kind in ("store", "atomic", "copy", "stmatrix")

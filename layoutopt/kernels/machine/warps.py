@@ -274,11 +274,13 @@ class Machine:
                         alike = self.registers.alike(group, read_by(step.sources))
                 elif unsure is NOBODY:
                     results = function(lanes, *given)
-            case Forget(why, counts, fills):
+            case Forget(why, counts, fills, stand_in):
                 if counts:
                     self.recorder.uncertain(group.at, f"{step.named} {why}; what it does is not counted")
                 if fills:
                     self.memory.forget(group, frozenset({"shared"}))
+                if stand_in is not None and unsure is NOBODY:
+                    results = stand_in(lanes, *(self.registers.read(group, one) for one in step.sources))
         for cell, value in zip(step.dests, results, strict=True):
             self.registers.write(group, cell, value, lanes, unsure, alike)
 
