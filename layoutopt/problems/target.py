@@ -1,11 +1,22 @@
-"""The device that a question is asked for."""
+"""How a question is asked, and the device that it is asked for."""
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
+from layoutopt.ground.log import Progress
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.types import Block, Problem
+
+
+class Question(TypedDict, total=False):
+    """What every question takes beside the problem; see `layoutopt.solve`."""
+
+    time_limit: float | None
+    target: Device | str | None
+    progress: Progress | None
 
 
 def target_of(asked: Problem | Block, given: Device | str | None) -> Device:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import Final, TypedDict, Unpack, overload
+from typing import Final, Unpack, overload
 
 import msgspec
 
@@ -36,7 +36,7 @@ from layoutopt.problems.answer import (
     Status,
 )
 from layoutopt.problems.same_layout import within_room
-from layoutopt.problems.target import target_of
+from layoutopt.problems.target import Question, target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.choices import solve_tile
 from layoutopt.search.dictated import side_by_side
@@ -56,14 +56,11 @@ _WITHIN_WORDS: Final = (
 )
 
 
-class Options(TypedDict, total=False):
+class Options(Question, total=False):
     """How to solve; see `solve`."""
 
-    time_limit: float | None
     workers: int
     conflict_free: bool
-    target: Device | str | None
-    progress: Progress | None
     method: Method
 
 

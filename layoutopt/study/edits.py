@@ -20,7 +20,6 @@ from typing import Final
 from msgspec import Struct
 
 from layoutopt.engine.case import Case
-from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import Const, Node, Op, Var
 from layoutopt.expressions.simplify import operations, sum_terms
@@ -141,27 +140,6 @@ def strides_of(node: Node, dimensions: int) -> tuple[int, ...] | None:
 # The nearest ------------------------------------------------------------------------------------
 
 
-class Nearest(Struct, frozen=True):
-    """An edit that serves the accesses.
-
-    Attributes:
-        edit: what to change.
-        excess: weighted excess of the layout after it, in units of the trace.
-        left: its excess in wavefronts, weights not applied.
-        bytes: to the end of the last element.
-    """
-
-    edit: Edit
-    excess: float
-    left: int | float
-    bytes: int
-
-    @property
-    def rank(self) -> tuple[float, ...]:
-        """Sorting key: the better has the smaller one."""
-        return EXCESS_FIRST.key(self.excess, self.bytes)
-
-
 def is_large(case: Case, node: Node | None = None) -> bool:
     """Whether to evaluate and count a layout, with such a formula, takes so long that the clock is asked."""
     lanes = sum(access.element.size for access in case.lanes.accesses)
@@ -169,7 +147,7 @@ def is_large(case: Case, node: Node | None = None) -> bool:
     return lanes > _QUICK_LANES or effort > _QUICK_OPERATIONS
 
 
-def nearest_edit(node: Node, case: Case) -> Nearest | None:
+def nearest_edit(node: Node, case: Case) -> Edit | None:
     """The nearest edit of `node` that is better than it; None where there is none.
 
     Better is less weighted excess, or as much in fewer bytes; anything is better than a formula that
@@ -185,16 +163,15 @@ def nearest_edit(node: Node, case: Case) -> Nearest | None:
     most = math.inf if allowed.alignment_bytes is None else allowed.alignment_bytes
     if case.alignment(has_xor(node)) > most or (is_large(case, node) and current().spent):
         return None
-    before = _measured(case, Edit(node, "", 0.0))
+    before = _cost(case, node)
     rules = [access.rule for access in case.lanes.accesses]
     period = max(rule.banks * rule.bank_bytes for rule in rules) * 8 // tile.element_bits
     tried = (edit for edit in edits(node, max(2, period)) if _obeys(edit, allowed, tile))
     batches = Counter(case, certain=True).batches(_laid(tried, case))
     ranked = sorted(itertools.chain.from_iterable(batches), key=lambda c: (*c[:2], c[2].distance))
     for _, _, edit in ranked:
-        found = _measured(case, edit)
-        if found is not None and (allowed.max_bytes is None or found.bytes <= allowed.max_bytes):
-            return found if before is None or found.rank < before.rank else None
+        if (after := _cost(case, edit.node)) is not None:
+            return edit if before is None or after < before else None
         if current().spent:
             return None
     return None
@@ -214,17 +191,18 @@ def _laid(tried: Iterator[Edit], case: Case) -> Iterator[tuple[Edit, IntArray]]:
             yield edit, table
 
 
-def _measured(case: Case, edit: Edit) -> Nearest | None:
-    """What an edit costs; None where it is no layout of the tile."""
+def _cost(case: Case, node: Node) -> tuple[float, ...] | None:
+    """The key of a formula: the better has the smaller one; None where it is no layout that is allowed."""
+    most = case.problem.layout.max_bytes
     try:
-        table = case.table(edit.node)
+        table = case.table(node)
         case.check(table)
     except (ExpressionError, LayoutError):
         return None
+    if most is not None and case.size(table) > most:
+        return None
     with unhurried():
-        counts = case.count(table)
-        left = rounded_count(sum(report.excess for report in case.reports(counts)))
-        return Nearest(edit, case.weighted_excess(counts), left, case.size(table))
+        return EXCESS_FIRST.key(case.weighted_excess(case.count(table)), case.size(table))
 
 
 def _obeys(edit: Edit, allowed: Constraints, tile: Tile) -> bool:

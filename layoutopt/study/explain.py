@@ -6,11 +6,12 @@ Of several tiles: what decides each of them by itself, and what the common budge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, TypedDict, Unpack, overload
+from typing import Any, Final, Literal, Unpack, overload
 
 import msgspec
 from msgspec import Struct
 
+from layoutopt.engine.case import Case
 from layoutopt.files.checks import fields_of
 from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.ground.budget import current, deadline, spending, unhurried
@@ -19,16 +20,17 @@ from layoutopt.ground.json_data import Versioned
 from layoutopt.ground.log import Progress, told
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Proof, Result, Status
 from layoutopt.problems.same_layout import groups, within_room
-from layoutopt.problems.target import target_of
+from layoutopt.problems.target import Question, target_of
+from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Access, Block, Problem
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Extent
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.in_use import node_in_use
-from layoutopt.study.known import Solved, solved
+from layoutopt.study.known import solved
 from layoutopt.study.phase_words import why
 from layoutopt.study.relaxations import Relaxation, Relaxations, names
 
@@ -123,18 +125,10 @@ class BlockExplanation(Versioned, frozen=True):
     schema_: Literal["layoutopt.tile_set_explanation/1"] = "layoutopt.tile_set_explanation/1"
 
 
-class Options(TypedDict, total=False):
-    """How to explain; see `explain`."""
-
-    time_limit: float | None
-    target: Device | str | None
-    progress: Progress | None
-
-
 @overload
-def explain(problem: Problem, **how: Unpack[Options]) -> Explanation: ...
+def explain(problem: Problem, **how: Unpack[Question]) -> Explanation: ...
 @overload
-def explain(problem: Block, **how: Unpack[Options]) -> BlockExplanation: ...
+def explain(problem: Block, **how: Unpack[Question]) -> BlockExplanation: ...
 def explain(
     problem: Problem | Block,
     *,
@@ -170,8 +164,7 @@ def explain(
 def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
     in_use = node_in_use(problem)
-    best = solved(problem, gpu, progress=progress)
-    case, result = best.case, best.result
+    case, result = solved(problem, gpu, progress=progress)
     if result.layout is not None:
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
     bound = result.proof.objective
@@ -186,15 +179,15 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     clash, minimal, clique = list[Access](), False, None
     # Of lanes that choose at run time, no subset is asked.
     if refuted and in_every and not verdict and not case.chooses:
-        said, clique = _why_none(best)
+        said, clique = _why_none(case, result.proof)
         reasons += said
         clash, minimal = ask.smallest(ask.accesses)
     others, relaxations = ask.others(clash), list[Relaxation]()
     if not verdict:
         relaxations += [*ask.of_constraints(), *ask.left_out(clash)]
     relaxations += _choices(ask, result, clash)
-    if best.lanes:
-        reasons.insert(0, f"The lanes are chosen: {best.lanes}; what follows is about them.")
+    if lanes := lanes_text(problem, case.asked):
+        reasons.insert(0, f"The lanes are chosen: {lanes}; what follows is about them.")
         scope += ", with the lanes chosen"
     return Explanation(
         case.problem.name,
@@ -235,9 +228,8 @@ def _choices(ask: Relaxations, result: Result, clash: Sequence[Access]) -> Itera
         yield from ask.choices(result.layout, names(clash) or over)
 
 
-def _why_none(best: Solved) -> tuple[list[str], dict[str, Any] | None]:
+def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | None]:
     """Why every layout has conflicts: sentences, and the clique as data, if that is a reason."""
-    case, proof = best.case, best.result.proof
     subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
     easier, said = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
     for reason in BY_HAND:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from layoutopt.accesses.lower import assigned
 from layoutopt.engine.case import Case, case_of, case_of_result, check_claims
@@ -16,7 +16,6 @@ from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
 from layoutopt.problems.same_layout import groups
-from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
@@ -74,21 +73,6 @@ def _check_places(block: Block, problem: Problem, part: PlacedTile, field: str) 
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """A problem of one tile and its best layout.
-
-    Attributes:
-        case: the problem without the layout in use, with the lanes and widths of the best one.
-        result: the best layout.
-        lanes: what lanes were chosen, in words; empty where none is free.
-    """
-
-    case: Case
-    result: Result
-    lanes: str
-
-
 def solved(
     problem: Problem,
     gpu: Device,
@@ -97,7 +81,7 @@ def solved(
     known: Result | None = None,
     indexed: bool = True,
     **constraints: Any,
-) -> Solved:
+) -> tuple[Case, Result]:
     """Solve a problem in half of the time, what follows having the rest; as much before it for free lanes.
 
     Args:
@@ -108,19 +92,19 @@ def solved(
         indexed: index code of what is proved is counted.
         constraints: of the layout, in the place of the file's, once the lanes are chosen.
 
+    Returns:
+        The problem without the layout in use, with the lanes and widths of the best one; and that one.
+
     Raises:
         OutOfTime: the time was over before the first layout.
         ProblemFileError: the problem contradicts itself.
     """
-    chosen, layout = problem, msgspec.structs.replace(problem.layout, offset=None)
+    chosen, layout = problem, replace(problem.layout, offset=None)
     if problem.is_free:
         with spending(current().part(_SHARE)):
-            free = known or solve(
-                msgspec.structs.replace(problem, layout=layout), target=gpu, time_limit=None
-            )
+            free = known or solve(replace(problem, layout=layout), target=gpu, time_limit=None)
         chosen = assigned(problem, free)
-    layout = msgspec.structs.replace(layout, **constraints)
-    asked = msgspec.structs.replace(chosen, layout=layout)
+    asked = replace(chosen, layout=replace(layout, **constraints))
     case = case_of(asked, gpu)
     ask = Ask(progress=progress, every_layout=not current().spent)  # without time a layout, and no more
     with spending(current().part(_SHARE)):
@@ -129,8 +113,8 @@ def solved(
         elif case.widths:
             result = solve(asked, target=gpu, progress=progress, time_limit=None)
         else:
-            result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
+            result = solve_cases([dataclasses.replace(case, indexed=case.indexed and indexed)], ask)
     if case.widths:
         with unhurried():
             case = case_of_result(asked, gpu, result)
-    return Solved(case, result, lanes_text(problem, chosen))
+    return case, result

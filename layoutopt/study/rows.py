@@ -83,8 +83,7 @@ class TileRows:
             layout["families"] = families
         search = partial(solved, problem, gpu, progress=progress, known=known, **layout)
         with spending(self.budget):
-            best, self.seconds = _timed(search)
-        self.case, self.everything = best.case, best.result
+            (self.case, self.everything), self.seconds = _timed(search)
         # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
         self.counter = Counter(self.case)
@@ -221,10 +220,10 @@ class TileRows:
         with spending(self.budget):
             found, seconds = _timed(partial(nearest_edit, node, self.case))
         if found is not None:
-            strides = strides_of(found.edit.node, len(tile.shape)) or ()
+            strides = strides_of(found.node, len(tile.shape)) or ()
             full = max((s * n for s, n in zip(strides, tile.shape, strict=False)), default=0)
-            row = Row("edit", "nearest edit", "given", edit=found.edit.text, seconds=seconds)
-            yield self._row(row, found.edit.node, full * tile.element_bits // 8)
+            row = Row("edit", "nearest edit", "given", edit=found.text, seconds=seconds)
+            yield self._row(row, found.node, full * tile.element_bits // 8)
 
     def _as_given(self) -> Iterator[Row]:
         """The best layout for the instructions that the file gives, where others may be chosen."""

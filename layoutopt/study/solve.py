@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack, overload
+from typing import Unpack, overload
 
 from layoutopt.ground.budget import DEFAULT_SECONDS, deadline
 from layoutopt.ground.interrupt import interruptibly
@@ -15,15 +15,9 @@ from layoutopt.search import block
 from layoutopt.study.hints import with_faster
 
 
-class Options(TypedDict, total=False):
+class Options(block.Options, total=False):
     """How to solve; see `solve`."""
 
-    time_limit: float | None
-    workers: int
-    conflict_free: bool
-    target: Device | str | None
-    progress: Progress | None
-    method: Method
     known: Result | Arrangement | None
 
 
