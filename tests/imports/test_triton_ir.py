@@ -6,6 +6,7 @@ import random
 
 import pytest
 from command import layoutopt
+from oracle.conversions import element
 from written import access_from, refused_with
 
 from layoutopt import check
@@ -474,26 +475,10 @@ def test_scratch_of_reductions_and_scans(kind, axis, layout, shape, elements, sc
         list(conversions("\n".join((*lines[:-1], "    })"))))
 
 
-def held(bases, shape):
+def held(bases):
     """The coordinates of each warp, lane and register."""
-
-    def at(vectors, number):
-        found = [0] * len(shape)
-        for k, vector in enumerate(vectors):
-            if number >> k & 1:
-                found = [a ^ b for a, b in zip(found, vector, strict=True)]
-        return found
-
-    count = {part: range(1 << len(vectors)) for part, vectors in bases.items()}
-    return {
-        (w, lane): [
-            tuple(a ^ b ^ c for a, b, c in zip(*at_parts, strict=True))
-            for r in count["register"]
-            for at_parts in [(at(bases["warp"], w), at(bases["lane"], lane), at(bases["register"], r))]
-        ]
-        for w in count["warp"]
-        for lane in count["lane"]
-    }
+    warps, lanes, registers = (range(1 << len(bases[part])) for part in ("warp", "lane", "register"))
+    return {(w, n): [element(bases, r, n, w) for r in registers] for w in warps for n in lanes}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -506,7 +491,7 @@ def test_after_the_stages_of_a_reduction_every_thread_has_whole_results(seed):
     result = f"#ttg.slice<{{dim = {axis}, parent = {text}}}>"
     bases, left = linear_bases(text, shape), shape[1 - axis]
     parts = {}  # by warp and place beside the axis, as the first stage begins
-    for (w, _), coordinates in held(bases, shape).items():
+    for (w, _), coordinates in held(bases).items():
         for c in coordinates:
             parts.setdefault((w, c[1 - axis]), set()).add(c)
     sets = None
@@ -516,11 +501,11 @@ def test_after_the_stages_of_a_reduction_every_thread_has_whole_results(seed):
             break
         if sets is None:
             sets = {}
-            for (w, _), coordinates in held(source, extents).items():
+            for (w, _), coordinates in held(source).items():
                 for c in coordinates:
                     assert sets.setdefault(c, parts[w, c[1 - axis]]) == parts[w, c[1 - axis]]
         parts = {}
-        for (w, _), coordinates in held(wanted, extents).items():
+        for (w, _), coordinates in held(wanted).items():
             for c in coordinates:
                 parts.setdefault((w, c[1 - axis]), set()).update(sets[c])
         sets = None
@@ -531,6 +516,6 @@ def test_every_thread_of_a_scan_reads_the_totals_of_all_of_it():
     bases = linear_bases(blocked([2, 16], [2, 2]), [16, 128])
     ((shape, source, wanted),) = of_scan(bases, [16, 128], 1)
     assert shape == (16, 8)  # 16 lanes side by side have a chunk
-    for thread, coordinates in held(wanted, shape).items():
-        rows = {c[0] for c in held(source, shape)[thread]}
+    for thread, coordinates in held(wanted).items():
+        rows = {c[0] for c in held(source)[thread]}
         assert sorted(coordinates) == sorted((row, chunk) for row in rows for chunk in range(8))
