@@ -122,35 +122,30 @@ class Pitched(Walk):
 
     def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
         """It is followed from there on."""
-        if pointer.rest > 1:
-            self.refuse(file, node, "a pointer to rows is kept")
+        self._rows_of(file, node, pointer, variable)
         for where, use in self.source.uses(variable):
             self.follow(where, use, pointer)
 
+    def _rows_of(self, file: File, node: Node, pointer: Pointer, variable: Variable) -> None:
+        """A variable points to whole rows: its type has their length."""
+        if pointer.rest == 1 or (variable.type == "auto" and not variable.extents):
+            return
+        last = variable.extents[-1] if variable.extents else None
+        if last is None or len(variable.extents) + variable.pointer != pointer.rest:
+            self.refuse(file, node, f"{variable.name} has other extents")
+        text, extra = variable.file.text(last), self.move.extra // self.element
+        self.edit(variable.file, last, plus(text, extra))
+
     def passed(self, file: File, node: Node, pointer: Pointer, function: Node, parameter: Variable) -> None:
-        """Followed in the function, if all that calls it passes this array there."""
-        if pointer.rest > 1:
-            self.refuse(file, node, "the array is passed on with its extents")
-        name = parameter.file.function_name(function)
-        place = parameter.file.parameters(function).index(parameter)
-        for other in self.source.files:
-            for call in every(other.root):
-                called = call.child_by_field_name("function") if call.type == "call_expression" else None
-                if called is None or other.text(called).split("<")[0].split("::")[-1] != name:
-                    continue
-                listed = call.child_by_field_name("arguments")
-                given = (
-                    [n for n in listed.named_children if n.type != "comment"] if listed is not None else []
-                )
-                words = (
-                    [n for n in every(given[place]) if n.type == "identifier"] if place < len(given) else []
-                )
-                roots = [self.source.meant(other, n) for n in words]
-                if self.array not in roots and not any(r is not None and self._known(r) for r in roots):
-                    self.refuse(file, node, f"{name} is called for other memory, too ({other.place(call)})")
+        """Followed in the function; where that changes, all that calls it must pass this array there."""
+        before = len(self.edits)
         if self.is_new(parameter, file, node):
-            for where, use in self.source.uses(parameter):
-                self.follow(where, use, replace(pointer, terms=()))
+            self.kept(file, node, replace(pointer, terms=()), parameter, first=True)
+        for other, given in self.source.passed(parameter) if len(self.edits) > before else ():
+            roots = [self.source.meant(other, n) for n in every(given) if n.type == "identifier"]
+            if self.array not in roots and not any(r is not None and self._known(r) for r in roots):
+                name = parameter.file.function_name(function)
+                self.refuse(file, node, f"{name} is called for other memory, too ({other.place(given)})")
 
     def _known(self, variable: Variable) -> bool:
         return (variable.file.path, variable.identifier.start_byte) in self._seen

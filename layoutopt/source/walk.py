@@ -86,7 +86,7 @@ class Walk:
             ProblemFileError: a use of the array is not understood.
         """
         self.declare()
-        if self.array.extents and self.array.extents[0] is None:
+        if not self.array.is_shared or (self.array.extents and self.array.extents[0] is None):
             self._ask_for()
         start = Pointer(self.element, rest=max(len(self.array.extents), 1))
         for file, node in self.source.uses(self.array):
@@ -277,7 +277,7 @@ class Walk:
                 return
             if found is None:
                 self.refuse(file, parent, f"it is passed to {base}, which is not defined here once")
-            if self._only_reached(found[1], 0):
+            if pointer.rest == 1 and self._only_reached(found[1], 0):
                 self.address(file, node, pointer)
             else:
                 self.passed(file, node, pointer, *found)

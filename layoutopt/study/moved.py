@@ -19,8 +19,8 @@ _LANES: Final = 32
 # Of `costs`, where wavefronts begin, and what they are of.
 _WAVEFRONTS: Final = 2
 _TOLD: Final = (" at most, as profiled", " at least, as profiled", " at most", "")
-# Of a number that says who reaches what.
-_THREAD_BITS, _BYTE_BITS = 10, 18
+# Numbers up to here are sorted by marking them.
+_MOST_MARKED: Final = 1 << 28
 
 
 class Part(NamedTuple):
@@ -77,10 +77,11 @@ def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | No
         array: its place.
 
     Returns:
-        Barriers before, thread and byte of the array, as one number, in order, each once; None where not all
-        of them are known.
+        Barriers before, thread and byte of the array, as one number whose lowest digit, of base `array.size`,
+        is the byte, in order, each once; None where not all of them are known.
     """
     found: dict[bool, list[IntArray]] = {kind: [np.zeros(0, np.int64)] for kind in (True, False)}
+    threads = evaluation.launch.warps * _LANES
     for k, action in touching(evaluation, array).items():
         assert action.operation is not None
         traces = evaluation.traces.get(k, [])
@@ -93,12 +94,21 @@ def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | No
             first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
             now = int(np.searchsorted(evaluation.barriers, one.order))
             bytes_ = first[:, None] + np.arange(action.width_bytes)
-            places = ((now << _THREAD_BITS) + thread << _BYTE_BITS)[:, None] + bytes_
+            places = (now * threads + thread)[:, None] * array.size + bytes_
             every = places[(bytes_ >= 0) & (bytes_ < array.size)]
             found[False].append(every)
             if action.kind not in ("load", "ldmatrix"):
                 found[True].append(every)
-    return {kind: np.unique(np.concatenate(some)) for kind, some in found.items()}
+    return {kind: _distinct(np.concatenate(some)) for kind, some in found.items()}
+
+
+def _distinct(numbers: IntArray) -> IntArray:
+    """The numbers in order, each once."""
+    if numbers.size == 0 or (end := int(numbers.max()) + 1) > _MOST_MARKED:
+        return np.unique(numbers)
+    marks = np.zeros(end, bool)
+    marks[numbers] = True
+    return np.flatnonzero(marks)
 
 
 def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part]) -> str | None:
@@ -118,9 +128,10 @@ def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part]) -> str 
         if new is None:
             return part.before.name
         for stored in (True, False):
-            expected, bytes_ = old[stored], old[stored] & ((1 << _BYTE_BITS) - 1)
+            who, expected = np.divmod(old[stored], part.before.size)
             if part.moves is not None:
-                expected = np.unique(expected - bytes_ + part.moves(bytes_))
-            if not np.array_equal(expected, new[stored]):
+                expected = part.moves(expected)
+            within = bool((expected < part.after.size).all())
+            if not within or not np.array_equal(_distinct(who * part.after.size + expected), new[stored]):
                 return part.before.name
     return None

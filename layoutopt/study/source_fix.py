@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
@@ -42,7 +41,6 @@ _BUFFER_BYTES_THERE: Final = 1 << 26
 _FREELY_ASKED: Final = 48 << 10
 # Of the time before, what a change may take on a GPU.
 _MOST_TIME: Final = 1.02
-_PLACE: Final = re.compile(r" \([^)]*\)")  # of a step, in the copy that is compiled
 _MOST_REASONS: Final = 2
 _NOTHING: Final = (
     "no pad of rows and no XOR has fewer conflicts; other kinds, as check gives, are not written"
@@ -383,7 +381,7 @@ def _with(code: Code, plan: Plan, now: Version, key: str, request: Request) -> V
         raise ProblemFileError(array.name, f"{move.text}: {why}")
     if (doubts := [*evaluation.doubts]) and not now.evaluation.doubts:
         # A vector that a macro takes the address of may lie askew now.
-        raise ProblemFileError(array.name, f"{move.text}: {_PLACE.sub('', doubts[0])}")
+        raise ProblemFileError(array.name, f"{move.text}: {doubts[0]}")
     later = _version(files, evaluation, listed, request)
     estimated = request.driver is None and request.minimise == "time"
     if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):

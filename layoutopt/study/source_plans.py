@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
@@ -46,6 +47,8 @@ _MOST_COLUMNS: Final = 2
 _MOST_ROWS: Final = 1 << 13
 _MOST_SHARED: Final = 227 << 10
 _BANKS: Final = 128
+# A pointer to it, where templates cannot declare it: the structure that CUDA's samples have for that.
+_POINTS: Final = re.compile(r"SharedMemory<[^()]*>\(\)")
 # Warp instructions: what they do, offsets and lanes, shape (rows, 32).
 Site = tuple[Operation, IntArray, BoolArray]
 
@@ -87,9 +90,11 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
         ProblemFileError: there is none, or several may be meant.
     """
     kernel = base_name(program.title)
-    every = [v for file in source.files for some in file.variables.values() for v in some if v.is_shared]
+    named = [v for file in source.files for some in file.variables.values() for v in some]
+    every = [v for v in named if v.is_shared]
     if array.symbol == DYNAMIC:
         found = [v for v in every if "extern" in v.file.text(v.node).split("__shared__")[0].split()]
+        found += [v for v in named if v.value is not None and _POINTS.fullmatch(v.file.text(v.value))]
     else:
         found = [v for v in every if v.name == array.name]
         owners = demangled(array.symbol)
@@ -187,7 +192,8 @@ class SourceCode:
             with current().standing_still():
                 try:
                     path = folder / os.path.realpath(self.path).lstrip("/")
-                    return kernels(path, self.target, (*own, *self.options))
+                    found = kernels(path, self.target, (*own, *self.options))
+                    return tuple(one._replace(read=partial(_read, one, f"{folder}")) for one in found)
                 except ProblemFileError as error:
                     raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
 
@@ -228,6 +234,19 @@ class SourceCode:
 
         columns = bool(variable.extents) and variable.extents[0] is not None
         return variable.name, *plans(evaluation, array, gpu, element, extents, written, columns)
+
+
+def _read(kernel: Listed, folder: str) -> Program:
+    """A kernel compiled from a copy of its files in a folder: steps say the lines of the files."""
+    program = kernel.read()
+    places = {
+        one.place: replace(one.place, file=one.place.file.removeprefix(folder))
+        for one in program.steps
+        if one.place
+    }
+    return replace(
+        program, steps=tuple(replace(one, place=one.place and places[one.place]) for one in program.steps)
+    )
 
 
 def plans(

@@ -107,6 +107,37 @@ def test_rows_of_several_extents_are_padded_in_the_declaration_alone(tmp_path):
     assert rewritten(tmp_path, text, Pitched, extents=(2, 16, 32)) == ["__shared__ float s[2][16][W + 4];"]
 
 
+@pytest.mark.parametrize(
+    ("parameter", "longer"),
+    [
+        ("float (*p)[32]", "float (*p)[36]"),
+        ("float p[16][W]", "float p[16][W + 4]"),
+        ("float (&p)[16][W]", "float (&p)[16][W + 4]"),
+        ("float p[16][16][32]", None),
+        ("float (*p)", None),
+    ],
+)
+def test_a_pointer_to_rows_has_their_length(tmp_path, parameter, longer):
+    head = f"#define W 32\n__device__ void f({parameter}, int n) {{ p[n][1] = 0; }}"
+    text = kernel("f(s[1], t); auto q = s[0]; q[n][t] = 0;", head, "__shared__ float s[2][16][W];")
+    if longer is None:
+        with pytest.raises(ProblemFileError, match=r"kernel.cu:6: s: p has other extents"):
+            rewritten(tmp_path, text, Pitched, extents=(2, 16, 32))
+        return
+    assert rewritten(tmp_path, text, Pitched, extents=(2, 16, 32)) == [
+        f"__device__ void f({longer}, int n) {{ p[n][1] = 0; }}",
+        "__shared__ float s[2][16][W + 4];",
+    ]
+
+
+def test_a_function_that_changes_is_called_for_the_array_alone(tmp_path):
+    head = "__device__ void f(float* p, int r) {{ p[r{}] = 0; p[3] = 1; }}"
+    body = "f(s, t % 32); f(out, 3);"
+    assert rewritten(tmp_path, kernel(body, head.format("")), Pitched)[-1] == "__shared__ float s[32 * 36];"
+    with pytest.raises(ProblemFileError, match=r"f is called for other memory, too \(kernel.cu:5\)"):
+        rewritten(tmp_path, kernel(body, head.format(" * 32")), Pitched)
+
+
 def test_the_arguments_of_a_template_give_pitches(tmp_path):
     text = "template <int BM, typename T> __global__ void k(T* out) {\n  __shared__ T s[8 * BM];\n" \
         "  for (int i = 0; i < BM; i += 4) s[threadIdx.x * BM + i] = 0;\n}\n"  # fmt: skip

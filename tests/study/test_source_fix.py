@@ -160,7 +160,35 @@ def test_vectors_that_would_lie_askew_are_not_offered(tmp_path):
         SourceCode(path), program, Request(Launch(block=(16, 16, 1)), device("sm_90"), minimise="excess")
     )
     assert found.after.evaluation.certain
-    assert "has a misaligned address" in found.arrays[0].reason
+    assert re.search(rf"\({path}:\d+\) has a misaligned address", found.arrays[0].reason)
+
+
+TEMPLATE = """template <class T> struct SharedMemory {
+    __device__ operator T*() { extern __shared__ int words[]; return (T*)words; }
+};
+template <> struct SharedMemory<double> {
+    __device__ operator double*() { extern __shared__ double doubles[]; return doubles; }
+};
+template <class T> __global__ void turn(const T* in, T* out) {
+    T* s = SharedMemory<T>();
+    for (int y = 0; y < 32; ++y) s[y * 32 + threadIdx.x] = in[y * 32 + threadIdx.x];
+    __syncthreads();
+    for (int y = 0; y < 32; ++y) out[y * 32 + threadIdx.x] = s[threadIdx.x * 32 + y];
+}
+template __global__ void turn<float>(const float*, float*);
+"""
+
+
+def test_a_structure_may_give_dynamic_memory_to_a_template(tmp_path):
+    path = tmp_path / "turn.cu"
+    path.write_text(TEMPLATE)
+    (program,) = [one.read() for one in kernels(path)]
+    found = fix(
+        SourceCode(path), program, Request(Launch(block=(32, 1, 1), shared_bytes=4096), device("sm_90"))
+    )
+    assert "s[threadIdx.x * 36 + y]" in found.diff
+    assert "launch with n + n / 128 * 16 bytes" in found.diff
+    assert (conflicts(found.after), found.unknown_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
