@@ -55,7 +55,7 @@ def command(
     forms = [name for name, wanted in formed.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError("--json, --csv and --markdown are forms of one answer; use one of them")
-    from layoutopt.problems.types import Problem
+    from layoutopt.problems.types import Problem, constrained
     from layoutopt.study.compare import compare
 
     if offset is not None:
@@ -64,8 +64,7 @@ def command(
                 "--offset is for one tile; of several, the file says each tile's layout "
                 "(published, layout.offset)"
             )
-        in_use = msgspec.structs.replace(problem.layout, offset=offset)
-        problem = msgspec.structs.replace(problem, layout=in_use)
+        problem = constrained(problem, offset=offset)
     card = None
     if run:
         from layoutopt.hardware.machine import gpu_present

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import msgspec
 
 from layoutopt.cli.files import OutputPath, write_all
 from layoutopt.cli.interrupt import searching, stopped
@@ -20,7 +19,7 @@ from layoutopt.cli.several import problems_command, typed
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.problems.answer import METHODS, Arrangement, Method, Result, Status
 from layoutopt.problems.objective import FIRSTS
-from layoutopt.problems.types import FAMILIES, Block, Problem
+from layoutopt.problems.types import FAMILIES, Block, Problem, constrained
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -209,7 +208,7 @@ def _with_families(problem: P, families: str) -> P:
             raise click.UsageError("--families: the hardware dictates the layout of every tile")
         if dictated:
             note(f"--families is not for {', '.join(dictated)}, whose layouts the hardware dictates")
-    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, families=names))
+    return constrained(problem, families=names)
 
 
 def _constrained(problem: P, **given: Any) -> P:
@@ -221,6 +220,6 @@ def _constrained(problem: P, **given: Any) -> P:
         own = getattr(problem.layout, field)
         if own is not None:
             changed[field] = _TIGHTER[field](own, value)
-    problem = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, **changed))
+    problem = constrained(problem, **changed)
     check(problem)
     return problem

@@ -17,7 +17,7 @@ import msgspec
 
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target, row_major
-from layoutopt.problems.types import FAMILIES, Access, Block, NamedTile, Problem, Tile
+from layoutopt.problems.types import FAMILIES, Access, Block, NamedTile, Problem, Tile, constrained
 
 # Families of what a tile's own order of dimensions leaves no choice of.
 _OTHER_ORDERS: Final = ("order", "split", "matrix")
@@ -157,4 +157,4 @@ def within_room(block: Block, gpu: Device) -> Block:
     if block.layout.max_bytes is not None or limits is None:
         return block
     room = max(1, limits.shared_bytes_per_block - block.block.other_shared_bytes)
-    return msgspec.structs.replace(block, layout=msgspec.structs.replace(block.layout, max_bytes=room))
+    return constrained(block, max_bytes=room)

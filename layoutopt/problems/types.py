@@ -7,7 +7,7 @@ published JSON Schema is generated from them.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -500,3 +500,11 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": 
 
 def _given(*values: int | None) -> list[int]:
     return [value for value in values if value is not None]
+
+
+P = TypeVar("P", bound=Problem | Block)
+
+
+def constrained(problem: P, **constraints: Any) -> P:
+    """The same tiles and accesses under other constraints on the layout, by field of `Constraints`."""
+    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, **constraints))

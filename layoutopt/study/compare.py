@@ -24,7 +24,7 @@ from layoutopt.problems.answer import Arrangement, Result, Status
 from layoutopt.problems.same_layout import within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.text import count_text
-from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess
+from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess, constrained
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
@@ -343,9 +343,8 @@ class _BlockRows:
             return msgspec.structs.replace(access, **own) if is_open else access
 
         constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
-        layout = msgspec.structs.replace(self.block.layout, **constraints)
         accesses = tuple(map(settled, self.block.accesses))
-        asked = msgspec.structs.replace(self.block, layout=layout, accesses=accesses)
+        asked = constrained(msgspec.structs.replace(self.block, accesses=accesses), **constraints)
         with spending(self.budget.part(0.5)):
             found = solve(asked, target=self.gpu, time_limit=None, progress=self.progress)
         self.arranged[families] = found

@@ -24,7 +24,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGro
 from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import Question, target_of
 from layoutopt.problems.text import lanes_text
-from layoutopt.problems.types import Access, Block, Problem
+from layoutopt.problems.types import Access, Block, Problem, constrained
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Extent
 from layoutopt.search.block import solve
@@ -258,7 +258,7 @@ def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation
             return solve(changed, target=gpu, time_limit=None, progress=progress)
 
     found = answer(block)
-    room = within_room(_with(block, max_bytes=None), gpu).layout.max_bytes
+    room = within_room(constrained(block, max_bytes=None), gpu).layout.max_bytes
     block = within_room(block, gpu)
     free, relaxations = None, list[Relaxation]()
     if found.excess != 0:
@@ -288,10 +288,6 @@ def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation
     )
 
 
-def _with(block: Block, **changes: int | None) -> Block:
-    return msgspec.structs.replace(block, layout=msgspec.structs.replace(block.layout, **changes))
-
-
 def _shared(
     block: Block, answer: Arrangement, room: int | None, solved: Callable[[Block], Arrangement]
 ) -> tuple[Arrangement | None, list[Relaxation]]:
@@ -301,13 +297,13 @@ def _shared(
     """
     told, limit = list[Relaxation](), block.layout.max_bytes
     if block.layout.families is not None:
-        wide = solved(_with(block, families=None))
+        wide = solved(constrained(block, families=None))
         if wide.tiles and _is_better(wide, answer):
             text = f"with all families there are {_excess(wide, 'no conflicts')} in {wide.bytes:,} bytes"
             told.append(Relaxation("families", text))
     if limit is None:
         return None, told
-    free = solved(_with(block, max_bytes=MAX_BYTES))
+    free = solved(constrained(block, max_bytes=MAX_BYTES))
     fewer = not answer.tiles or (free.excess or 0) < (answer.excess or 0)  # without weights, too
     if free.bytes is None or free.bytes <= limit or not (fewer and _is_better(free, answer)):
         return None, told

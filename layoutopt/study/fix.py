@@ -13,6 +13,7 @@ from layoutopt.ground.budget import current, unhurried
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.objective import EXCESS_FIRST
+from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
 from layoutopt.study.advice import recommend
 from layoutopt.study.comparison import Row
@@ -44,10 +45,8 @@ def fix(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Finding 
     allowed, order = problem.layout.families, EXCESS_FIRST.key
 
     def best_of(families: tuple[str, ...] | None) -> Result:
-        layout = msgspec.structs.replace(problem.layout, offset=None, families=families)
-        return solve(
-            msgspec.structs.replace(problem, layout=layout), target=used.case.device, time_limit=None
-        )
+        asked = constrained(problem, offset=None, families=families)
+        return solve(asked, target=used.case.device, time_limit=None)
 
     best = best_of(allowed)
     if best.layout is None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any, Final
-
-from msgspec.structs import replace
 
 from layoutopt.accesses.lower import assigned
 from layoutopt.engine.case import Case, case_of, case_of_result, check_claims
@@ -16,7 +14,7 @@ from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result
 from layoutopt.problems.same_layout import groups
-from layoutopt.problems.types import Block, Problem
+from layoutopt.problems.types import Block, Problem, constrained
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
@@ -99,12 +97,11 @@ def solved(
         OutOfTime: the time was over before the first layout.
         ProblemFileError: the problem contradicts itself.
     """
-    chosen, layout = problem, replace(problem.layout, offset=None)
+    asked = constrained(problem, offset=None)
     if problem.is_free:
         with spending(current().part(_SHARE)):
-            free = known or solve(replace(problem, layout=layout), target=gpu, time_limit=None)
-        chosen = assigned(problem, free)
-    asked = replace(chosen, layout=replace(layout, **constraints))
+            asked = assigned(asked, known or solve(asked, target=gpu, time_limit=None))
+    asked = constrained(asked, **constraints)
     case = case_of(asked, gpu)
     ask = Ask(progress=progress, every_layout=not current().spent)  # without time a layout, and no more
     with spending(current().part(_SHARE)):
@@ -113,7 +110,7 @@ def solved(
         elif case.widths:
             result = solve(asked, target=gpu, progress=progress, time_limit=None)
         else:
-            result = solve_cases([dataclasses.replace(case, indexed=case.indexed and indexed)], ask)
+            result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
     if case.widths:
         with unhurried():
             case = case_of_result(asked, gpu, result)

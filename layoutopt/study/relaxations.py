@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result
 from layoutopt.problems.text import instruction_text
-from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem
+from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem, constrained
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, Extent, every_layout
 from layoutopt.search.block import solve
@@ -119,8 +119,7 @@ class Relaxations:
         return self._answers[key]
 
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
-        layout = msgspec.structs.replace(self.case.lowered.layout, families=None, max_bytes=None)
-        smaller = self._alone(accesses, layout)
+        smaller = self._alone(accesses, families=None, max_bytes=None)
         lanes = trace(smaller, self.case.device) if accesses else None
         if lanes is None or not lanes.taking_part:
             return True
@@ -138,10 +137,10 @@ class Relaxations:
             return False
         return True if general.free is not None and general.free.excess == 0 else None
 
-    def _alone(self, accesses: Sequence[Access], layout: Constraints) -> Problem:
+    def _alone(self, accesses: Sequence[Access], **constraints: Any) -> Problem:
         """The problem of these accesses; what one weighs does not change whether it can be served."""
         equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
-        return msgspec.structs.replace(self.case.lowered, accesses=equal, layout=layout)
+        return constrained(msgspec.structs.replace(self.case.lowered, accesses=equal), **constraints)
 
     # What to give up ---------------------------------------------------------------------------
 
@@ -150,21 +149,20 @@ class Relaxations:
         problem = self.case.problem
         for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
             if getattr(problem.layout, name) is not None:
-                freed = msgspec.structs.replace(problem.layout, **{name: None})
-                result = self._free_of_conflicts(msgspec.structs.replace(problem, layout=freed))
+                result = self._free_of_conflicts(constrained(problem, **{name: None}))
                 if result is not None:
                     found = f"{result.offset}, {result.bytes:,} bytes, no conflicts"
                     yield Relaxation(name, f"{what}: {found}")
 
     def left_out(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """Accesses of a clash to leave out, where a layout that the constraints allow serves the others."""
-        layout = msgspec.structs.replace(self.case.lowered.layout, minimise="excess")
         for access in clash:
             rest = self._without(access)
             if not self.possible(rest):
                 continue
-            free = not rest or layout == Constraints(minimise="excess")
-            if free or self._free_of_conflicts(self._alone(rest, layout)) is not None:
+            asked = self._alone(rest, minimise="excess")
+            free = not rest or asked.layout == Constraints(minimise="excess")
+            if free or self._free_of_conflicts(asked) is not None:
                 text = f"without `{access.name}` a layout free of conflicts exists"
                 yield Relaxation("drop_access", text, access.name)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-import msgspec
-
 from layoutopt.accesses.lower import offset_formula
 from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.engine.witness import worst_instruction
@@ -21,7 +19,7 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import row_major
 from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.text import lanes_text, widths_text
-from layoutopt.problems.types import Block, NamedTile, Problem
+from layoutopt.problems.types import Block, NamedTile, Problem, constrained
 from layoutopt.search.block import solve
 from layoutopt.study.block import Part, placed
 from layoutopt.study.in_use import formula_in_use
@@ -96,8 +94,7 @@ def views(
                 _check_drawable(own)
                 cases[tile] = case_of(own, gpu)
         if isinstance(problem, Problem):
-            free = msgspec.structs.replace(problem.layout, offset=None)
-            problem = msgspec.structs.replace(problem, layout=free)
+            problem = constrained(problem, offset=None)
         found = solve(problem, target=gpu, time_limit=None)
     parts = {part.tile: part for part in placed(problem, gpu, found).parts} if found.has_layout else {}
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.

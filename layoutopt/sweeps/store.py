@@ -26,7 +26,7 @@ from layoutopt.files.result_file import answer_from_data
 from layoutopt.files.templates import Value
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, Method, Result
-from layoutopt.problems.types import Block, Problem
+from layoutopt.problems.types import Block, Problem, constrained
 from layoutopt.study.known import check_answer
 from layoutopt.sweeps.task import DECIDED, ERROR, Outcome, digest, named
 
@@ -185,8 +185,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             ProblemFileError: the store cannot be read, or what it holds is not true.
         """
-        asked = msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, offset=None))
-        hash_ = digest(asked, gpu, conflict_free=conflict_free, method=method)
+        hash_ = digest(constrained(problem, offset=None), gpu, conflict_free=conflict_free, method=method)
         kept = self.standing(hash_, time_limit)
         if kept is None or not kept.answer:
             return None
