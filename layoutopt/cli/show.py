@@ -124,11 +124,9 @@ def command(
         outputs[html] = page(found, colour_by).encode()
     write_all(outputs)
     if as_json:
-        from layoutopt.study.picture import to_json
-
         drawn, access = found.case.problem, found.case.problem.accesses[found.chosen.access]
         named = drawn.name, found.case.device.name, access.name, access.op
-        pictures = list(map(to_json, found.pictures()))
+        pictures = [drawn.to_json() for drawn in found.pictures()]
         own = *found.chosen.at, found.note, found.widths, pictures, *(found.tile or ())
         say_json(Shown(*named, *own).to_json())
     elif svg is None and html is None:

@@ -15,7 +15,7 @@ from layoutopt.report.banks_text import (
     headline,
     summary,
 )
-from layoutopt.study.picture import Line, Picture
+from layoutopt.study.picture import Line, Picture, touched
 from layoutopt.study.show import Views
 
 _CELL_HEIGHT = 18
@@ -84,7 +84,7 @@ def _legend(by: str) -> str:
 def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
     """The drawing, its width and its height."""
     lines, hidden = _window(drawn)
-    cells = [c for _, line in lines for c in line.cells]
+    cells = [c for _, line in lines for c in line]
     longest = max((len(coordinates_text(c)) for c in cells), default=1)
     cell = max(_CELL_WIDTH, longest * _CHARACTER + (12 if any(c.waits for c in cells) else 6))
     width = cell * drawn.banks
@@ -121,7 +121,7 @@ def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
 def _heading(drawn: Picture) -> list[str]:
     """What stands over a picture, in lines that are no wider than the narrowest cells."""
     characters = drawn.banks * _CELL_WIDTH // 6
-    return [f"{drawn.cost.name}: {drawn.cost.offset}", *textwrap.wrap(cost_text(drawn), characters)]
+    return [f"{drawn.layout}: {drawn.offset}", *textwrap.wrap(cost_text(drawn), characters)]
 
 
 def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int | None]:
@@ -129,15 +129,15 @@ def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int | None]:
     every = list(enumerate(drawn.lines))
     if len(every) <= _MAX_LINES:
         return every, None
-    touched = [(k, line) for k, line in every if line.touched]
-    return touched[:_MAX_LINES], max(0, len(touched) - _MAX_LINES)
+    met = [(k, line) for k, line in every if touched(line)]
+    return met[:_MAX_LINES], max(0, len(met) - _MAX_LINES)
 
 
 def _row(line: Line, y: float, cell: float, by: str, lanes: int) -> list[str]:
-    parts = [f'<text class="b" x="-6" y="{y + 12:g}" text-anchor="end">{line.byte_offset}</text>']
-    grid = "".join(f"M{b * cell:g} {y:g}h{cell:g}v{_CELL_HEIGHT}h-{cell:g}z" for b in range(len(line.cells)))
+    parts = [f'<text class="b" x="-6" y="{y + 12:g}" text-anchor="end">{line[0].byte_offset}</text>']
+    grid = "".join(f"M{b * cell:g} {y:g}h{cell:g}v{_CELL_HEIGHT}h-{cell:g}z" for b in range(len(line)))
     framed = []
-    for b, c in enumerate(line.cells):
+    for b, c in enumerate(line):
         x = b * cell
         if c.coordinates is None:
             parts.append(f'<rect class="p" x="{x:g}" y="{y:g}" width="{cell:g}" height="{_CELL_HEIGHT}"/>')

@@ -11,7 +11,7 @@ from layoutopt.ground.escape import terminal
 from layoutopt.problems.text import count_text, tile_text
 from layoutopt.report import palette
 from layoutopt.report.text import wrapped
-from layoutopt.study.picture import Cell, Picture
+from layoutopt.study.picture import Cell, Picture, touched
 from layoutopt.study.show import Views
 
 MIN_WIDTH = 80
@@ -68,23 +68,25 @@ def default_colouring(shown: Sequence[Picture]) -> str:
 
 def summary(found: Views, access: int) -> list[str]:
     """What an access, by number, costs in all under each layout (the last is the best), and what to do."""
-    name, costs = found.case.lanes.accesses[access].name, found.costs(access)
-    lines = [
-        f"{c.name}: all of {name!r} takes {count_text(c.wavefronts, 'wavefront')}, "
-        f"{c.wavefronts - c.ideal:,} more than ideal; {c.bytes:,} bytes"
-        for c in costs
-    ]
+    name, lines, costs = found.case.lanes.accesses[access].name, [], []
+    for shown in found.layouts:
+        (wavefronts, ideal), size = found.cost(access, shown), found.case.size(shown.table)
+        costs.append((wavefronts, size))
+        lines.append(
+            f"{shown.name}: all of {name!r} takes {count_text(wavefronts, 'wavefront')}, "
+            f"{wavefronts - ideal:,} more than ideal; {size:,} bytes"
+        )
     if len(costs) > 1:
-        old, new = costs[0], costs[-1]
-        saved, size = old.wavefronts - new.wavefronts, new.bytes - old.bytes
+        (before, old), (after, new) = costs
+        saved, size = before - after, new - old
         if not saved and size >= 0:
             lines.append("to do: nothing; the two cost the same here")
         else:
-            fewer = f"{saved:,} of {old.wavefronts:,} wavefronts less, " if saved > 0 else ""
+            fewer = f"{saved:,} of {before:,} wavefronts less, " if saved > 0 else ""
             more = f"{-saved:,} wavefronts more here, " if saved < 0 else ""
             change = "same bytes" if not size else f"{abs(size):,} bytes {'more' if size > 0 else 'less'}"
             lines.append(
-                f"to do: put each element at offset {new.offset}, in elements: {fewer}{more}{change}"
+                f"to do: put each element at offset {shown.offset}, in elements: {fewer}{more}{change}"
             )
     return [*lines, f"note: {found.note}"] if found.note else lines
 
@@ -103,7 +105,7 @@ def _legend(kinds: set[str], lanes: int) -> str:
 
 def cost_text(drawn: Picture) -> str:
     """The bytes of a layout, which lanes meet, and what it costs, in one line."""
-    size = f"{drawn.cost.bytes:,} bytes"
+    size = f"{drawn.bytes:,} bytes"
     if drawn.meeting is None:
         return f"{size}; no conflict: {count_text(drawn.wavefronts, 'wavefront')}, as few as can be"
     met = [f"{lane} ({','.join(map(str, at))})" for lane, at in drawn.coordinates.items()]
@@ -118,27 +120,26 @@ def cost_text(drawn: Picture) -> str:
 def _picture(drawn: Picture, width: int, paint: Paint | None) -> list[str]:
     """The lines of a picture; `paint` gives the colour of a cell, where there are colours."""
     cell_width, kind, strips = _style(drawn, width)
-    title = ": ".join(filter(None, (drawn.cost.name, drawn.cost.offset)))
+    title = ": ".join(filter(None, (drawn.layout, drawn.offset)))
     lines = [*_wrapped(title, width), *_wrapped(cost_text(drawn), width)]
     per_strip = drawn.banks // strips
     for strip in range(strips):
         banks = range(strip * per_strip, (strip + 1) * per_strip)
         lines += ["", _bank_numbers(banks, cell_width)]
-        for touched, group in itertools.groupby(drawn.lines, key=lambda line: line.touched):
+        for is_touched, group in itertools.groupby(drawn.lines, key=touched):
             run = list(group)
-            if not touched:
+            if not is_touched:
                 lines.append(f"{'':>{_MARGIN}}... {count_text(len(run), 'line')} not touched")
-            for line in run if touched else ():
-                shown = "".join(_cell(line.cells[b], cell_width, kind, paint) for b in banks)
-                lines.append(f"{line.byte_offset:>{_MARGIN - 1}} {shown}".rstrip())
+            for line in run if is_touched else ():
+                shown = "".join(_cell(line[b], cell_width, kind, paint) for b in banks)
+                lines.append(f"{line[0].byte_offset:>{_MARGIN - 1}} {shown}".rstrip())
     return lines
 
 
 def _style(drawn: Picture, width: int) -> tuple[int, str, int]:
     """Columns of a cell, what it says, and into how many strips the banks are cut."""
-    longest = max(
-        (len(coordinates_text(c)) for line in drawn.lines if line.touched for c in line.cells), default=1
-    )
+    met = filter(touched, drawn.lines)
+    longest = max((len(coordinates_text(c)) for line in met for c in line), default=1)
     strips = 1
     while (width - _MARGIN) // (drawn.banks // strips) < 2:
         strips *= 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from layoutopt.kernels.question.summary import KernelAccess, KernelReport, WorstInstruction
+from layoutopt.kernels.question.summary import KernelAccess, KernelReport
 from layoutopt.report.text import columns
 
 _LANES_A_ROW = 8
@@ -25,8 +25,7 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     parts = ("ld", "st", "atom")
     rows = [(title, *(f"{totals[f'{name}_{part}']:,}" for part in parts)) for title, name in names.items()]
     lines += [*columns([("", *parts), *rows], {0}), "", *_verdict(report)]
-    if report.worst is not None:
-        lines += ["", *_worst(report, report.worst)]
+    lines += ["", *worst] if (worst := worst_lines(report)) else []
     return "\n".join([*lines, *(["", *fixes] if fixes else []), ""])
 
 
@@ -74,7 +73,10 @@ def _verdict(report: KernelReport) -> list[str]:
     return lines
 
 
-def _worst(report: KernelReport, worst: WorstInstruction) -> list[str]:
+def worst_lines(report: KernelReport) -> list[str]:
+    """The instruction with the most excess, and where its lanes lie; nothing where none has any."""
+    if (worst := report.worst) is None:
+        return []
     (access,) = [a for a in report.accesses if a.address == worst.address][:1]
     array = next((a for a in report.arrays if a.name == access.array), None)
     start = array.start if array is not None else 0

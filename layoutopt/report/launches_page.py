@@ -9,8 +9,8 @@ from typing import Final
 from layoutopt.errors import LayoutoptError
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import xml
-from layoutopt.hardware.devices import device
 from layoutopt.kernels.question.summary import KernelReport
+from layoutopt.report.kernel_text import worst_lines
 from layoutopt.report.launches_text import (
     MOST_LINES,
     ConflictLine,
@@ -40,7 +40,7 @@ def launches_page(found: Application) -> str:
             "The fixes that save most", [xml(fix_text(fix)) for fix in found.fixes[:MOST_LINES]], "li"
         ),
         lines=_part("The worst lines", [_line(line) for line in conflict_lines(found.kernels)[:MOST_LINES]])
-        + "".join(_banks(one, one.report) for one in found.kernels[:1] if one.report is not None),
+        + "".join(_worst(one, one.report) for one in found.kernels[:1] if one.report is not None),
         failed=_part("Not evaluated", [
             f"{xml(name(one))} ({one.launch.launches:,} launches): {xml(one.failure or '')}"
             for one in found.failed
@@ -79,25 +79,9 @@ def _line(line: ConflictLine) -> str:
     return text + "<pre>" + "\n".join(rows) + "</pre>"
 
 
-def _banks(one: CheckedLaunch, report: KernelReport) -> str:
-    """The words of each bank that the worst instruction of a kernel touches."""
-    if report.worst is None:
+def _worst(one: CheckedLaunch, report: KernelReport) -> str:
+    """Where the lanes of the worst instruction of a kernel lie."""
+    lines = worst_lines(report)
+    if not lines:
         return ""
-    access = next(access for access in report.accesses if access.address == report.worst.address)
-    gpu = device(report.target.rstrip("af"))
-    lanes: dict[int, list[int]] = {}
-    for lane, address in enumerate(report.worst.byte_address):
-        for byte in range(0, access.bytes, gpu.bank_bytes) if address is not None else ():
-            lanes.setdefault((address or 0) // gpu.bank_bytes + byte // gpu.bank_bytes, []).append(lane)
-    rows = []
-    for bank in sorted({word % gpu.banks for word in lanes}):
-        words = [(word, own) for word, own in sorted(lanes.items()) if word % gpu.banks == bank]
-        rows.append(f"bank {bank:2}: " + ", ".join(f"word {word} ({_few(own)})" for word, own in words))
-    told = f"{xml(access.instruction)}: {report.worst.wavefronts} wavefronts"
-    heading = f"<h3>The worst instruction of {xml(name(one))}</h3>"
-    return heading + f"<p>{told}</p><pre class=banks>{chr(10).join(rows)}</pre>"
-
-
-def _few(lanes: list[int]) -> str:
-    said = "lane" if len(lanes) == 1 else "lanes"
-    return f"{said} {', '.join(map(str, lanes[:4]))}" + (", ..." if len(lanes) > 4 else "")
+    return f"<h3>The worst instruction of {xml(name(one))}</h3><pre>{xml(chr(10).join(lines))}</pre>"

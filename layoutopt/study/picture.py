@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -39,26 +40,19 @@ class Shown:
     table: IntArray
 
 
-class Cost(Struct, frozen=True):
-    """What a whole access costs under a layout, and the bytes of the layout."""
-
-    name: str
-    offset: str
-    bytes: int
-    wavefronts: int
-    ideal: int
-
-
 class Cell(Struct, frozen=True):
     """One word.
 
     Attributes:
+        byte_offset, bank: where it lies.
         coordinates: of the first element in the word; None in a pad.
         lanes: active lanes that touch the word, ascending.
         phase: number of the phase (or request) that serves them; -1 where untouched.
         wavefront: which of the phase's wavefronts serves it, from 0.
     """
 
+    byte_offset: int
+    bank: int
     coordinates: tuple[int, ...] | None
     lanes: tuple[int, ...] = ()
     phase: int = -1
@@ -70,50 +64,51 @@ class Cell(Struct, frozen=True):
         return self.wavefront > 0
 
 
-class Line(Struct, frozen=True):
-    """One word of every bank, from `byte_offset` on.
+# One word of every bank; empty where there are more than MOST_WHOLE_LINES of them and this is not touched.
+Line = tuple[Cell, ...]
 
-    Where there are more than MOST_WHOLE_LINES of them, the cells of those that are not touched are empty.
-    """
 
-    byte_offset: int
-    cells: tuple[Cell, ...]
-    touched: bool
+def touched(line: Line) -> bool:
+    """Whether any lane touches a word of it."""
+    return any(cell.lanes for cell in line)
 
 
 class Picture(Struct, frozen=True):
     """One warp instruction under one layout.
 
     Attributes:
-        cost: of the whole access.
-        lines: every line of the tile.
-        phases: what serves what.
+        layout, offset: its name and its formula.
+        bytes: to its end.
+        banks, bank_bytes: how many there are, and of a word.
         wavefronts, ideal: of this instruction.
-        bank_bytes: of a word.
+        access_wavefronts, access_ideal: of the whole access.
+        phases: what serves what.
+        lines: every line of the tile.
         meeting: the phase of the worst conflict; None without conflicts.
         coordinates: of the elements whose lanes meet there, by lane.
     """
 
-    cost: Cost
-    lines: tuple[Line, ...]
-    phases: tuple[Served, ...]
+    layout: str
+    offset: str
+    bytes: int
+    banks: int
+    bank_bytes: int
     wavefronts: int
     ideal: int
-    bank_bytes: int
+    access_wavefronts: int
+    access_ideal: int
+    phases: tuple[Served, ...]
+    lines: tuple[Line, ...]
     meeting: Served | None
     coordinates: dict[int, tuple[int, ...]]
 
-    @property
-    def banks(self) -> int:
-        """Number of banks."""
-        return len(self.lines[0].cells)
-
-
-def cost_of(case: Case, access: int, shown: Shown) -> Cost:
-    """What a whole access costs under a layout."""
-    report = case.accesses[access].report(case.accesses[access].count(shown.table))
-    wavefronts, ideal = int(report.wavefronts), int(report.ideal)
-    return Cost(shown.name, shown.offset, case.size(shown.table), wavefronts, ideal)
+    def to_json(self) -> dict[str, Any]:
+        """The cost as JSON-ready data, the phases, and the cells that are touched."""
+        fields = self.__struct_fields__
+        data = {field: getattr(self, field) for field in fields[: fields.index("phases")]}
+        data["phases"] = [{"lanes": p.lanes, "wavefronts": p.wavefronts} for p in self.phases]
+        touched = [cell for line in self.lines for cell in line if cell.lanes]
+        return data | {"touched": msgspec.to_builtins(touched)}
 
 
 def picture(instruction: Instruction, shown: Shown) -> Picture:
@@ -129,6 +124,7 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
     if size > most:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {most:,} at most")
     phases, counts = instruction.served(table), case.accesses[access].count(table)
+    whole = case.accesses[access].report(counts)
     wavefronts, ideal = int(counts.wavefronts[row]), int(counts.ideal[row])
     mine = sum(phase.wavefronts for phase in phases)
     if mine != wavefronts:
@@ -137,9 +133,21 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
     met = instruction.worst_phase(table) if mine > ideal else None
     lanes = sorted({touch.lane for touch in met.touches}) if met is not None else []
     coordinates = {lane: instruction.coordinates(lane) for lane in lanes}
-    lines = _lines(case, table, phases, rule)
-    cost = cost_of(case, access, shown)
-    return Picture(cost, lines, phases, mine, ideal, rule.bank_bytes, met, coordinates)
+    return Picture(
+        shown.name,
+        shown.offset,
+        size,
+        rule.banks,
+        rule.bank_bytes,
+        mine,
+        ideal,
+        int(whole.wavefronts),
+        int(whole.ideal),
+        phases,
+        _lines(case, table, phases, rule),
+        met,
+        coordinates,
+    )
 
 
 def _lines(case: Case, table: IntArray, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[Line, ...]:
@@ -162,47 +170,11 @@ def _lines(case: Case, table: IntArray, phases: tuple[Served, ...], rule: PhaseR
 
     def cell(word: int) -> Cell:
         held = case.coordinates(int(owner[word])) if owner[word] >= 0 else None
-        return Cell(held, tuple(sorted(lanes[word])), *served[word]) if word in lanes else Cell(held)
+        place = word * width, word % banks, held
+        return Cell(*place, tuple(sorted(lanes[word])), *served[word]) if word in lanes else Cell(*place)
 
-    untouched, busy = (Cell(None),) * banks, {word // banks for word in lanes}
+    busy = {word // banks for word in lanes}
     return tuple(
-        Line(
-            k * banks * width,
-            tuple(map(cell, range(k * banks, (k + 1) * banks)))
-            if k in busy or count <= MOST_WHOLE_LINES
-            else untouched,
-            k in busy,
-        )
+        tuple(map(cell, range(k * banks, (k + 1) * banks))) if k in busy or count <= MOST_WHOLE_LINES else ()
         for k in range(count)
     )
-
-
-def to_json(drawn: Picture) -> dict[str, Any]:
-    """A picture as JSON-ready data: the phases, the cells that are touched, the cost of the access."""
-    cost = drawn.cost
-    touched = [
-        {
-            "byte_offset": line.byte_offset + bank * drawn.bank_bytes,
-            "bank": bank,
-            "coordinates": cell.coordinates,
-            "lanes": cell.lanes,
-            "phase": cell.phase,
-            "wavefront": cell.wavefront,
-        }
-        for line in drawn.lines
-        for bank, cell in enumerate(line.cells)
-        if cell.lanes
-    ]
-    return {
-        "layout": cost.name,
-        "offset": cost.offset,
-        "bytes": cost.bytes,
-        "banks": drawn.banks,
-        "bank_bytes": drawn.bank_bytes,
-        "wavefronts": drawn.wavefronts,
-        "ideal": drawn.ideal,
-        "access_wavefronts": cost.wavefronts,
-        "access_ideal": cost.ideal,
-        "phases": [{"lanes": p.lanes, "wavefronts": p.wavefronts} for p in drawn.phases],
-        "touched": touched,
-    }

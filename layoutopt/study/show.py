@@ -24,7 +24,7 @@ from layoutopt.search.block import solve
 from layoutopt.study.block import Part, placed
 from layoutopt.study.in_use import formula_in_use
 from layoutopt.study.instruction import Instruction
-from layoutopt.study.picture import Cost, Picture, Shown, cost_of, picture
+from layoutopt.study.picture import Picture, Shown, picture
 
 SOLVED, NONE, PUBLISHED = "solved", "none", "published"
 
@@ -56,9 +56,11 @@ class Views:
         """The chosen instruction under every layout."""
         return tuple(picture(self.chosen, shown) for shown in self.layouts)
 
-    def costs(self, access: int) -> list[Cost]:
-        """What the whole of an access costs under every layout."""
-        return [cost_of(self.case, access, shown) for shown in self.layouts]
+    def cost(self, access: int, shown: Shown) -> tuple[int, int]:
+        """The wavefronts of the whole of an access under a layout, and the fewest that its words need."""
+        counted = self.case.accesses[access]
+        report = counted.report(counted.count(shown.table))
+        return int(report.wavefronts), int(report.ideal)
 
 
 def views(

@@ -170,7 +170,7 @@ def test_the_page_holds_the_table_and_the_source(tmp_path):
     text = page.read_text()
     assert "<mark>   13  " in text
     assert 'data-value="3844"' in text
-    assert "bank  0: word" in text
+    assert "by lane:" in text
     assert "The worst lines" in text
     assert "The fixes that save most" not in text  # none were sought
 
