@@ -10,7 +10,7 @@ from command import layoutopt, refused
 from conftest import ROOT
 from emit_programs import GXX, built, emit
 from hardware_tiles import FILL, MEASURED, solved
-from test_emit_languages import cute_headers
+from test_emit_languages import is_where_cute_puts_it
 from written import access_from, data_of, one_tile, problem_of
 
 from layoutopt.codegen.cute import tiling
@@ -235,23 +235,13 @@ def problem_without(problem):
 @pytest.mark.tools
 @pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
 def test_cute_puts_every_element_there(tmp_path):
-    """Cases in one program: CuTe's headers take seconds to read."""
-    include = [f"-I{path}" for path in cute_headers()]
-    text, calls, wanted = ["#include <cstdio>"], [], []
+    cases = []
     for number, name in enumerate(("pages", "MN major", "turned", "matrices", "groups of rows")):
         problem, gpu, answer = answered(name)
-        text.append(emit("cute", problem, gpu, answer, name=f"t{number}").replace("#pragma once", ""))
-        shape = problem.tile.shape
-        nest = "".join(f"for (int x{d} = 0; x{d} < {n}; ++x{d}) " for d, n in enumerate(shape))
-        calls.append(f"{nest}put(t{number}_smem_offset{{}}({CASES[name][-1]}));")
-        wanted.append((plan(problem, gpu, answer).table // problem.tile.element_bytes).ravel())
-    body = "\n".join(calls)
-    text.append(f"static void put(int v) {{ fwrite(&v, 4, 1, stdout); }}\nint main() {{\n{body}\n}}\n")
-    (tmp_path / "check.cpp").write_text("\n".join(text))
-    command = [GXX, "-std=c++17", "-w", *include, "-o", tmp_path / "check", tmp_path / "check.cpp"]
-    subprocess.run(command, check=True)
-    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
-    assert (np.frombuffer(out, "<i4") == np.concatenate(wanted)).all()
+        text, table = emit("cute", problem, gpu, answer, name=f"t{number}"), plan(problem, gpu, answer).table
+        layout = f"t{number}_smem_offset", CASES[name][-1]
+        cases.append((text, *layout, table // problem.tile.element_bytes))
+    is_where_cute_puts_it(cases, tmp_path)
 
 
 def test_a_layout_in_use_of_a_mode_is_aligned_as_the_mode_needs_it(tmp_path):

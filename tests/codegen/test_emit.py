@@ -1,6 +1,5 @@
 """Emitted code equals the table at every coordinate, and every access at every thread and iteration."""
 
-import itertools
 import re
 
 import numpy as np
@@ -20,7 +19,6 @@ from layoutopt.expressions.bits import moved_bits
 from layoutopt.expressions.grammar import Const, Op, Var, evaluate, parse, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.files.file import from_data, load
-from layoutopt.ground.escape import identifier
 from layoutopt.hardware.devices import device
 from layoutopt.index.cost import instructions
 from layoutopt.layout.formula import flipped_spelling, offset_expression
@@ -175,13 +173,6 @@ def test_golden_code(request):
     assert code == path.read_text(), (
         "to refresh: write the new text to the golden file and read the difference"
     )
-
-
-def test_identifiers():
-    assert identifier("transpose 32x32") == "transpose_32x32"
-    assert identifier("3-D") == "t3_D"
-    assert identifier("Ω") == "tile"
-    assert all(identifier(a + b).isidentifier() for a, b in itertools.product("a1-é ", "_ /.z"))
 
 
 def test_the_expert_form_of_a_gemm_tile():

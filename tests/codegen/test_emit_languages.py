@@ -95,28 +95,28 @@ def cute_headers():
     return [*found, root, root / "cccl"]
 
 
+def is_where_cute_puts_it(cases, folder):
+    """Of each code, what it calls a layout, coordinates and table: in one program, as the headers take seconds."""
+    include = [f"-I{path}" for path in cute_headers()]
+    lines, calls = ["#include <cstdio>", "static void put(int v) { fwrite(&v, 4, 1, stdout); }"], []
+    for text, layout, coordinates, table in cases:
+        lines.append(text.replace("#pragma once", ""))
+        nest = "".join(f"for (int x{d} = 0; x{d} < {n}; ++x{d}) " for d, n in enumerate(table.shape))
+        calls.append(f"{nest}put({layout}{{}}({coordinates}));")
+    (folder / "check.cpp").write_text("\n".join([*lines, "int main() {", *calls, "}\n"]))
+    command = [GXX, "-std=c++17", "-w", *include, "-o", folder / "check", folder / "check.cpp"]
+    subprocess.run(command, check=True)
+    out = subprocess.run([folder / "check"], check=True, capture_output=True).stdout
+    assert (np.frombuffer(out, "<i4") == np.concatenate([table.ravel() for *_, table in cases])).all()
+
+
 @pytest.mark.skipif(GXX is None, reason="no C++ compiler on this machine")
 def test_cute_compiled(tmp_path):
-    """All problems in one program: CuTe's headers take seconds to read."""
-    include = [f"-I{path}" for path in cute_headers()]
-    lines, wanted = [], []
-    with open(tmp_path / "check.cpp", "w") as file:
-        file.write("#include <cstdio>\n")
-        for path in FORMULAS:
-            problem, gpu, result = solved(path)
-            file.write(code("cute", problem, gpu, result).replace("#pragma once", ""))
-            shape = problem.tile.shape
-            nest = "".join(f"for (int x{d} = 0; x{d} < {n}; ++x{d}) " for d, n in enumerate(shape))
-            coordinates = ", ".join(f"x{d}" for d in range(len(shape)))
-            name = plan(problem, gpu, result).name
-            lines.append(f"{nest}put({name}_layout{{}}({coordinates}));")
-            wanted.append(offsets(problem, gpu, result).ravel())
-        body = "\n".join(lines)
-        file.write(f"static void put(int v) {{ fwrite(&v, 4, 1, stdout); }}\nint main() {{\n{body}\n}}\n")
-    command = [GXX, "-std=c++17", "-w", *include, "-o", tmp_path / "check", tmp_path / "check.cpp"]
-    subprocess.run(command, check=True)
-    out = subprocess.run([tmp_path / "check"], check=True, capture_output=True).stdout
-    assert (np.frombuffer(out, "<i4") == np.concatenate(wanted)).all()
+    cases = []
+    for case in map(solved, FORMULAS):
+        coordinates = ", ".join(f"x{d}" for d in range(len(case[0].tile.shape)))
+        cases.append((code("cute", *case), f"{plan(*case).name}_layout", coordinates, offsets(*case)))
+    is_where_cute_puts_it(cases, tmp_path)
 
 
 @every_problem

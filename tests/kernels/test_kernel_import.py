@@ -88,14 +88,6 @@ def test_a_shape_that_the_bytes_contradict_is_refused():
         array_problem(found, used, (31, 7))
 
 
-def test_arrays_are_told_apart_by_their_bytes():
-    found = evaluation("gemm_tiled")
-    arrays = used_arrays(found)
-    assert len(arrays) == 2
-    assert arrays[0].array.start + arrays[0].array.size <= arrays[1].array.start
-    assert dataclasses.is_dataclass(arrays[0])
-
-
 @pytest.mark.parametrize(
     ("kinds", "excess", "said"),
     [

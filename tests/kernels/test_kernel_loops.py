@@ -78,12 +78,6 @@ def test_a_loop_that_ends_where_numbers_are_equal_has_no_more_rounds():
     assert tallies[0][0] == 2 * 255
 
 
-def test_rounds_may_differ():
-    tallies, certain = counted(kernel(ZERO, (*POPULATION, *ends(1))), 1_000, most_steps=2000)
-    assert certain
-    assert tallies == counted(kernel(ZERO, (*POPULATION, *ends(1))), 1_000, every_round=True)[0]
-
-
 def test_a_loop_whose_rounds_hand_on_what_they_compute_is_refused_where_it_is_too_long():
     body = ("IMAD R5, R5, 0x5, R3", "LOP3.LUT R4, R5, 0xffc, RZ, 0xc0, !PT", "STS [R4], R2", *ends(1))
     with pytest.raises(ProblemFileError, match="--max-steps: more steps are needed"):

@@ -328,13 +328,6 @@ def test_a_guard_that_was_kept_is_the_same_one(guard, wavefronts):
     assert kept == [set(), set() if guard == "P2" else {"shared"}]
 
 
-def test_blocks_and_rounds_that_do_the_same_are_counted_once():
-    lines = ("S2R R3, SR_CTAID.X", "IMAD R3, R3, 0x4, R2", "MOV R5, RZ", "L:", "LDS R4, [R3]", "LDS R4, [R2]")
-    ends = ("VIADD R5, R5, 0x1", "ISETP.LT.AND P1, PT, R5, 0x64, PT", "@P1 BRA `(.L_L)")
-    found = counted(*lines, *ends, threads=64, grid=(9, 1, 1))
-    assert [(tally.executions, tally.wavefronts) for tally in tallies(found)] == [(1800, 1800)] * 2
-
-
 def test_what_does_not_fit_into_a_memory_is_unknown():
     memory = Bytes(2, 1, b"\7")
     at = np.zeros((2, 32), np.int64)

@@ -52,7 +52,8 @@ def test_characters():
     assert escape.csv_cell(-1) == -1
     assert escape.markdown("a|b_c") == "a\\|b\\_c"
     assert escape.markdown_code("x0 | `x1`") == "`x0 \\| 'x1'`"
-    assert escape.identifier("1 é\n") == "t1"
+    names = ("1 é\n", "transpose 32x32", "3-D", "Ω")
+    assert [*map(escape.identifier, names)] == ["t1", "transpose_32x32", "t3_D", "tile"]
     assert escape.xml("<é\u3000\u202e\x9b\ufffe\n") == "&lt;é\u3000\ufffd\ufffd\ufffd\n"
     assert escape.comment("a\\\n*/ b\u202e") == "a/ * / b"
     assert escape.comment("a\\\n??/ \u202eb\u200b c\\") == "a/ ? b c/"

@@ -114,13 +114,6 @@ def test_instructions_first():
             assert (free.weighted_excess, cost.value <= least.value <= other.value) == (0, True), (seed, data)
 
 
-@pytest.mark.parametrize("k", [32, 64])
-def test_gemm_tiles_get_the_shape_of_cutes_swizzle(k):
-    problem = load(f"gemm_a_128x{k}_f16")
-    result = solve(problem)
-    assert (result.offset, result.excess, result.bytes) == (problem.published.offset, 0, problem.tile.bytes)
-
-
 def rows_of_lanes(rows, columns, element, vector):
     """A cooperative 16-byte fill, then a row a lane, then every second row a lane."""
     chunks, fill = columns // vector, "(tid + 128*i)"

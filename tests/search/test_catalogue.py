@@ -12,6 +12,8 @@ FORMULAS = {
     "basics/transpose_32x32_f32": "x0*32 + (x1 ^ x0)",
     "basics/transpose_16x32_f32": "x0*32 + (x1 ^ x0*2)",
     "basics/scan_512_f32": "x0 ^ x0 // 32",
+    "basics/gemm_a_128x32_f16": "x0*32 + (x1 ^ x0 // 2 % 4 * 8)",
+    "basics/gemm_a_128x64_f16": "x0*64 + (x1 ^ x0 % 8 * 8)",
     "marlin/a_64x64_f16": "x0*64 + (x1 ^ x0 % 8 * 8)",
     "awq/a_128x32_f16": "x0*32 + (x1 ^ x0 // 2 % 4 * 8)",
     "flashinfer/kv_64x128_f16": "x0*128 + (x1 ^ x0 % 8 * 8)",
