@@ -10,15 +10,16 @@ Both become ordinary accesses: a formula where one gives the same numbers, else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from layoutopt.accesses.ownership import access_of, written_by_lanes
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.bits import held
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -56,6 +57,27 @@ class Bases(Struct, frozen=True, forbid_unknown_fields=True):
     lane: tuple[Vector, ...] = ()
     warp: tuple[Vector, ...] = ()
 
+    def of_block(self, shape: Sequence[int], threads: int, lanes: int) -> dict[str, tuple[Vector, ...]]:
+        """The vectors by part, for a tile of this shape and a block of so many threads, in warps of `lanes`.
+
+        Raises:
+            ProblemFileError: a vector leaves the tile, or the parts do not count the threads.
+        """
+        parts = {part: getattr(self, part) for part in self.__struct_fields__}
+        for part, vectors in parts.items():
+            for k, vector in enumerate(vectors):
+                if len(vector) != len(shape) or not all(
+                    0 <= x < e for x, e in zip(vector, shape, strict=True)
+                ):
+                    expected = f"expected coordinates in {list(shape)}"
+                    raise ProblemFileError(f"{part}[{k}]", f"{expected}, got {list(vector)}")
+        for part, count in (("lane", lanes), ("warp", -(-threads // lanes))):
+            if 1 << len(parts[part]) != count or threads % lanes:
+                given = f"{1 << len(self.warp)} of {1 << len(self.lane)}"
+                has = f"{threads} threads are {threads // lanes} warps of {lanes} lanes"
+                raise ProblemFileError(part, f"{has}, not {given}")
+        return parts
+
 
 class BasesAccess(NamedAccess, frozen=True, kw_only=True):
     """An access in which every thread moves all values that a linear layout gives it, the widest first."""
@@ -80,7 +102,8 @@ def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
     known = json_data.convert({**rest, "coordinates": ()}, ArrayAccess)
     operation = parse_operation(known.op, known.bytes)
     shape, lanes = head.tile.shape, coordinates.shape[1]
-    _check_lanes(lanes, head.target, "coordinates")
+    if lanes != (expected := _lanes_of(head.target) or lanes):
+        raise ProblemFileError("coordinates", f"expected {expected} lanes on {head.target}, got {lanes}")
     if coordinates.shape[2] != len(shape):
         wrong = f"expected {len(shape)} coordinates for each lane, got {coordinates.shape[2]}"
         raise ProblemFileError("coordinates", wrong)
@@ -120,18 +143,11 @@ def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
     """
     known = json_data.convert(data, BasesAccess)
     tile = head.tile
-    parts = {part: getattr(known.bases, part) for part in ("register", "lane", "warp")}
-    if sum(map(len, parts.values())) > MAX_BASES:
-        raise ProblemFileError("bases", f"at most {MAX_BASES} vectors")
-    for part, vectors in parts.items():
-        for k, vector in enumerate(vectors):
-            if len(vector) != len(tile.shape) or min(vector) < 0:
-                wanted = f"{len(tile.shape)} numbers of at least 0"
-                raise ProblemFileError(f"bases.{part}[{k}]", f"expected {wanted}, got {list(vector)}")
-    lanes, warps = 1 << len(known.bases.lane), 1 << len(known.bases.warp)
-    _check_lanes(lanes, head.target, "bases.lane")
-    if lanes * warps != head.threads:
-        raise ProblemFileError("bases.warp", f"the block has {head.threads} threads, not {lanes} x {warps}")
+    lanes = _lanes_of(head.target) or 1 << len(known.bases.lane)
+    with under("bases"):
+        if sum(map(len, astuple(known.bases))) > MAX_BASES:
+            raise ProblemFileError("", f"at most {MAX_BASES} vectors")
+        parts = known.bases.of_block(tile.shape, head.threads, lanes)
     values = held(parts, len(tile.shape))
     if (values >= np.array(tile.shape)).any():
         raise ProblemFileError("bases", f"the layout leaves the tile {list(tile.shape)}")
@@ -170,13 +186,12 @@ def _active(raw: Any, there: BoolArray) -> BoolArray:
     return active
 
 
-def _check_lanes(lanes: int, target: str, place: str) -> None:
+def _lanes_of(target: str) -> int | None:
+    """Lanes of a warp; None of a device that only the caller knows."""
     try:
-        expected = device(target).lanes
+        return device(target).lanes
     except ProblemFileError:
-        return  # a device that only the caller knows
-    if lanes != expected:
-        raise ProblemFileError(place, f"expected {expected} lanes on {target}, got {lanes}")
+        return None
 
 
 def _check_inside(coordinates: IntArray, known: BoolArray, shape: tuple[int, ...]) -> None:

@@ -173,14 +173,6 @@ def with_widths(problem: Problem, widths: Mapping[str, int]) -> Problem:
     return replace(problem, accesses=tuple(accesses))
 
 
-def named_widths(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
-    """The reports with the widths of `chosen` where `problem` leaves the choice."""
-    return tuple(
-        replace(report, bytes=access.bytes) if isinstance(source.bytes, tuple) else report
-        for report, source, access in zip(reports, problem.accesses, chosen.accesses, strict=True)
-    )
-
-
 def chosen_widths(problem: Problem, result: Result) -> dict[str, int]:
     """Bytes of every access whose width the file leaves open: as `result` has it, else the widest."""
     taken = {report.name: report.bytes for report in result.accesses}
@@ -232,16 +224,19 @@ def _with_lanes(access: Access, report: AccessReport | None) -> Access:
     return replace(found, op=report.op, bytes=report.bytes, vector=report.vector)
 
 
-def named_lanes(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
-    """The reports with the lanes of `chosen` where `problem` leaves them free."""
+def named_choices(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:
+    """The reports with the widths and lanes of `chosen` where `problem` leaves the choice."""
     return tuple(
-        replace(report, **_as_chosen(source, access)) if source.is_free else report
+        replace(report, **_as_chosen(source, access))
         for report, source, access in zip(reports, problem.accesses, chosen.accesses, strict=True)
     )
 
 
 def _as_chosen(source: Access, access: Access) -> dict[str, Any]:
     """What a report says of an access that was chosen."""
+    if not source.is_free:
+        width = access.bytes if isinstance(source.bytes, tuple) else None
+        return {} if width is None or isinstance(width, tuple) else {"bytes": width}
     lanes = {"index": tuple(map(str, access.index)), "loops": access.loops, "where": access.where}
     if source.instructions is None:
         return lanes

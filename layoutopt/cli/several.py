@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Answer = Callable[[Problem | Block, Device], int]
 
-Command = TypeVar("Command", bound=Callable[..., object])
 _TYPED: Final = f"{__name__}.typed"
 
 
@@ -81,17 +80,6 @@ def problems_command(
     return decorate
 
 
-def over_option(command: Command) -> Command:
-    """Add `--over`."""
-    return click.option(
-        "--over",
-        metavar="NAME=V1,V2,...",
-        multiple=True,
-        callback=_parameters,
-        help="Values of a parameter of the problems, instead of those in the file; once for each.",
-    )(command)
-
-
 def _parameters(
     ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, tuple[Value, ...]]:
@@ -99,6 +87,15 @@ def _parameters(
 
     named = pairs(ctx, param, given).items()
     return {name: tuple(value_of(value.strip()) for value in values.split(",")) for name, values in named}
+
+
+over_option = click.option(
+    "--over",
+    metavar="NAME=V1,V2,...",
+    multiple=True,
+    callback=_parameters,
+    help="Values of a parameter of the problems, instead of those in the file; once for each.",
+)
 
 
 def sources(paths: Iterable[Path]) -> Iterator[Path | BinaryIO]:

@@ -8,7 +8,7 @@ from layoutopt.accesses.lower import (
     assigned,
     byte_table,
     chosen_widths,
-    named_lanes,
+    named_choices,
     offset_formula,
     over_bytes,
     stored,
@@ -17,8 +17,7 @@ from layoutopt.accesses.lower import (
 )
 from layoutopt.accesses.view import view_of
 from layoutopt.codegen.plan import Plan, make_plan
-from layoutopt.engine.by_hardware import descriptors
-from layoutopt.engine.case import case_of, case_under
+from layoutopt.engine.case import case_under
 from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
 from layoutopt.expressions.grammar import (
@@ -85,21 +84,14 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
     if isinstance(element, Structure) and element.type is not None:  # the program does not know the type
         tile = msgspec.structs.replace(problem.tile, element=msgspec.structs.replace(element, type=None))
         problem = msgspec.structs.replace(problem, tile=tile)
+    given = answer.offset or "" if isinstance(answer, Result) else answer
     if isinstance(answer, Result):
-        problem = assigned(problem, answer)
+        problem = with_widths(assigned(problem, answer), chosen_widths(problem, answer))
     if (view := view_of(problem)) is not None:  # the program knows vectors along the last dimension
-        given = answer.offset or "" if isinstance(answer, Result) else answer
-        answer = to_text(view.offset(offset_formula(given, problem.tile)))
-        problem = view.problem(problem)
-    if problem.tile.packed > 1 and isinstance(answer, Result) and answer.layout is not None:
-        case = case_of(problem, gpu, chosen_widths(problem, answer))
-        found, problem = descriptors(case.lowered, case.table(answer.layout)), case.lowered
-        reports = tuple(
-            msgspec.structs.replace(report, descriptor=found.get(report.name)) for report in answer.accesses
-        )
-        answer = msgspec.structs.replace(answer, layout=case.as_bytes(answer.layout), accesses=reports)
-    elif problem.tile.packed > 1 and isinstance(answer, str):
-        problem, answer = stored(problem), over_bytes(answer, problem.tile)
+        seen = to_text(view.offset(offset_formula(given, problem.tile)))
+        return plan(view.problem(problem), gpu, seen)
+    if problem.tile.packed > 1:
+        return plan(stored(problem), gpu, over_bytes(given, problem.tile))
     return plan(problem, gpu, answer)
 
 
@@ -115,7 +107,7 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
         raise ExpressionError(error.reason, error.position, "offset") from None
     except LayoutError as error:
         raise LayoutError(f"{to_text(node)} cannot hold the tile: {error}") from None
-    reports = named_lanes(case.measure(node), problem, settled)
+    reports = named_choices(case.measure(node), problem, settled)
     by_hardware = (r.descriptor.alignment_bytes for r in reports if r.descriptor is not None)
     alignment = max([case.alignment(has_xor(node)), *by_hardware])
     about = [

@@ -39,8 +39,7 @@ from layoutopt.accesses.lower import (
     byte_table,
     bytes_formula,
     chosen_widths,
-    named_lanes,
-    named_widths,
+    named_choices,
     stored,
     unstored,
     width_choices,
@@ -191,7 +190,7 @@ class Case:
     def reports(self, counts: Sequence[Counts]) -> tuple[AccessReport, ...]:
         """The totals of each access, with its width where the file leaves it open."""
         totals = (access.report(count) for access, count in zip(self.accesses, counts, strict=True))
-        return named_widths(totals, self.asked, self.problem)
+        return named_choices(totals, self.asked, self.problem)
 
     def measure(self, layout: Layout | Node, base_bytes: int = 0) -> tuple[AccessReport, ...]:
         """The totals of each access under a layout that begins at byte `base_bytes`."""
@@ -364,7 +363,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
     stated = result.weighted_excess if result.weighted_excess is not None else result.excess
     if stated is None or abs(weighted - stated) > _ROUNDING:
         raise ProblemFileError("weighted_excess", f"the layout gives {weighted:g}, the result says {stated}")
-    reports = named_lanes(case.described(case.reports(counts), table), problem, chosen)
+    reports = named_choices(case.described(case.reports(counts), table), problem, chosen)
     for k, (given, counted) in enumerate(zip(result.accesses, reports, strict=True)):
         if given.descriptor != counted.descriptor:
             raise ProblemFileError(f"accesses[{k}].descriptor", "is not how the hardware reaches the layout")

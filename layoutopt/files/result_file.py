@@ -7,7 +7,7 @@ reaches comments of code, and must be what the layout gives.
 from __future__ import annotations
 
 import math
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,8 +27,6 @@ from layoutopt.problems.answer import (
     Status,
 )
 
-T = TypeVar("T")
-
 # Of a tile, pads included; far more than any GPU has, far less than integers of 64 bits hold.
 MAX_BYTES: Final = 1 << 32
 _ROUNDING: Final = 1e-6  # of sums of weights and expectations
@@ -40,29 +38,25 @@ def is_answer(raw: Any) -> bool:
 
 
 def answer_from_data(raw: Any) -> Result | Arrangement:
-    """The answer to a problem of one tile or of several; as `result_from_data`."""
+    """The answer to a problem of one tile or of several from decoded JSON data, as `solve --json` prints it.
+
+    Raises:
+        ProblemFileError: the data is no answer, or says of a layout what does not hold.
+    """
     several = isinstance(raw, dict) and raw.get("schema") == ARRANGEMENT_SCHEMA
-    return arrangement_from_data(raw) if several else result_from_data(raw)
+    kind: type[Result | Arrangement] = Arrangement if several else Result
+    try:
+        answer = json_data.convert(raw, kind)
+    except LayoutError as error:
+        raise ProblemFileError("layout", str(error)) from None
+    if isinstance(answer, Result):
+        _check_result(answer)
+    else:
+        _check_arrangement(answer)
+    return answer
 
 
-def result_from_data(raw: Any) -> Result:
-    """A result from decoded JSON data, as `solve --json` prints it.
-
-    Raises:
-        ProblemFileError: the data is no result, or says of its layout what does not hold.
-    """
-    result = _converted(raw, Result)
-    _check_result(result)
-    return result
-
-
-def arrangement_from_data(raw: Any) -> Arrangement:
-    """An arrangement from decoded JSON data, as `solve --json` prints it.
-
-    Raises:
-        ProblemFileError: the data is no arrangement, or says of a layout what does not hold.
-    """
-    arrangement = _converted(raw, Arrangement)
+def _check_arrangement(arrangement: Arrangement) -> None:
     tiles = arrangement.tiles
     _check_status(arrangement.status, tiles or None, "tiles")
     if not tiles and (arrangement.bytes, arrangement.excess) != (None, None):
@@ -80,14 +74,6 @@ def arrangement_from_data(raw: Any) -> Arrangement:
         if any(alignment % (part.result.alignment_bytes or 1) for part in tiles) or alignment < 1:
             expected = f"expected a multiple of those of the tiles, got {alignment}"
             raise ProblemFileError("alignment_bytes", expected)
-    return arrangement
-
-
-def _converted(raw: Any, kind: type[T]) -> T:
-    try:
-        return json_data.convert(raw, kind)
-    except LayoutError as error:
-        raise ProblemFileError("layout", str(error)) from None
 
 
 def _check_layout(layout: Layout) -> None:

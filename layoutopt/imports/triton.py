@@ -75,6 +75,11 @@ def unit(dim: int | None, length: int, rank: int) -> Vector:
     return tuple(length if d == dim else 0 for d in range(rank))
 
 
+def along(dim: int | None, start: int, stop: int, rank: int) -> list[Vector]:
+    """Unit vectors along a dimension, from `start` to before `stop`; zeros along None."""
+    return [unit(dim, 1 << step, rank) for step in range(start.bit_length() - 1, stop.bit_length() - 1)]
+
+
 def _grown(steps: Iterable[Step], tile: Vector) -> Bases:
     """The bases after these steps, one after another."""
     bases: Bases = {part: [] for part in PARTS}
@@ -83,10 +88,11 @@ def _grown(steps: Iterable[Step], tile: Vector) -> Bases:
         if isinstance(where, tuple):
             bases[part].append(where)
             continue
-        for _ in range((count[0] or max(1, tile[where or 0] // size[where or 0])).bit_length() - 1):
-            bases[part].append(unit(where, size[where or 0], len(tile)))
-            if where is not None:
-                size[where] *= 2
+        start = size[where or 0]
+        end = start * (count[0] or max(1, tile[where or 0] // start))
+        bases[part] += along(where, start, end, len(tile))
+        if where is not None:
+            size[where] = 1 << (end.bit_length() - 1)
     return bases
 
 
@@ -100,9 +106,7 @@ def _fitted(bases: Bases, tile: Vector, dims: Sequence[int]) -> Bases:
     every = [v for vectors in bases.values() for v in vectors]
     for dim in dims:
         reach = 1 << max((v[dim].bit_length() for v in every), default=0)
-        while reach < tile[dim]:
-            cut["register"].append(unit(dim, reach, rank))
-            reach *= 2
+        cut["register"] += along(dim, reach, tile[dim], rank)
     return cut
 
 

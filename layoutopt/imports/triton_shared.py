@@ -19,7 +19,7 @@ from layoutopt.expressions.bits import combinations
 from layoutopt.expressions.fit import fit, join
 from layoutopt.expressions.grammar import Const, Op, tabulated, to_text
 from layoutopt.ground.arrays import IntArray
-from layoutopt.imports.triton import unit
+from layoutopt.imports.triton import along
 from layoutopt.imports.triton_text import PrintedLayout, Vector, of_tile, parse, wrong
 
 KINDS: Final = ("swizzled_shared", "padded_shared", "nvmma_shared", "amd_rotating_shared", "shared_linear")
@@ -85,15 +85,10 @@ def _bases(layout: PrintedLayout, tile: Vector) -> list[Vector]:
         case "nvmma_shared":
             return _nvmma(layout, tile)
         case "padded_shared" if "offset" not in layout.fields:
-            return [vector for dim in layout.order(rank) for vector in _along(dim, 1, tile[dim], rank)]
+            return [vector for dim in layout.order(rank) for vector in along(dim, 1, tile[dim], rank)]
         case "shared_linear" | "padded_shared":
             return layout.vectors("offset", rank)
     raise wrong(f"{layout.kind!r} is no shared layout: {', '.join(KINDS)}")
-
-
-def _along(dim: int, start: int, stop: int, rank: int) -> list[Vector]:
-    """Unit vectors along a dimension, from `start` to before `stop`."""
-    return [unit(dim, 1 << step, rank) for step in range(start.bit_length() - 1, stop.bit_length() - 1)]
 
 
 def swizzled(
@@ -105,9 +100,9 @@ def swizzled(
     fastest dimension first.
     """
     rank, fast = len(tile), order[0]
-    found = _along(fast, 1, tile[fast], rank)
+    found = along(fast, 1, tile[fast], rank)
     for dim in order[1:]:
-        for row in _along(dim, 1, tile[dim], rank):
+        for row in along(dim, 1, tile[dim], rank):
             phase = row[dim] // per_phase % phases
             if rotates:
                 phase ^= row[dim] // per_phase // phases % phases
@@ -137,10 +132,10 @@ def _nvmma(layout: PrintedLayout, tile: Vector) -> list[Vector]:
         box[fast] = min(box[fast], width * 8 // bits)
         if box[fast] * bits < width * 8 or rank < 2:
             raise wrong(f"its rows are {width} bytes wide, and the tile is narrower")
-    found = _along(fast, 1, box[fast], rank)
+    found = along(fast, 1, box[fast], rank)
     piece, phases, row = 128 // bits, width // 16, 1
-    for vector in [vector for dim in others for vector in _along(dim, 1, box[dim], rank)]:
+    for vector in [vector for dim in others for vector in along(dim, 1, box[dim], rank)]:
         phase = row // (8 // phases) % phases if width and row < 8 else 0
         found.append(_moved(vector, fast, piece * phase))
         row *= 2
-    return found + [vector for dim in range(rank) for vector in _along(dim, box[dim], tile[dim], rank)]
+    return found + [vector for dim in range(rank) for vector in along(dim, box[dim], tile[dim], rank)]

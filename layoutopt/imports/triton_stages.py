@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from layoutopt.imports.triton import PARTS, Bases, unit
+from layoutopt.imports.triton import PARTS, Bases, along, unit
 from layoutopt.imports.triton_text import Vector
 
 Stage = tuple[Vector, Bases, Bases]
@@ -55,8 +55,7 @@ def of_scan(bases: Bases, shape: Sequence[int], axis: int) -> Iterator[Stage]:
         return
     chunks = shape[axis] // size
     wanted = {part: [(*v[:axis], 0, *v[axis + 1 :]) for v in held[part]] for part in PARTS}
-    along = [unit(axis, 1 << k, rank) for k in range(chunks.bit_length() - 1)]
-    wanted["register"] = along + [v for v in wanted["register"] if any(v)]
+    wanted["register"] = along(axis, 1, chunks, rank) + [v for v in wanted["register"] if any(v)]
     yield (*shape[:axis], chunks, *shape[axis + 1 :]), held, wanted
 
 

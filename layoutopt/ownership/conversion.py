@@ -262,22 +262,10 @@ def _check_tile(tile: Tile) -> None:
 
 def _vectors(bases: Bases, shape: tuple[int, ...], threads: int, lanes: int) -> dict[str, list[int]]:
     """The basis vectors as integers: the bits of the coordinates, the last dimension's lowest."""
-    found: dict[str, list[int]] = {}
-    for part in PARTS:
-        found[part] = []
-        for k, vector in enumerate(getattr(bases, part)):
-            if len(vector) != len(shape) or not all(0 <= x < e for x, e in zip(vector, shape, strict=True)):
-                expected = f"expected coordinates in {list(shape)}"
-                raise ProblemFileError(f"{part}[{k}]", f"{expected}, got {list(vector)}")
-            found[part].append(int(np.ravel_multi_index(vector, shape)))
-    if len(found["register"]) > MAX_REGISTER_BITS:
+    if len(bases.register) > MAX_REGISTER_BITS:
         raise ProblemFileError("register", f"at most {MAX_REGISTER_BITS} vectors")
-    for part, count in (("lane", lanes), ("warp", -(-threads // lanes))):
-        if 1 << len(found[part]) != count or threads % lanes:
-            given = f"{1 << len(found['warp'])} of {1 << len(found['lane'])}"
-            has = f"{threads} threads are {threads // lanes} warps of {lanes} lanes"
-            raise ProblemFileError(part, f"{has}, not {given}")
-    return found
+    parts = bases.of_block(shape, threads, lanes)
+    return {part: [int(np.ravel_multi_index(v, shape)) for v in vectors] for part, vectors in parts.items()}
 
 
 def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]]) -> None:

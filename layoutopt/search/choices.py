@@ -40,7 +40,7 @@ from layoutopt.accesses.instructions import (
     orders,
     owned,
 )
-from layoutopt.accesses.lower import assigned, chosen_widths, named_lanes
+from layoutopt.accesses.lower import assigned, chosen_widths, named_choices
 from layoutopt.accesses.trace import trace
 from layoutopt.accesses.view import steps_of, view_of
 from layoutopt.engine.case import Case, case_of
@@ -247,7 +247,7 @@ class _Instructions(_Open):
             result,
             proof=msgspec.structs.replace(result.proof, wavefronts=least),
             hints=(*result.hints, *_before(self.given, best)),
-            accesses=named_lanes(result.accesses, problem, best.chosen),
+            accesses=named_choices(result.accesses, problem, best.chosen),
         )
 
 
@@ -447,7 +447,7 @@ class _Lanes(_Open):
             case.check(case.table(layout))
             proposal = self._proposal(case, layout, excess, result, self.floor)
             answer = verified(case, proposal)
-        reports = named_lanes(answer.result.accesses, self.problem, settled)
+        reports = named_choices(answer.result.accesses, self.problem, settled)
         shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
         return _Found(answer.rank, shown, settled, case, proposal.complete)
 

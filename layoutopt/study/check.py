@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.accesses.free_lanes import free_accesses, naturally
-from layoutopt.accesses.lower import named_lanes
+from layoutopt.accesses.lower import named_choices
 from layoutopt.engine.case import case_of, cases
 from layoutopt.engine.referee import CountedAccess
 from layoutopt.errors import ProblemFileError
@@ -191,7 +191,7 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
             used = min(options, key=lambda u: (any(findings.wrong(u)), sum(r.wavefronts for r in u.reports)))
         _ = used.counts
     audit = _audit(used, mend)
-    return used, msgspec.structs.replace(audit, accesses=named_lanes(audit.accesses, problem, chosen))
+    return used, msgspec.structs.replace(audit, accesses=named_choices(audit.accesses, problem, chosen))
 
 
 def _audit(used: InUse, mend: bool) -> Audit:

@@ -9,7 +9,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import opened, read_offsets
 from layoutopt.files.file import from_data
-from layoutopt.files.result_file import result_from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
 from layoutopt.imports import triton
@@ -200,7 +200,7 @@ def with_stride(stride):
 )
 def test_layouts_that_are_none(layout):
     with pytest.raises(ProblemFileError, match="layout"):
-        result_from_data({**RESULT, "layout": layout})
+        answer_from_data({**RESULT, "layout": layout})
 
 
 RESULT = {
@@ -230,9 +230,9 @@ def bounded(scope="every layout", **bounds):
 
 
 def test_a_result_that_agrees_with_its_layout():
-    assert result_from_data(RESULT).layout == msgspec.convert(LAYOUT, Layout)
+    assert answer_from_data(RESULT).layout == msgspec.convert(LAYOUT, Layout)
     other_words = {**RESULT, "offset": "8*x0 + (x1 ^ 0)"}
-    assert result_from_data(other_words).offset == "8*x0 + (x1 ^ 0)"
+    assert answer_from_data(other_words).offset == "8*x0 + (x1 ^ 0)"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_result_that_agrees_with_its_layout():
 )
 def test_results_that_contradict_their_layout(change, field):
     with pytest.raises(ProblemFileError) as caught:
-        result_from_data({**RESULT, **change})
+        answer_from_data({**RESULT, **change})
     assert caught.value.field == field
 
 

@@ -81,9 +81,9 @@ def test_what_people_have(name):
 
 
 def load_result(found):
-    from layoutopt.files.result_file import result_from_data
+    from layoutopt.files.result_file import answer_from_data
 
-    return result_from_data(found.to_json())
+    return answer_from_data(found.to_json())
 
 
 # Against all there is ------------------------------------------------------------------------------

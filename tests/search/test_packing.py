@@ -20,7 +20,7 @@ from layoutopt.codegen.block import code_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data, json_schema, load
-from layoutopt.files.result_file import arrangement_from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.problems.same_layout import groups
@@ -340,9 +340,9 @@ def test_stages_of_bytes_begin_where_their_counts_hold():
 def test_an_answer_has_tiles_where_it_says_so(change, field):
     found = solve(from_data(small(tiles=[ONE], accesses=[TOUCH])))
     raw = json.loads(json.dumps(found.to_json()))
-    assert arrangement_from_data(raw).tiles
+    assert answer_from_data(raw).tiles
     with pytest.raises(ProblemFileError) as wrong:
-        arrangement_from_data({**raw, **change})
+        answer_from_data({**raw, **change})
     assert wrong.value.field == field
 
 

@@ -22,7 +22,7 @@ from written import data_of, saved
 import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.files.file import from_data
-from layoutopt.files.result_file import result_from_data
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.processes import Process
 from layoutopt.hardware.devices import device
 from layoutopt.study.hints import with_faster
@@ -182,7 +182,7 @@ def test_header_gives_the_offsets(template, tmp_path):
     checks = []
     with Store(template.with_suffix(".sqlite"), write=False) as store:
         for number, one in enumerate(store.answered()):
-            table = result_from_data(one.answer).table()
+            table = answer_from_data(one.answer).table()
             for x0 in range(table.shape[0]):
                 for x1 in (0, 1, 5, table.shape[1] - 1):
                     checks.append(
