@@ -96,7 +96,7 @@ def test_a_command(monkeypatch):
     module = types.ModuleType("layoutopt.cli.greet")
     module.command = click.command("greet")(lambda: click.echo("hello"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    added = commands.Command("greet", "greet", "Say hello.")
+    added = commands.Command("greet", "greet", "About greetings", "Say hello.")
     monkeypatch.setattr(commands, "COMMANDS", (*commands.COMMANDS, added))
     assert re.search(r"^  greet +Say hello\.$", CliRunner().invoke(commands.main, ["--help"]).output, re.M)
     assert CliRunner().invoke(commands.main, ["greet"]).output == "hello\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from typing import Final, NamedTuple
 
 import click
@@ -18,34 +19,40 @@ class Command(NamedTuple):
     Attributes:
         name: what the user types.
         module: in this folder; holds the click command, called `command`.
+        group: its heading in `--help`.
         summary: one line for `--help` and the documentation.
     """
 
     name: str
     module: str
+    group: str
     summary: str
 
 
+_KERNEL: Final = "A kernel that I have"
+_TILE: Final = "A tile that I design"
+_MANY: Final = "Compilers and many tiles"
+_ABOUT: Final = "About layoutopt"
 COMMANDS: Final = (
-    Command("solve", "solve", "Find the smallest conflict-free layout of a tile."),
-    Command("compare", "compare", "Padding or swizzle: the best layout of each family side by side."),
-    Command("convert", "convert", "Move a tile from one register layout to another: the instructions."),
-    Command("show", "show", "Draw the banks under one warp instruction: text, SVG or a page."),
-    Command("check", "check", "Count the bank conflicts of a CUDA kernel, or of a layout in use."),
-    Command("capture", "capture", "Record what a program launches, to be checked."),
-    Command("emit", "emit", f"Print a layout as code, in one of {len(LANGUAGES)} languages."),
-    Command("patch", "patch", "Put conflict-free layouts into a compiled kernel, as PTX."),
-    Command("fix", "fix", "Put conflict-free layouts into a CUDA source: a checked diff."),
-    Command("run", "run", "Run a layout on the GPU: values, profiler counters and cycles."),
-    Command("explain", "explain", "Say why a layout works, or why none can."),
-    Command("count", "count", "Count the wavefronts of addresses in a file or a stream."),
-    Command("targets", "targets", "List the GPUs and how they serve shared memory."),
-    Command("new", "new", "Start a problem file for a common kernel."),
-    Command("import", "import_", "Turn a kernel, CuTe or Triton layout, or a trace, into problem files."),
-    Command("sweep", "sweep", "Solve many problems, on all cores or a cluster, into a store."),
-    Command("schema", "schema", "Print the JSON Schema of problem files and answers."),
-    Command("report", "report", "Write a wrong answer, and all that made it, into one file."),
-    Command("problems", "problems", "List the catalogue, or print one of its problems."),
+    Command("check", "check", _KERNEL, "Count the bank conflicts of a CUDA kernel, or of a layout in use."),
+    Command("fix", "fix", _KERNEL, "Put conflict-free layouts into a CUDA source: a checked diff."),
+    Command("patch", "patch", _KERNEL, "Put conflict-free layouts into a compiled kernel, as PTX."),
+    Command("capture", "capture", _KERNEL, "Record what a program launches, to be checked."),
+    Command("new", "new", _TILE, "Start a problem file for a common kernel."),
+    Command("solve", "solve", _TILE, "Find the smallest conflict-free layout of a tile."),
+    Command("compare", "compare", _TILE, "Padding or swizzle: the best layout of each family side by side."),
+    Command("explain", "explain", _TILE, "Say why a layout works, or why none can."),
+    Command("show", "show", _TILE, "Draw the banks under one warp instruction: text, SVG or a page."),
+    Command("emit", "emit", _TILE, f"Print a layout as code, in one of {len(LANGUAGES)} languages."),
+    Command("run", "run", _TILE, "Run a layout on the GPU: values, profiler counters and cycles."),
+    Command("problems", "problems", _TILE, "List the catalogue, or print one of its problems."),
+    Command("convert", "convert", _MANY, "Move a tile between register layouts: the instructions."),
+    Command("import", "import_", _MANY, "Make problem files of a kernel, CuTe or Triton layout, or a trace."),
+    Command("sweep", "sweep", _MANY, "Solve many problems, on all cores or a cluster, into a store."),
+    Command("count", "count", _MANY, "Count the wavefronts of addresses in a file or a stream."),
+    Command("targets", "targets", _ABOUT, "List the GPUs and how they serve shared memory."),
+    Command("schema", "schema", _ABOUT, "Print the JSON Schema of problem files and answers."),
+    Command("report", "report", _ABOUT, "Write a wrong answer, and all that made it, into one file."),
 )
 
 
@@ -62,8 +69,9 @@ class _Group(Commands):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(command.name, command.summary) for command in COMMANDS])
+        for group, commands in itertools.groupby(COMMANDS, key=lambda command: command.group):
+            with formatter.section(group):
+                formatter.write_dl([(command.name, command.summary) for command in commands])
 
 
 _COMPLETION: Final = """Completion in bash: eval "$(_LAYOUTOPT_COMPLETE=bash_source layoutopt)" in

@@ -144,6 +144,10 @@ def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
     rows = comparison.rows
     several = any(isinstance(row, BlockRow) for row in rows)
     yield "* no other row has fewer wavefronts or bytes without having more of the other"
+    yield (
+        "wavefronts: passes over the banks in one pass of a block; excess: those above the least that the "
+        "data needs; worst: of one phase, the lanes served together"
+    )
     limits = sorted({row.limited_by for row in rows if row.limited_by is not None})
     if limits:
         stages = "those that fit in one block, of the tiles that have several"
@@ -159,7 +163,7 @@ def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
         lent = f", with what was measured on {comparison.borrowed}" if comparison.borrowed else ""
         yield (
             "instr: integer instructions of a thread's index code; "
-            f"cycles: estimated, of one pass of a block{lent}"
+            f"cycles: estimated, of one pass of a block alone{lent}"
         )
     if comparison.no_estimate is not None:
         yield f"cycles: not estimated, as {comparison.no_estimate}"

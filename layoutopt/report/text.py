@@ -118,10 +118,10 @@ def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:
     if proof.weighted_excess is not None:
         bound = proof.weighted_excess
         lines.append(f"  weighted excess {weighted_excess:g} >= {bound.lower_bound:g} in {bound.scope}")
-    lines.append(
-        f"  excess >= {proof.excess.lower_bound} in {proof.excess.scope}; "
-        f"bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}"
+    excess = f"excess >= {proof.excess.lower_bound} in {proof.excess.scope}; " * bool(
+        proof.excess.lower_bound
     )
+    lines.append(f"  {excess}bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}")
     if proof.every_layout is not None:
         lines.append(f"  excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}")
     if proof.wavefronts is not None:
@@ -214,7 +214,11 @@ def rounds_text(grown: ModelGrowth) -> str:
 
 def _verdict(found: Result | Arrangement, accesses: Sequence[AccessReport], seconds: float | None) -> str:
     """What was found, and whether it is proved best."""
-    what = f"{found.excess} excess wavefronts remain" if found.excess else "no bank conflicts"
+    what = (
+        f"{found.excess} excess wavefronts remain (more than the data needs)"
+        if found.excess
+        else "no bank conflicts"
+    )
     if not found.excess and any(a.any_is for a in accesses):
         what = "no more wavefronts than the values need"
     proof, verified = found.proof, "verified at every lane"

@@ -22,6 +22,8 @@ from layoutopt.study.comparison import Recommendation, Row
 SAME_TIME: Final = 1.08
 # Pipelines are not deeper than this, so one more stage is then worth no word.
 _STAGES_THAT_MATTER: Final = 8
+# Of estimates of a full multiprocessor and of a block alone, as parts of the time: what tells them apart.
+_WORTH_A_WORD: Final = 0.1
 # The layout in use, what the author sees first; and what the reader would otherwise take.
 _IN_USE: Final = ("in_use", "published")
 _RIVALS: Final = ("pad", "interval", "xor", "none")
@@ -56,7 +58,7 @@ def recommend(
         return Recommendation(sound.family, sound.offset or "", text + doubt, True)
     pool = better or usable
     least = min(map(_time, pool))
-    taken = min((r for r in pool if _time(r) <= SAME_TIME * least), key=_adoption)
+    taken = min((r for r in pool if _time(r) <= SAME_TIME * least), key=lambda r: _adoption(r, used))
     return Recommendation(taken.family, taken.offset or "", _replaced(taken, used, usable) + doubt, False)
 
 
@@ -82,11 +84,15 @@ def _time(row: Row) -> float:
     return row.time if row.time is not None else row.weighted_wavefronts or 0.0
 
 
-def _adoption(row: Row) -> tuple[float, ...]:
-    """What it takes to adopt a row, of rows that take as long: an edit first, then what has no conflicts."""
+def _adoption(row: Row, used: Row | None) -> tuple[float, ...]:
+    """What it takes to adopt a row, of rows that take as long: an edit first, then what has no conflicts.
+
+    A pad in the place of the layout in use changes a declaration alone; `layoutopt fix` prefers it, too.
+    """
     wavefronts, by_hardware = row.weighted_wavefronts or 0.0, row.by_hardware or 0
     costs = row.bytes or 0, wavefronts, by_hardware, row.instructions or 0
-    return (row.family != "edit", bool(row.excess), *costs)
+    is_pad = row.family == "pad" and used is not None and not row.excess
+    return (row.family != "edit", not is_pad, bool(row.excess), *costs)
 
 
 # Words -------------------------------------------------------------------------------------------
@@ -109,7 +115,8 @@ def _replaced(row: Row, used: Row | None, rows: Sequence[Row]) -> str:
     """What to take instead of the layout in use, else of what the reader would otherwise take."""
     others = {r.family: r for r in rows if r.wavefronts is not None and r.offset != row.offset}
     rival = used or next((others[family] for family in (*_RIVALS, *others) if family in others), None)
-    text = f"{row.edit or f'take {row.title}'}: {_figures(row)}"
+    title = f"the {row.title}" if row.title.startswith("best ") else row.title
+    text = f"{row.edit or f'take {title}'}: {_figures(row)}"
     if rival is not None and rival.wavefronts is None:
         text += f"; {rival.title} is no layout of this tile: {rival.reason}"
     elif rival is not None:
@@ -128,10 +135,13 @@ def _against(mine: Row, other: Row) -> list[str]:
     if mine.time is not None and other.time:
         change = mine.time / other.time - 1
         much = f"{abs(change):.0%} {'more' if change > 0 else 'less'} estimated time"
+        if mine.blocks_per_sm is not None and mine.cycles is not None and other.cycles:
+            alone = 1 - mine.cycles / other.cycles
+            if abs(alone + change) > _WORTH_A_WORD:
+                much += f" with {count_text(mine.blocks_per_sm, 'block')} per SM ({alone:.0%} for one alone)"
         parts.append("about the same estimated time" if abs(change) < SAME_TIME - 1 else much)
-    parts.append(
-        difference((mine.wavefronts or 0) - (other.wavefronts or 0), "wavefront") or "same wavefronts"
-    )
+    wavefronts = difference((mine.wavefronts or 0) - (other.wavefronts or 0), "wavefront")
+    parts.append(f"{wavefronts} a block" if wavefronts else "same wavefronts")
     parts.append(difference((mine.bytes or 0) - (other.bytes or 0), "byte") or "same bytes")
     if mine.blocks_per_sm is not None and other.blocks_per_sm is not None:
         fewer = difference(mine.blocks_per_sm - other.blocks_per_sm, "block")

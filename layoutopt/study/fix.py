@@ -10,6 +10,7 @@ from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.budget import current, unhurried
+from layoutopt.layout.families import FAMILIES
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.objective import EXCESS_FIRST
@@ -83,7 +84,8 @@ def _in_use(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Row:
 def _row(used: InUse, result: Result) -> Row:
     """A layout found, as the same."""
     assert result.layout is not None
-    case, title = used.case, "row-major" if result.family == "none" else f"the layout of {result.family}"
+    case = used.case
+    title = next((f.title for f in FAMILIES if f.title and f.name == result.family), result.family or "")
     row = Row(result.family or "", title, result.status, offset=result.offset)
     took, size = estimate_of(used, result.layout), result.bytes or 0
     with unhurried():
