@@ -20,7 +20,6 @@ import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 import zlib
@@ -35,6 +34,7 @@ import on_gpu
 from layoutopt.hardware import machine
 from layoutopt.hardware.driver import Driver, Kernel
 from layoutopt.kernels.program import GLOBAL_BASE, GLOBAL_STEP
+from layoutopt.kernels.read import elf
 
 KERNELS = Path(__file__).parents[2] / "tests/data/kernels"
 TYPES = {
@@ -191,14 +191,9 @@ def kernel_of(launch: Launch) -> Kernel:
 
 def code_digest(cubin: bytes, symbol: str) -> str:
     """The first 16 digits of SHA-256 of the section that holds the kernel's machine code."""
-    table, size, count, names = (
-        struct.unpack_from("<Q", cubin, 0x28)[0], *struct.unpack_from("<HHH", cubin, 0x3A),
-    )  # fmt: skip
-    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + k * size) for k in range(count)]
-    for section in sections:
-        start = sections[names][4] + section[0]
-        if cubin[start : cubin.index(b"\0", start)] == f".text.{symbol}".encode():
-            return hashlib.sha256(cubin[section[4] : section[4] + section[5]]).hexdigest()[:16]
+    for section in elf.sections(cubin):
+        if section.name == f".text.{symbol}":
+            return hashlib.sha256(section.content).hexdigest()[:16]
     raise SystemExit(f"no code of {symbol}")
 
 

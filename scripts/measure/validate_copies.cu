@@ -128,57 +128,10 @@ static std::string multicast_case(Encode encode, int& wrong) {
     return "";
 }
 
-// Where TMA puts 16 rows of 128 bytes in the modes whose atoms are larger than 16 bytes.
-__global__ void atom(const __grid_constant__ CUtensorMap map, uint16_t* out, int* failed) {
-    __shared__ __align__(1024) unsigned char smem[2048];
-    __shared__ __align__(8) uint64_t bar;
-    const uint32_t base = shared_address(smem), barrier = shared_address(&bar);
-    if (threadIdx.x == 0) {
-        barrier_begin(barrier, 2048);
-        asm volatile(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(base),
-            "l"(&map), "r"(barrier), "r"(0), "r"(0) : "memory");
-    }
-    __syncthreads();
-    if (!barrier_done(barrier)) *failed = 1;
-    __syncthreads();
-    for (int i = threadIdx.x; i < 1024; i += blockDim.x) out[i] = reinterpret_cast<uint16_t*>(smem)[i];
-}
-
-static std::string atom_case(Encode encode, CUtensorMapSwizzle swizzle, std::vector<uint16_t>& seen) {
-    std::vector<uint16_t> global(1024);
-    seen.assign(1024, 0);
-    for (size_t i = 0; i < global.size(); ++i) global[i] = static_cast<uint16_t>(i);
-    uint16_t *device = nullptr;
-    int *device_failed = nullptr, failed = 0;
-    CHECK(cudaMalloc(&device, 4096));
-    CHECK(cudaMalloc(&device_failed, sizeof(int)));
-    CHECK(cudaMemset(device_failed, 0, sizeof(int)));
-    CHECK(cudaMemcpy(device, global.data(), 2048, cudaMemcpyHostToDevice));
-    CUtensorMap map;
-    const cuuint64_t extents[2] = {64, 16}, strides[1] = {128};
-    const cuuint32_t box[2] = {64, 16}, ones[2] = {1, 1};
-    const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, device, extents, strides, box, ones,
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS) return "encode: CUresult " + std::to_string(static_cast<int>(result));
-    atom<<<1, 128>>>(map, device + 1024, device_failed);
-    CHECK(cudaDeviceSynchronize());
-    CHECK(cudaMemcpy(&failed, device_failed, sizeof(int), cudaMemcpyDeviceToHost));
-    CHECK(cudaMemcpy(seen.data(), device + 1024, 2048, cudaMemcpyDeviceToHost));
-    return failed ? "the barrier was not reached" : "";
-}
-
+// Where TMA puts rows of 128 bytes in the modes whose atoms are larger than 16 bytes.
 static void atoms(Encode encode, FILE* out) {
-    for (int code = 3; code <= 6; ++code) {  // 128B, 128B_ATOM_32B, 128B_ATOM_32B_FLIP_8B, 128B_ATOM_64B
-        std::vector<uint16_t> seen;
-        const std::string error = atom_case(encode, static_cast<CUtensorMapSwizzle>(code), seen);
-        fprintf(out, "{\"name\": \"swizzle %d\", \"error\": \"%s\", \"seen\": [", code, error.c_str());
-        for (size_t i = 0; i < seen.size(); ++i) fprintf(out, "%s%u", i ? ", " : "", seen[i]);
-        fprintf(out, "]}\n");
-        printf("swizzle %d: %s\n", code, error.empty() ? "copied" : error.c_str());
-        if (!error.empty() && cudaGetLastError() != cudaSuccess) cudaDeviceReset();
-    }
+    for (int mode = 3; mode <= 6; ++mode)  // 128B, 128B_ATOM_32B, 128B_ATOM_32B_FLIP_8B, 128B_ATOM_64B
+        write_rows(encode, out, "swizzle " + std::to_string(mode), mode, 64);
 }
 
 #include "cases.cuh"

@@ -263,55 +263,9 @@ static std::string products(Encode encode, int& wrong) {
     return "";
 }
 
-// Where TMA puts rows that are narrower than the swizzle's span: 16 rows of 64 bytes, mode 128B.
-__global__ void narrow(const __grid_constant__ CUtensorMap map, uint16_t* out, int* failed) {
-    __shared__ __align__(1024) unsigned char smem[4096];
-    __shared__ __align__(8) uint64_t bar;
-    const uint32_t base = shared_address(smem), barrier = shared_address(&bar);
-    for (int i = threadIdx.x; i < 2048; i += blockDim.x) reinterpret_cast<uint16_t*>(smem)[i] = 0xFFFF;
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        barrier_begin(barrier, 16 * 64);
-        asm volatile(
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(base),
-            "l"(&map), "r"(barrier), "r"(0), "r"(0) : "memory");
-    }
-    __syncthreads();
-    if (!barrier_done(barrier)) *failed = 1;
-    __syncthreads();
-    for (int i = threadIdx.x; i < 2048; i += blockDim.x) out[i] = reinterpret_cast<uint16_t*>(smem)[i];
-}
-
-static std::string narrow_rows(Encode encode, FILE* out) {
-    std::vector<uint16_t> global(16 * 32), seen(2048);
-    for (size_t i = 0; i < global.size(); ++i) global[i] = static_cast<uint16_t>(i);
-    uint16_t *device_global = nullptr, *device_seen = nullptr;
-    int *device_failed = nullptr, failed = 0;
-    CHECK(cudaMalloc(&device_global, global.size() * 2));
-    CHECK(cudaMalloc(&device_seen, seen.size() * 2));
-    CHECK(cudaMalloc(&device_failed, sizeof(int)));
-    CHECK(cudaMemset(device_failed, 0, sizeof(int)));
-    CHECK(cudaMemcpy(device_global, global.data(), global.size() * 2, cudaMemcpyHostToDevice));
-    CUtensorMap map;
-    const cuuint64_t extents[2] = {32, 16}, strides[1] = {64};
-    const cuuint32_t box[2] = {32, 16}, ones[2] = {1, 1};
-    if (encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, device_global, extents, strides, box, ones,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
-        return "encode";
-    narrow<<<1, 128>>>(map, device_seen, device_failed);
-    CHECK(cudaDeviceSynchronize());
-    CHECK(cudaMemcpy(&failed, device_failed, sizeof(int), cudaMemcpyDeviceToHost));
-    CHECK(cudaMemcpy(seen.data(), device_seen, seen.size() * 2, cudaMemcpyDeviceToHost));
-    fprintf(out, "{\"name\": \"narrow\", \"failed\": %d, \"seen\": [", failed);
-    for (size_t i = 0; i < seen.size(); ++i) fprintf(out, "%s%u", i ? ", " : "", seen[i]);
-    fprintf(out, "]}\n");
-    return "";
-}
+// Rows that are narrower than the swizzle's span.
+static void narrow(Encode encode, FILE* out) { write_rows(encode, out, "narrow", CU_TENSOR_MAP_SWIZZLE_128B, 32); }
 
 #include "cases.cuh"
 
-int main(int count, char** arguments) {
-    return run_cases(count, arguments, entries, [](Encode encode, FILE* out) { narrow_rows(encode, out); });
-}
+int main(int count, char** arguments) { return run_cases(count, arguments, entries, narrow); }

@@ -6,7 +6,7 @@ import math
 import re
 from fractions import Fraction
 
-from certificate.problem import NAMED, PACKED, TOLERANCE, Broken, evaluate, require
+from certificate.problem import TOLERANCE, Broken, alignment, element_bits, evaluate, require
 
 # AMD's loads from global memory past the registers: lane l writes at the wave's base + l times the width.
 DIRECT = re.compile(r"(?:buffer|global)_load_dword(?:x[34])?[. ]lds|global_load_lds_dword(?:x[34])?")
@@ -19,13 +19,11 @@ class Case:
 
     def __init__(self, problem, given):
         self.given, self.shape, element = given, [*problem["tile"]["shape"]], problem["tile"]["element"]
-        sizes = {name: size for size, names in NAMED.items() for name in names.split()}
-        packed = {name: count for count, names in PACKED.items() for name in names.split()}
-        self.size = element["bytes"] if isinstance(element, dict) else sizes.get(element, 1)
+        bits = element_bits(problem["tile"])
         # Elements that share a byte move with it: from here on, such bytes are the elements.
-        self.packed = 1 if isinstance(element, dict) else packed.get(element, 1)
+        self.size, self.packed = max(1, bits // 8), max(1, 8 // bits)
         # Every layout starts every element at a multiple of this.
-        self.align = (isinstance(element, dict) and element.get("align")) or self.size & -self.size
+        self.align = alignment(element, bits)
         require(self.size % self.align == 0 and self.align & (self.align - 1) == 0, "the element's alignment")
         self.shape[-1] //= self.packed
         self.elements = math.prod(self.shape)
