@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
+from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
+from layoutopt.layout.layout import Layout
 
 _BANKS_BYTES: Final = 128
 # Rows that an XOR tells apart lie at most so many doublings apart.
@@ -103,7 +107,7 @@ class Move:
             return f"columns padded by {self.extra} bytes behind every {self.row}"
         if self.extra:
             return f"rows of {self.row} bytes padded by {self.extra}"
-        return f"vectors of {self.unit} bytes moved by XOR within rows of {self.row}"
+        return f"vectors of {self.unit} bytes moved by XOR within rows of {max(self.row, self.block)}"
 
     def flat(self, e: str, element: int) -> str:
         """The new index of an element in C, out of the old one.
@@ -151,6 +155,31 @@ def transpositions(row: int, unit: int, size: int) -> Iterator[Move]:
     if unit < row < size and size % row == 0:
         for extra in range(0, _BANKS_BYTES, unit):
             yield Move(row, extra, unit=unit, rows=size // row)
+
+
+def move_of(layout: Layout) -> Move:
+    """What a layout does to an array that lies row-major.
+
+    Raises:
+        LayoutError: it is not one pad, and not an XOR.
+    """
+    unit, places = layout.element_bytes, layout.table().ravel()
+    plain = np.arange(places.size, dtype=np.int64) * unit
+    masks: dict[int, int] = {}
+    for target in layout.swizzle:
+        for bit in range(target.mask.bit_length()):
+            if target.mask >> bit & 1:
+                masks[bit - target.bit] = masks.get(bit - target.bit, 0) | 1 << target.bit
+    if masks:
+        low, near = layout.swizzle[0].bit, min(masks)
+        terms = tuple((far - near, mask >> low) for far, mask in sorted(masks.items()))
+        move = Move(unit << low + near, 0, terms, unit << low)
+    else:
+        first = int((places != plain).argmax())
+        move = Move(max(first, 1) * unit, int(places[first] - plain[first]), unit=unit)
+    if not (move.terms or move.extra > 0) or not np.array_equal(move.apply(plain), places):
+        raise LayoutError("expected a layout that pads rows, or moves elements by XOR")
+    return move
 
 
 def flips(row: int, unit: int, size: int) -> Iterator[Move]:

@@ -196,7 +196,7 @@ def _moved(
     code.add("add.s", "v", "v", "s")
     behind = f"+{inside}" if inside else ""
     access = text[: match.start()] + f"[{prefix}v{behind}]" + text[match.end() :]
-    declared = f"\t.reg .b{code.bits} {', '.join(prefix + r for r in 'vst')};\n\t.reg .pred {prefix}p;\n"
+    declared = f"\t.reg .b{code.bits} {', '.join(prefix + r for r in 'vstw')};\n\t.reg .pred {prefix}p;\n"
     return "{\n" + declared + "".join(f"\t{line};\n" for line in code.lines) + f"\t{access}\n\t}}"
 
 
@@ -209,7 +209,7 @@ class _Code:
 
     def add(self, opcode: str, *operands: str | int, only: bool = False) -> None:
         """An instruction of so many bits; registers by their letter; `only` where the predicate holds."""
-        named = ", ".join(f"{self.prefix}{o}" if o in [*"vstp"] else str(o) for o in operands)
+        named = ", ".join(f"{self.prefix}{o}" if o in [*"vstwp"] else str(o) for o in operands)
         self.lines.append(f"{f'@{self.prefix}p ' if only else ''}{opcode}{self.bits} {named}")
 
     def address(self, base: str, wide: bool, offset: int, start: str) -> None:
@@ -235,10 +235,13 @@ class _Code:
         if move.extra:
             self._quotient(move.row)
             self.add("mad.lo.s", "v", "t", move.extra, "v", only=guarded)
-        whole = move.row & (move.row - 1) == 0
+        whole, several = move.row & (move.row - 1) == 0, len(move.terms) > 1
+        if several:  # each of the bits that they were
+            self.add("mov.b", "w", "v")
         for shift, mask in move.terms:
             if whole:
-                self.add("shr.u", "t", "v", (move.row // move.unit).bit_length() - 1 + shift)
+                by = (move.row // move.unit).bit_length() - 1 + shift
+                self.add("shr.u", "t", "w" if several else "v", by)
             else:
                 self._quotient(move.row << shift)
                 self.add("mul.lo.s", "t", "t", move.unit)

@@ -15,6 +15,8 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.program import Array, Memory
 
+# Of an array, its `footprint`.
+Reach = Callable[[Array], dict[bool, IntArray] | None]
 _LANES: Final = 32
 # Of `costs`, where wavefronts begin, and what they are of.
 _WAVEFRONTS: Final = 2
@@ -111,18 +113,18 @@ def _distinct(numbers: IntArray) -> IntArray:
     return np.flatnonzero(marks)
 
 
-def astray(before: Evaluation, after: Evaluation, parts: Iterable[Part]) -> str | None:
+def astray(before: Reach, after: Reach, parts: Iterable[Part]) -> str | None:
     """The first array of which threads reach other bytes afterwards; None where all are right.
 
     Arrays of which an address was not known, or more was executed than is kept, are not compared. Where a
     thread loads what it stored, a compiler may keep it in a register.
 
     Args:
-        before, after: the launch, evaluated.
+        before, after: the footprints of an array.
         parts: the arrays.
     """
     for part in parts:
-        old, new = footprint(before, part.before), footprint(after, part.after)
+        old, new = before(part.before), after(part.after)
         if old is None:
             continue
         if new is None:

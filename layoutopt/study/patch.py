@@ -19,8 +19,8 @@ from layoutopt.source.ptx_flow import uses_of
 from layoutopt.study.moved import touching
 from layoutopt.study.source_plans import DYNAMIC, Plan, arrays_of, plans
 
-# Of changes: each adds instructions to every access, a pad fewer.
-_PAD, _XOR = 1, 2
+# Ranks of changes, of which one is tried each.
+_XOR, _PAD = 1, 3
 
 
 @dataclass(frozen=True, slots=True)

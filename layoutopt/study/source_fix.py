@@ -11,13 +11,16 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Final, Literal, Protocol
 
 import numpy as np
 
 from layoutopt.engine.estimate import Memory, Terms, timing_of
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.driver import Driver, Kernel, Race
@@ -102,23 +105,30 @@ class FixedArray:
     bytes_after: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Version:
-    """A source compiled, its launch evaluated, and its first block followed.
+    """A source compiled, and its launch evaluated.
 
     Attributes:
         files: those of the author, by path.
         evaluation: of the launch.
-        followed: with buffers made up where none are given.
         listed: all kernels of the source.
+        most_steps: to follow the first block.
         race: against the version before, on a GPU.
     """
 
     files: dict[str, bytes]
     evaluation: Evaluation
-    followed: Followed
     listed: tuple[Listed, ...]
+    most_steps: int
     race: Race | None = None
+    _reached: dict[Array, dict[bool, IntArray] | None] = field(default_factory=dict)
+
+    @cached_property
+    def followed(self) -> Followed:
+        """Its first block, with buffers made up where none are given."""
+        full = _with_buffers(self.program, self.evaluation.launch, _BUFFER_BYTES)
+        return follow(self.program, full, self.evaluation.gpu, most_steps=self.most_steps)
 
     @property
     def program(self) -> Program:
@@ -134,6 +144,12 @@ class Version:
     def shared_bytes(self) -> int:
         """Of a block."""
         return (self.program.static_bytes or 0) + self.evaluation.launch.shared_bytes
+
+    def footprint(self, array: Array) -> dict[bool, IntArray] | None:
+        """What threads of the first block do to an array."""
+        if array not in self._reached:
+            self._reached[array] = footprint(self.followed.evaluation, array)
+        return self._reached[array]
 
     def blocks_per_sm(self, gpu: Device) -> int | None:
         """Resident blocks; None where the chip's limits are not known."""
@@ -193,7 +209,7 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
         ProblemFileError: the launch cannot be evaluated, or there is no such array.
     """
     evaluation = evaluate(program, request.launch, request.gpu, most_steps=request.most_steps)
-    first = now = _version(code.files(), evaluation, code.compiled(None), request)
+    first = now = Version(code.files(), evaluation, code.compiled(None), 4 * request.most_steps)
     arrays = []
     search = search or Budget()
     for key, part, told in _chosen(code, first, request):
@@ -218,15 +234,6 @@ def _undeclared(evaluation: Evaluation) -> str | None:
 
 def _excess(evaluation: Evaluation, k: int) -> int:
     return evaluation.tallies[k].wavefronts - evaluation.tallies[k].ideal
-
-
-def _version(
-    files: dict[str, bytes], evaluation: Evaluation, listed: tuple[Listed, ...], request: Request
-) -> Version:
-    program = evaluation.program
-    full = _with_buffers(program, evaluation.launch, _BUFFER_BYTES)
-    followed = follow(program, full, request.gpu, most_steps=4 * request.most_steps)
-    return Version(files, evaluation, followed, listed)
 
 
 def _with_buffers(program: Program, launch: Launch, size: int) -> Launch:
@@ -315,7 +322,7 @@ def _fixed(
     reason = moved_by_itself(now.evaluation, used) if used is not None else None
     if reason is not None:
         return replace(stays, reason=reason), now
-    if footprint(now.followed.evaluation, array) is None or now.followed.evaluation.ended:
+    if now.footprint(array) is None or now.followed.evaluation.ended:
         why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
         return replace(stays, reason=f"not all that threads do to it is known: {why}"), now
     best: tuple[Plan, Version] | None = None
@@ -326,12 +333,14 @@ def _fixed(
         for plan in tried:
             if search.spent and (best is not None or reasons):
                 break
+            if best is not None and request.minimise != "time" and _no_better(plan, best[0], array.size):
+                continue
             try:
-                later = _with(code, plan, now, key, request)
+                later = _with(code, plan, now, key, request, best[1] if best is not None else None)
             except ProblemFileError as error:
                 reasons.append(str(error))
                 continue
-            if best is None or _rank(later, request) < _rank(best[1], request):
+            if best is None or _better(later, best[1], request):
                 best = plan, later
             if plan.rank == 0 and request.minimise == "time":
                 break
@@ -345,22 +354,47 @@ def _fixed(
     return replace(stays, offset=plan.move.text, reason=plan.remark, bytes_after=size), later
 
 
-def _rank(version: Version, request: Request) -> tuple[float, ...]:
-    time = version.race.ratio if version.race is not None else version.cycles(request.gpu)
-    wavefronts = version.wavefronts
-    if request.minimise == "bytes":
-        return version.shared_bytes, wavefronts, time
-    return (time, wavefronts) if request.minimise == "time" else (wavefronts, version.shared_bytes, time)
+def _no_better(plan: Plan, best: Plan, size: int) -> bool:
+    """Whether one is expected to take as many wavefronts as another, and as many bytes."""
+    return plan.wavefronts >= best.wavefronts and plan.move.size(size) >= best.move.size(size)
+
+
+def _better(version: Version, best: Version, request: Request) -> bool:
+    """Whether it is, by what counts first; the time is not asked for where something before it decides."""
+    for measure in _ORDERS[request.minimise]:
+        one, other = measure(version, request), measure(best, request)
+        if one != other:
+            return one < other
+    return False
+
+
+def _time(version: Version, request: Request) -> float:
+    return version.race.ratio if version.race is not None else version.cycles(request.gpu)
+
+
+def _wavefronts(version: Version, _: Request) -> float:
+    return version.wavefronts
+
+
+def _bytes(version: Version, _: Request) -> float:
+    return version.shared_bytes
+
+
+_ORDERS: Final[dict[Minimise, tuple[Callable[[Version, Request], float], ...]]] = {
+    "time": (_time, _wavefronts),
+    "excess": (_wavefronts, _bytes, _time),
+    "bytes": (_bytes, _wavefronts, _time),
+}
 
 
 # Checks ---------------------------------------------------------------------------------------------
 
 
-def _with(code: Code, plan: Plan, now: Version, key: str, request: Request) -> Version:
+def _with(code: Code, plan: Plan, now: Version, key: str, request: Request, best: Version | None) -> Version:
     """The code with an array moved, compiled and compared.
 
     Raises:
-        ProblemFileError: it is not right, or not better.
+        ProblemFileError: it is not right, or not better than the code, or the best change so far.
     """
     move, files = plan.move, plan.files
     before = arrays_of(now.evaluation)
@@ -382,7 +416,9 @@ def _with(code: Code, plan: Plan, now: Version, key: str, request: Request) -> V
     if (doubts := [*evaluation.doubts]) and not now.evaluation.doubts:
         # A vector that a macro takes the address of may lie askew now.
         raise ProblemFileError(array.name, f"{move.text}: {doubts[0]}")
-    later = _version(files, evaluation, listed, request)
+    later = Version(files, evaluation, listed, now.most_steps)
+    if best is not None and request.driver is None and not _better(later, best, request):
+        raise ProblemFileError(array.name, f"{move.text}: another layout is better")
     estimated = request.driver is None and request.minimise == "time"
     if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):
         why = "it takes fewer wavefronts, and is not expected to take less time (--minimise excess offers it)"
@@ -391,19 +427,19 @@ def _with(code: Code, plan: Plan, now: Version, key: str, request: Request) -> V
     if before.keys() != after.keys():
         raise ProblemFileError(array.name, f"{move.text}: the arrays of the machine code are others")
     parts = [Part(before[s], after[s], move.apply if s == key else None) for s in before]
-    if (name := astray(now.followed.evaluation, later.followed.evaluation, parts)) is not None:
+    if (name := astray(now.footprint, later.footprint, parts)) is not None:
         raise ProblemFileError(array.name, f"{move.text}: threads reach other bytes of {name}")
     if _outputs(now, later)[0]:
         raise ProblemFileError(array.name, f"{move.text}: the block writes other bytes to global memory")
     _check_instances(now, later, plan, key, request)
     if request.driver is None:
         return later
-    race = _raced(now, later, request.driver)
+    later.race = race = _raced(now, later, request.driver)
     if race.differing:
         raise ProblemFileError(array.name, f"{move.text}: on the GPU, {race.differing:,} bytes are others")
     if race.ratio > _MOST_TIME:
         raise ProblemFileError(array.name, f"{move.text}: on the GPU, it takes {race.ratio:.2f} of the time")
-    return replace(later, race=race)
+    return later
 
 
 def _check_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> None:
@@ -439,7 +475,10 @@ def _check_instances(now: Version, later: Version, plan: Plan, key: str, request
             Part(a, arrays_of(moved)[s], plan.move.apply if s == key else None)
             for s, a in arrays_of(old).items()
         ]
-        if pitched and (astray(old, moved, parts) or footprint(old, arrays_of(old)[key]) is None):
+        if pitched and (
+            astray(partial(footprint, old), partial(footprint, moved), parts)
+            or footprint(old, arrays_of(old)[key]) is None
+        ):
             raise ProblemFileError(key, f"{plan.move.text}: threads of {one.title} would reach other bytes")
 
 

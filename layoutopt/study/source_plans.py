@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -12,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.files.file import tile_from_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import current
 from layoutopt.ground.temporary import temporary_folder
@@ -23,11 +26,13 @@ from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.program import Array, Program
-from layoutopt.kernels.question.arrays import used_arrays
-from layoutopt.kernels.question.problem_data import lane_steps
+from layoutopt.kernels.question.arrays import UsedArray, used_arrays
+from layoutopt.kernels.question.problem_data import array_problem, lane_steps
 from layoutopt.kernels.read.declarations import base_name, demangled
 from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
-from layoutopt.source.moves import Move, flips, pads, transpositions
+from layoutopt.problems.types import Constraints
+from layoutopt.search.block import solve
+from layoutopt.source.moves import Move, flips, move_of, pads, transpositions
 from layoutopt.source.parse import Source, Variable
 from layoutopt.source.ptx_edit import WIDEST, Region
 from layoutopt.source.rewrite import Moved, Pitched
@@ -49,6 +54,7 @@ _MOST_SHARED: Final = 227 << 10
 _BANKS: Final = 128
 # A pointer to it, where templates cannot declare it: the structure that CUDA's samples have for that.
 _POINTS: Final = re.compile(r"SharedMemory<[^()]*>\(\)")
+_SECONDS: Final = 2.0  # of a search
 # Warp instructions: what they do, offsets and lanes, shape (rows, 32).
 Site = tuple[Operation, IntArray, BoolArray]
 
@@ -270,18 +276,27 @@ def plans(
         columns: rows may become columns.
     """
     sites = list(_sites(evaluation, array))
-    plain = _wavefronts(sites, None, array.size, gpu)
+    merged = list(_merged(sites))
+    plain = _wavefronts(merged, None, array.size, gpu)
     widest = max((action.width_bytes for action in touching(evaluation, array).values()), default=element)
+    solved = [] if extents else [[move] for move in _solved(evaluation, array, element, gpu)]
     found: list[tuple[tuple[int, ...], Plan]] = []
     refused: dict[str, None] = {}
     for unit in (*dict.fromkeys((max(widest, element), element)), 0):
-        if unit and any(plan.wavefronts <= _ideal(sites, gpu) for _, plan in found):
+        if unit and any(plan.wavefronts <= _ideal(merged, gpu) for _, plan in found):
             continue
         turned = _transpositions(sites, element, extents, array) if columns else ()
-        for family in _families(unit, sites, element, extents, array) if unit else turned:
+        families = (*solved, *_families(unit, sites, element, extents, array)) if unit else turned
+        for family in families:
             moves = [m for m in family if _fits(m, element, array)]
             ranked = sorted(
-                (_wavefronts(sites, m, array.size, gpu), m.size(array.size), m.extra, m.terms, m)
+                (
+                    _wavefronts(merged if unit else sites, m, array.size, gpu),
+                    m.size(array.size),
+                    m.extra,
+                    m.terms,
+                    m,
+                )
                 for m in moves
             )
             if not ranked or ranked[0][0] >= plain:
@@ -302,12 +317,28 @@ def _families(
     unit: int, sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array
 ) -> Iterator[Iterable[Move]]:
     """Layouts of one kind each: pads and XORs of rows, and of lines of banks within longer rows."""
-    for kind in (pads, flips):
+    for kind in (pads, flips) if extents else (pads,):
         for row in _rows(sites, element, extents, array):
             yield kind(row, unit, array.size)
         line = extents[-1] * element if extents else 0
         if line > _BANKS and line % _BANKS == 0:
             yield [replace(m, line=line) for m in kind(_BANKS, unit, line) if line % m.period == 0]
+
+
+def _solved(evaluation: Evaluation, array: Array, element: int, gpu: Device) -> Iterator[Move]:
+    """The pad and the XOR that are the solver's answers for the array as one line of elements."""
+    used = UsedArray(array, tuple(touching(evaluation, array)))
+    try:
+        problem = tile_from_data(array_problem(evaluation, used, (array.size // element,)))
+    except ProblemFileError:
+        return  # not all that is done to it is known, or too much
+    for kind in ("interval", "xor"):
+        limits = Constraints(families=("none", kind), max_bytes=_most_bytes(array))
+        asked = msgspec.structs.replace(problem, layout=limits, published=None)
+        with contextlib.suppress(LayoutError):
+            layout = solve(asked, target=gpu, time_limit=_SECONDS).layout
+            if layout is not None:
+                yield move_of(layout)
 
 
 def _transpositions(
@@ -374,9 +405,14 @@ def _goes(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
 
 
 def _fits(move: Move, element: int, array: Array) -> bool:
-    """Whether it moves whole elements, and takes at most a quarter more memory, or a row of banks."""
+    """Whether it moves whole elements, and takes little more memory."""
     whole = move.unit % element == 0 and move.extra % element == 0 and move.row % element == 0
-    return whole and move.size(array.size) <= min(array.size * 5 // 4 + _BANKS, _MOST_SHARED)
+    return whole and move.size(array.size) <= _most_bytes(array)
+
+
+def _most_bytes(array: Array) -> int:
+    """A quarter more memory, or a row of banks."""
+    return min(array.size * 5 // 4 + _BANKS, _MOST_SHARED)
 
 
 def _rows(
@@ -402,6 +438,14 @@ def _sites(evaluation: Evaluation, array: Array) -> Iterator[Site]:
         address = np.concatenate([np.broadcast_to(t.address, t.lanes.shape) for t in traces])[:_MOST_ROWS]
         lanes = np.concatenate([t.lanes for t in traces])[:_MOST_ROWS]
         yield action.operation, np.where(lanes, address - array.start, 0), lanes
+
+
+def _merged(sites: Sequence[Site]) -> Iterator[Site]:
+    """The instructions of one operation as one."""
+    for operation in dict.fromkeys(operation for operation, _, _ in sites):
+        alike = [(offsets, lanes) for of, offsets, lanes in sites if of == operation]
+        offsets, lanes = (np.concatenate(parts) for parts in zip(*alike, strict=True))
+        yield operation, offsets, lanes
 
 
 def _ideal(sites: Sequence[Site], gpu: Device) -> int:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -100,6 +100,7 @@ def from_ptx(text: str, target: str | None = None) -> tuple[Listed, ...]:
     return _from_cubin(cubin)
 
 
+@lru_cache(1)
 def assemble(text: str, target: str) -> bytes:
     """PTX made a cubin, with the lines of its source."""
     sass.check_target(target)
