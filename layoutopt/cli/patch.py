@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,7 +12,13 @@ from layoutopt.cli.fix import EVALUATIONS, change_options, conflicts_remain, fix
 from layoutopt.cli.kernel import asked
 from layoutopt.cli.options import form_options
 from layoutopt.cli.output import tell
+from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.escape import shown
+
+if TYPE_CHECKING:
+    from layoutopt.source.moves import Move
+
+_MAX_BYTES: Final = 64 << 20
 
 
 @click.command("patch", cls=FileCommand)
@@ -20,11 +26,15 @@ from layoutopt.ground.escape import shown
 @click.option(
     "-o", "--output", type=OutputPath(), required=True, metavar="OUT.ptx", help="Write the PTX there."
 )
+@click.option(
+    "--result", type=InputPath(), metavar="R.json", help="Put in the layout that solve --json printed."
+)
 @form_options("Print what changed as one JSON object.", own=["-o"])
 @change_options
 def command(
     kernel: Path,
     output: Path,
+    result: Path | None,
     array: str | None,
     minimise: Any,
     as_json: bool,
@@ -51,14 +61,34 @@ def command(
     from layoutopt.study.patch import PtxCode
     from layoutopt.study.source_fix import Request, fix
 
+    if result is not None and array is None:
+        raise click.UsageError("--result is the layout of one array: name it with --array")
+    move = _move(result) if result is not None else None
     options = asked(kernel, launch)
     kernel = Path(options.file)
     with reading:
         text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
         planned, gpu = launch_of(program, options)
-        code = PtxCode(text, shown(str(kernel)), program.name, options.target)
+        code = PtxCode(text, shown(str(kernel)), program.name, options.target, move)
+        minimise = minimise if move is None else "excess"
         request = Request(with_memory(planned, options), gpu, array, minimise, options.max_steps)
         found = fix(code, program, request, Budget(time_limit))
     write_all({output: next(iter(found.after.files.values()))})
     tell(as_json, lambda: {"schema": "layoutopt.patch/1"} | fix_data(found), lambda: fix_report(found, gpu))
     return conflicts_remain(found)
+
+
+def _move(path: Path) -> Move:
+    """What the layout of a result file does."""
+    from layoutopt.files.result_file import result_from_data
+    from layoutopt.ground import json_data
+    from layoutopt.source.moves import move_of
+
+    with json_data.named_by("--result"):
+        layout = result_from_data(json_data.parse(json_data.read(path, _MAX_BYTES))).layout
+        if layout is None:
+            raise ProblemFileError("", f"expected a result with a layout, got {shown(str(path))} without one")
+        try:
+            return move_of(layout)
+        except LayoutError as error:
+            raise ProblemFileError("", str(error)) from None

@@ -176,7 +176,8 @@ def move_of(layout: Layout) -> Move:
         move = Move(unit << low + near, 0, terms, unit << low)
     else:
         first = int((places != plain).argmax())
-        move = Move(max(first, 1) * unit, int(places[first] - plain[first]), unit=unit)
+        row, extra = max(first, 1) * unit, int(places[first] - plain[first])
+        move = Move(row, extra, unit=(row | extra) & -(row | extra))
     if not (move.terms or move.extra > 0) or not np.array_equal(move.apply(plain), places):
         raise LayoutError("expected a layout that pads rows, or moves elements by XOR")
     return move

@@ -14,9 +14,8 @@ from layoutopt.kernels.program import Array
 from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read.files import Listed, from_ptx
 from layoutopt.source.moves import Move
-from layoutopt.source.ptx_edit import Region, patched
-from layoutopt.source.ptx_flow import uses_of
-from layoutopt.study.moved import touching
+from layoutopt.source.ptx_edit import WIDEST, Region, patched
+from layoutopt.source.ptx_flow import access_bytes, uses_of
 from layoutopt.study.source_plans import DYNAMIC, Plan, arrays_of, plans
 
 # Ranks of changes, of which one is tried each.
@@ -32,6 +31,7 @@ class PtxCode:
         origin: its name, for messages.
         entry: the kernel.
         target: what it is assembled for; None for the GPU that it names.
+        move: the only layout to put in; None for those found.
         apart: every access is told from the others where it is executed.
     """
 
@@ -40,10 +40,15 @@ class PtxCode:
     origin: str
     entry: str
     target: str | None = None
+    move: Move | None = None
 
     def files(self) -> dict[str, bytes]:
         """The file."""
         return {self.origin: self.text.encode()}
+
+    def dynamic_names(self) -> set[str]:
+        """Of the arrays that are declared without a size."""
+        return {variable.name for variable in read_ptx(self.text, self.origin).variables if variable.extern}
 
     def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
         """The kernel as ptxas assembles it; others of the file are not changed."""
@@ -68,7 +73,8 @@ class PtxCode:
             )
             symbol = next(named, "")
         uses = uses_of(module, symbol, self.entry)
-        element = min(action.width_bytes for action in touching(evaluation, array).values())
+        # What is wider in machine code, the assembler joined.
+        element = max((access_bytes(use.instruction) for use in uses), default=WIDEST)
 
         def written(move: Move) -> Iterator[Plan | ProblemFileError]:
             region = Region(move, array.start - whole.start, array.size, whole.size)
@@ -79,4 +85,8 @@ class PtxCode:
                 return
             yield Plan(0, _PAD if move.extra else _XOR, region, {self.origin: text.encode()})
 
+        if self.move is not None:
+            every = list(written(self.move))
+            refused = [str(one) for one in every if isinstance(one, ProblemFileError)]
+            return array.name, [one for one in every if isinstance(one, Plan)], refused
         return array.name, *plans(evaluation, array, gpu, element, (), written)

@@ -85,6 +85,9 @@ class Code(Protocol):
     def files(self) -> dict[str, bytes]:
         """The files that may change, by path."""
 
+    def dynamic_names(self) -> set[str]:
+        """What dynamic memory is called in them."""
+
     def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
         """The kernels; of changed files in the place of its own."""
 
@@ -301,10 +304,12 @@ def _chosen(code: Code, version: Version, request: Request) -> list[tuple[str, A
     every += [(name, None) for name in arrays if name != DYNAMIC or not parts]
     named = {part.name if part is not None else key: (key, part) for key, part in every}
     if request.array is not None:
-        if request.array not in named:
+        dynamic = request.array not in named and request.array in code.dynamic_names()
+        asked = [n for n, (key, _) in named.items() if n == request.array or (dynamic and key == DYNAMIC)]
+        if not asked:
             names = ", ".join(named) or "none"
             raise ProblemFileError("--array", f"expected one of the arrays ({names}), got {request.array!r}")
-        return [(*named[request.array], True)]
+        return [(*named[name], True) for name in asked]
     worst = {name: _conflicts(version.evaluation, part or arrays[key]) for name, (key, part) in named.items()}
     found = sorted(named, key=lambda name: (named[name][1] is None, named[name][1] is None and -worst[name]))
     return [(*named[name], worst[name] > 0) for name in found if worst[name] > 0 or not code.apart]

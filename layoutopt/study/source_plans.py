@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
@@ -30,7 +29,7 @@ from layoutopt.kernels.question.arrays import UsedArray, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem, lane_steps
 from layoutopt.kernels.read.declarations import base_name, demangled
 from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
-from layoutopt.problems.types import Constraints
+from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
 from layoutopt.source.moves import Move, flips, move_of, pads, transpositions
 from layoutopt.source.parse import Source, Variable
@@ -96,13 +95,10 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
         ProblemFileError: there is none, or several may be meant.
     """
     kernel = base_name(program.title)
-    named = [v for file in source.files for some in file.variables.values() for v in some]
-    every = [v for v in named if v.is_shared]
     if array.symbol == DYNAMIC:
-        found = [v for v in every if "extern" in v.file.text(v.node).split("__shared__")[0].split()]
-        found += [v for v in named if v.value is not None and _POINTS.fullmatch(v.file.text(v.value))]
+        found = _dynamic(source)
     else:
-        found = [v for v in every if v.name == array.name]
+        found = [v for v in _variables(source) if v.is_shared and v.name == array.name]
         owners = demangled(array.symbol)
         inside = [v for v in found if v.function is not None and _owns(v, owners)]
         found = inside or found
@@ -113,6 +109,18 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
         what = "extern __shared__ declaration" if array.symbol == DYNAMIC else f"declaration of {array.name}"
         raise ProblemFileError(array.name, f"expected one {what} in the source, got {lines}")
     return found[0]
+
+
+def _variables(source: Source) -> list[Variable]:
+    return [v for file in source.files for some in file.variables.values() for v in some]
+
+
+def _dynamic(source: Source) -> list[Variable]:
+    """Those that are dynamic memory, or point to it."""
+    every = _variables(source)
+    shared = [v for v in every if v.is_shared]
+    found = [v for v in shared if "extern" in v.file.text(v.node).split("__shared__")[0].split()]
+    return found + [v for v in every if v.value is not None and _POINTS.fullmatch(v.file.text(v.value))]
 
 
 def _owns(variable: Variable, owners: str) -> bool:
@@ -180,6 +188,10 @@ class SourceCode:
     def files(self) -> dict[str, bytes]:
         """The source and its headers, by path."""
         return {file.path: file.data for file in Source(self.path, self.include).files}
+
+    def dynamic_names(self) -> set[str]:
+        """Of the arrays that are declared without a size."""
+        return {variable.name for variable in _dynamic(Source(self.path, self.include))}
 
     def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
         """The kernels of the source, or of changed files in the place of its own.
@@ -279,15 +291,15 @@ def plans(
     merged = list(_merged(sites))
     plain = _wavefronts(merged, None, array.size, gpu)
     widest = max((action.width_bytes for action in touching(evaluation, array).values()), default=element)
-    solved = [] if extents else [[move] for move in _solved(evaluation, array, element, gpu)]
     found: list[tuple[tuple[int, ...], Plan]] = []
     refused: dict[str, None] = {}
     for unit in (*dict.fromkeys((max(widest, element), element)), 0):
         if unit and any(plan.wavefronts <= _ideal(merged, gpu) for _, plan in found):
             continue
         turned = _transpositions(sites, element, extents, array) if columns else ()
-        families = (*solved, *_families(unit, sites, element, extents, array)) if unit else turned
-        for family in families:
+        solved = [] if extents or not unit else [[m] for m in _solved(evaluation, array, unit, gpu)]
+        rows = _families(unit, sites, element, extents, array) if unit else turned
+        for family in (*solved, *rows):
             moves = [m for m in family if _fits(m, element, array)]
             ranked = sorted(
                 (
@@ -325,20 +337,34 @@ def _families(
             yield [replace(m, line=line) for m in kind(_BANKS, unit, line) if line % m.period == 0]
 
 
-def _solved(evaluation: Evaluation, array: Array, element: int, gpu: Device) -> Iterator[Move]:
-    """The pad and the XOR that are the solver's answers for the array as one line of elements."""
-    used = UsedArray(array, tuple(touching(evaluation, array)))
+def _solved(evaluation: Evaluation, array: Array, unit: int, gpu: Device) -> Iterator[Move]:
+    """The pad and the XOR that are the solver's answers for the array as one line of elements.
+
+    Accesses of more bytes than stay together are as many as that takes.
+    """
+    steps = touching(evaluation, array)
+    element = min((unit, *(action.width_bytes for action in steps.values())))
     try:
-        problem = tile_from_data(array_problem(evaluation, used, (array.size // element,)))
+        data = array_problem(evaluation, UsedArray(array, tuple(steps)), (array.size // element,))
+        data["accesses"] = [part for access in data["accesses"] for part in _pieces(access, unit, element)]
+        problem = tile_from_data(data)
     except ProblemFileError:
         return  # not all that is done to it is known, or too much
     for kind in ("interval", "xor"):
-        limits = Constraints(families=("none", kind), max_bytes=_most_bytes(array))
-        asked = msgspec.structs.replace(problem, layout=limits, published=None)
+        asked = constrained(problem, families=("none", kind), max_bytes=_most_bytes(array))
         with contextlib.suppress(LayoutError):
             layout = solve(asked, target=gpu, time_limit=_SECONDS).layout
             if layout is not None:
                 yield move_of(layout)
+
+
+def _pieces(access: dict[str, Any], unit: int, element: int) -> Iterator[dict[str, Any]]:
+    """An access as those of so many bytes each."""
+    width = access["bytes"] if access["op"] in ("load", "store") else unit
+    for first in range(0, max(width, unit), unit):
+        index = [f"{access['index'][0]} + {first // element}"] if first else access["index"]
+        name = f"{access['name']} +{first}" if first else access["name"]
+        yield access | ({"name": name, "index": index, "bytes": unit} if width > unit else {})
 
 
 def _transpositions(
@@ -359,6 +385,7 @@ def _elements(site: Site, element: int) -> Iterator[Site]:
     """An access of a vector as those of its elements: where the source has these, compilers joined them."""
     operation, offsets, lanes = site
     whole = operation.kind not in ("load", "store") or operation.width_bytes % element
+    whole = whole or operation.width_bytes <= element
     for first in range(0, 1 if whole else operation.width_bytes, element):
         yield operation if whole else replace(operation, width_bytes=element), offsets + first, lanes
 
@@ -455,7 +482,7 @@ def _ideal(sites: Sequence[Site], gpu: Device) -> int:
 def _wavefronts(sites: Sequence[Site], move: Move | None, size: int, gpu: Device) -> int:
     """Of a layout of so many bytes; lanes that reach other arrays stay where they are."""
     if move is not None:
-        parts = [one for site in sites for one in _elements(site, move.unit)] if move.rows else sites
+        parts = [one for site in sites for one in _elements(site, move.unit)]
         sites = [
             (operation, np.where((at >= 0) & (at < size), move.apply(at), at), lanes)
             for operation, at, lanes in parts
