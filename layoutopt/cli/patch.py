@@ -80,14 +80,16 @@ def command(
 
 def _move(path: Path) -> Move:
     """What the layout of a result file does."""
-    from layoutopt.files.result_file import result_from_data
+    from layoutopt.files.result_file import answer_from_data
     from layoutopt.ground import json_data
+    from layoutopt.problems.answer import Result
     from layoutopt.source.moves import move_of
 
     with json_data.named_by("--result"):
-        layout = result_from_data(json_data.parse(json_data.read(path, _MAX_BYTES))).layout
+        found = answer_from_data(json_data.parse(json_data.read(path, _MAX_BYTES)))
+        layout = found.layout if isinstance(found, Result) else None
         if layout is None:
-            raise ProblemFileError("", f"expected a result with a layout, got {shown(str(path))} without one")
+            raise ProblemFileError("", f"expected a result of one layout, got {shown(str(path))}")
         try:
             return move_of(layout)
         except LayoutError as error:
