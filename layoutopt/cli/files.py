@@ -20,6 +20,7 @@ from layoutopt.ground.temporary import discard, temporary_beside, undisturbed
 STANDARD_INPUT: Final = Path("/dev/stdin")
 ANSWER_FILE: Final = "answer_file"
 """The parameter of what is printed."""
+_TYPED = f"{__name__}.typed"
 _INPUTS: Final = f"{__name__}.inputs"
 
 Content = bytes | Callable[[BinaryIO], None]
@@ -90,6 +91,12 @@ def _logs(ctx: click.Context, param: click.Parameter, given: bool) -> None:
         LOG.setLevel(logging.ERROR if param.name == "quiet" else logging.DEBUG)
 
 
+def typed_arguments() -> list[str]:
+    """What the user typed behind the name of the command that runs."""
+    found: list[str] = click.get_current_context().meta[_TYPED]
+    return found
+
+
 class FileCommand(click.Command):
     """A command: before it starts, none of its outputs may be one of its inputs, or another one.
 
@@ -110,6 +117,11 @@ class FileCommand(click.Command):
                     [f"-{name[0]}", f"--{name}"], is_flag=True, help=said, callback=_logs, expose_value=False
                 )
             )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; what was typed is kept for `typed_arguments`."""
+        ctx.meta[_TYPED] = [*args]
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, by their sections; those without one come last."""

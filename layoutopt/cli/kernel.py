@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import click
 from click.core import ParameterSource
 from msgspec import structs
 
-from layoutopt.cli.files import TextOrFile, reads, write_all
+from layoutopt.cli.files import TextOrFile, reads, typed_arguments, write_all
 from layoutopt.cli.options import Extents, added, pairs
 from layoutopt.cli.output import end_progress, progress, say, say_json
 from layoutopt.errors import ProblemFileError
@@ -187,21 +188,26 @@ def check_kernels(
         if form == "json":
             say_json(launch_data(done))
         else:
-            say(("\n" if number else "") + _launch_text(done))
+            say(("\n" if number else "") + _launch_text(done, len(paths) == 1))
         code = max(code, int(done.report.totals["bank_conflicts"] > 0))
     return code
 
 
-def _launch_text(done: CheckedLaunch) -> str:
+def _launch_text(done: CheckedLaunch, alone: bool) -> str:
     from layoutopt.report.kernel_text import kernel_report
 
     assert done.report is not None
-    lines = [f"  assumed: parameter {name} is {_told(value)}" for name, value in done.launch.assume.items()]
-    lines += [f"  {name}: {fix['message']}" for name, fix in done.fixes.items()]
-    lines += [f"  {name}: {text}" for name, text in done.instructions.items()]
+    lines = [f"assumed: parameter {name} is {_told(value)}" for name, value in done.launch.assume.items()]
+    for name, fix in done.fixes.items():
+        saved = fix.get("saved_wavefronts", 0) * math.prod(done.report.grid)
+        total = f"; {saved:,} fewer wavefronts per launch if all blocks are as the first" if saved > 0 else ""
+        lines.append(f"{name}: {fix['message']}{total}")
+    lines += [f"{name}: {text}" for name, text in done.instructions.items()]
+    text = kernel_report(done.report, lines)
     if done.launch.file.endswith(".cu") and any("offset" in fix for fix in done.fixes.values()):
-        lines.append("  layoutopt fix, with the same options, makes a diff of the source")
-    return kernel_report(done.report, lines)
+        typed = typed_arguments() if alone else [done.launch.file, "..."]
+        text += f"\n  next: layoutopt fix {shlex.join(typed)}  (a checked diff of the source)\n"
+    return text
 
 
 def launch_data(done: CheckedLaunch) -> dict[str, Any]:

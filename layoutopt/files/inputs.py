@@ -118,7 +118,8 @@ def inputs(sources: Iterable[Source], over: Over = None) -> Iterator[Input]:
         elif os.path.isdir(source):
             found = files(Path(source))
             if not found:
-                wrong = ProblemFileError("", "no problem file in this folder")
+                said = "this folder has neither problem files (.json) nor launches that capture recorded"
+                wrong = ProblemFileError("", said)
                 yield Input(writable(str(source)), error=wrong)
             for inside in found:
                 yield from _of_file(inside, over)

@@ -35,7 +35,15 @@ from layoutopt.ground.escape import shown
 from layoutopt.hardware.devices import Device, device
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.evaluate import DEFAULT_MOST_STEPS, evaluate
-from layoutopt.kernels.machine.launch import MAX_BUFFER_BYTES, Launch, buffer, is_fill, packed
+from layoutopt.kernels.machine.launch import (
+    MAX_BUFFER_BYTES,
+    Launch,
+    buffer,
+    is_fill,
+    is_pointer,
+    packed,
+    type_size,
+)
 from layoutopt.kernels.program import Program
 from layoutopt.kernels.read.declarations import base_name, demangled, without_types
 from layoutopt.kernels.read.files import chosen, kernels
@@ -272,7 +280,9 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
         LayoutoptError: there can be no such launch.
     """
     if options.block is None:
-        raise ProblemFileError("--block", "a kernel needs its block: --block X,Y,Z")
+        raise ProblemFileError(
+            "--block", f"not given; add what the kernel is launched with, {_example(program)}"
+        )
     launch = Launch(
         block=options.block,
         grid=options.grid,
@@ -282,6 +292,26 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
         parameters=_hexadecimal(options.parameters) if options.parameters is not None else None,
     )
     return launch, device(program.target.rstrip("af"))
+
+
+def _example(program: Program) -> str:
+    """Options of a launch to type, with likely values, and the kernel's parameters."""
+    cells = frozenset[str]().union(*(step.cells for step in program.steps))
+    shared = any(getattr(step.action, "space", None) == "shared" for step in program.steps)
+    options = ["--block 32,8 --grid 32,32" if "$tid.y" in cells else "--block 256 --grid 1024"]
+    options += ["--shared 4096"] if shared and program.static_bytes is not None and not program.arrays else []
+    told = []
+    for k, one in enumerate(program.parameters or ()):
+        told.append(" ".join(filter(None, (str(k), one.type or f"{one.size} bytes", one.name))))
+        if one.size not in (1, 2, 4, 8):
+            told[-1] += f" (a number in it: --arg {one.name or k}+BYTE=VALUE)"
+        elif one.size < 8 or (
+            type_size(one.type) is not None and not one.pointer and not is_pointer(one.type)
+        ):
+            fraction = one.type in ("float", "double", ".f32", ".f64")
+            options.append(f"--arg {one.name or k}={'1.0' if fraction else '1024'}")
+    numbered = f" (parameters: {', '.join(told)}; pointers need no value)" if told else ""
+    return f"for example: {' '.join(options)}{numbered}"
 
 
 def _hexadecimal(text: str) -> bytes:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import PurePath
 
 from layoutopt.kernels.question.summary import KernelAccess, KernelReport
-from layoutopt.report.text import columns
+from layoutopt.problems.text import count_text
+from layoutopt.report.text import columns, wrapped
 
 _LANES_A_ROW = 8
+_WIDTH = 120
 
 
 def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
-    """The report; `fixes` are lines that say what to change."""
+    """The report; `fixes` are sentences that say what to change."""
     block, grid = (",".join(map(str, sizes)) for sizes in (report.block, report.grid))
-    lines = [f"{report.title}  block {block}  grid {grid}  {report.target} (machine code)", ""]
+    counted = f"counts of {count_text(math.prod(report.grid), 'block')}"
+    lines = [f"{report.title}  block {block}  grid {grid}  {report.target} machine code, {counted}", ""]
     lines += _table(report.accesses, report.bounded) or [f"  no shared memory is touched{_but(report)}"]
     lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
     totals = report.totals
@@ -26,7 +30,8 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     rows = [(title, *(f"{totals[f'{name}_{part}']:,}" for part in parts)) for title, name in names.items()]
     lines += [*columns([("", *parts), *rows], {0}), "", *_verdict(report)]
     lines += ["", *worst] if (worst := worst_lines(report)) else []
-    return "\n".join([*lines, *(["", *fixes] if fixes else []), ""])
+    told = [part for line in fixes for part in wrapped(line, _WIDTH, "  ")]
+    return "\n".join([*lines, *(["", *told] if told else []), ""])
 
 
 def _but(report: KernelReport) -> str:
@@ -40,7 +45,7 @@ def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:
     groups: dict[tuple[str, str, str], list[KernelAccess]] = {}
     for access in accesses:
         place = f"{PurePath(access.file).name}:{access.line}" if access.file else f"0x{access.address:x}"
-        op = f"{access.op} {access.bytes}" if "x" not in access.op else access.op
+        op = f"{access.op} {access.bytes} bytes" if "x" not in access.op else access.op
         groups.setdefault((place, access.array or "?", op), []).append(access)
     ranked = sorted(groups.items(), key=lambda item: -sum(a.bank_conflicts + a.worst for a in item[1]))
     rows = [("line", "array", "op", "executed", "wavefronts", "ideal", "bank conflicts", "")]

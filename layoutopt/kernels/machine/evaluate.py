@@ -285,8 +285,9 @@ def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterato
         one = (program.parameters or ())[k]
         begin = program.parameter_base + one.offset
         if not read.isdisjoint(range(begin, begin + one.size)):
-            ways = [f"--arg {k}{'' if one.size in (1, 2, 4, 8) else '+BYTE'}=VALUE"]
+            name = one.name or k
+            ways = [f"--arg {name}{'' if one.size in (1, 2, 4, 8) else '+BYTE'}=VALUE"]
             if not one.whole:
                 ways = [f"--arg +{one.offset}=VALUE --arg +{one.offset + 4}=VALUE"]
-            ways += [f"--arg {k}=pointer"] if one.may_point else []
-            yield f"parameter {k} ({one.size} bytes) is not given: {', or '.join(ways)}"
+            ways += [f"--arg {name}=pointer"] if one.may_point else []
+            yield f"parameter {k}{one.of_type} ({one.size} bytes) is not given: {', or '.join(ways)}"

@@ -25,7 +25,7 @@ def check_reach(named: str, last: int, width_bytes: int, end: int) -> None:
         raise ProblemFileError(
             "--shared",
             f"{named} reaches byte {reached:,} of shared memory, and a block has {end:,}: "
-            "give the bytes of dynamic shared memory that the launch asks for",
+            "give its dynamic shared memory (--shared BYTES), or a block of another shape (--block)",
         )
 
 

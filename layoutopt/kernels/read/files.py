@@ -120,13 +120,13 @@ def chosen(found: Sequence[Listed], entry: str | None) -> Listed:
         ProblemFileError: none or several are meant.
     """
     if not found:
-        line = "template __global__ void k<256>(float *);"
-        raise ProblemFileError("", f"no kernel in the file{_TEMPLATES}; a line such as {line} makes one")
+        line = "template __global__ void my_kernel<256>(float*, int);"
+        raise ProblemFileError("", f"no kernel in the file{_TEMPLATES}; to use it, add a line such as {line}")
     if entry is None:
         if len(found) == 1:
             return found[0]
         raise ProblemFileError(
-            "--entry", f"several kernels (by name, number or a pattern with *): {_some(found, found)}"
+            "--entry", f"the file has several kernels; choose one, as in --entry 1: {_some(found, found)}"
         )
     if entry.isascii() and entry.isdigit() and len(entry) < 10 and 1 <= int(entry) <= len(found):
         return found[int(entry) - 1]
@@ -145,7 +145,7 @@ def chosen(found: Sequence[Listed], entry: str | None) -> Listed:
     raise ProblemFileError("--entry", f"{shown(entry)!r} is none of the kernels{_TEMPLATES}; {there}")
 
 
-_TEMPLATES: Final = " (a template is one where the file uses it)"
+_TEMPLATES: Final = " (a template is compiled only where the file uses it)"
 # Names that `--entry` may give, the most precise first.
 _FORMS: Final[tuple[Callable[[Listed], str], ...]] = (
     lambda p: p.name,
