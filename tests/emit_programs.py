@@ -64,10 +64,6 @@ def planned(problem, gpu, answer):
     return PLANS[key][-1]
 
 
-def code(language, problem, gpu, answer):
-    return emit(language, problem, gpu, answer)
-
-
 def expected(problem, gpu, answer):
     """Every offset, then every access's address by iteration and thread, in bytes.
 
@@ -124,7 +120,7 @@ def run(command, language, cases, tmp_path):
     """Compile the code of all `cases` (problem, device, answer) into one program, and compare what it prints."""
     headers, functions = [], []
     for k, case in enumerate(cases):
-        headers.append(code(language, *case).replace("#pragma once", ""))
+        headers.append(emit(language, *case).replace("#pragma once", ""))
         functions += [f"static void visit_{k}(void) {{", *visits(*case, "put"), "}"]
     source = tmp_path / (
         "check.c" if language == "c" else "check.cu" if "nvcc" in command[0] else "check.cpp"
@@ -162,7 +158,7 @@ def run_python(problem, gpu, answer):
     stub = types.ModuleType("numba")
     stub.cuda = types.SimpleNamespace(jit=lambda **_: lambda f: f)
     with mock.patch.dict(sys.modules, numba=stub):
-        exec(code("numba", problem, gpu, answer), space)
+        exec(emit("numba", problem, gpu, answer), space)
     name = planned(problem, gpu, answer).name
 
     def values(function, grids):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from command import python
 from conftest import PROBLEMS, ROOT
-from emit_programs import GCC, GXX, SOLVED, code, emit, run, solved, tabled
+from emit_programs import GCC, GXX, SOLVED, emit, run, solved, tabled
 from msgspec.structs import replace
 from written import access_from, one_tile, problem_of
 
@@ -109,7 +109,7 @@ def test_host_compiled_code_equals_the_table(language, command, every, tmp_path)
 
 def test_long_operands_that_c_would_repeat_are_a_functions():
     """Written out, each inside the other two or four times, they would be gigabytes."""
-    assert len(code("cuda", *NESTED)) < 1 << 16
+    assert len(emit("cuda", *NESTED)) < 1 << 16
 
 
 def test_where_no_function_can_take_long_operands_they_are_refused():

@@ -21,7 +21,7 @@ from emit_programs import (
     GXX,
     SOLVED,
     calls,
-    code,
+    emit,
     expected,
     run_python,
     same,
@@ -52,7 +52,7 @@ def test_cute_in_its_python(path):
         "pycute", reason="CUTLASS's Python package (nvidia-cutlass) is not installed"
     )
     problem, gpu, result = solved(path)
-    text = code("cute", problem, gpu, result)
+    text = emit("cute", problem, gpu, result)
     shape, stride = layout_type(text)
     linear = pycute.Layout(shape, stride)
     places = np.array([linear(*x) if len(x) > 1 else linear(x[0]) for x in np.ndindex(problem.tile.shape)])
@@ -115,7 +115,7 @@ def test_cute_compiled(tmp_path):
     cases = []
     for case in map(solved, FORMULAS):
         coordinates = ", ".join(f"x{d}" for d in range(len(case[0].tile.shape)))
-        cases.append((code("cute", *case), f"{plan(*case).name}_layout", coordinates, offsets(*case)))
+        cases.append((emit("cute", *case), f"{plan(*case).name}_layout", coordinates, offsets(*case)))
     is_where_cute_puts_it(cases, tmp_path)
 
 
@@ -127,7 +127,7 @@ def test_gluon_in_triton(path):
 
     problem, gpu, result = solved(path)
     try:
-        text = code("gluon", problem, gpu, result)
+        text = emit("gluon", problem, gpu, result)
     except LayoutError:
         odd = any(n & (n - 1) for n in problem.tile.shape)
         assert odd or result.layout.turn or not result.layout.swizzle
@@ -160,7 +160,7 @@ def test_gluon_in_triton(path):
 def test_gluon_says_what_it_cannot_express():
     problem, gpu, _ = solved(next(p for p in SOLVED if p.stem == "transpose_32x32_f32"))
     with pytest.raises(LayoutError, match="neither; --lang cuda"):
-        code("gluon", problem, gpu, "x0*32 + (x1 + 3*x0) % 32")
+        emit("gluon", problem, gpu, "x0*32 + (x1 + 3*x0) % 32")
 
 
 @pytest.mark.parametrize("language", ["cute", "gluon", "tilelang", "numba"])
@@ -168,7 +168,7 @@ def test_tables_and_packed_elements_are_refused(language):
     packed = solved(next(p for p in SOLVED if p.stem == "s4_a_128x128_s4"))
     for case in (packed, tabled()):
         with pytest.raises(LayoutError, match="cuda, hip, opencl, c can"):
-            code(language, *case)
+            emit(language, *case)
 
 
 @every_problem
@@ -176,7 +176,7 @@ def test_tilelang_offsets(path):
     """The offset as integers, and through TileLang's own layout where that is installed."""
     problem, gpu, result = solved(path)
     space = {}
-    exec(code("tilelang", problem, gpu, result), space)
+    exec(emit("tilelang", problem, gpu, result), space)
     (offset,) = [value for name, value in space.items() if name.endswith("_offset")]
     grids = np.indices(problem.tile.shape)
     want = offsets(problem, gpu, result)
@@ -188,7 +188,7 @@ def test_tilelang_layout(path):
     pytest.importorskip("tilelang", reason="TileLang is not installed")
     problem, gpu, result = solved(path)
     space = {}
-    exec(code("tilelang", problem, gpu, result), space)
+    exec(emit("tilelang", problem, gpu, result), space)
     (make,) = [value for name, value in space.items() if name.endswith("_layout")]
     layout, want = make(), offsets(problem, gpu, result)
     rng = np.random.default_rng(1)
@@ -216,7 +216,7 @@ def filled_by_tma(shape, element, mode):
     data = one_tile("t", list(shape), element, 32, [fill])
     problem = from_data(data)
     result = solve(problem, time_limit=None)
-    return code("tilelang", problem, device("sm_90"), result), offsets(problem, device("sm_90"), result)
+    return emit("tilelang", problem, device("sm_90"), result), offsets(problem, device("sm_90"), result)
 
 
 @pytest.mark.parametrize(("shape", "element", "mode", "made"), OWN)
@@ -243,7 +243,7 @@ def test_tilelang_says_where_none_of_its_layouts_is_the_one():
 def test_tilelang_refuses_what_its_index_expressions_lack():
     problem = problem_of("4 f32, 4 threads", "a: load 4 [tid]")
     with pytest.raises(LayoutError, match="have no max, min"):
-        code("tilelang", problem, device("sm_90"), "max(min(x0, 5), 0)")
+        emit("tilelang", problem, device("sm_90"), "max(min(x0, 5), 0)")
 
 
 NUMBA = """
@@ -291,7 +291,7 @@ def test_numba_in_its_simulator(tmp_path):
         planned = plan(problem, gpu, result)
         jobs.append(
             {
-                "path": str(path), "code": code("numba", problem, gpu, result), "offset": f"{planned.name}_offset",
+                "path": str(path), "code": emit("numba", problem, gpu, result), "offset": f"{planned.name}_offset",
                 "shape": problem.tile.shape, "threads": problem.threads,
                 "calls": called, "out": str(tmp_path / f"{k}.npy"),
             }
@@ -339,7 +339,7 @@ def test_opencl_runs(path, opencl):
     body = "\n".join(visits(problem, gpu, result, "PUT", "uint"))
     wanted = expected(problem, gpu, result)
     text = (
-        f"{code('opencl', problem, gpu, result)}\n#define PUT(v) out[at++] = (v)\n"
+        f"{emit('opencl', problem, gpu, result)}\n#define PUT(v) out[at++] = (v)\n"
         f"__kernel void check(__global uint *out) {{ uint at = 0;\n{body}\n}}\n"
     )
     program = cl.Program(context, text).build()
@@ -364,7 +364,7 @@ def test_hip_is_read_by_a_compiler_for_amd(tmp_path):
         "struct alignas(16) uint4 { unsigned x, y, z, w; };\n"
     )
     (tmp_path / "hip/hip_fp16.h").write_text("typedef _Float16 __half;\n")
-    (tmp_path / "tile.hip").write_text(code("hip", problem, gpu, result))
+    (tmp_path / "tile.hip").write_text(emit("hip", problem, gpu, result))
     # What clang 14 knows, too: what is emitted depends on no processor.
     flags = ["-x", "hip", "--cuda-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib"]
     command = [

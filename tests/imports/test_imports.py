@@ -34,10 +34,6 @@ def xor_of(bases, number, rank):
     return place
 
 
-def test_there_are_hundreds_of_each():
-    assert (len(TRITON), len(CUTE), len(SHARED)) == (350, 200, 450)
-
-
 def lanes_of(row):
     return 1 << len(row["bases"]["lane"]) if "bases" in row else 32
 
@@ -75,32 +71,6 @@ def test_shared_layout_is_what_its_peer_says():
         assert (got == want).all(), row
         grids = dict(zip(("x0", "x1", "x2"), np.indices(row["tile"]), strict=False))
         assert (evaluate(parse(formula, frozenset(grids)), grids) == want).all(), row
-
-
-# Of a matrix with few rows or columns: Triton 3.9's bases of registers, lanes and warps.
-NARROW = [
-    ("instrShape = [4, 64, 16], isTransposed = true", None, (8, 256),
-     [[0, 1], [0, 2], [0, 128]], [[1, 0], [2, 0], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 64], [4, 0]]),
-    ("instrShape = [4, 64, 16], isTransposed = false", None, (8, 256),
-     [[1, 0], [2, 0], [0, 128]], [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 64], [4, 0]]),
-    ("instrShape = [64, 4, 16], isTransposed = true", None, (256, 8),
-     [[0, 1], [0, 2], [128, 0]], [[1, 0], [2, 0], [4, 0], [8, 0], [16, 0], [32, 0]], [[0, 4], [64, 0]]),
-    ("instrShape = [4, 64, 16], isTransposed = true", 0, (8, 128),
-     [[0, 1], [0, 2], [0, 64]], [[1, 0], [2, 0], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 0], [4, 0]]),
-    ("instrShape = [4, 64, 16], isTransposed = true", 1, (16, 128),
-     [[1, 0], [2, 0], [4, 0], [8, 0]], [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16], [0, 32]], [[0, 64], [0, 0]]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("fields", "operand", "tile", "registers", "lanes", "warps"), NARROW)
-def test_mfma_of_few_rows_or_columns(fields, operand, tile, registers, lanes, warps):
-    text = f"#ttg.amd_mfma<{{version = 3, warpsPerCTA = [2, 2], {fields}}}>"
-    if operand is not None:
-        text = f"#ttg.dot_op<{{opIdx = {operand}, parent = {text}, kWidth = 4}}>"
-    got = triton.thread_values(text, tile, 64)
-    for thread, register in ((0, 1), (0, len(got[0]) - 1), (37, 2), (255, 3), (130, 0)):
-        want = xor_of(lanes, thread % 64, 2) ^ xor_of(warps, thread // 64, 2) ^ xor_of(registers, register, 2)
-        assert (got[thread, register] == want).all()
 
 
 def test_boxes_of_8_byte_elements():

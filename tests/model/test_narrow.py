@@ -11,7 +11,7 @@ from oracle import toy
 from written import access_from, data_of, one_tile, problem_of, refused_with, rows_of
 
 from layoutopt import Status, check, compare, explain, load, solve
-from layoutopt.accesses.lower import byte_table, over_elements, stored
+from layoutopt.accesses.lower import byte_table, over_elements
 from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import evaluate, parse
@@ -181,15 +181,6 @@ def test_check_reads_packed_layouts_as_expression_layout_and_table():
     assert overlap.details["elements"] == 2
 
 
-def test_packed_tiles_are_explained_compared_and_drawn_as_bytes():
-    published = Published("x0*128 + (x1 ^ x0 % 2 * 32)", 8192)
-    problem = msgspec.structs.replace(load("cutlass/s4_a_128x128_s4"), published=published)
-    assert stored(problem).tile.shape == (128, 64)
-    assert explain(problem, time_limit=20).conflict_free
-    row = rows_of(compare(problem, time_limit=5))["published"]
-    assert row.excess == sum(a.excess for a in check(problem, published.offset).accesses)
-
-
 @pytest.mark.parametrize("element", ["s4", "b2"])
 @pytest.mark.parametrize(
     "offset",
@@ -232,8 +223,8 @@ def test_pictures_of_packed_tiles_are_over_elements():
         seen = views(tile, device(tile.target), before=before, **chosen)
         assert seen.layouts[-1].offset == result.offset
         drawn = seen.pictures()[-1]
-        assert drawn.lines[0].cells[1].coordinates == (0, 8)  # four bytes of two elements
-        touched = {c.coordinates for line in drawn.lines for c in line.cells if c.lanes}
+        assert drawn.lines[0][1].coordinates == (0, 8)  # four bytes of two elements
+        touched = {c.coordinates for line in drawn.lines for c in line if c.lanes}
         assert {row for row, _ in touched} == set(range(16, 32))
         if before != "none":
             assert (seen.layouts[0].table == seen.layouts[1].table).all()
