@@ -129,6 +129,7 @@ def fix_data(found: SourceFix) -> dict[str, Any]:
     return {
         "entry": found.before.program.title,
         "unknown_bytes": found.unknown_bytes,
+        "certain": found.before.evaluation.certain and found.after.evaluation.certain,
         "race": found.race and to_builtins(found.race),
         "shared_bytes": found.after.evaluation.launch.shared_bytes,
         "before": before,

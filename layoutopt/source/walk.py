@@ -21,6 +21,7 @@ AT_ONCE: Final = re.compile(
 CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
 _MATRICES: Final = ("load_matrix_sync", "store_matrix_sync")
 _STATEMENTS: Final = ("expression_statement", "comma_expression", "for_statement")
+_WHOLE: Final = (*_STATEMENTS, "declaration", "condition_clause", "return_statement", "function_definition")
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
 _MOST_POINTERS: Final = 64
 
@@ -90,7 +91,7 @@ class Walk:
             self._ask_for()
         start = Pointer(self.element, rest=max(len(self.array.extents), 1))
         for file, node in self.source.uses(self.array):
-            broken = enclosing(node, "ERROR", "function_definition")
+            broken = enclosing(node, "ERROR", *_WHOLE)
             if broken is not None and (broken.type == "ERROR" or broken.has_error):
                 self.refuse(file, broken, "the parser does not understand the statement")
             self.follow(file, node, start)

@@ -473,7 +473,8 @@ def _check_instances(now: Version, later: Version, plan: Plan, key: str, request
             continue
         if key not in arrays_of(old):
             continue
-        moved = evaluate(new[one.name].read(), launch, request.gpu, most_steps=request.most_steps)
+        asked = later.evaluation.launch
+        moved = evaluate(new[one.name].read(), asked, request.gpu, most_steps=request.most_steps)
         if any(b > a for a, b in zip(costs(old), costs(moved), strict=True)):
             raise ProblemFileError(key, f"{plan.move.text}: {one.title} would take more wavefronts")
         parts = [

@@ -95,7 +95,7 @@ def fixed(root: Path, out: Path, row: dict[str, Any]) -> tuple[dict[str, Any], l
         kind: {part: found[when].get(f"wavefronts_worst_{part}", 1 << 40) for part in PARTS}
         for kind, when in zip(KINDS, ("before", "after"), strict=True)
     }
-    told["unknown_bytes"] = found["unknown_bytes"]
+    told |= {key: found[key] for key in ("unknown_bytes", "certain")}
     shared = told["shared"] = [row["shared"], (found["shared_bytes"] if row["shared"] else 0)]
     top = root / Path(row["file"]).parts[0]
     with tempfile.TemporaryDirectory() as scratch:
@@ -313,7 +313,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"Of {len(changed) - len(unknown)} of them the evaluation compared all bytes that the first block "
         f"writes{_but(unknown)}.",
         f"{len(counted) - len(other)} of {len(counted)} have all counters of both versions as predicted"
-        + _but(data, "whose data decides: between the least and the most that is predicted")
+        + _but(data, "whose data decides, up to the most that is predicted")
         + _but(varying, "where the profiler counts a few more, others in each launch")
         + _but(wrong_counts, "where the profiler counts others")
         + ".",
@@ -340,13 +340,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def is_within(row: dict[str, Any]) -> bool:
-    """Whether the data decides what is counted, between the least and the most."""
-    return row["most"] != {
-        kind: {part: row["predicted"][kind][part] for part in PARTS} for kind in KINDS
-    } and all(
-        row["predicted"][kind][part] <= row["counted"][kind][part] <= row["most"][kind][part]
-        for kind in KINDS
-        for part in PARTS
+    """Whether the data decides what is counted, up to the most that is predicted."""
+    return not row["certain"] and all(
+        row["counted"][kind][part] <= row["most"][kind][part] for kind in KINDS for part in PARTS
     )
 
 

@@ -282,6 +282,8 @@ def test_a_macro_may_reach_one_element_at_a_pointer(tmp_path):
 def test_what_the_parser_does_not_understand_elsewhere_is_no_matter(tmp_path):
     text = f"#define BEGIN(x) {{\nBEGIN(x) }}\n{kernel('s[t * 32] = 0;')}\n}}}} BEGIN(\n"
     assert rewritten(tmp_path, text, Pitched) == ["__shared__ float s[32 * 36];", "s[t * 36] = 0;"]
+    text = kernel("if (n) { out[0] = = 1 1; }\n s[t * 32] = 0;").replace("float* out", "float* RESTRICT out")
+    assert rewritten(tmp_path, text, Pitched) == ["__shared__ float s[32 * 36];", "s[t * 36] = 0;"]
     with pytest.raises(ProblemFileError, match="the parser does not understand the statement"):
         rewritten(tmp_path, kernel("s[t * 32] = = 0 0;"), Pitched)
 

@@ -176,13 +176,14 @@ template <class T> __global__ void turn(const T* in, T* out) {
     for (int y = 0; y < 32; ++y) out[y * 32 + threadIdx.x] = s[threadIdx.x * 32 + y];
 }
 template __global__ void turn<float>(const float*, float*);
+template __global__ void turn<int>(const int*, int*);
 """
 
 
 def test_a_structure_may_give_dynamic_memory_to_a_template(tmp_path):
     path = tmp_path / "turn.cu"
     path.write_text(TEMPLATE)
-    (program,) = [one.read() for one in kernels(path)]
+    program = next(one.read() for one in kernels(path) if "<float>" in one.title)
     found = fix(
         SourceCode(path), program, Request(Launch(block=(32, 1, 1), shared_bytes=4096), device("sm_90"))
     )
