@@ -1,4 +1,4 @@
-"""A CUDA program that times whole passes: several layouts of one tile, one after the other.
+"""A CUDA program that times whole passes: the rows of a comparison, one layout after the other.
 
 One pass of a block executes all accesses in the order of the problem, each by its emitted address and in all
 of its iterations, with a barrier after each. A layout has one kernel, in two modes:
@@ -17,14 +17,27 @@ that stays in the cache shows what an access takes, and many times what it takes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from layoutopt.accesses.lower import with_widths
 from layoutopt.codegen import cuda
 from layoutopt.codegen.c_family import guarded_loops
+from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.selftest import WAIT, access_instruction, row_major_element, stepped
 from layoutopt.codegen.templates import filled, lines
+from layoutopt.errors import LayoutoptError
+from layoutopt.ground.log import LOG, Progress
+from layoutopt.hardware import machine
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
+from layoutopt.hardware.machine import Gpu, Times
+from layoutopt.problems.same_layout import groups
+from layoutopt.problems.types import Block, Problem
+from layoutopt.study.comparison import BlockRow, Comparison, Row
 
 REPEATS: Final = 64
 LAUNCHES: Final = 5
@@ -103,3 +116,90 @@ def _access(plan: Plan, access: AccessPlan) -> str:
         ],
         8,
     )
+
+
+# Rows of a comparison -----------------------------------------------------------------------------
+
+# What gets one layout, by its number, and the formula.
+Layout = tuple[int, str]
+# Its code, its times, and the profiler's counters, where there are any.
+Ran = tuple[Plan, Times, dict[str, int] | None]
+
+
+def with_measured(
+    problem: Problem | Block, comparison: Comparison, gpu: Gpu, told: Progress = LOG.warning
+) -> Comparison:
+    """The comparison with what was measured; rows that a program cannot run keep nothing.
+
+    Of several tiles, each is run by itself, and a row has the sum of its tiles.
+
+    Args:
+        problem: what was compared.
+        comparison: its rows.
+        gpu: of this machine.
+        told: called with a line for each row that is not run.
+
+    Raises:
+        MachineError: a tool is missing or fails.
+    """
+    plans = plans_of(problem, comparison, gpu, told)
+    if not plans:
+        return comparison
+    times, counted = machine.run_passes(program(list(plans.values())), len(plans), gpu)
+    missing = counted if isinstance(counted, str) else None
+    read = [None] * len(plans) if isinstance(counted, str) else counted
+    ran = dict(zip(plans, zip(plans.values(), times, read, strict=True), strict=True))
+    rows = tuple(_measured(row, ran) for row in comparison.rows)
+    return msgspec.structs.replace(comparison, rows=rows, measured_on=gpu.name, not_counted=missing)
+
+
+def plans_of(
+    problem: Problem | Block, comparison: Comparison, gpu: Gpu, told: Progress = LOG.warning
+) -> dict[Layout, Plan]:
+    """The code of every row that can be used, each layout once; as for `with_measured`."""
+    here = device(gpu.target)
+    asked = [problem] if isinstance(problem, Problem) else [shared for _, shared in groups(problem)]
+    own = [msgspec.structs.replace(with_widths(one, comparison.widths), target=here.name) for one in asked]
+    plans: dict[Layout, Plan] = {}
+    for row in comparison.rows:
+        for number, offset in _layouts(row):
+            if (number, offset) not in plans:
+                named = msgspec.structs.replace(own[number], name=f"row {len(plans)}")
+                try:
+                    plans[number, offset] = run_plan(named, here, offset)
+                except LayoutoptError as error:
+                    told(f"{row.title} is not run: {error}")
+    return plans
+
+
+def _layouts(row: Row) -> list[Layout]:
+    """The layouts of a row that can be used: one for each tile, or for tiles that share it."""
+    if row.wavefronts is None:
+        return []
+    if isinstance(row, BlockRow):
+        return [(k, tile.offset) for k, tile in enumerate(row.tiles)]
+    return [] if row.offset is None else [(0, row.offset)]
+
+
+def _measured(row: Row, ran: dict[Layout, Ran]) -> Row:
+    """The row with the cycles of its layouts, and the profiler's counters beside what is predicted."""
+    each = [ran[layout] for layout in _layouts(row) if layout in ran]
+    if not each or len(each) < len(_layouts(row)):
+        return row
+    found: dict[str, Any] = {"measured": sum(took.once for _, took, _ in each)}
+    if len(each) == 1:
+        found["measured_together"] = each[0][1].once_together
+    total, as_predicted = Counter[str](), True
+    for plan, _, read in each:
+        own = Counter[str]()
+        for access in plan.accesses:
+            own.update(access.counters(plan.device))
+        if not own or read is None:
+            break
+        seen = machine.compared(own, read)
+        total.update(seen)
+        as_predicted &= seen == own
+    else:
+        found |= {"counted_wavefronts": total[WAVEFRONTS], "counted_bank_conflicts": total[BANK_CONFLICTS]}
+        found["counted_as_predicted"] = as_predicted
+    return msgspec.structs.replace(row, **found)

@@ -13,9 +13,9 @@ from written import data_of, problem_of, saved
 
 from layoutopt import Layout, compare
 from layoutopt.accesses.lower import stored, with_widths
-from layoutopt.cli.compare import plans_of, with_measured
 from layoutopt.codegen import passes
 from layoutopt.codegen.languages import plan, run_plan
+from layoutopt.codegen.passes import plans_of, with_measured
 from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
 from layoutopt.errors import LayoutError
