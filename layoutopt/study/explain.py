@@ -20,7 +20,7 @@ from layoutopt.ground.json_data import Versioned
 from layoutopt.ground.log import Progress, told
 from layoutopt.hardware.devices import Device
 from layoutopt.model.placement import FreeAssignment
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Proof, Status
 from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import Question, target_of
 from layoutopt.problems.text import lanes_text
@@ -185,7 +185,8 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     others, relaxations = ask.others(clash), list[Relaxation]()
     if not verdict:
         relaxations += [*ask.of_constraints(), *ask.left_out(clash)]
-    relaxations += _choices(ask, result, clash)
+    if not current().spent:
+        relaxations += ask.choices(result, names(clash))
     if lanes := lanes_text(problem, case.asked):
         reasons.insert(0, f"The lanes are chosen: {lanes}; what follows is about them.")
         scope += ", with the lanes chosen"
@@ -215,17 +216,6 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
 def _verdict(free: bool, refuted: bool, status: Status) -> bool | None:
     """Whether a layout without conflicts exists; None where that is open."""
     return True if free else False if refuted or status is Status.INFEASIBLE else None
-
-
-def _choices(ask: Relaxations, result: Result, clash: Sequence[Access]) -> Iterator[Relaxation]:
-    """What to leave to the solver: where there are no conflicts, other instructions may still save."""
-    if result.layout is None or ask.case.chooses or current().spent:
-        return
-    if not result.excess:
-        yield from ask.instructions(result.layout)
-    else:
-        over = [access.name for access in result.accesses if access.excess]
-        yield from ask.choices(result.layout, names(clash) or over)
 
 
 def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | None]:

@@ -127,10 +127,9 @@ def with_hints(
     if answer.layout is None or not answer.excess or problem.is_dictated or chosen:
         return answer
     progress("conflicts remain; what would leave fewer")
-    over = [report.name for report in answer.accesses if report.excess]
     try:
         ask = Relaxations(case_of(problem, gpu))
-        found = [*ask.of_constraints(), *itertools.islice(ask.choices(answer.layout, over), 1)]
+        found = [*ask.of_constraints(), *itertools.islice(ask.choices(answer), 1)]
     except OutOfTime:
         return answer
     lines = (f"{_CONSTRAINTS.get(one.kind, '')}{one.message}" for one in found)
@@ -146,10 +145,9 @@ def other_instructions(problem: Problem) -> str | None:
     if not narrow:
         return None
     try:
-        best = solve(problem, time_limit=None)
-        if best.layout is None:
-            return None
-        case = case_of(problem, device(problem.target))
-        return next((found.message for found in Relaxations(case).instructions(best.layout)), None)
+        gpu = device(problem.target)
+        best = solve(problem, target=gpu, time_limit=None)
+        found = () if best.layout is None else Relaxations(case_of(problem, gpu)).instructions(best.layout)
+        return next((one.message for one in found), None)
     except OutOfTime:
         return None

@@ -56,23 +56,22 @@ class CheckedLaunch(Struct, frozen=True):
         return self.launch.launches * self.report.totals["wavefronts"] if self.report is not None else 0
 
 
-def check_launch(launch: LaunchOptions, time_limit: float, mend: bool = True) -> CheckedLaunch:
+def check_launch(
+    launch: LaunchOptions, time_limit: float, mend: bool = True, given: Launch | None = None
+) -> CheckedLaunch:
     """Execute a launch, and look for layouts without its conflicts.
 
     Args:
         launch: the kernel, its shape and arguments.
         time_limit: seconds to evaluate it, and again for layouts.
         mend: look for layouts.
+        given: shape and arguments in the place of those.
 
     Raises:
         LayoutoptError: the file cannot be read, or there can be no such launch.
         OutOfTime: it cannot be evaluated within the limit.
     """
-    evaluation = evaluated(launch, time_limit)
-    return _checked(launch, evaluation, time_limit, mend)
-
-
-def _checked(launch: LaunchOptions, evaluation: Evaluation, time_limit: float, mend: bool) -> CheckedLaunch:
+    evaluation = evaluated(launch, time_limit, given)
     report = summary(evaluation, launch.entry if launch.parameters is None else None)
     if not mend:
         return CheckedLaunch(launch, report)
@@ -108,7 +107,7 @@ def check_kernel(
             (folder / "kernel.cubin").write_bytes(kernel)
             kernel = folder / "kernel.cubin"
         asked = LaunchOptions(file=str(kernel), entry=entry, target=target)
-        return _checked(asked, evaluated(asked, time_limit, launch), time_limit, mend)
+        return check_launch(asked, time_limit, mend, launch)
 
 
 def import_kernel(

@@ -168,16 +168,22 @@ class Relaxations:
 
     # What to write into the file ---------------------------------------------------------------
 
-    def choices(self, layout: Layout, accesses: Sequence[str]) -> Iterator[Relaxation]:
+    def choices(self, result: Result, clash: Sequence[str] = ()) -> Iterator[Relaxation]:
         """What a file may leave to the solver and this one does not, where that has fewer wavefronts.
 
+        Where there are no conflicts, other instructions may still save.
+
         Args:
-            layout: the best that is known, of `case.problem`.
-            accesses: names of those whose lanes may be free.
+            result: the best that is known, of `case.problem`.
+            clash: names of the accesses whose lanes may be free; none for those with conflicts.
         """
-        yield from self.narrower(layout)
-        yield from self.instructions(layout)
-        yield from self.free_lanes(accesses)
+        if result.layout is None or self.case.chooses:
+            return
+        if result.excess:
+            yield from self.narrower(result.layout)
+        yield from self.instructions(result.layout)
+        if result.excess:
+            yield from self.free_lanes(clash or [access.name for access in result.accesses if access.excess])
 
     def narrower(self, layout: Layout) -> Iterator[Relaxation]:
         """Narrower accesses with fewer wavefronts in all."""
