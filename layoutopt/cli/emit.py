@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
@@ -95,31 +94,23 @@ def command(
     return 0
 
 
-def _figures(tiles: Placed, lang: str, each: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the answer says beside the text, with what is said of each tile: under `tiles`, if several."""
+def _code(tiles: Placed, lang: str, name: str | None, self_test: bool) -> tuple[str, dict[str, Any]]:
+    """The code, and what it costs: of several tiles, each under `tiles`, and all together."""
+    from layoutopt.codegen import block
+
+    plans = () if self_test else block.plans_of(lang, tiles if name is None else replace(tiles, name=name))
+    text = block.self_test(tiles) if self_test else block.text_of(tiles, plans)
+    counted = LANGUAGES[lang].unit == "byte" and not self_test
+    each = [_instructions(plan) for plan in plans] if counted else [{} for _ in tiles.parts]
     data: dict[str, Any] = {"schema": "layoutopt.code/1", "problem": tiles.name, "lang": lang}
     if tiles.alone:
-        return data | each[0]
+        return text, data | each[0]
     fields = "tile", "base_bytes", "stages", "stage_bytes"
     data["tiles"] = [
         {field: getattr(part, field) for field in fields} | own
         for part, own in zip(tiles.parts, each, strict=True)
     ]
-    return data
-
-
-def _code(tiles: Placed, lang: str, name: str | None, self_test: bool) -> tuple[str, dict[str, Any]]:
-    """The code, and what it costs."""
-    from layoutopt.codegen import block
-
-    if self_test:
-        return block.self_test(tiles), _figures(tiles, lang, [{} for _ in tiles.parts])
-    plans = block.plans_of(lang, tiles if name is None else replace(tiles, name=name))
-    counted = LANGUAGES[lang].unit == "byte"
-    data = _figures(tiles, lang, [_instructions(plan) if counted else {} for plan in plans])
-    if counted:
-        data["instructions"] = sum(plan.instructions for plan in plans)
-    return block.text_of(tiles, plans), data
+    return text, data | ({"instructions": sum(plan.instructions for plan in plans)} if counted else {})
 
 
 def _instructions(planned: Plan) -> dict[str, Any]:

@@ -146,7 +146,13 @@ def _write(
     """Write the files asked for, and print the answer."""
     outputs = {}
     if found.has_layout and table is not None:
-        outputs[table] = _offsets(problem, found)
+        from layoutopt.files.array_file import offsets_file
+        from layoutopt.study.block import tables_of
+
+        if isinstance(problem, Block) and isinstance(found, Arrangement):
+            outputs[table] = offsets_file(tables_of(problem, found))
+        elif isinstance(found, Result):
+            outputs[table] = offsets_file(found.table())
     if found.has_layout and code is not None:
         from layoutopt.codegen.block import code_of
         from layoutopt.study.block import placed
@@ -178,18 +184,6 @@ def _next(found: Result | Arrangement, gpu: Device, code: Path | None) -> str:
     if found.has_layout:
         lines.append(f"layoutopt compare {asked}  (the best pad and the best swizzle beside it)")
     return "\n  next: " + "\n        ".join(lines) + "\n"
-
-
-def _offsets(problem: Problem | Block, found: Result | Arrangement) -> bytes:
-    """The file of the byte offsets: of one tile, or of each by its name."""
-    from layoutopt.files.array_file import named_offsets_file, offsets_file
-    from layoutopt.study.block import tables_of
-
-    if isinstance(problem, Block):
-        assert isinstance(found, Arrangement)
-        return named_offsets_file(tables_of(problem, found))
-    assert isinstance(found, Result)
-    return offsets_file(found.table())
 
 
 def _with_families(problem: P, families: str) -> P:

@@ -70,16 +70,12 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"({', '.join([*extents, '...'] if len(shape) > 8 else extents)}{',' * (len(shape) == 1)})"
 
 
-def offsets_file(table: IntArray) -> bytes:
-    """The .npy file of a table of byte offsets."""
+def offsets_file(offsets: IntArray | Mapping[str, IntArray]) -> bytes:
+    """The .npy file of a table of byte offsets, or the .npz archive of several by name."""
     buffer = io.BytesIO()
-    np.save(buffer, table)
-    return buffer.getvalue()
-
-
-def named_offsets_file(tables: Mapping[str, IntArray]) -> bytes:
-    """The .npz archive of several tables of byte offsets, by name."""
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = dict(tables)
-    np.savez(buffer, **arrays)
+    if isinstance(offsets, Mapping):
+        arrays: dict[str, Any] = dict(offsets)
+        np.savez(buffer, **arrays)
+    else:
+        np.save(buffer, offsets)
     return buffer.getvalue()

@@ -142,11 +142,7 @@ def ended(
 def parse_times(output: str) -> list[Times]:
     """Read what a program of `layoutopt.codegen.passes` prints."""
     rows = [line.split("\t")[1:] for line in output.splitlines() if line.startswith("pass\t")]
-    times = []
-    for row in rows:
-        number, blocks, registers = map(int, row[:3])
-        times.append(Times(number, blocks, registers, *map(float, row[3:7])))
-    return times
+    return [Times(*map(int, row[:3]), *map(float, row[3:7])) for row in rows]
 
 
 def run_passes(text: str, rows: int, gpu: Gpu) -> tuple[list[Times], list[dict[str, int]] | str]:

@@ -91,8 +91,8 @@ class Answered:
     error: str = ""
 
 
-class Store(contextlib.AbstractContextManager["Store"]):
-    """An open store; one process writes, any number read.
+class Store(contextlib.ExitStack):
+    """An open store; one process writes, any number read. When it is closed, what was committed stays.
 
     Args:
         path: the file; None for one in memory.
@@ -103,6 +103,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     """
 
     def __init__(self, path: Path | None, *, write: bool) -> None:
+        super().__init__()
         self.path = path
         if path is not None and not write and not os.path.isfile(path):
             raise ProblemFileError("", f"there is no store {str(path)!r}")
@@ -120,23 +121,17 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 self._pragma("journal_mode = WAL")
                 self._pragma("synchronous = FULL")
                 opened.callback(self._into_one_file)
-            self._opened = opened.pop_all()
+            self.push(opened.pop_all())
 
     def _pragma(self, text: str) -> Any:
         row = self._db.execute(f"PRAGMA {text}").fetchone()
         return row and row[0]
 
     def _into_one_file(self) -> None:
+        """Leave one file, where nobody reads it."""
         with contextlib.suppress(sqlite3.Error):
             self._pragma("busy_timeout = 0")  # who reads may take his time
             self._pragma("journal_mode = DELETE")
-
-    def close(self) -> None:
-        """Close it; what was committed stays, in one file where nobody reads it."""
-        self._opened.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def add_tiles(self, tiles: Iterable[Tile]) -> None:
         """Add problems; what was there under the same source, parameters and name is replaced."""
