@@ -17,6 +17,8 @@ from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
+    from layoutopt.hardware.driver import Driver
+    from layoutopt.kernels.launches import LaunchOptions
     from layoutopt.study.source_fix import SourceFix
 
 
@@ -39,13 +41,29 @@ def change_options(command: Any) -> Any:
         "--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]"
     )
     limit = time_limit_option("Seconds after which no other layout is tried.", 60.0)
-    return array(minimise(limit(launch_options(command))))
+    run = click.option(
+        "--run", is_flag=True, help="Time changes on the GPU of this machine: none that takes longer."
+    )
+    return run(array(minimise(limit(launch_options(command)))))
+
+
+def raced(options: LaunchOptions, run: bool) -> tuple[LaunchOptions, Driver | None]:
+    """The options for the GPU of this machine, and its driver, where changes are timed on it.
+
+    Raises:
+        MachineError: there is no GPU.
+    """
+    from layoutopt.hardware.driver import Driver
+
+    if not run:
+        return options, None
+    driver = Driver()
+    return structs.replace(options, target=options.target or driver.gpu.target), driver
 
 
 @click.command("fix", cls=FileCommand)
 @click.argument("kernel", type=InputPath())
 @click.argument("launches", type=InputPath(), required=False)
-@click.option("--run", is_flag=True, help="Time changes on the GPU of this machine: none that takes longer.")
 @click.option("--write", is_flag=True, help="Change the files, too.")
 @form_options("Print the diff and what it does as one JSON object.")
 @change_options
@@ -76,16 +94,12 @@ def command(
     from layoutopt.ground.budget import Budget, deadline
 
     reading = deadline(EVALUATIONS * time_limit)
-    from layoutopt.hardware.driver import Driver
     from layoutopt.kernels.launches import launch_of, with_memory
     from layoutopt.kernels.read.files import chosen, kernels
     from layoutopt.study.source_fix import Request, fix
     from layoutopt.study.source_plans import SourceCode
 
-    driver = Driver() if run else None
-    options = asked(launches or kernel, launch, None if launches is None else kernel)
-    if driver is not None and options.target is None:
-        options = structs.replace(options, target=driver.gpu.target)
+    options, driver = raced(asked(launches or kernel, launch, None if launches is None else kernel), run)
     kernel = Path(options.file)
     if kernel.suffix.lower() != ".cu":
         raise ProblemFileError("", f"expected a CUDA source (.cu), got {shown(str(kernel))}")
@@ -100,10 +114,10 @@ def command(
         write_all({Path(name): data for name, data in found.files.items()})
         for name in found.files:
             note(f"wrote {name}")
-    return _told(found, gpu, as_json, driver.gpu.name if driver is not None else "")
+    return _told(found, gpu, as_json, driver)
 
 
-def _told(found: SourceFix, gpu: Device, as_json: bool, ran_on: str) -> int:
+def _told(found: SourceFix, gpu: Device, as_json: bool, driver: Driver | None) -> int:
     """Print the diff and what it does; the exit code."""
     if as_json:
         told = fix_data(found)
@@ -112,7 +126,7 @@ def _told(found: SourceFix, gpu: Device, as_json: bool, ran_on: str) -> int:
         from layoutopt.report.fix_text import fix_report
 
         say(found.diff)
-        note(fix_report(found, gpu, ran_on).rstrip("\n"))
+        note(fix_report(found, gpu, driver).rstrip("\n"))
     return conflicts_remain(found)
 
 

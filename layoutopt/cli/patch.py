@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.fix import EVALUATIONS, change_options, conflicts_remain, fix_data
+from layoutopt.cli.fix import EVALUATIONS, change_options, conflicts_remain, fix_data, raced
 from layoutopt.cli.kernel import asked
 from layoutopt.cli.options import form_options
 from layoutopt.cli.output import tell
@@ -35,6 +35,7 @@ def command(
     kernel: Path,
     output: Path,
     result: Path | None,
+    run: bool,
     array: str | None,
     minimise: Any,
     as_json: bool,
@@ -64,17 +65,21 @@ def command(
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
     move = _move(result) if result is not None else None
-    options = asked(kernel, launch)
+    options, driver = raced(asked(kernel, launch), run)
     kernel = Path(options.file)
     with reading:
         text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
         planned, gpu = launch_of(program, options)
         code = PtxCode(text, shown(str(kernel)), program.name, options.target, move)
         minimise = minimise if move is None else "excess"
-        request = Request(with_memory(planned, options), gpu, array, minimise, options.max_steps)
+        request = Request(with_memory(planned, options), gpu, array, minimise, options.max_steps, driver)
         found = fix(code, program, request, Budget(time_limit))
     write_all({output: next(iter(found.after.files.values()))})
-    tell(as_json, lambda: {"schema": "layoutopt.patch/1"} | fix_data(found), lambda: fix_report(found, gpu))
+    tell(
+        as_json,
+        lambda: {"schema": "layoutopt.patch/1"} | fix_data(found),
+        lambda: fix_report(found, gpu, driver),
+    )
     return conflicts_remain(found)
 
 

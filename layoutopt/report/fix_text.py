@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from layoutopt.hardware.devices import Device
+from layoutopt.hardware.driver import Driver
 from layoutopt.report.text import columns
 from layoutopt.study.source_fix import SourceFix
 
 
-def fix_report(found: SourceFix, gpu: Device, ran_on: str = "") -> str:
+def fix_report(found: SourceFix, gpu: Device, driver: Driver | None = None) -> str:
     """The report; totals are those of both machine codes, times those of a GPU."""
     old, new, (before, after) = found.before, found.after, found.totals
     lines = [f"{old.program.title}  ({old.program.target})", ""]
@@ -31,9 +32,9 @@ def fix_report(found: SourceFix, gpu: Device, ran_on: str = "") -> str:
         lines += ["", f"{one.name}: {one.reason}"] if one.offset is not None and one.reason else []
     if found.files and found.unknown_bytes:
         lines += ["", f"{found.unknown_bytes:,} bytes that the first block writes could not be compared"]
-    if race is not None:
+    if race is not None and driver is not None:
         changing = f"; {race.changing:,} bytes change from launch to launch" if race.changing else ""
-        lines += ["", f"on {ran_on}, both write the same bytes{changing}"]
+        lines += ["", f"on {driver.gpu.name}, both write the same bytes{changing}"]
     if found.files and new.evaluation.launch.shared_bytes != old.evaluation.launch.shared_bytes:
         shared = new.evaluation.launch.shared_bytes
         lines += ["", f"launch it with {shared:,} bytes of dynamic shared memory"]

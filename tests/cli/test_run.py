@@ -108,6 +108,7 @@ NO_GPU = "error: no NVIDIA GPU on this machine (nvidia-smi finds none)"
         (("run", "transpose_16x32_f32"), f"{NO_GPU}; emit --self-test writes the program\n"),
         (("compare", SMALL, "--run"), "no NVIDIA GPU"),
         (("fix", TRANSPOSE, "--run"), "no NVIDIA GPU on this machine (none is not found)"),
+        (("patch", TRANSPOSE, "--run", "-o", "o.ptx"), "no NVIDIA GPU on this machine (none is not found)"),
         # What is wrong with a problem is told before.
         (("run", "nope"), "no problem of the catalogue is called"),
         (("run", "broken.json"), "not JSON"),

@@ -12,6 +12,7 @@ from conftest import ROOT
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
+from layoutopt.hardware.driver import Race
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read.files import from_ptx
@@ -160,6 +161,19 @@ def test_layouts_that_would_not_save_time_are_not_offered():
     done = found("early_exit", "time")
     assert not done.files
     assert "not expected to take less time" in done.arrays[0].reason
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("ratios", "told"), [((0.9, 0.8), "padded"), ((0.8, 0.9), "XOR")])
+def test_a_gpu_decides(ratios, told):
+    given = iter((*ratios, 1.0))
+
+    class Gpu:
+        def race(self, *both):
+            assert both[0].image != both[1].image
+            return Race((1.0, next(given)), 0, 0)
+
+    assert told in found("transpose_plain", "time", driver=Gpu()).arrays[0].offset
 
 
 @pytest.mark.nvcc
