@@ -49,7 +49,6 @@ from layoutopt.kernels.read.declarations import base_name, demangled, without_ty
 from layoutopt.kernels.read.files import chosen, kernels
 
 SCHEMA: Final = "layoutopt.launches/1"
-FILE_NAME: Final = "launches.toml"
 READING_S: Final = 1.0  # beyond the time limit: what any kernel may take to be read and evaluated
 _MAX_FILE_BYTES: Final = 256 << 20
 _MOST_PARAMETER_BYTES: Final = 1 << 15  # of all parameters of a kernel

@@ -31,11 +31,8 @@ RECORDS = {
 }
 # Known only from what the text does not hold (constant tables), or from contents of buffers.
 NOT_CERTAIN = {"constant_table", *(name for name, launch in LAUNCHES.items() if launch.data_dependent)}
-COUNTERS = {
-    f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}"
-    for part in ("ld", "st", "atom")
-    for ours, theirs in (("wavefronts", "pipe_lsu_wavefronts"), ("bank_conflicts", "bank_conflicts_pipe_lsu"))
-} | {f"executed_{part}": f"smsp__inst_executed_op_shared_{part}" for part in ("ld", "st", "atom")}
+COUNTERS = {ours: theirs.removesuffix(".sum") for ours, theirs in record_public.COUNTERS.items()}
+COUNTERS |= {f"executed_{part}": f"smsp__inst_executed_op_shared_{part}" for part in record_public.PARTS}
 
 
 def parameters(launch):

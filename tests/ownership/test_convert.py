@@ -25,7 +25,7 @@ from layoutopt.ownership.spaces import Span
 for folder in ("checkers", "measure"):
     sys.path.insert(0, str(ROOT / "scripts" / folder))
 
-from triton_conversions import question  # noqa: E402
+from triton_conversions import blocked, question  # noqa: E402
 from validate_conversions import split, validated  # noqa: E402
 
 BYTES = {"f32": 4, "f16": 2, "e4m3": 1, "f64": 8}
@@ -45,24 +45,6 @@ def converted(source=MMA, destination=ROWS, shape=(64, 64), element="f16", threa
     return layoutopt.convert(
         shape=shape, element=element, source=source, destination=destination, threads=threads, **more
     )
-
-
-def blocked(rng, shape, element):
-    """Who holds what in a layout as Triton's blocked ones: vectors, lanes and warps along either dimension."""
-    sizes, bases = [1, 1], {"register": [], "lane": [], "warp": []}
-    first = rng.randrange(2)
-    plan = [("register", first)] * rng.randrange(4)
-    plan += [("lane", d) for d in rng.choice([[0] * k + [1] * (5 - k) for k in range(6)])]
-    plan += [("warp", rng.randrange(2)) for _ in range(2)]
-    for part, d in plan:
-        fits = sizes[d] < shape[d]
-        bases[part].append([sizes[d] * (k == d) if fits else 0 for k in range(2)])
-        sizes[d] *= 2 if fits else 1
-    for d in (first, 1 - first):
-        while sizes[d] < shape[d]:
-            bases["register"].append([sizes[d] * (k == d) for k in range(2)])
-            sizes[d] *= 2
-    return bases
 
 
 def general(rng, shape, covers):
@@ -111,7 +93,7 @@ def test_every_element_arrives(seed):
     shape = [rng.choice([16, 32]), rng.choice([16, 32, 64])]
     gpu = rng.choice(["sm_90", "sm_80", "sm_70", "sm_75"])
     if rng.random() < 0.5:
-        source, destination = blocked(rng, shape, element), blocked(rng, shape, element)
+        source, destination = blocked(rng, shape), blocked(rng, shape)
     else:
         source, destination = general(rng, shape, True), general(rng, shape, False)
     found = converted(source, destination, shape, element, target=gpu)
