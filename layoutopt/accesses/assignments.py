@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from layoutopt.accesses.lower import with_fixed_lanes
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import (
@@ -170,14 +169,17 @@ def global_order(access: Access, dims: int) -> tuple[int, ...]:
     """Dimensions from the slowest to the fastest in global memory; row-major where nothing is said.
 
     Raises:
-        ProblemFileError: what is given is no order.
+        ProblemFileError: two orders are given, or one that is none.
     """
-    given: Order = (access.global_.order if access.global_ is not None else None) or "row"
+    inner = access.global_.order if access.global_ is not None else None
+    if inner is not None and access.order is not None and inner != access.order:
+        raise ProblemFileError("order", "is another than that in `global`; keep one of them")
+    given: Order = inner or access.order or "row"
     rows = tuple(range(dims))
     order = rows if given == "row" else rows[::-1] if given == "column" else tuple(given)
     if sorted(order) != list(rows):
         expected = f"expected row, column, or each of 0..{dims - 1} once"
-        raise ProblemFileError("global.order", f"{expected}, got {list(order)}")
+        raise ProblemFileError("order", f"{expected}, got {list(order)}")
     return order
 
 
@@ -188,9 +190,9 @@ def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTr
         ProblemFileError: its index does not cover a box once, or what it keeps to makes no sense.
     """
     access, field = problem.accesses[number], f"accesses[{number}]"
+    fixed = msgspec.structs.replace(access, lanes=None, values=None, global_=None, order=None)
     try:
-        alone = msgspec.structs.replace(problem, accesses=(with_fixed_lanes(access),))
-        lanes = trace(alone, device).accesses[0]
+        lanes = trace(msgspec.structs.replace(problem, accesses=(fixed,)), device).accesses[0]
     except ProblemFileError as error:
         raise ProblemFileError(error.field.replace("accesses[0]", field, 1), error.reason) from None
     with under(field):
@@ -380,9 +382,15 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
     if work.slots > work.segment:
         slot = Op("%", (Op("+", (tid, Op("*", (Const(work.threads), rounds)))), Const(work.slots)))
         limits.append(f"{to_text(simplify(slot, ranges))} < {work.segment}")
-    where = " and ".join(limits) or None
     return msgspec.structs.replace(
-        with_fixed_lanes(access), index=tuple(index), loops=dict(work.loops), where=where
+        access,
+        index=tuple(index),
+        loops=dict(work.loops),
+        where=" and ".join(limits) or None,
+        lanes=None,
+        values=None,
+        global_=None,
+        order=None,
     )
 
 

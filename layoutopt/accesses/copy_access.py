@@ -22,6 +22,7 @@ from layoutopt.problems.types import (
     GlobalSide,
     Identifier,
     NamedAccess,
+    Order,
     Positive,
     Problem,
     Tile,
@@ -60,6 +61,7 @@ class CoverAccess(NamedAccess, frozen=True, kw_only=True, rename={"loops": "for"
     ] = None
     threads: Annotated[Positive | None, Meta(description="Threads that take part; all, if left out")] = None
     global_: Annotated[GlobalSide | None, Meta(description="What they keep to in global memory")] = None
+    order: Annotated[Order | None, Meta(description="The same as order in global")] = None
     loops: Annotated[
         dict[Identifier, Positive], Meta(description="Loop variables, where they are to be called something")
     ] = field(default_factory=dict)
@@ -83,7 +85,7 @@ def from_copy(data: Mapping[str, Any], head: Problem) -> Access:
         if vector > 1 and (order[-1] != dims - 1 or tile.shape[-1] % vector):
             must = f"must lie along the last dimension and divide its extent, {tile.shape[-1]}"
             raise ProblemFileError("bytes", f"{copy.bytes} bytes are {vector} elements, which {must}")
-    plain = access.ordinary(index=(0,) * dims, bytes=copy.bytes, global_=GlobalSide(order=order))
+    plain = access.ordinary(index=(0,) * dims, bytes=copy.bytes, order=order)
     work = work_on(head, plain, (0,) * dims, tile.shape, 0, workers, vector)
     return written_out(work, work.natural, plain, head.threads)
 

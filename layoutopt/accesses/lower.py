@@ -209,7 +209,7 @@ def assigned(problem: Problem, result: Result) -> Problem:
 
 def with_fixed_lanes(access: Access) -> Access:
     """The access with the lanes that its index gives, none of them free."""
-    return replace(access, lanes=None, values=None, global_=None, instructions=None)
+    return replace(access, lanes=None, values=None, global_=None, order=None, instructions=None)
 
 
 def _with_lanes(access: Access, report: AccessReport | None) -> Access:

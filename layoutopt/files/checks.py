@@ -93,8 +93,9 @@ def _wrong_in_tile(problem: Problem) -> Wrong:
 
 def _wrong_in_freedom(access: Access, field: str) -> Wrong:
     """Free lanes leave nothing else open, and nothing is asked of lanes that are not free."""
-    if access.global_ is not None and access.lanes is None:
-        yield f"{field}.global", 'is for accesses with "lanes": "free"'
+    for name, given in (("global", access.global_), ("order", access.order)):
+        if given is not None and access.lanes is None:
+            yield f"{field}.{name}", 'is for accesses with "lanes": "free"'
     kinds = {"lanes": access.lanes, "values": access.values, "instructions": access.instructions}
     free = [kind for kind, value in kinds.items() if value is not None]
     freedom = next(iter(free), "")

@@ -20,7 +20,6 @@ from layoutopt.problems.types import Block, Problem
 MAX_FILE_BYTES: Final = 8 << 20
 # Fields that there were, and what to write instead.
 _GONE: Final = {
-    "accesses.order": "`global` has it",
     "layout.must_be": 'an access says it, such as {"name": "out", "op": "tma.store", "mode": "128B"}',
     "sizes": "give the values in `params`; `layoutopt sweep --export FILE.cuh` makes one header for all",
 }
@@ -91,7 +90,7 @@ def from_data(raw: Any) -> Problem | Block:
         problem = json_data.convert(written_out(templates.single(raw)), kind)
     except ProblemFileError as error:
         place = f"{error.field}.{error.reason.rpartition('unknown field ')[2].strip('`')}".lstrip(".")
-        instead = _GONE.get(re.sub(r"^tiles\[\d+\]\.|\[\d+\]", "", place))
+        instead = _GONE.get(re.sub(r"^tiles\[\d+\]\.", "", place))
         if instead is None:
             raise
         raise ProblemFileError(place, f"there is no such field: {instead}") from None

@@ -225,6 +225,7 @@ class Access(Struct, frozen=True, forbid_unknown_fields=True, rename={"loops": "
         ),
     ] = None
     global_: Annotated[GlobalSide | None, Meta(description="What free lanes keep to in global memory")] = None
+    order: Annotated[Order | None, Meta(description="The same as order in global")] = None
     notes: str | None = None
     hardware: Annotated[
         HardwareUse | None,

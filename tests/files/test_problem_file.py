@@ -75,7 +75,6 @@ BROKEN = {
     ),
     "nobody home": (with_access(where="tid < 0"), "no access has an active lane"),
     "unknown family": ({"layout": {"families": ["xro"]}}, "layout.families[0]: invalid enum value 'xro'"),
-    "order of an access": (with_access(order="row"), "accesses[0].order: there is no such field: `global` has it"),
     "wrong order": ({"layout": {"order": [0, 0]}}, "layout.order: expected each of 0..1 once"),
     "pitch multiple beyond any memory": (
         {"layout": {"pitch_multiple_bytes": 10**30}},
