@@ -131,24 +131,30 @@ workers_option = click.option(
 
 
 def form_options(
-    text: str = "Print one JSON object.", *, own: Sequence[str] = ()
+    text: str = "Print one JSON object.", *more: str, own: Sequence[str] = ()
 ) -> Callable[[Command], Command]:
-    """Add what every answer has: `-o`, `--format`, and `--json`, which is `as_json`.
+    """Add what every answer has: `-o`, `--format`, and for each form but text a flag, such as `as_json`.
 
     Args:
         text: the help of `--json`.
+        more: forms beside text and JSON.
         own: those of `-o` and `--format` that the command has by itself.
     """
+    forms = ("json", *more)
+    flags = (
+        click.option(f"--{form}", f"as_{form}", is_flag=True, callback=_flag, help=_FLAGS.get(form, text))
+        for form in forms
+    )
     format_option = click.option(
-        "--format", "form", type=click.Choice(["text", "json"]), callback=_form, is_eager=True,
+        "--format", "form", type=click.Choice(["text", *forms]), callback=_form, is_eager=True,
         expose_value=False, help="What to print  [default: text]",
     )  # fmt: skip
     shared = {"-o": output_option, "--format": format_option}
-    json_option = click.option("--json", "as_json", is_flag=True, callback=_json, help=text)
-    return added(*(option for name, option in shared.items() if name not in own), json_option)
+    return added(*(option for name, option in shared.items() if name not in own), *flags)
 
 
 _FORM: Final = f"{__name__}.form"
+_FLAGS: Final = {"csv": "Print comma-separated values.", "markdown": "Print a Markdown table."}
 output_option = click.option(
     "-o", "--output", ANSWER_FILE, type=OutputPath(or_print=True), metavar="FILE",
     help="Write what would be printed to this file.",
@@ -159,12 +165,12 @@ def _form(ctx: click.Context, _: click.Parameter, form: str | None) -> None:
     ctx.meta[_FORM] = form
 
 
-def _json(ctx: click.Context, _: click.Parameter, given: bool) -> bool:
-    """Whether JSON is asked for, by its flag or by --format."""
-    form = ctx.meta.get(_FORM)
-    if given and form == "text":
-        raise click.UsageError("--json and --format text are forms of one answer; use one of them")
-    return given or form == "json"
+def _flag(ctx: click.Context, param: click.Parameter, given: bool) -> bool:
+    """Whether a form is asked for, by its flag or by --format."""
+    form, own = ctx.meta.get(_FORM), str(param.name).removeprefix("as_")
+    if given and form not in (None, own):
+        raise click.UsageError(f"--{own} and --format {form} are forms of one answer; use one of them")
+    return given or form == own
 
 
 class Commands(click.Group):

@@ -17,6 +17,7 @@ _NO_XML: Final = re.compile(
     "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     "|[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
+_MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 _RUNS_IN_SHEETS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _SHOWN_CHARACTERS: Final = 60
 
@@ -100,6 +101,17 @@ def csv_cell(value: object) -> object:
     if isinstance(value, str) and value.startswith(_RUNS_IN_SHEETS):
         return f"'{value}"
     return value
+
+
+def markdown(text: str) -> str:
+    """`text` as Markdown of one line, in a table or outside, without markup."""
+    return _MARKUP.sub(r"\\\1", " ".join(terminal(text).split()))
+
+
+def markdown_code(text: str) -> str:
+    """`text` as code within a line of Markdown, in a table too."""
+    inner = " ".join(terminal(text).split()).replace("`", "'").replace("|", r"\|")
+    return f"`{inner}`"
 
 
 def _escape(character: str) -> str:

@@ -1,11 +1,14 @@
-"""A comparison as a table for people."""
+"""A comparison as a table: text for people, Markdown, CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from layoutopt.ground import escape
 from layoutopt.layout.families import FAMILIES
 from layoutopt.problems.answer import Status
 from layoutopt.problems.text import tile_text, widths_text
@@ -14,7 +17,7 @@ from layoutopt.report.text import columns, wrapped
 from layoutopt.study.comparison import BlockRow, Comparison, Row
 
 MAX_WIDTH: Final = 160  # of a line, on terminals that are wider, too
-# More columns than this are left to --json.
+# More columns than this are left to --json and --csv.
 _MAX_ACCESS_COLUMNS: Final = 4
 # What goes first where lines are too long, before the columns of single accesses, and what goes after them.
 _LEFT_OUT: Final = ("declared", "by memory", "align")
@@ -24,6 +27,14 @@ _FIGURES: Final = {
     "bytes": "bytes", "declared": "declared_bytes", "align": "alignment_bytes", "blocks/SM": "blocks_per_sm",
     "by memory": "blocks_by_shared_memory", "stages": "pipeline_stages", "instr": "instructions",
 }  # fmt: skip
+_CSV_FIELDS = (
+    "family", "title", "status", "label", "offset", "excess", "ways", "wavefronts", "ideal",
+    "weighted_wavefronts", "bytes", "declared_bytes", "alignment_bytes", "blocks_per_sm",
+    "blocks_by_shared_memory", "limited_by", "pipeline_stages", "by_hardware", "index_ops",
+    "instructions", "cycles", "measured", "measured_together", "counted_wavefronts",
+    "counted_bank_conflicts", "counted_as_predicted", "edit", "pareto", "seconds",
+    "reason",
+)  # fmt: skip
 
 
 def text(problem: Problem | Block, comparison: Comparison, width: int = MAX_WIDTH) -> str:
@@ -64,6 +75,41 @@ def _table(comparison: Comparison, width: int) -> list[str]:
 def _width(lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
     """Characters of these columns, with what parts them from the formula."""
     return 2 + sum(max(len(line[k]) for line in lines) + 2 for k in shown)
+
+
+def markdown(problem: Problem | Block, comparison: Comparison) -> str:
+    """The same as Markdown, for a review or an issue."""
+    head, rows = _cells(comparison)
+    taken = comparison.recommendation
+    advice = [] if taken is None else [f"{escape.markdown(taken.text[0].upper() + taken.text[1:])}.", ""]
+    lines = [
+        f"**{escape.markdown(problem.name)}**, {escape.markdown(tile_text(problem))} on {comparison.target}, "
+        f"{comparison.threads:,} threads a block",
+        "",
+        *advice,
+        "| " + " | ".join(map(escape.markdown, head)) + " |",
+        "|---|" + "--:|" * (len(head) - 2) + "---|",
+    ]
+    for row, cells in rows:
+        title = escape.markdown(cells[0])
+        name = f"**{title}** (Pareto)" if row.pareto else title
+        last = cells[-1]
+        formula = escape.markdown_code(last) if row.wavefronts is not None else escape.markdown(last)
+        lines.append("| " + " | ".join((name, *cells[1:-1], formula)) + " |")
+    lines += ["", *(f"- {escape.markdown(note)}" for note in _notes(problem, comparison))]
+    return "\n".join(lines) + "\n"
+
+
+def csv_text(comparison: Comparison) -> str:
+    """One line a row, with the wavefronts of each access in columns of their own."""
+    out = io.StringIO()
+    names = [a.name for a in next((r.accesses for r in comparison.rows if r.accesses), ())]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*_CSV_FIELDS, *(f"wavefronts: {name}" for name in names)])
+    for row in comparison.rows:
+        own = [escape.csv_cell(getattr(row, name)) for name in _CSV_FIELDS]
+        writer.writerow([*own, *(a.wavefronts for a in row.accesses)])
+    return out.getvalue()
 
 
 def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tuple[str, ...]]]]:

@@ -36,7 +36,7 @@ solve p.json --code o.cuh --table o.npy
 solve p.json --certificate o.json
 check p.json [--json]
 check p.json --no-fix --offset EXPRESSION
-compare p.json [--json]
+compare p.json [--markdown|--csv|--json]
 explain p.json [--json]
 show p.json [--json]
 show p.json [--layout published] --svg o.svg --html o.html

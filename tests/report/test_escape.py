@@ -1,6 +1,9 @@
 """Text of a user, in every place that reads some of its characters as more than text."""
 
+import csv
+import io
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -10,7 +13,8 @@ from written import problem_of
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground import escape
 from layoutopt.hardware.devices import device
-from layoutopt.report import banks_page, banks_svg, banks_text
+from layoutopt.report import banks_page, banks_svg, banks_text, comparison_text
+from layoutopt.study.compare import compare
 from layoutopt.study.show import views
 
 NASTY = "=1+1|<b>`x`</b>\u202e\ufffe$\\frac{$ */ --> \U0001f600 \"'&\\"
@@ -29,6 +33,11 @@ def problem():
 
 
 @pytest.fixture(scope="module")
+def comparison(problem):
+    return compare(problem, time_limit=5)
+
+
+@pytest.fixture(scope="module")
 def found(problem):
     return views(problem, SM_90, before="none", access=None, warp=None, iteration={}, time_limit=5)
 
@@ -41,6 +50,8 @@ def test_characters():
     assert escape.shown("x" * 100) == "x" * 29 + "..." + "x" * 28
     assert escape.csv_cell("=A1") == "'=A1"
     assert escape.csv_cell(-1) == -1
+    assert escape.markdown("a|b_c") == "a\\|b\\_c"
+    assert escape.markdown_code("x0 | `x1`") == "`x0 \\| 'x1'`"
     names = ("1 é\n", "transpose 32x32", "3-D", "Ω")
     assert [*map(escape.identifier, names)] == ["t1", "transpose_32x32", "t3_D", "tile"]
     assert escape.xml("<é\u3000\u202e\x9b\ufffe\n") == "&lt;é\u3000\ufffd\ufffd\ufffd\n"
@@ -49,6 +60,19 @@ def test_characters():
     text = json.dumps({"a": NASTY}, ensure_ascii=False)
     assert json.loads(escape.json_text(text)) == {"a": NASTY}
     assert escape.terminal(escape.json_text(text)) == escape.json_text(text)
+
+
+def test_csv(comparison):
+    rows = list(csv.reader(io.StringIO(comparison_text.csv_text(comparison))))
+    assert not [cell for row in rows for cell in row if cell[:1] in "=+-@\t" and cell]
+
+
+def test_markdown(problem, comparison):
+    text = comparison_text.markdown(problem, comparison)
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
+    assert "<b>" not in text
+    assert "\u202e" not in text
 
 
 def test_svg_and_page(found):

@@ -1,5 +1,7 @@
 """Several tiles in `compare`, `check`, `explain` and `show`."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -115,8 +117,8 @@ def test_layouts_that_are_shared_are_one_column():
 
 def test_forms_of_the_answer(tmp_path):
     path = saved(tmp_path, "block.json", SET)
-    told = layoutopt("compare", path, "--json")
-    assert told.returncode == 1  # as it is, with conflicts, it is as fast as the others
+    told, table = (layoutopt("compare", path, form) for form in ("--json", "--csv"))
+    assert told.returncode == table.returncode == 1  # as it is, with conflicts, it is as fast as the others
     data = json.loads(told.stdout)
     rows = {row["family"]: row for row in data["rows"]}
     assert rows["published"]["tiles"][1] == {
@@ -124,6 +126,7 @@ def test_forms_of_the_answer(tmp_path):
         "stage_bytes": 1152, "wavefronts": 24, "excess": 8,
     }  # fmt: skip
     assert data["recommendation"]["family"] != "none"
+    assert next(csv.DictReader(io.StringIO(table.stdout)))["wavefronts: columns B"] == "64"
 
 
 def test_tiles_lie_as_closely_as_where_they_are_solved():

@@ -1,5 +1,7 @@
 """Families side by side: the seeds' figures, every family against a plain search, the forms of output."""
 
+import csv
+import io
 import itertools
 import json
 from types import SimpleNamespace
@@ -278,6 +280,12 @@ def test_forms_of_output():
     needed = "family offset bytes declared_bytes wavefronts excess blocks_per_sm index_ops pareto"
     assert data["schema"] == "layoutopt.comparison/1"
     assert all({*needed.split()} <= set(row) for row in data["rows"])
+    table = list(csv.DictReader(io.StringIO(layoutopt("compare", path, "--csv").stdout)))
+    for field in ("family", "offset"):
+        assert [row[field] for row in table] == [row[field] for row in data["rows"]]
+    assert {row["wavefronts: rows"] for row in table} == {"16", "64"}
+    lines = layoutopt("compare", path, "--markdown").stdout.splitlines()
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
     for row in (*data["rows"], *again["rows"]):
         del row["seconds"]
     assert data == again
@@ -299,6 +307,7 @@ def test_wrong_use(tmp_path):
     for arguments in (("--plot", "x.svg"), ("--time-limit", "0")):
         refused("", "compare", path, *arguments)
     refused("none.json", "compare", tmp_path / "none.json")
+    refused("use one of them", "compare", "transpose_32x32_f32", "--csv", "--json")
 
 
 def test_conflicts_that_no_layout_avoids_are_exit_code_1(tmp_path):
