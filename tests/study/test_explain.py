@@ -121,7 +121,7 @@ def test_vectorised_transpose_is_a_floor_for_every_layout():
 
 def test_wrapped_diagonals():
     """Of an 8x8 tile on 8 banks; the catalogue has the 32x32 one."""
-    found = explain(from_data(lines_of(8)), time_limit=6, target=toy.toy_device(8, 8))
+    found = explain(from_data(lines_of(8)), time_limit=60, target=toy.toy_device(8, 8))
     assert (found.conflict_free, found.scope, found.clique) == (False, "every layout", None)
     assert (found.clashing_accesses, found.clash_is_minimal) == (("rows", "columns", "diagonals"), True)
     assert any("that is 4 modulo 8" in r for r in found.reasons)

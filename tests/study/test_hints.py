@@ -19,7 +19,7 @@ from layoutopt.study.hints import other_instructions, with_faster, with_hints
 
 def hint_of(asked):
     found = solve(asked)
-    with spending(Budget(10)):
+    with spending(Budget(60)):
         (hint,) = with_hints(asked, found, device(asked.target)).hints
     return found, hint
 
@@ -34,15 +34,15 @@ def test_narrower_accesses_that_have_fewer_wavefronts_are_said_with_what_to_type
     data["accesses"][0] |= {"bytes": [16, 4]}
     wide, narrow = (sum(a.wavefronts for a in result.accesses) for result in (found, solve(problem(data))))
     assert wide - narrow == 384
-    assert hint in layoutopt("solve", path).stdout
-    assert json.loads(layoutopt("solve", path, "--json").stdout)["hints"] == [hint]
+    assert hint in layoutopt("solve", path, "--time-limit", "60").stdout
+    assert json.loads(layoutopt("solve", path, "--time-limit", "60", "--json").stdout)["hints"] == [hint]
 
 
 def test_widths_that_the_file_leaves_open_are_not_told_again():
     asked = load("leimao_vectorised_swizzled_f32")
     (fixed, *others) = asked.accesses
     others[-1] = replace(others[-1], bytes=(others[-1].bytes, 4) if others[-1].bytes != 4 else (4,))
-    told = explain(replace(asked, accesses=(fixed, *others)), time_limit=5)
+    told = explain(replace(asked, accesses=(fixed, *others)), time_limit=60)
     assert "narrower" in [relaxation.kind for relaxation in told.relaxations]
 
 
@@ -85,7 +85,7 @@ def test_what_scalar_loads_of_a_loop_would_take_as_vectors():
 @pytest.mark.parametrize("access", ["16|8 [tid % 32, 4*(tid // 32)]", "16 [tid // 8, 4*(tid % 8)]"])
 def test_nothing_is_said_where_widths_are_open_or_nothing_conflicts(access, tmp_path):
     path = saved(tmp_path, "p.json", data_of("32x32 f32, 256 threads", f"a: store {access}"))
-    assert json.loads(layoutopt("solve", path, "--json").stdout)["hints"] == []
+    assert json.loads(layoutopt("solve", path, "--time-limit", "60", "--json").stdout)["hints"] == []
 
 
 def test_the_estimate_of_loops_that_diverge_is_not_made_and_recommends_nothing():
@@ -93,7 +93,7 @@ def test_the_estimate_of_loops_that_diverge_is_not_made_and_recommends_nothing()
     path = find("rodinia_lud_diagonal_16_f32")
     asked, said = load(path), "480 iterations of loads run under predicates that their loops change"
     assert why_no_estimate(case_of(asked, device("sm_90"))) == said
-    answer = layoutopt("solve", path).stdout
+    answer = layoutopt("solve", path, "--time-limit", "60").stdout
     assert f"no time is estimated, as {said}" in answer
     assert "cycles a pass" not in answer
     found = compare(asked, time_limit=10)
