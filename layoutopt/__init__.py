@@ -79,12 +79,15 @@ _HOMES = {
     "sweep": "layoutopt.sweeps.sweep",
 }
 _RENAMED = {
-    "TileSet": "Block",
-    "arrange": "solve",
-    "check_tiles": "check",
-    "compare_tiles": "compare",
-    "explain_tiles": "explain",
-    "load_any": "load",
+    "Access": "layoutopt.problems.types.Access",
+    "Sweep": "layoutopt.sweeps.sweep.Sweep",
+    "Tile": "layoutopt.problems.types.Tile",
+    "TileSet": "layoutopt.Block",
+    "arrange": "layoutopt.solve",
+    "check_tiles": "layoutopt.check",
+    "compare_tiles": "layoutopt.compare",
+    "explain_tiles": "layoutopt.explain",
+    "load_any": "layoutopt.load",
 }
 
 
@@ -107,8 +110,9 @@ if not TYPE_CHECKING:  # where types are checked, a name that is misspelt must b
             from warnings import warn
 
             new = _RENAMED[name]
-            warn(f"layoutopt.{name} is now layoutopt.{new}", DeprecationWarning, stacklevel=2)
-            name = new
+            warn(f"layoutopt.{name} is now {new}", DeprecationWarning, stacklevel=2)
+            home, _, name = new.rpartition(".")
+            return getattr(import_module(home), name)
         if name not in _HOMES:
             raise AttributeError(f"module 'layoutopt' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

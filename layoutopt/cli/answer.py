@@ -36,7 +36,7 @@ answer_options = added(
         metavar="EXPR",
         help="A layout instead of the solver's: element offset over x0, x1, ..., or 'published'.",
     ),
-    time_limit_option("Stop the solver after S seconds with the best so far."),
+    time_limit_option("Stop the search after S seconds with the best layout so far."),
     workers_option,
     device_file_option,
 )

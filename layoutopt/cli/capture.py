@@ -34,7 +34,7 @@ from layoutopt.ground.escape import shown
     type=click.IntRange(0, 1 << 28),
     default=0,
     metavar="BYTES",
-    help="Keep the contents of allocations of up to so many bytes, for kernels whose addresses depend "
+    help="Also keep the contents of allocations of up to BYTES, for kernels whose addresses depend "
     "on data  [default: none]",
 )
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)  # fmt: skip
@@ -43,7 +43,7 @@ def command(output: Path, data: int, program: tuple[str, ...]) -> int:
 
     PROGRAM is its command line, after --. `layoutopt check FOLDER` then audits the folder, with or without a
     GPU. No counters are read, and no privileges are needed; a launch takes some microseconds longer.
-    A program that crashes leaves what it launched until then.
+    If the program crashes, what it launched until then is kept.
 
     Exit code: that of the program.
 

@@ -77,15 +77,15 @@ def _configured(options: dict[str, Any]) -> tuple[Path, ...]:
     show_default=True,
     help="What to print; of tiles text or json.",
 )
-@click.option("--html", type=OutputPath(), metavar="FILE", help="Write a page with all kernels, too.")
+@click.option("--html", type=OutputPath(), metavar="FILE", help="Also write a page with all kernels.")
 @click.option(
     "--baseline",
     type=OutputPath(),
     metavar="FILE",
-    help="Exit code 1 only where kernels have more bank conflicts than it says.",
+    help="Exit with 1 only if a kernel has more bank conflicts than in this file.",
 )
-@click.option("--update-baseline", is_flag=True, help="Write the --baseline as it is now.")
-@click.option("--no-fix", is_flag=True, help="Do not search for a better layout.")
+@click.option("--update-baseline", is_flag=True, help="Write the counts of now to the --baseline file.")
+@click.option("--no-fix", is_flag=True, help="Do not search for better layouts.")
 @time_limit_option("Seconds to evaluate a kernel, and to search for better layouts.")
 @launch_options
 def command(
@@ -100,26 +100,26 @@ def command(
     time_limit: float,
     **_: Any,
 ) -> int:
-    """Audit a layout that is in use: what it costs, what is wrong with it, what would mend it.
+    """Count the bank conflicts of a kernel, or of a layout in use, and find what would remove them.
 
-    Without --offset or --table it is the file's layout.offset, else its published.offset.
-    Exit code 1: there are conflicts, or the layout cannot hold the tile.
+    A kernel (.cu, .ptx, .cubin, .sass, an executable): one launch is evaluated on the CPU. The report has the
+    lines that touch shared memory, what the profiler will count for them, and a better layout for each array.
 
-    A file of launches (launches.toml, or the folder that `layoutopt capture` wrote) is audited whole: its
-    kernels by their bank conflicts times launches, and the worst lines.
+    A folder that `layoutopt capture` wrote, or launches.toml: all launches, the kernels with the most bank
+    conflicts first.
 
-    A kernel (.cubin, .cu, .sass, .ptx, an executable) is evaluated on the CPU, one launch of it: its lines
-    that touch shared memory, what the profiler will count for them, and what to change.
+    A problem file, a folder of them, - for standard input, or a name of the catalogue: the layout that
+    --offset or --table gives, else the file's layout.offset, else its published.offset.
 
     Without PROBLEMS, layoutopt.toml or [tool.layoutopt] of pyproject.toml says what is checked:
     check = ["launches.toml"], baseline = "conflicts.json".
 
-    PROBLEMS are files, folders, - for standard input, or names of the catalogue, each audited for itself.
+    Exit code 1: there are conflicts, or the layout cannot hold the tile.
 
     \b
     Example:
       layoutopt check problems/basics/transpose_32x32_f32.json --offset "x0*32 + x1"
-      layoutopt check transpose.cu --block 32,8 --grid 32,32 --arg 2=1024
+      layoutopt check transpose.cu --block 32,8 --grid 32,32 --arg n=1024
       layoutopt check launches.toml --format github --baseline conflicts.json
     """
     from layoutopt.files.array_file import read_offsets

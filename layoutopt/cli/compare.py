@@ -40,9 +40,9 @@ def command(
 ) -> int:
     """Padding or swizzle? The best layout of each family, what it costs, and which to take.
 
-    Exit code 0: the recommended layout has no conflicts; 1: it has, or there is none.
+    Exit code 0: the recommended layout has no conflicts; 1: it has some, or there is no layout.
 
-    PROBLEMS are files, folders, - for standard input, or names of the catalogue, each compared for itself.
+    PROBLEMS are files, folders, - for standard input, or names of the catalogue, each compared on its own.
 
     \b
     Example:

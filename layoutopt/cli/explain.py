@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def command(problem: Problem | Block, gpu: Device, *, as_json: bool, time_limit: float) -> int:
     """Say why the best layout works, or why none is free of conflicts and what to give up.
 
-    Of several tiles, it is each of them, and what their common budget costs.
+    With several tiles, each is explained, and what it costs that they share the memory of a block.
 
-    Exit code 1: no layout is known to be free of conflicts. 3: that stays open.
+    Exit code 1: no conflict-free layout was found; 3: the time limit left it open.
 
-    PROBLEMS are files, folders, - for standard input, or names of the catalogue, each explained for itself.
+    PROBLEMS are files, folders, - for standard input, or names of the catalogue, each explained on its own.
 
     \b
     Example:

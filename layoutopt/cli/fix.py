@@ -35,14 +35,16 @@ def change_options(command: Any) -> Any:
         type=click.Choice(["time", "excess", "bytes"]),
         default="time",
         show_default=True,
-        help="Which right change to take; all but 'time' also take one that may cost more than it saves.",
+        help="What the best change has the least of; all but 'time' may take more time than now.",
     )
     array = click.option(
         "--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]"
     )
     limit = time_limit_option("Seconds after which no other layout is tried.", 60.0)
     run = click.option(
-        "--run", is_flag=True, help="Time changes on the GPU of this machine: none that takes longer."
+        "--run",
+        is_flag=True,
+        help="Also time each change on the GPU of this machine; take none that is slower.",
     )
     return run(array(minimise(limit(launch_options(command)))))
 
@@ -64,7 +66,7 @@ def raced(options: LaunchOptions, run: bool) -> tuple[LaunchOptions, Driver | No
 @click.command("fix", cls=FileCommand)
 @click.argument("kernel", type=InputPath())
 @click.argument("launches", type=InputPath(), required=False)
-@click.option("--write", is_flag=True, help="Change the files, too.")
+@click.option("--write", is_flag=True, help="Also change the files.")
 @form_options("Print the diff and what it does as one JSON object.")
 @change_options
 def command(
@@ -78,7 +80,7 @@ def command(
     time_limit: float,
     **launch: Any,
 ) -> int:
-    """Give the arrays of a CUDA source conflict-free layouts: a diff of the source, checked on machine code.
+    """Put conflict-free layouts into a CUDA source: print a diff whose machine code was checked.
 
     Rows are padded in declarations, or every index of the array goes through a function that moves its
     elements. The changed source is compiled. Its diff is printed only if the launch takes fewer wavefronts,

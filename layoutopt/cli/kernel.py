@@ -109,7 +109,7 @@ LAUNCH = frozenset(
 )  # fmt: skip
 _BLOCKS = Extents(10**10 - 1, three=True)  # what a launch may have is checked with it
 launch_options = added(
-    click.option("--entry", metavar="NAME", help="The kernel, where the file has several."),
+    click.option("--entry", metavar="NAME", help="The kernel, if there are several: name, number, pattern."),
     click.option("--block", type=_BLOCKS, metavar="X,Y,Z", help="Threads of a block."),
     click.option("--grid", type=_BLOCKS, default="1", metavar="X,Y,Z",
                  help="Blocks  [default: 1]"),
@@ -121,17 +121,17 @@ launch_options = added(
     click.option("--data", type=TextOrFile(), multiple=True, callback=_pairs, metavar="P=FILE.npy",
                  help="What a pointer points to: an array of a file, or zeros, iota or random:SEED."),
     click.option("--assume", multiple=True, callback=_numbers, metavar="P=VALUE",
-                 help="As --arg, for a value that is only assumed; the verdict names it."),
+                 help="As --arg, for a value that is only assumed; the report says so."),
     click.option("--max-steps", type=click.IntRange(1, 10**9), default=DEFAULT_MOST_STEPS, show_default=True,
-                 metavar="N", help="Steps that blocks evaluated together may need."),
+                 metavar="N", help="Give up after so many steps of blocks that are evaluated together."),
     click.option("--target", "--arch", metavar="T",
                  help="The GPU to compile or assemble for  [default: that of the PTX, or sm_90]"),
-    click.option("-I", "--include", multiple=True, metavar="DIR", help="A folder of headers of a source."),
-    click.option("-D", "--define", multiple=True, metavar="NAME[=VALUE]", help="A macro of a source."),
+    click.option("-I", "--include", multiple=True, metavar="DIR", help="A folder of headers, for a source."),
+    click.option("-D", "--define", multiple=True, metavar="NAME[=VALUE]", help="A macro, for a source."),
     click.option("--nvcc", multiple=True, metavar="OPTION",
-                 help="Another option of nvcc for a source, such as --nvcc=-std=c++20."),
+                 help="Another option for nvcc, such as --nvcc=-std=c++20."),
     click.option("--cache", metavar="DIR", expose_value=False, callback=_kept_where, is_eager=True,
-                 help="Where compiled sources are kept; '' keeps none  [default: the user's cache]"),
+                 help="Folder for compiled sources; '' keeps none  [default: the user's cache]"),
 )  # fmt: skip
 """Adds the options of a launch; `LaunchOptions` takes their values by name."""
 

@@ -117,13 +117,13 @@ store_option = click.option(
     "--store",
     type=StorePath(),
     metavar="FILE",
-    help="A store of `layoutopt sweep`: what it answers is not solved again.",
+    help="A store of `layoutopt sweep`: problems that it holds are not solved again.",
 )
 device_file_option = click.option(
     "--device-file",
     type=InputPath(),
     metavar="FILE",
-    help="Devices to know beside the package's, as JSON in the form of its hardware/devices.json.",
+    help="More GPUs, as JSON in the form of hardware/devices.json.",
 )
 workers_option = click.option(
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Solver threads."
@@ -157,7 +157,7 @@ _FORM: Final = f"{__name__}.form"
 _FLAGS: Final = {"csv": "Print comma-separated values.", "markdown": "Print a Markdown table."}
 output_option = click.option(
     "-o", "--output", ANSWER_FILE, type=OutputPath(or_print=True), metavar="FILE",
-    help="Write what would be printed to this file.",
+    help="Write the output to this file.",
 )  # fmt: skip
 
 

@@ -31,13 +31,13 @@ _SOLVED_BY: Final = ("ortools", "numpy", "numba", "msgspec", "click")
 @click.command("report", cls=FileCommand)
 @click.argument("problem", type=ProblemPath())
 @click.option("-o", "--output", type=OutputPath(or_print=True), metavar="FILE", help="Write to a new file.")
-@time_limit_option("Stop the solver after S seconds with the best so far.")
+@time_limit_option("Stop the search after S seconds with the best layout so far.")
 @workers_option
 @device_file_option
 def command(
     problem: Path, output: Path | None, time_limit: float, workers: int, device_file: Path | None
 ) -> int:
-    """Write all that somebody else needs to see a wrong answer again, as one JSON file.
+    """Write everything that reproduces a wrong answer into one JSON file.
 
     It holds the problem, the answer that `solve` gives, what the conflict engine counts of it, the versions,
     and, where something failed, how. Nothing is sent anywhere.

@@ -107,7 +107,7 @@ def _table(name: str, card: Gpu, distinct: bool, runs: list[Run], good: bool) ->
     lines = [f"{name} on {card.name}, compute capability {card.compute_capability}", ""]
     if not distinct:
         lines += ["  elements overlap", ""]
-    rows = [["access", "op", "values", "wavefronts", "bank_conflicts", "cycles", ""]]
+    rows = [["access", "op", "values", "wavefronts", "bank conflicts", "cycles", ""]]
     for r in runs:
         values = "right" if r.values_right else "WRONG"
         cost = pair(r, WAVEFRONTS), pair(r, BANK_CONFLICTS), f"{r.cycles:.1f}"

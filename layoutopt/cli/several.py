@@ -94,7 +94,7 @@ over_option = click.option(
     metavar="NAME=V1,V2,...",
     multiple=True,
     callback=_parameters,
-    help="Values of a parameter of the problems, instead of those in the file; once for each.",
+    help="Values of a template's parameter, instead of the file's; repeatable.",
 )
 
 

@@ -69,11 +69,11 @@ _TIGHTER: dict[str, Any] = {
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Shared memory available.")
 @click.option(
     "--pitch-multiple", "pitch_multiple_bytes", type=click.IntRange(1), metavar="N",
-    help="Every stride but the innermost, in bytes.",
+    help="Make all strides but the innermost multiples of N bytes.",
 )  # fmt: skip
 @click.option(
     "--alignment", "alignment_bytes", type=click.IntRange(1), metavar="N",
-    help="Alignment that the base has, in bytes.",
+    help="Alignment of the base, in bytes.",
 )  # fmt: skip
 @click.option(
     "--method",
@@ -82,7 +82,7 @@ _TIGHTER: dict[str, Any] = {
     show_default=True,
     help="model: one CP-SAT model decides pads, order and XOR masks; auto: counting and a tree first.",
 )
-@click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
+@click.option("--conflict-free", is_flag=True, help="Accept only layouts without conflicts.")
 @store_option
 def command(
     problem: Problem | Block,
@@ -128,6 +128,8 @@ def command(
     left = min(_HINT_SECONDS, time_limit - seconds)
     if found.excess and left > 0 and not stopped():
         found = searching(partial(with_hints, problem, found, gpu), left)
+    elif found.excess and not stopped():
+        note("the search took all of --time-limit; layoutopt explain says what would leave fewer conflicts")
     _write(problem, found, gpu, seconds, certificate=certificate, **asked)
     return 1 if found.excess else CODES[found.status]
 

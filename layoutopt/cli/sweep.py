@@ -44,7 +44,7 @@ _NAMED: Final = 20
 )
 @time_limit_option("Seconds for each problem.")
 @click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True, help="As for solve.")
-@click.option("--conflict-free", is_flag=True, help="Make any conflict infeasible.")
+@click.option("--conflict-free", is_flag=True, help="Accept only layouts without conflicts.")
 @device_file_option
 @click.option("--report", type=InputPath(), metavar="STORE", help="Report on a store, and solve nothing.")
 @click.option(
@@ -68,7 +68,7 @@ def command(
     export: Path | None,
     as_json: bool,
 ) -> int:
-    """Solve many problems, on all cores or a cluster, into a store that goes on where it was.
+    """Solve many problems, on all cores or a cluster, into a store that a later call continues.
 
     PROBLEMS are files, folders, templates, names of the catalogue, or - for standard input. Each different
     question is solved once, and every answer is kept as soon as it is there: after a crash or Ctrl-C, the

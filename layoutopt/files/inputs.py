@@ -73,7 +73,7 @@ def load_all(*sources: Source, over: Over = None) -> list[Problem | Block]:
     """Every problem that files, folders, names of the catalogue and dicts hold.
 
     Args:
-        sources: as for `inputs`.
+        sources: files, folders, names of the catalogue, streams of bytes, dicts or problems.
         over: values of parameters, in the place of those of the templates.
 
     Raises:
@@ -118,7 +118,7 @@ def inputs(sources: Iterable[Source], over: Over = None) -> Iterator[Input]:
         elif os.path.isdir(source):
             found = files(Path(source))
             if not found:
-                said = "this folder has neither problem files (.json) nor launches that capture recorded"
+                said = "no problem file (.json) in this folder, and no launches that capture recorded"
                 wrong = ProblemFileError("", said)
                 yield Input(writable(str(source)), error=wrong)
             for inside in found:

@@ -90,7 +90,7 @@ def access_lines(
     owner = {a.name: (a.tile,) for a in problem.accesses} if isinstance(problem, Block) else {}
     named = ("access", *["tile"][: len(owner)], "op")
     more = ("profiler",) if profiler is not None else ()
-    rows = [(*named, "wavefronts", "ideal", "bank_conflicts", *more)]
+    rows = [(*named, "wavefronts", "ideal", "bank conflicts", *more)]
     for a in accesses:
         source = sources[a.name]
         open_width = isinstance(source.bytes, tuple) or source.instructions is not None
