@@ -96,6 +96,7 @@ def fixed(root: Path, out: Path, row: dict[str, Any]) -> tuple[dict[str, Any], l
         for kind, when in zip(KINDS, ("before", "after"), strict=True)
     }
     told |= {key: found[key] for key in ("unknown_bytes", "certain")}
+    told["own_data"] = "--data" in row["options"]  # which is not that of the launches on the GPU
     shared = told["shared"] = [row["shared"], (found["shared_bytes"] if row["shared"] else 0)]
     top = root / Path(row["file"]).parts[0]
     with tempfile.TemporaryDirectory() as scratch:
@@ -295,8 +296,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
     counted = [row for row in changed if "counted" in row]
     other = [row for row in counted if row["counted"] != row["predicted"]]
     data = [row["name"] for row in other if is_within(row)]
-    varying = [row["name"] for row in other if not is_within(row) and row["varies"]]
-    wrong_counts = [row["name"] for row in other if not is_within(row) and not row["varies"]]
+    given = [row["name"] for row in other if row["own_data"]]
+    rest = [row for row in other if row["name"] not in (*data, *given)]
+    varying = [row["name"] for row in rest if row["varies"]]
+    wrong_counts = [row["name"] for row in rest if not row["varies"]]
     unknown = [row["name"] for row in changed if row["unknown_bytes"]]
     loose = [row["name"] for row in ran if row["race"]["changing"]]
     wrong = [row["name"] for row in ran if row["race"]["differing"] and not row["race"]["changing"]]
@@ -314,6 +317,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"writes{_but(unknown)}.",
         f"{len(counted) - len(other)} of {len(counted)} have all counters of both versions as predicted"
         + _but(data, "whose data decides, up to the most that is predicted")
+        + _but(given, "evaluated with data that the GPU was not given")
         + _but(varying, "where the profiler counts a few more, others in each launch")
         + _but(wrong_counts, "where the profiler counts others")
         + ".",
