@@ -1,6 +1,7 @@
 """The machine that evaluates kernels: which lanes execute what, how often, and what is not known of it."""
 
 import dataclasses
+import random
 
 import numpy as np
 import pytest
@@ -175,6 +176,87 @@ def test_what_is_said_to_be_known_holds_for_every_value():
             for x in (a | part for part in range(8) if part & ~hide_a == 0):
                 for y in (b | part for part in range(8) if part & ~hide_b == 0):
                     assert plain(x, y) & 15 & ~hidden[k] == bits[k], (name, a, hide_a, b, hide_b)
+
+
+def _one_of(random, a, b, some, number, width):
+    """Two values of a box, one of a lane and a number that all have, put through one operation."""
+    places = values.constant(random.randrange(5))
+    return random.choice(
+        [
+            lambda: values.add(a, some, width=width),
+            lambda: values.subtract(a, b, width),
+            lambda: values.multiply(a, number, width),
+            lambda: values.shift_left(a, places, width),
+            lambda: values.shift_right(a, places, width),
+            lambda: values.shift_right_signed(a, places, width),
+            lambda: values.cut(values.add(a, some, values.TRUE, width=width + 4), width),
+            lambda: values.cut(values.extend(a, width, 64), width),
+            lambda: values.high(values.join(a, b)) if width == 32 else a,
+            lambda: values.least(a, some, width, is_signed=random.random() < 0.5),
+            lambda: values.select(values.less(a, b, width), a, some),
+            lambda: values.chosen(np.arange(32)[None] < 9, a, some),
+        ]
+    )()
+
+
+def _chain(random, value, width):
+    """A value put through operations one after another, and how the results compare."""
+    made, told = [value], []
+    for _ in range(8):
+        a, b = random.choice(made), random.choice(made)
+        number = values.constant(random.choice([1, 3, 8, 40, -1, -5, 1 << 30]), width)
+        some = random.choice([number, values.cut(values.known(np.arange(32)[None] * 7), width)])
+        made.append(_one_of(random, a, b, some, number, width))
+        told += [values.less(a, made[-1], width, random.random() < 0.5), values.equal(a, made[-1])]
+        told += [values.less(made[-1], b, width, or_equal=True), values.equal(made[-1], some)]
+    return made + told
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_said_of_a_box_of_blocks_holds_for_each(seed):
+    """Bits, range and line of numbers made from an index, against the same for each index alone."""
+    width = random.Random(seed).choice([5, 8, 32])
+    low = random.Random(seed).randrange(20)
+    high = low + random.Random(seed + 1).randrange(1, 12)
+    first, last = (np.array([[end]], np.uint64) for end in (low, high))
+    box = values.made(first, values.downward(first ^ last), width, (first, last, True))
+    box = values.lined(box, values.Line(first, (1, 0, 0)), width)
+    said = _chain(random.Random(seed), box, width)
+    for index in range(low, high + 1):
+        for one, real in zip(
+            said, _chain(random.Random(seed), values.constant(index, width), width), strict=True
+        ):
+            assert real.sure
+            assert (real.bits & ~one.unknown == one.bits).all()
+            assert (one.span[0] <= real.bits).all()
+            assert (real.bits <= one.span[1]).all()
+            if one.line is not None:
+                on = one.line.first + np.uint64(one.line.slopes[0]) * np.uint64(index - low)
+                assert (on & values.mask(width) == real.bits).all()
+
+
+@pytest.mark.parametrize("grid", [(40, 40, 40), (64, 43, 33), (2, 65_000, 3)])
+def test_blocks_at_the_faces_of_a_grid_are_told_from_those_inside(grid):
+    """A load that only threads inside do, of 32 numbers a block along x and one along y and z."""
+    lines = ["S2R R3, SR_CTAID.X", "IMAD R3, R3, 0x20, R1", "S2R R4, SR_CTAID.Y", "S2R R5, SR_CTAID.Z"]
+    for register, size in (("R3", 32 * grid[0] - 5), ("R4", grid[1]), ("R5", grid[2])):
+        lines += [f"ISETP.GE.AND P1, PT, {register}, 0x1, PT", "@!P1 EXIT"]
+        lines += [f"ISETP.GE.AND P1, PT, {register}, {size - 1:#x}, PT", "@P1 EXIT"]
+    found = counted(*lines, "LDS R6, [R2]", grid=grid)
+    inside = max(grid[1] - 2, 0) * max(grid[2] - 2, 0)
+    assert found.certain
+    assert found.evaluated_blocks < 64
+    assert sum(tally.executions for tally in found.tallies.values()) == grid[0] * inside
+
+
+def test_a_loop_that_begins_at_its_block_is_one_for_all_blocks():
+    """for (k = 16 * block; k < 16 * block + 16 && k < size; k += 4)"""
+    lines = ("S2R R3, SR_CTAID.X", "IMAD.SHL.U32 R3, R3, 0x10, RZ", "IADD3 R4, R3, 0x10, RZ", "L:")
+    ends = ("ISETP.LT.AND P1, PT, R3, R4, PT", "ISETP.LT.AND P1, PT, R3, 0xfff5, P1", "@P1 BRA `(.L_L)")
+    found = counted(*lines, "LDS R6, [R2]", "IADD3 R3, R3, 0x4, RZ", *ends, grid=(4096, 1, 1))
+    assert found.certain
+    assert found.evaluated_blocks <= 3
+    assert [tally.wavefronts for tally in tallies(found)] == [4095 * 4 + 2]
 
 
 def unknown_branch(*between):

@@ -1,20 +1,21 @@
 """One launch of a program, counted: blocks that do the same are evaluated once.
 
-A box of a grid holds blocks whose indices agree in all but their lowest bits. One block of which those bits
-are unknown stands for all of them, where its evaluation does not need the bits.
+A box of a grid holds blocks whose indices lie between two numbers along each axis. One block of which no more
+is known stands for all of them, where its evaluation needs no more.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
@@ -34,6 +35,9 @@ _SHARED_COST: Final = 6
 _LOCAL_COST: Final = 2
 # Where the first block is not certain, the others may take so many times its steps, or so many steps.
 _MOST_TIMES: Final = 32
+# A step of so many rows takes twice as long as that of one block; so few blocks are not evaluated as a box.
+_ROWS_A_STEP: Final = 128
+_FEW_BLOCKS: Final = 4
 _FEW_STEPS: Final = 10_000
 _LIKE_THE_FIRST: Final = (
     "blocks that may differ from the first one count as it does: what each of them does is not counted"
@@ -101,36 +105,26 @@ def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) ->
 
 
 class Box(NamedTuple):
-    """Along each axis, 2**bits blocks from the origin on, which is a multiple of that."""
+    """Blocks from the first to the last index along each axis."""
 
-    origin: tuple[int, ...]
-    bits: tuple[int, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
 
     @property
     def blocks(self) -> int:
         """How many."""
-        return 1 << sum(self.bits)
+        return math.prod(b - a + 1 for a, b in zip(self.first, self.last, strict=True))
 
     def indices(self) -> Iterator[tuple[int, ...]]:
         """Of every block, along x first."""
-        axes = (range(o, o + (1 << b)) for o, b in zip(self.origin, self.bits, strict=True))
+        axes = (range(a, b + 1) for a, b in zip(self.first, self.last, strict=True))
         return (index[::-1] for index in itertools.product(*list(axes)[::-1]))
 
-    def halves(self, axis: int) -> tuple[Box, Box]:
-        """Both halves along an axis, the lower first."""
-        bits = tuple(b - (k == axis) for k, b in enumerate(self.bits))
-        upper = tuple(o + ((1 << bits[k]) if k == axis else 0) for k, o in enumerate(self.origin))
-        return self._replace(bits=bits), Box(upper, bits)
-
-
-def boxes(grid: tuple[int, int, int]) -> list[Box]:
-    """Boxes that together are a grid, the largest first."""
-    parts = [
-        [(size & ~((2 << bit) - 1), bit) for bit in range(size.bit_length() - 1, -1, -1) if size >> bit & 1]
-        for size in grid
-    ]
-    every = (zip(*corner[::-1], strict=True) for corner in itertools.product(*parts[::-1]))
-    return sorted((Box(origin, bits) for origin, bits in every), key=lambda box: -box.blocks)
+    def along(self, axis: int, first: int, last: int) -> Box:
+        """The part between two indices along an axis."""
+        begin, end = list(self.first), list(self.last)
+        begin[axis], end[axis] = first, last
+        return Box(tuple(begin), tuple(end))
 
 
 @dataclass(slots=True)
@@ -141,6 +135,7 @@ class _Run:
         loops: of the program.
         parts: evaluations with the number of blocks that each stands for.
         probed, executed: steps that were spent on boxes, and on blocks.
+        end: steps that may be spent on boxes.
         excused: doubts that there are in the first block anyway.
     """
 
@@ -153,35 +148,31 @@ class _Run:
     loops: Loops
     parts: list[tuple[Evaluation, int]] = field(default_factory=list)
     probed: int = 0
+    end: int = 0
     executed: int = 0
     excused: frozenset[str] = frozenset()
 
     def cover(self) -> int:
         """Evaluate all blocks, the first traced, in the first part; how many were executed.
 
-        Boxes are evaluated as one block. Where that is not enough, they are split, as long as it is cheaper
-        than to execute every block. What is unknown in the first block may be unknown in all of them, and is
-        no reason to split.
+        A box is evaluated as one block. Where that is not enough, it is cut, as long as it is cheaper than to
+        execute every block. What is unknown in the first block may be unknown in all of them, and is no
+        reason to cut.
         """
-        single = self.launch.blocks == 1
-        left = [] if single else [box for box in boxes(self.launch.grid) if not self.box(box)]
-        if self.parts and not left:
-            return len(self.parts)
-        traced = self.blocks(np.zeros((1, 3), np.int64), traced=True)
-        if self.relevance.bold and traced.doubts:
-            self.parts = [(traced, 1)]
+        whole = Box((0, 0, 0), tuple(size - 1 for size in self.launch.grid))
+        single = whole.blocks == 1
+        if not single and self.box(whole, traced=True):
             return 1
-        if single:
-            self.parts.append((traced, 1))
+        traced = self.blocks(np.zeros((1, 3), np.int64), traced=True)
+        if single or (self.relevance.bold and traced.doubts):
+            self.parts = [(traced, 1)]
             return 1
         self.excused = frozenset(traced.doubts)
         size = self.most_blocks()
-        most = self.executed * sum(box.blocks for box in left) // (2 * size)
+        most = self.executed * whole.blocks * self.launch.warps // _ROWS_A_STEP
         times = max(_MOST_TIMES, _FEW_STEPS // max(self.executed, 1))
-        end = self.probed + (min(most, times * self.executed) if self.excused else most)
-        if self.excused:
-            left = [box for box in left if self.probed >= end or box.blocks <= size or not self.box(box)]
-        left = self._split(left, end)
+        self.end = self.probed + (min(most, times * self.executed) if self.excused else most)
+        left = [] if self.excused and self.box(whole) else self._cut(whole)
         rest, done = sum(box.blocks for box in left), len(self.parts)
         if self.excused and rest > times * size:
             traced.uncertain(-1, _LIKE_THE_FIRST)
@@ -193,26 +184,46 @@ class _Run:
         self.parts.insert(0, (traced, 0))
         return done + rest
 
-    def _split(self, left: list[Box], end: int) -> list[Box]:
-        """Halve boxes until all are done or so many steps are spent; what is left then."""
-        todo, rest = left.copy(), []
+    def _cut(self, whole: Box) -> list[Box]:
+        """Cut a box until all parts are done or so many steps are spent; what is left then.
+
+        Along each axis it is cut where blocks in the middle of the others begin to differ.
+        """
+        todo, rest = [whole], []
         while todo:
             box = todo.pop(0)
-            axes = [axis for axis in range(3) if box.bits[axis]]
-            if box.blocks <= 1 << len(axes) or self.probed >= end:
-                rest.append(box)
-                continue
-            for axis in axes:
-                lower, upper = box.halves(axis)
-                if self.box(lower):
-                    todo += [] if self.box(upper) else [upper]
-                    break
-            else:
-                quarters = [box]
-                for axis in axes:
-                    quarters = [half for one in quarters for half in one.halves(axis)]
-                todo += [one for one in quarters if not self.box(one)]
+            ranges = [list(self._alike(box, axis)) for axis in range(3)]
+            if all(len(one) == 1 for one in ranges):
+                axis = max(range(3), key=lambda k: box.last[k] - box.first[k])
+                middle = (box.first[axis] + box.last[axis]) // 2
+                ranges[axis] = [(box.first[axis], middle), (middle + 1, box.last[axis])]
+            for x, y, z in itertools.product(*ranges):
+                part = box.along(0, *x).along(1, *y).along(2, *z)
+                if part.blocks <= _FEW_BLOCKS or self.probed >= self.end:
+                    rest.append(part)
+                elif not self.box(part):
+                    todo.append(part)
         return rest
+
+    def _alike(self, box: Box, axis: int) -> Iterator[tuple[int, int]]:
+        """First and last index of blocks that do the same along an axis, in the middle of the others."""
+        for other in range(3):
+            if other != axis:
+                middle = (box.first[other] + box.last[other]) // 2
+                box = box.along(other, middle, middle)
+        first, end = box.first[axis], box.last[axis]
+        while first <= end:
+            good, bad, reach = first, end + 1, end
+            while bad - good > 1:
+                if self.probed >= self.end:
+                    good = end
+                    break
+                if self._probe(box.along(axis, first, reach)).doubts.keys() <= self.excused:
+                    good, reach = reach, min(2 * reach - first + 1, (reach + bad) // 2)
+                else:
+                    bad, reach = reach, (first + 1 if reach == end else (good + reach) // 2)
+            yield first, good
+            first = good + 1
 
     def most_blocks(self) -> int:
         """Blocks that are evaluated at once."""
@@ -223,36 +234,39 @@ class _Run:
             bytes_ += _LOCAL_COST * STACK_BYTES * 32 * self.launch.warps
         return max(1, min(MOST_ROWS // self.launch.warps, MOST_BYTES // max(bytes_, 1)))
 
-    def box(self, box: Box) -> bool:
+    def box(self, box: Box, traced: bool = False) -> bool:
         """Evaluate a box as one block, up to a doubt that is not excused; whether there is none."""
-        hidden = tuple((1 << bits) - 1 for bits in box.bits)
-        one = Evaluation(self.program, self.launch, self.gpu, traced=True, strict=True, excused=self.excused)
-        self.probed += self._execute(one, np.array([box.origin], np.int64), hidden)
+        one = self._probe(box, traced)
         sure = one.doubts.keys() <= self.excused
         if sure:
             self.parts.append((one, box.blocks))
         return sure
 
-    def blocks(self, blocks: npt.NDArray[np.int64], traced: bool = False) -> Evaluation:
+    def _probe(self, box: Box, traced: bool = False) -> Evaluation:
+        one = Evaluation(self.program, self.launch, self.gpu, traced, strict=True, excused=self.excused)
+        self.probed += self._execute(one, np.array([box.first], np.int64), np.array(box.last))
+        return one
+
+    def blocks(self, blocks: IntArray, traced: bool = False) -> Evaluation:
         """Execute some blocks."""
         found = Evaluation(self.program, self.launch, self.gpu, traced, strict=self.relevance.bold)
-        self.executed += self._execute(found, blocks, (0, 0, 0))
+        self.executed += self._execute(found, blocks)
         return found
 
-    def _execute(self, told: Evaluation, blocks: npt.NDArray[np.int64], hidden: tuple[int, ...]) -> int:
-        machine = self.machine(told, blocks, hidden)
+    def _execute(self, told: Evaluation, blocks: IntArray, last: IntArray | None = None) -> int:
+        machine = self.machine(told, blocks, last)
         machine.back = self.loops.anew()
         return self.execute(machine)
 
     def machine(
         self,
         told: Evaluation,
-        blocks: npt.NDArray[np.int64],
-        hidden: tuple[int, ...] = (0, 0, 0),
+        blocks: IntArray,
+        last: IntArray | None = None,
         follows_global: bool = False,
     ) -> Machine:
         """A machine about to execute some blocks."""
-        cells = Registers(self.program, self.launch, self.given, blocks, hidden)
+        cells = Registers(self.program, self.launch, self.given, blocks, last)
         return Machine(cells, self.relevance, self.given, told, self.most_steps, follows_global)
 
     def execute(self, machine: Machine) -> int:

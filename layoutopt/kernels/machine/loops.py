@@ -347,8 +347,8 @@ def _as_guessed(registers: Registers, back: Bools, ends: dict[str, Value]) -> Bo
     if held.keys() != ends.keys():
         return np.zeros_like(back)
     for cell, value in ends.items():
-        same = (held[cell].bits == value.bits) & (held[cell].unknown == value.unknown)
-        back = back & same.all(axis=1)
+        for mine, theirs in zip(held[cell].parts, value.parts, strict=True):
+            back = back & (mine == theirs).all(axis=1)
     return back
 
 
@@ -388,4 +388,4 @@ def _same(a: Value | None, b: Value | None) -> bool:
     """Whether two values say the same."""
     if a is None or b is None or a is b:
         return a is b
-    return all(bool((x == y).all()) for x, y in zip(a, b, strict=True))
+    return all(bool((x == y).all()) for x, y in zip(a.parts, b.parts, strict=True))

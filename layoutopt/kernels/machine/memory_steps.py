@@ -193,7 +193,7 @@ class MemorySteps:
                 self._forget(group, step, lanes, unsure)
                 rows = (here & lanes).any(axis=1)
                 group = Group(group.at, group.rows[rows], (group.lanes & here)[rows])
-                place = Value(*(np.broadcast_to(part, lanes.shape)[rows] for part in place))
+                place = place.each(lambda part: np.broadcast_to(part, lanes.shape)[rows])
                 lanes, unsure, maybe = (
                     part if part is NOBODY else (part & here)[rows] for part in (lanes, unsure, maybe)
                 )
@@ -248,7 +248,7 @@ class MemorySteps:
 
         A warp whose lanes use several memories counts with those in shared memory.
         """
-        word, hidden = (np.broadcast_to(part >> np.uint64(32), some.shape) for part in place)
+        word, hidden = (np.broadcast_to(part >> np.uint64(32), some.shape) for part in place[:2])
         named = self._cells.named(group.at)
         if ((hidden != 0) & some).any():
             self._recorder.uncertain(group.at, f"whether {named} reaches shared memory is not known")

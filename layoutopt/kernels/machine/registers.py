@@ -15,10 +15,13 @@ from layoutopt.kernels.machine.values import (
     ZERO,
     Bits,
     Bools,
+    Line,
     Value,
     chosen,
     constant,
+    downward,
     known,
+    lined,
     made,
     mask_of,
     of_lane,
@@ -40,7 +43,7 @@ class Registers:
         launch: sizes.
         given: its arguments.
         blocks: int64, shape (blocks, 3): block indices.
-        hidden: along each axis, bits of the indices that are unknown.
+        last: int64, shape (3,): the indices are unknown, from those of the only block to these.
 
     Attributes:
         rows: warps in all; those of a block stand together.
@@ -54,14 +57,14 @@ class Registers:
         launch: Launch,
         given: Arguments,
         blocks: IntArray,
-        hidden: tuple[int, ...] = (0, 0, 0),
+        last: IntArray | None = None,
     ) -> None:
         self.program, self.launch = program, launch
         self.blocks, self.warps = len(blocks), launch.warps
         self.rows = self.blocks * self.warps
         thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
-        self._cells = _special(launch, blocks, hidden, thread)
+        self._cells = _special(launch, blocks, blocks[0] if last is None else last, thread)
         # Of a cell R1 with unknown bits, =R1 says in which warps all lanes have the same number.
         self.banks = constant_banks(program, launch, given)
 
@@ -146,11 +149,11 @@ class Registers:
         return other
 
     def _alike_in_blocks(self, value: Value) -> Value:
-        if len(value.bits) == len(value.unknown) == 1:
+        if self.blocks == 1 or len(value.bits) == len(value.unknown) == 1:
             return value
         bits, hidden = (
             np.broadcast_to(part, (self.rows, part.shape[1])).reshape(self.blocks, self.warps, -1)
-            for part in value
+            for part in value[:2]
         )
         apart = np.bitwise_or.reduce(bits ^ bits[0], axis=0)
         return made(bits[0], apart | np.bitwise_or.reduce(hidden, axis=0), 64)
@@ -189,7 +192,13 @@ class Registers:
         if len(group.rows) < self.rows:
             bits = self._put(group, old.bits, new.bits)
             hidden = NO_BITS if new.sure and old.sure else self._put(group, old.unknown, new.unknown)
-            new = Value(bits, hidden if hidden is NO_BITS or hidden.any() else NO_BITS)
+            within, line = None, None
+            if old.within is not None or new.within is not None:
+                first, last = (self._put(group, a, b) for a, b in zip(old.span, new.span, strict=True))
+                within = first, last, True
+            if new.line is not None and old.line is not None and new.line.slopes == old.line.slopes:
+                line = new.line._replace(first=self._put(group, old.line.first, new.line.first))
+            new = lined(made(bits, hidden, 64, within), line, 64)
         self._cells[cell] = new
 
     def _put(self, group: Group, table: Bits, part: Bits) -> Bits:
@@ -224,7 +233,7 @@ class Registers:
 
 def in_rows(value: Value, rows: IntArray | Bools) -> Value:
     """What some rows have."""
-    return Value(*(part if len(part) == 1 else part[rows] for part in value))
+    return value.each(lambda part: part if len(part) == 1 else part[rows])
 
 
 def repeated(value: Value, rows: int, count: int, move: IntArray | None = None, first: int = 0) -> Value:
@@ -233,7 +242,7 @@ def repeated(value: Value, rows: int, count: int, move: IntArray | None = None, 
     Copy k is moved on by (first + k) * move, of numbers of 32 bits that are all known.
     """
     if move is None:
-        return Value(*(part if len(part) == 1 else np.tile(part, (count, 1)) for part in value))
+        return value.each(lambda part: part if len(part) == 1 else np.tile(part, (count, 1)))
     times = first + np.arange(count, dtype=np.int64)[:, None, None]
     found = value.bits.astype(np.int64) + times * move
     return known(np.broadcast_to(found, (count, rows, found.shape[2])).reshape(count * rows, -1))
@@ -251,7 +260,7 @@ def _doubted(lanes: Bools, unsure: Bools) -> Value:
     return made(lanes.astype(np.uint64), hidden, 1)
 
 
-def _special(launch: Launch, blocks: IntArray, hidden: tuple[int, ...], thread: IntArray) -> dict[str, Value]:
+def _special(launch: Launch, blocks: IntArray, last: IntArray, thread: IntArray) -> dict[str, Value]:
     """Cells that are set before the first step."""
     x, y, _ = launch.block
     count = len(blocks)
@@ -260,8 +269,11 @@ def _special(launch: Launch, blocks: IntArray, hidden: tuple[int, ...], thread: 
     for k, axis in enumerate("xyz"):
         found[f"$ntid.{axis}"] = constant(launch.block[k])
         found[f"$nctaid.{axis}"] = constant(launch.grid[k])
-        index = known(np.repeat(blocks[:, k], launch.warps)[:, None])
-        found[f"$ctaid.{axis}"] = made(index.bits, np.array([[hidden[k]]], np.uint64), 32)
+        found[f"$ctaid.{axis}"] = known(np.repeat(blocks[:, k], launch.warps)[:, None])
+        if last[k] > blocks[0, k]:
+            first, end = (np.array([[number]], np.uint64) for number in (blocks[0, k], last[k]))
+            index = made(first, downward(first ^ end), 32, (first, end, True))
+            found[f"$ctaid.{axis}"] = lined(index, Line(first, tuple(int(j == k) for j in range(3))), 32)
     found["$laneid"] = known(thread[:1] % 32)
     found["$warpid"] = known(np.tile(thread[:, :1] // 32, (count, 1)))
     orders = {"eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}

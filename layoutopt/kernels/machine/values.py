@@ -5,6 +5,10 @@ and which of its bits are unknown. Axes along which nothing differs have length 
 nothing: shapes are those that numpy broadcasts to (warps, lanes). Where a bit is unknown, `bits` has 0 in it.
 Widths are in bits; a value fits its width. What a function says is known is known for every value of the
 unknown bits; it may say too little.
+
+Of numbers that differ between the blocks of a box of a grid, more is said where it follows from the indices
+of the blocks: between which numbers they lie, and how they rise with the indices, so that their differences
+are known. In blocks 1 to 41, 8 times the index is 8 to 328, and 8 less than that of the next one.
 """
 
 from __future__ import annotations
@@ -28,16 +32,28 @@ _MASKS: Final = [np.uint64((1 << width) - 1) for width in range(65)]
 NO_BITS: Final[Bits] = np.zeros((1, 1), np.uint64)
 
 
+class Line(NamedTuple):
+    """Numbers that rise evenly with the index of a block: the first ones, and by how much along each axis."""
+
+    first: Bits
+    slopes: tuple[int, ...]
+
+
 class Value(NamedTuple):
     """One register of every lane.
 
     Attributes:
         bits: uint64, broadcastable to (warps, lanes).
         unknown: which bits are unknown, likewise; `NO_BITS` itself where all are known.
+        within: the least and the greatest number it may be, likewise, unsigned; None where the bits say it.
+        line: what it is in the first block of the box, likewise, and by how much it rises with each index
+            along x, y, z, modulo 2**width; None where it is not known to rise so.
     """
 
     bits: Bits
     unknown: Bits = NO_BITS
+    within: tuple[Bits, Bits] | None = None
+    line: Line | None = None
 
     @property
     def sure(self) -> bool:
@@ -48,6 +64,23 @@ class Value(NamedTuple):
     def most(self) -> Bits:
         """The number with all unknown bits set."""
         return self.bits if self.sure else self.bits | self.unknown
+
+    @property
+    def span(self) -> tuple[Bits, Bits]:
+        """The least and the greatest number that it may be, unsigned."""
+        return self.within or (self.bits, self.most)
+
+    @property
+    def parts(self) -> tuple[Bits, ...]:
+        """All that is said of it, as tables."""
+        first, slopes = self.line or (self.bits, (0, 0, 0))
+        return (self.bits, self.unknown, *self.span, first, np.array([slopes], np.uint64))
+
+    def each(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Value:
+        """The same said of other lanes or rows, which `function` takes out of a table."""
+        within = self.within and (function(self.within[0]), function(self.within[1]))
+        line = self.line and self.line._replace(first=function(self.line.first))
+        return Value(function(self.bits), NO_BITS if self.sure else function(self.unknown), within, line)
 
 
 def mask(width: int) -> np.uint64:
@@ -80,13 +113,56 @@ def signed(bits: Bits, width: int) -> npt.NDArray[np.int64]:
     return (bits << shift).view(np.int64) >> shift.astype(np.int64)
 
 
-def made(bits: Bits, hidden: Bits, width: int) -> Value:
-    """A value cut to its width, unknown bits 0."""
+def made(bits: Bits, hidden: Bits, width: int, within: tuple[Bits, Bits, Any] | None = None) -> Value:
+    """A value cut to its width, unknown bits 0.
+
+    Args:
+        within: the least and the greatest number, modulo 2**64, and where that is so: where they have the
+            same bits above the width, the value lies between them.
+    """
     keep = mask(width)
     if hidden is NO_BITS:
         return Value(bits & keep)
     hidden = hidden & keep
-    return Value(bits & keep & ~hidden, hidden) if hidden.any() else Value(bits & keep)
+    if not hidden.any():
+        return Value(bits & keep)
+    bits = bits & keep & ~hidden
+    if within is None:
+        return Value(bits, hidden)
+    first, last, holds = within
+    holds = holds & ((first ^ last) & ~keep == 0)
+    first = np.where(holds, np.maximum(first & keep, bits), bits)
+    last = np.where(holds, np.minimum(last & keep, bits | hidden), bits | hidden)
+    told = hidden & ~downward(first ^ last)
+    bits, hidden = bits | first & told, hidden & ~told
+    if not hidden.any():
+        return Value(bits)
+    return Value(bits, hidden, (first, last) if ((first > bits) | (last < bits | hidden)).any() else None)
+
+
+def _spanned(*values: Value) -> bool:
+    """Whether more is said of one than its bits."""
+    return any(value.within is not None or value.line is not None for value in values)
+
+
+def lined(value: Value, line: Line | None, width: int) -> Value:
+    """The value, which lies on a line, too."""
+    if value.sure or line is None:
+        return value
+    slopes = tuple(slope & int(mask(width)) for slope in line.slopes)
+    first = line.first & mask(width)
+    return value._replace(line=Line(first, slopes)) if any(slopes) else Value(first)
+
+
+def _line(value: Value) -> Line | None:
+    return Line(value.bits, (0, 0, 0)) if value.sure else value.line
+
+
+def _scaled(line: Line | None, by: Value) -> Line | None:
+    """A line times a number that all lanes have."""
+    if line is None or not by.sure or by.bits.size > 1:
+        return None
+    return Line(line.first * by.bits, tuple(slope * int(by.bits[0, 0]) for slope in line.slopes))
 
 
 def hidden_where(where: Bools, value: Value, width: int) -> Value:
@@ -96,7 +172,8 @@ def hidden_where(where: Bools, value: Value, width: int) -> Value:
 
 def cut(value: Value, width: int = 32) -> Value:
     """The lowest bits; of a pair, its low register."""
-    return made(value.bits, value.unknown, width)
+    within = value.within and (*value.within, True)
+    return lined(made(value.bits, value.unknown, width, within), value.line, width)
 
 
 def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
@@ -111,7 +188,7 @@ def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
     def chosen(table: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.take_along_axis(np.broadcast_to(table, shape), lane, axis=1)
 
-    return Value(chosen(value.bits), NO_BITS if value.sure else chosen(value.unknown))
+    return value.each(chosen)
 
 
 def mask_of(lanes: Bools) -> Bits:
@@ -149,7 +226,7 @@ def mapped(function: Callable[..., Bits], width: int, *values: Value) -> Value:
 def add(*values: Value, width: int = 32) -> Value:
     """The sum; the carry out of `width` bits is `shift_right` of a sum at a larger width."""
     total = reduce(_sum, values)
-    return made(total.bits, total.unknown, width)
+    return cut(total, width)
 
 
 def _sum(a: Value, b: Value) -> Value:
@@ -162,7 +239,15 @@ def _sum(a: Value, b: Value) -> Value:
         return Value(least)
     greatest = a.most + b.most
     hidden = (least ^ a.bits ^ b.bits) ^ (greatest ^ a.most ^ b.most) | a.unknown | b.unknown
-    return Value(least & ~hidden, hidden)
+    if not _spanned(a, b):
+        return Value(least & ~hidden, hidden)
+    first, last = (x + y for x, y in zip(a.span, b.span, strict=True))
+    total = made(least, hidden, 64, (first, last, (first < a.span[0]) == (last < a.span[1])))
+    one, other = _line(a), _line(b)
+    if one is None or other is None:
+        return total
+    slopes = tuple(x + y for x, y in zip(one.slopes, other.slopes, strict=True))
+    return lined(total, Line(one.first + other.first, slopes), 64)
 
 
 def negate(value: Value, width: int = 32) -> Value:
@@ -172,7 +257,9 @@ def negate(value: Value, width: int = 32) -> Value:
 
 def invert(value: Value, width: int = 32) -> Value:
     """Every bit the other way."""
-    return made(~value.bits, value.unknown, width)
+    within = value.within and (~value.within[1], ~value.within[0], True)
+    line = value.line and Line(~value.line.first, tuple(-slope for slope in value.line.slopes))
+    return lined(made(~value.bits, value.unknown, width, within), line, width)
 
 
 def subtract(a: Value, b: Value, width: int = 32) -> Value:
@@ -187,27 +274,46 @@ def multiply(a: Value, b: Value, width: int = 32) -> Value:
         return Value(bits & mask(width))
     for one, other in ((a, b), (b, a)):
         if other.sure and not (other.bits & (other.bits - _ONE)).any():
-            return made(bits, one.unknown * other.bits, width)  # a shift
+            found = made(bits, one.unknown * other.bits, width, _times(one, other, width))  # a shift
+            return lined(found, _scaled(one.line, other), width)
     # a*b - known*known = known_a*hidden_b + hidden_a*known_b + hidden_a*hidden_b, each a multiple of the
     # product of the lowest bits that may be set in its factors. One beyond bit 63 is 0 here, as it should be.
     set_a, set_b, hidden_a, hidden_b = (lowest(one) for one in (a.bits, b.bits, a.unknown, b.unknown))
     hidden = upward(set_a * hidden_b | hidden_a * set_b | hidden_a * hidden_b)
     fits = a.most.astype(np.float64) * b.most.astype(np.float64) < 2.0**63
     hidden = hidden & np.where(fits, downward(a.most * b.most), ~_ZERO)
-    return made(bits, hidden, width)
+    one, other = (a, b) if b.sure else (b, a)
+    return lined(made(bits, hidden, width, _times(one, other, width)), _scaled(one.line, other), width)
+
+
+def _times(a: Value, b: Value, width: int) -> tuple[Bits, Bits, Bools] | None:
+    """Between which numbers lies a product with a number that is known, and where."""
+    if a.within is None or not b.sure:
+        return None
+    by = signed(b.bits, width)
+    first, last = (end * by.view(np.uint64) for end in a.within)
+    fits: Bools = a.within[1].astype(np.float64) * np.abs(by) < 2.0**62
+    return np.where(by < 0, last, first), np.where(by < 0, first, last), fits
 
 
 def extend(value: Value, width: int, to: int = 64) -> Value:
     """Sign extension from `width` bits."""
-    bits, hidden = (signed(part, width).view(np.uint64) for part in value[:2])
-    return made(bits, NO_BITS if value.sure else hidden, to)
+    if value.sure:
+        return made(signed(value.bits, width).view(np.uint64), NO_BITS, to)
+    bits, hidden, first, last = (signed(part, width).view(np.uint64) for part in value.parts[:4])
+    alike = ((first ^ last) >> np.uint64(63) == 0) & (value.span[1] <= mask(width))
+    return made(bits, hidden, to, value.within and (first, last, alike))
 
 
 def join(low: Value, high: Value) -> Value:
     """64 bits out of two registers."""
     shift = np.uint64(32)
     hidden = low.unknown if high.sure else low.unknown | (high.unknown << shift)
-    return made(low.bits | (high.bits << shift), hidden, 64)
+    within = None
+    if _spanned(low, high):
+        first, last = (x | (y << shift) for x, y in zip(low.span, high.span, strict=True))
+        within = first, last, True
+    return made(low.bits | (high.bits << shift), hidden, 64, within)
 
 
 def high(value: Value) -> Value:
@@ -223,11 +329,19 @@ def _shifted(value: Value, amount: Value, shift: Callable[[Bits, Bits], Bits], w
             return shift(bits, by) if by[0, 0] < width else np.zeros_like(bits)
         return np.where(by >= np.uint64(width), _ZERO, shift(bits, np.minimum(by, np.uint64(63))))
 
-    return _moved(value, amount, move, width)
+    if shift is np.right_shift:
+        return _moved(value, amount, move, width)
+    fits = value.span[1].astype(np.float64) * 2.0 ** by.astype(np.float64) < 2.0**63
+    line = _scaled(value.line, amount._replace(bits=move(_ONE + NO_BITS)))
+    return lined(_moved(value, amount, move, width, fits), line, width)
 
 
-def _moved(value: Value, amount: Value, move: Callable[[Bits], Bits], width: int) -> Value:
-    found = made(move(value.bits), NO_BITS if value.sure else move(value.unknown), width)
+def _moved(
+    value: Value, amount: Value, move: Callable[[Bits], Bits], width: int, rises: Bools | bool = True
+) -> Value:
+    """The value moved; where that `rises`, a larger number never becomes a smaller one."""
+    within = value.within and (move(value.within[0]), move(value.within[1]), rises)
+    found = made(move(value.bits), NO_BITS if value.sure else move(value.unknown), width, within)
     return found if amount.sure else hidden_where((amount.unknown != 0) & (value.most != 0), found, width)
 
 
@@ -245,7 +359,9 @@ def shift_right_signed(value: Value, amount: Value, width: int = 32) -> Value:
     """Shifted towards lower bits, copies of the sign coming in."""
 
     places = np.minimum(amount.bits, np.uint64(width - 1)).astype(np.int64)
-    return _moved(value, amount, lambda bits: (signed(bits, width) >> places).view(np.uint64), width)
+    first, last = value.span
+    alike = (first ^ last) >> np.uint64(width - 1) == 0
+    return _moved(value, amount, lambda bits: (signed(bits, width) >> places).view(np.uint64), width, alike)
 
 
 def both(a: Value, b: Value, width: int = 32) -> Value:
@@ -283,7 +399,12 @@ def select(condition: Value, yes: Value, no: Value) -> Value:
     if condition.sure:
         return found
     disagree = (yes.bits ^ no.bits) | yes.unknown | no.unknown
-    return made(found.bits, np.where(condition.unknown != 0, disagree, found.unknown), 64)
+    within = None
+    if _spanned(yes, no):
+        (a, b), (c, d), open_ = yes.span, no.span, condition.unknown != 0
+        first, last = found.span
+        within = (np.where(open_, np.minimum(a, c), first), np.where(open_, np.maximum(b, d), last), True)
+    return made(found.bits, np.where(condition.unknown != 0, disagree, found.unknown), 64, within)
 
 
 def chosen(taken: Bools, yes: Value, no: Value) -> Value:
@@ -292,15 +413,26 @@ def chosen(taken: Bools, yes: Value, no: Value) -> Value:
         return yes if taken[0, 0] else no
     hidden = NO_BITS if yes.sure and no.sure else np.where(taken, yes.unknown, no.unknown)
     bits = np.where(taken, yes.bits, no.bits)
-    return Value(bits, hidden) if hidden is NO_BITS or hidden.any() else Value(bits)
+    if not _spanned(yes, no):
+        return Value(bits, hidden) if hidden is NO_BITS or hidden.any() else Value(bits)
+    first, last = (np.where(taken, x, y) for x, y in zip(yes.span, no.span, strict=True))
+    found = made(bits, hidden, 64, (first, last, True))
+    one, other = _line(yes), _line(no)
+    if one is None or other is None or one.slopes != other.slopes:
+        return found
+    return lined(found, Line(np.where(taken, one.first, other.first), one.slopes), 64)
 
 
 def _range(value: Value, width: int, is_signed: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The least and the greatest number that the value may be."""
+    first, last = value.span
     if not is_signed:
-        return value.bits, value.most
+        return (first, last) if width > 32 else (first.view(np.int64), last.view(np.int64))
     unsure = value.unknown & np.uint64(1 << (width - 1))
-    return signed(value.bits | unsure, width), signed(value.most & ~unsure, width)
+    least, most = signed(value.bits | unsure, width), signed(value.most & ~unsure, width)
+    if value.within is None:
+        return least, most
+    return np.where(unsure, least, signed(first, width)), np.where(unsure, most, signed(last, width))
 
 
 def _decided(surely: Bools, undecided: Bools) -> Value:
@@ -314,7 +446,20 @@ def less(a: Value, b: Value, width: int = 32, is_signed: bool = True, or_equal: 
     surely = order(a_most, b_least)
     if a.sure and b.sure:
         return Value(surely.astype(np.uint64))
-    return _decided(surely, order(a_least, b_most) & ~surely)
+    perhaps = order(a_least, b_most)
+    if (apart := _apart(a, b, width)) is not None:
+        # Where b with the difference stays a number of the width, a is that.
+        end = 1 << (width - 1) if is_signed else 1 << width
+        fits = (b_least + apart >= (-end if is_signed else 0)) & (b_most + apart < end)
+        surely, perhaps = (np.where(fits, order(apart, 0), one) for one in (surely, perhaps))
+    return _decided(surely, perhaps & ~surely)
+
+
+def _apart(a: Value, b: Value, width: int) -> npt.NDArray[np.int64] | None:
+    """a - b, modulo 2**width, where both rise alike; None where that is not known."""
+    if width > 32 or a.line is None or b.line is None or a.line.slopes != b.line.slopes:
+        return None
+    return signed((a.line.first - b.line.first) & mask(width), width)
 
 
 def equal(a: Value, b: Value) -> Value:
@@ -323,7 +468,11 @@ def equal(a: Value, b: Value) -> Value:
     if a.sure and b.sure:
         return Value((apart == 0).astype(np.uint64))
     hidden = a.unknown | b.unknown
-    return _decided(apart == 0, (hidden != 0) & ((apart & ~hidden) == 0))
+    open_: Bools = (hidden != 0) & ((apart & ~hidden) == 0)
+    if _spanned(a, b):
+        (a_first, a_last), (b_first, b_last) = a.span, b.span
+        open_ = open_ & (a_first <= b_last) & (b_first <= a_last)
+    return _decided((apart == 0) & (hidden == 0), open_)
 
 
 def compare(name: str, a: Value, b: Value, width: int = 32, is_signed: bool = True) -> Value:
