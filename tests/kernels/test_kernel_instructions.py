@@ -369,7 +369,7 @@ def test_an_entry_is_named_as_it_is_written():
         chosen(found, "k")
     with pytest.raises(ProblemFileError, match=r"none of the kernels .*near it are 1 k<128u"):
         chosen(found, "k<64u, true>")
-    with pytest.raises(ProblemFileError, match=r"several kernels .*: 1 k<128u, true>, .*, 3 other"):
+    with pytest.raises(ProblemFileError, match=r"choose one, as in --entry 1: 1 k<128u, true>, .*, 3 other"):
         chosen(found, None)
     assert chosen(found, "3") is found[2]
     assert chosen(found, "k<25*") is found[1]

@@ -69,8 +69,8 @@ def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
     ("address", "why"),
     [
         (1 << 24 | 64, "of another block of the cluster"),
-        (1 << 18, "give the bytes"),
-        (0xFFFFFFF0, "give the"),
+        (1 << 18, "give its dynamic shared memory"),
+        (0xFFFFFFF0, "give its dynamic"),
     ],
 )
 def test_shared_memory_of_other_blocks_is_not_asked_of_the_launch(address, why):
