@@ -305,7 +305,7 @@ def test_folders_lines_and_standard_input(tmp_path):
     assert "next: --code tile.cuh" in named.removeprefix(piped)
     assert f"layoutopt compare {SMALL}" in named
     (tmp_path / "empty").mkdir()
-    assert "neither problem files" in layoutopt("solve", tmp_path / "empty").stderr
+    assert "no problem file" in layoutopt("solve", tmp_path / "empty").stderr
 
 
 def test_a_folder_inside_that_cannot_be_read_is_named(tmp_path, monkeypatch):
