@@ -9,11 +9,10 @@ from typing import Final
 import msgspec
 
 from layoutopt.engine.case import Case
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import current, spending
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.space import stride_multiple
-from layoutopt.problems.types import FAMILIES, Constraints
+from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.reasons import EveryLayout, Extent, every_layout
 from layoutopt.search.proposal import BY_PLACEMENT, Ask, Proposal, Proved, standing
 from layoutopt.search.sample import is_large
@@ -67,7 +66,7 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
             tile,
             case.device,
             case.lanes,
-            Extent(ask.workers, briefly, most, _hint(search, start)),
+            Extent(ask.workers, briefly, most, start.table if start is not None else None),
             enough=start.excess if start is not None else 1 if ask.conflict_free else None,
             progress=_telling(case, start, ask),
         )
@@ -127,27 +126,13 @@ def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> 
 
 
 def _best_formula(search: Search, proposal: Proposal) -> FreeAssignment | None:
+    """The best formula of every family, sought in a share of the time where not all are allowed."""
     case = search.case
     if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
-        proposal = _of_formulas(search, case.asked.layout)
+        every = case.constrained(msgspec.structs.replace(case.asked.layout, families=_FORMULAS))
+        with spending(current().part(_HINT_SHARE)):
+            proposal = Search(every, search.ask, search.proposers, every.lanes, current()).proposal()
     return as_assignment(proposal, case.lowered.tile.bytes)
-
-
-def _of_formulas(search: Search, layout: Constraints) -> Proposal:
-    """What formulas of every family give under these constraints, in a share of the time."""
-    case = search.case.constrained(msgspec.structs.replace(layout, families=_FORMULAS))
-    with spending(current().part(_HINT_SHARE)):
-        return Search(case, search.ask, search.proposers, case.lanes, current()).proposal()
-
-
-def _hint(search: Search, start: FreeAssignment | None) -> IntArray | None:
-    """Where a table starts from: in few bytes, rather from a formula in more that has less excess, folded."""
-    layout = search.case.asked.layout
-    if layout.max_bytes is not None and not why_none_is_searched(search.case):
-        wide = as_assignment(_of_formulas(search, msgspec.structs.replace(layout, max_bytes=None)), 0)
-        if wide is not None and (start is None or (wide.excess or 0) < (start.excess or 0)):
-            return wide.table
-    return start.table if start is not None else None
 
 
 def _the_better(case: Case, proposal: Proposal, free: FreeAssignment, may: bool) -> Proposal:
