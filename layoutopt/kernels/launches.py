@@ -301,7 +301,7 @@ def _example(program: Program) -> str:
     options += ["--shared 4096"] if shared and program.static_bytes is not None and not program.arrays else []
     told = []
     for k, one in enumerate(program.parameters or ()):
-        told.append(" ".join(filter(None, (str(k), one.type or f"{one.size} bytes", one.name))))
+        told.append(" ".join(filter(None, (str(k), one.type.lstrip(".") or f"{one.size} bytes", one.name))))
         if one.size not in (1, 2, 4, 8):
             told[-1] += f" (a number in it: --arg {one.name or k}+BYTE=VALUE)"
         elif one.size < 8 or (
