@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final, Literal, Protocol
@@ -159,6 +158,11 @@ class Version:
         target, threads = self.program.target.rstrip("af"), self.evaluation.launch.threads
         found = occupancy(self.shared_bytes, 16, threads, gpu, target, registers=self.program.registers)
         return found.blocks if found is not None else None
+
+    @property
+    def time(self) -> float:
+        """Of the time before, on a GPU; else what is estimated."""
+        return self.race.ratio if self.race is not None else self.cycles(self.evaluation.gpu)
 
     def cycles(self, gpu: Device) -> float:
         """A multiprocessor's, estimated, for a block among those that fit."""
@@ -366,29 +370,14 @@ def _no_better(plan: Plan, best: Plan, size: int) -> bool:
 
 def _better(version: Version, best: Version, request: Request) -> bool:
     """Whether it is, by what counts first; the time is not asked for where something before it decides."""
-    for measure in _ORDERS[request.minimise]:
-        one, other = measure(version, request), measure(best, request)
-        if one != other:
-            return one < other
-    return False
+    pairs = ((getattr(version, name), getattr(best, name)) for name in _ORDERS[request.minimise])
+    return next((bool(one < other) for one, other in pairs if one != other), False)
 
 
-def _time(version: Version, request: Request) -> float:
-    return version.race.ratio if version.race is not None else version.cycles(request.gpu)
-
-
-def _wavefronts(version: Version, _: Request) -> float:
-    return version.wavefronts
-
-
-def _bytes(version: Version, _: Request) -> float:
-    return version.shared_bytes
-
-
-_ORDERS: Final[dict[Minimise, tuple[Callable[[Version, Request], float], ...]]] = {
-    "time": (_time, _wavefronts),
-    "excess": (_wavefronts, _bytes, _time),
-    "bytes": (_bytes, _wavefronts, _time),
+_ORDERS: Final[dict[Minimise, tuple[str, ...]]] = {
+    "time": ("time", "wavefronts"),
+    "excess": ("wavefronts", "shared_bytes", "time"),
+    "bytes": ("shared_bytes", "wavefronts", "time"),
 }
 
 
