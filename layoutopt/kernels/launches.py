@@ -38,6 +38,7 @@ from layoutopt.kernels.machine.evaluate import DEFAULT_MOST_STEPS, evaluate
 from layoutopt.kernels.machine.launch import (
     MAX_BUFFER_BYTES,
     Launch,
+    Typed,
     buffer,
     is_fill,
     is_pointer,
@@ -267,7 +268,7 @@ def argument(said: object, folder: Path = Path()) -> int | float | str | bytes:
     with contextlib.suppress(ValueError):
         number, colon, kind = text.rpartition(":")
         if data := packed(float(number) if kind.startswith("f") else int(number, 0), colon + kind, 0):
-            return data
+            return Typed(data, text)
     expected = "expected a number, with :i64 or another type, pointer, null or @FILE"
     raise ProblemFileError("", f"{expected}, got {shown(text)!r}")
 

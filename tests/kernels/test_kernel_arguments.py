@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.kernels.launches import argument
 from layoutopt.kernels.machine.launch import Launch, arguments, buffer, element_type, packed
 from layoutopt.kernels.program import Exit, Parameter, Program, Step
 from layoutopt.kernels.ptx.text import read_ptx
@@ -72,6 +73,13 @@ def test_a_listing_with_a_name_of_cpp_knows_the_types():
         ProblemFileError, match=r"parameter 4 \(int\): expected a number that int holds, got 0.5"
     ):
         given(program, {"4": 0.5})
+    for name, said, held in (("3", "4:i32", "float"), ("4", "4:f32", "int"), ("2", "4:u64", "double")):
+        expected = rf"parameter {name} \({held}\): expected a number of that type, got {said}"
+        with pytest.raises(ProblemFileError, match=expected):
+            given(program, {name: argument(said)})
+    assert given(program, {"3": argument("4:f32"), "4": argument("4:u32")}).content[24:32] == struct.pack(
+        "<fI", 4, 4
+    )
     for wrong in ({"2": "pointer"}, {"3": "pointer"}):
         with pytest.raises(ProblemFileError, match=r"--arg: parameter \d \((double|float)\)"):
             given(program, wrong)

@@ -53,6 +53,18 @@ _NUMBERS: Final = {
 _LARGEST_WHOLE: Final = 2.0**63
 
 
+class Typed(bytes):
+    """The bytes of a number whose type was said with it, and what was said."""
+
+    def __new__(cls, data: bytes, said: str) -> Typed:
+        """These bytes, of what was said."""
+        found = super().__new__(cls, data)
+        found.said = said
+        return found
+
+    said: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What the host says when it launches.
@@ -227,6 +239,9 @@ def _packed(value: int | float | str | bytes, parameter: Parameter, position: in
     if isinstance(value, bytes):
         if len(value) != size:
             raise ProblemFileError("--arg", f"{told} has {size} bytes, got {len(value)}")
+        own = _NUMBERS.get(parameter.type)
+        if isinstance(value, Typed) and own is not None and (own.kind == "f") != (":f" in value.said):
+            raise ProblemFileError("--arg", f"{told}: expected a number of that type, got {value.said}")
         return value
     if isinstance(value, str):
         raise ProblemFileError("--arg", f"{told}: expected a number or pointer, got {value!r}")
