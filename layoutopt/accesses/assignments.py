@@ -238,7 +238,14 @@ def work_on(
     threads: int,
     piece: int,
 ) -> Work:
-    """The work of covering elements `begin` to `end` of the tile, `piece` elements an access.
+    """How a box of the tile is cut into units and segments, in as many rounds as its threads take.
+
+    Args:
+        problem: the tile, and its threads.
+        access: who covers the box, and what it keeps to in global memory.
+        begin, end: coordinates of the box's first element, and one behind its last.
+        first, threads: the first thread that takes part, and how many do from there on.
+        piece: elements of one access along the last dimension.
 
     Raises:
         ProblemFileError: units do not divide the box, or segments are no whole units.
@@ -275,7 +282,8 @@ def work_on(
         if extents[fast] % segment:  # lines that are no whole number of segments are covered whole
             segment = extents[fast]
     return Work(
-        tuple(begin), tuple(unit), tuple(extents), order, steps, along, segment, first, threads, {}, segment,
+        tuple(begin), tuple(unit), tuple(extents), order, steps, along, segment, first, threads,
+        loops={}, slots=segment,
     ).with_own_loops()  # fmt: skip
 
 

@@ -198,6 +198,7 @@ def bulk_elements(size: int, tile: Tile) -> int | None:
 
 
 def _wrong_matrix(access: Access, use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
+    """What a matrix instruction cannot read of the tile; the first is told: each relies on those before."""
     size, dims = tile.element_bits // 8, len(tile.shape)
     if dims < 2:
         yield "op", f"{access.op} reads a matrix; the tile has one dimension"

@@ -262,7 +262,7 @@ def written(
         shape: of the tile.
         lanes: of a warp.
         taking: bool, same shape: who takes part; if left out, who has an address.
-        addressed: lanes of a warp, the first, that give an address; all, if left out.
+        addressed: how many lanes of a warp, from its first, give an address; all, if left out.
         fields: what elements and who takes part are given by, for errors.
 
     Raises:

@@ -67,7 +67,7 @@ class PitchVariables:
         for d in self.dims:
             least, most = _inner_pitch(space, d)
             if least > 1 and space.vector > 1:  # it would tear vectors
-                model.clause([-first[d] - 1])
+                model.clause([-first[d] - 1])  # not first
             terms = [(self.pitch[d], 1)]
             if most > least:
                 terms.append((model.integer(0, (most - least) // least, f"inner_steps_{d}"), -least))

@@ -52,15 +52,16 @@ def compare(
     progress: Progress | None = None,
     known: Result | Arrangement | None = None,
 ) -> Comparison:
-    """The best layout of each family, and the layout in use; of several tiles, rows are of all.
+    """The best layout of each family, and the layout in use; of a block, each row is of all its tiles.
 
     Args:
         problem: a tile and its accesses, or several.
         target: the device or its name, where it is not the one the problem names.
         time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
-        known: the answer of `solve` to the problem: where excess comes first in it, the best layout of all is
-            not searched again; of several tiles, that of those whose layout is proved best of every layout.
+        known: an answer of `solve` to the problem, which is checked. Where the problem minimises excess
+            first, it stands in the place of the search over everything; of a block, for those tiles alone
+            whose layout is proved best of every layout.
 
     Raises:
         ProblemFileError: the problem contradicts itself, or `known` is no answer to it.

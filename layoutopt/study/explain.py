@@ -241,18 +241,19 @@ def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | Non
 
 
 def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation:
-    """Explain each group of tiles with one layout, then what the budget they share costs."""
+    """Explain each group of tiles that share a layout, and what the block's budget of bytes costs."""
 
     def answer(changed: Block) -> Arrangement:
         with spending(current().part(_ARRANGE_SHARE)):
             return solve(changed, target=gpu, time_limit=None, progress=progress)
 
     found = answer(block)
-    room = within_room(constrained(block, max_bytes=None), gpu).layout.max_bytes
+    # What the GPU has for a block, whatever budget the file gives; None where that is not known.
+    gpu_bytes = within_room(constrained(block, max_bytes=None), gpu).layout.max_bytes
     block = within_room(block, gpu)
-    free, relaxations = None, list[Relaxation]()
+    without_budget, relaxations = None, list[Relaxation]()
     if found.excess != 0:
-        free, relaxations = _shared(block, found, room, answer)
+        without_budget, relaxations = _shared(block, found, gpu_bytes, answer)
     members, explained = groups(block), []
     for k, (tiles, problem) in enumerate(members):
         told = of_tile(tiles[0].name, progress)
@@ -273,7 +274,7 @@ def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation
         block.layout.max_bytes,
         tuple(name for part in explained for name in part.explanation.clashing_accesses),
         tuple(relaxations),
-        tuple(_reasons(block, found, free, room, explained)),
+        tuple(_reasons(block, found, without_budget, gpu_bytes, explained)),
         tuple(explained),
     )
 

@@ -168,11 +168,15 @@ class Evaluation:
         self.ended |= other.ended
 
     def take(self, other: Evaluation, times: int = 1, first: int = 1) -> None:
-        """Add what a trial counted, its traces in the order of the rounds.
+        """Add what a trial counted: the next rounds of a loop, side by side, which turned out to be right.
+
+        Traces and barriers of the first block are written one round after the other.
 
         Args:
-            times: how often it happened, in all blocks that the trial stands for.
-            first: rounds of the first block, which is traced, that a trial of one round stands for.
+            other: the trial's evaluation; warp w of its traces is warp w % warps of a block, in round
+                w // warps.
+            times: how often what it counted happened, in all blocks that it stands for.
+            first: how often it happened in the first block, where one round of the trial stands for several.
         """
         self.add(other, times)
         executions = [

@@ -204,7 +204,17 @@ def _decides(step: Step) -> bool:
 def marked(
     steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str], bold: bool = False
 ) -> tuple[tuple[bool, ...], tuple[Live, ...]]:
-    """Which steps matter, and the cells that matter before each, given the steps that may follow each."""
+    """Which steps matter, and the cells that matter before each, given the steps that may follow each.
+
+    Args:
+        steps: of the kernel.
+        following: of each, the steps that may be next.
+        kept: memories whose contents matter, so that stores to them do.
+        bold: all guards are taken for one: a guarded write ends the need of every guarded read of its cell.
+
+    Raises:
+        ProblemFileError: more cells matter at once than `MOST_LIVE`.
+    """
     count = len(steps)
     before = [Live()] * count
     preceding: list[list[int]] = [[] for _ in range(count)]
@@ -214,7 +224,7 @@ def marked(
     matters = [False] * count
     todo = list(range(count))
     queued = [True] * count
-    owned = [0] * count  # cells of sets that are not also those of the next step
+    owned = [0] * count  # cells that a step's own sets hold: those shared with the next step count there
     size = 0
     while todo:
         checkpoint()
@@ -237,14 +247,17 @@ def marked(
 
 
 def _before(step: Step, after: Live, kept: frozenset[str], bold: bool) -> tuple[bool, Live]:
-    """Whether a step matters, and the cells that matter before it, given those that matter after it."""
+    """Whether a step matters, and the cells that matter before it, given those that matter after it.
+
+    `kept` and `bold` as in `marked`.
+    """
     guard, dests, (always, guarded) = step.guard, frozenset(step.dests), after
     here = [one for one in guarded if one[0] in dests and (guard is None or one[1] != guard.negated)]
     moved = [one for one in guarded if not dests.isdisjoint(one[1].cells)]
     matters, read = _needed(step, bool(here) or not always.isdisjoint(dests), kept)
     if not matters:
         return False, after
-    if moved:  # the predicate is another one before
+    if moved:  # the step writes their predicate: before it, they are needed in any case
         always |= {cell for cell, _ in moved}
         guarded = guarded.difference(moved)
     if guard is None:
