@@ -153,8 +153,8 @@ def serve(descriptor: int) -> NoReturn:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, gone)
-    threading.Thread(target=read, daemon=True).start()
     try:
+        threading.Thread(target=read, daemon=True).start()  # the owner may be gone by now
         while True:
             function, arguments = calls.get()
             answer: tuple[object, Exception | None]

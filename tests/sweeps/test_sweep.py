@@ -330,7 +330,7 @@ def test_a_store_answers_several_tiles_of_another_name(tmp_path):
     alone = json.loads(layoutopt("solve", path, "--json").stdout)
     assert json.loads(layoutopt("solve", path, "--json", "--store", store).stdout) == alone
     rows, kept = (
-        json.loads(layoutopt("compare", path, "--json", *more).stdout)["rows"]
+        json.loads(layoutopt("compare", path, "--json", "--time-limit", "60", *more).stdout)["rows"]
         for more in ((), ("--store", store))
     )
     for row in (*rows, *kept):
