@@ -58,7 +58,6 @@ _AHEAD: Final = 16
 _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
-_SUMS_EVERY: Final = 4
 _EFFORT_REFUTED = 5e-4  # of one that is refuted among many, and counted later
 
 
@@ -106,7 +105,6 @@ class ReachFloor:
         self._polished = 0  # of these, layouts whose masks were made cheaper
         self._refuters, self._asked_at_once = Refuters(scene), 1
         self._asked: dict[Linearisation, bool] = {}  # whether the refuters refute it
-        self._by_tree_alone = 0  # refuted linearisations of which no bank bit was without a mask
         self._uncounted: list[Linearisation] = []  # those that they refuted
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
@@ -284,7 +282,7 @@ class ReachFloor:
             return Verdict(known=Solution(candidate, {}))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
-            self._refuters.learn(candidate, swizzled=False)
+            self._refuters.learn(candidate, None)
             return Verdict(refuted=True)
         return self._by_tree(replace(candidate, span=reach), phases)
 
@@ -309,11 +307,9 @@ class ReachFloor:
             if (best := searched.best) is not None:
                 exact = replace(roomy, span=best.used)
                 return Verdict(known=self.scene.swizzled(exact, phases, best.masks))
-            self._by_tree_alone += searched.complete and searched.bit is None
-            # Sums of bank bits are asked where the tree takes long, or was needed a few times.
-            asks = searched.bit is not None or self._by_tree_alone % _SUMS_EVERY == 0 or not searched.complete
-            fell = asks and self._refuters.learn(roomy, swizzled=True, bit=searched.bit)
-            if fell or searched.complete:
+            if searched.bit is not None:
+                self._refuters.learn(roomy, searched.bit)
+            if searched.complete:
                 self.tally.deciders.add("tree")
                 return Verdict(refuted=True)
         self.tally.deciders.add("cp-sat")

@@ -2,12 +2,6 @@
 
 Row by row a swizzle halves the classes of a phase (`layoutopt.search.mask_tree`): where every mask of one
 bank bit leaves more words in a class than its half of the banks can serve, no swizzle keeps to the ceilings.
-The sum of two bank bits halves them, too. Where masks of both bits are left, but no two whose sum is left for
-the sum of the bits, there is no swizzle, either:
-
-    masks left      bank bit 0: {a, b}      bank bit 1: {c}      their sum: {a + d}
-    refuted         for neither a + c nor b + c is left for the sum
-
 Most linearisations fall to a bank bit and very few phases, and the phases that one falls to refute the next:
 
     learn     of a linearisation that fell, the phases to which it fell
@@ -18,8 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import reduce
-from operator import xor
 from typing import Any, Final
 
 import numpy as np
@@ -36,9 +28,6 @@ _KEPT: Final = 24  # phases, the latest
 _MOST_SOURCES: Final = 10  # bits that a mask may read
 _MOST_ENTRIES: Final = 1 << 20  # masks times linearisations, or times phases
 _TOGETHER: Final = 64  # phases times linearisations, where these are few
-_MOST_SUMMED: Final = 6  # bits that a mask may read where sums are asked, too
-
-Sums = tuple[tuple[int, ...], ...]  # bank bits, alone or two together
 
 
 class Refuters:
@@ -48,9 +37,7 @@ class Refuters:
         """Nothing yet."""
         self.scene = scene
         self._kept: dict[tuple[int, int], None] = {}  # phase set and row, the latest last
-        targets = () if scene.field is None else tuple(scene.field.targets)
-        self._bits: Sums = tuple((bit,) for bit in targets)
-        self._pairs: Sums = tuple(itertools.combinations(targets, 2))
+        self._bits = () if scene.field is None else tuple(scene.field.targets)
 
     def refuted(self, candidates: Sequence[Linearisation], may_swizzle: Sequence[bool]) -> BoolArray:
         """Which keep to the ceilings neither as they are nor, where one may be of use, under a swizzle.
@@ -76,10 +63,6 @@ class Refuters:
             stands = np.logical_and.reduce(masks.any(axis=2), axis=1)
             fallen[left[~stands]] = True
             left, masks = left[stands], masks[stands]
-        if len(left) and len(sources) <= _MOST_SUMMED:
-            every = self._latest_first(len(left))
-            fits = [self._fits(phases, together, left, sources, self._pairs) for phases in every]
-            fallen[left] = _contradict(masks, np.logical_and.reduce(fits))
         return fallen
 
     def _latest_first(self, many: int) -> Iterator[PhaseSet]:
@@ -89,30 +72,21 @@ class Refuters:
             some = max(1, _TOGETHER // max(1, many))
             yield from (self.scene.sets[k].only(rows[n : n + some]) for n in range(0, len(rows), some))
 
-    def learn(self, candidate: Linearisation, *, swizzled: bool, bit: int | None = None) -> bool:
-        """Keep the phases to which it falls: the worst as it is, or a few under every swizzle, if any.
-
-        `bit`: a bank bit to which it fell, if that is known.
-        """
+    def learn(self, candidate: Linearisation, bit: int | None) -> None:
+        """Keep the phases to which it fell: the worst as it is, or a few under every mask of a bank bit."""
         together, one, sets = Together([candidate]), np.zeros(1, np.int64), self.scene.sets
-        sources = self._sources(together, one) if swizzled else None
-        if not swizzled:
+        if bit is None:
             met = [(s, *self._met(s, together, one)) for s in sets]
             found = [int(np.concatenate([costs_of(s, w)[0] - c[0] for s, w, c in met]).argmax())]
-        elif sources is None or sum(len(s.elements) for s in sets) << len(sources) > _MOST_ENTRIES:
-            return False
-        elif bit is not None:
-            fits = [self._each_fits(s, together, one, sources, ((bit,),))[0, :, 0] for s in sets]
-            found = _against_bit(np.concatenate(fits))
-        elif len(sources) > _MOST_SUMMED:
-            return False
         else:
-            fits = [self._each_fits(s, together, one, sources, self._bits + self._pairs)[0] for s in sets]
-            found = _against(np.concatenate(fits), len(self._bits))
+            sources = self._sources(together, one)
+            if sources is None or sum(len(s.elements) for s in sets) << len(sources) > _MOST_ENTRIES:
+                return
+            fits = [self._each_fits(s, together, one, sources, (bit,))[0, :, 0] for s in sets]
+            found = _against_bit(np.concatenate(fits))
         places = [(k, row) for k, s in enumerate(sets) for row in range(len(s.elements))]
         kept = [place for place in self._kept if place not in {places[n] for n in found}]
         self._kept = dict.fromkeys([*kept, *(places[n] for n in found)][-_KEPT:])
-        return bool(found)
 
     def counted(self, candidates: Sequence[Linearisation]) -> Iterator[Solution]:
         """Candidates as they are, with their excess."""
@@ -153,18 +127,18 @@ class Refuters:
         return fits
 
     def _each_fits(
-        self, s: PhaseSet, together: Together, which: IntArray, sources: range, sums: Sums
+        self, s: PhaseSet, together: Together, which: IntArray, sources: range, bits: Sequence[int]
     ) -> BoolArray:
-        """Whether phases may keep to their ceilings with a mask of bank bits.
+        """Whether phases may keep to their ceilings with a mask of a bank bit.
 
-        More masks are asked than may be, where that is quicker. Shape (linearisations, phases, sums, masks).
+        More masks are asked than may be, where that is quicker. Shape (linearisations, phases, bits, masks).
         """
         met = self._met(s, together, which)
         words, ceilings = met[0].reshape(-1, met[0].shape[2]), met[1].reshape(-1)
-        fits = np.ones((*met[1].shape, len(sums), 1 << len(sources)), np.bool_)
+        fits = np.ones((*met[1].shape, len(bits), 1 << len(sources)), np.bool_)
         banks, low = s.rule.banks // s.chunk_words, s.chunk_words.bit_length() - 1
         selects = range(low, s.rule.banks.bit_length() - 1)
-        asked = [n for n, bits in enumerate(sums) if all(bit in selects for bit in bits)]
+        asked = [n for n, bit in enumerate(bits) if bit in selects]
         if words.shape[-1] > MAX_LANES or not asked:
             return fits
         held = words >= 0
@@ -176,8 +150,8 @@ class Refuters:
         flips = np.zeros((len(words), 1), lanes.dtype)
         for source in lanes[len(selects) :]:
             flips = np.concatenate([flips, flips ^ source[:, None]], axis=1)
-        of_sums = [reduce(xor, (lanes[bit - low] for bit in sums[n])) for n in asked]
-        ones = np.bitwise_count(flips[:, None] ^ np.stack(of_sums, axis=1)[..., None])
+        banked = lanes[[bits[n] - low for n in asked]]
+        ones = np.bitwise_count(flips[:, None] ^ np.moveaxis(banked, 0, 1)[..., None])
         fits[:, :, asked] = ((least <= ones) & (ones <= most)).reshape(*fits.shape[:2], *ones.shape[1:])
         return fits
 
@@ -189,53 +163,3 @@ def _against_bit(fits: BoolArray) -> list[int]:
         found.append(int((~fits).sum(axis=1).argmax()))
         fits = fits[:, fits[found[-1]]]
     return [] if fits.shape[1] else found
-
-
-def _against(fits: BoolArray, bits: int) -> list[int]:
-    """A few phases whose masks of bank bits, the first, and of their sums contradict each other, if any."""
-
-    def contradicts(left: BoolArray) -> bool:
-        return bool(_contradict(left[None, :bits], left[None, bits:])[0])
-
-    left, found = np.ones_like(fits[0]), list[int]()
-    if contradicts(np.logical_and.reduce(fits)):
-        while not contradicts(left):
-            found.append(int((~fits & left).sum(axis=(1, 2)).argmax()))
-            left &= fits[found[-1]]
-    return found
-
-
-def _contradict(masks: BoolArray, of_pairs: BoolArray) -> BoolArray:
-    """Whether some two bank bits have no masks left whose sum is left for their sum.
-
-    Args:
-        masks: left for each bank bit; shape (linearisations, bits, masks).
-        of_pairs: left for the sum of two; shape (linearisations, pairs, masks).
-    """
-    bits, contradicts = masks.shape[1], np.ones(len(masks), np.bool_)
-    first, second = np.array([*itertools.combinations(range(bits), 2)], np.int64).reshape(-1, 2).T
-    left, every, before = np.arange(len(masks)), np.concatenate([masks, of_pairs], axis=1), -1
-    while len(left) and int(every.sum()) != before:
-        before = int(every.sum())
-        turned = _transformed(every)
-        one, two, both = turned[:, first], turned[:, second], turned[:, bits:]
-        # Which masks are sums of one mask each: a convolution.
-        may = _transformed(np.stack([two * both, one * both, one * two])) > 0
-        every[:, bits:] &= may[2]
-        for n, (a, b) in enumerate(zip(first, second, strict=True)):
-            every[:, a] &= may[0][:, n]
-            every[:, b] &= may[1][:, n]
-        stands = np.logical_and.reduce(every.any(axis=2), axis=1)
-        left, every = left[stands], every[stands]
-    contradicts[left] = False
-    return contradicts
-
-
-def _transformed(masks: IntArray | BoolArray) -> IntArray:
-    """By Walsh and Hadamard, along the last axis."""
-    found, width = masks.astype(np.int64), 1
-    while width < masks.shape[-1]:
-        halves = found.reshape(-1, 2, width)
-        one, other = halves[:, 0], halves[:, 1]
-        found, width = np.stack([one + other, one - other], axis=1), 2 * width
-    return found.reshape(masks.shape)

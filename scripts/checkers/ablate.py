@@ -44,10 +44,6 @@ def none_of(*_: Any, **__: Any) -> Iterator[Any]:
     return iter(())
 
 
-def none_falls(masks: Any, _: Any) -> Any:
-    return np.zeros(len(masks), np.bool_)
-
-
 def start_alone(model: Any, hint: Any, *_: Any) -> Any:
     """Where a local search starts from."""
     flat = np.arange(model.tile.elements) * model.tile.element_bytes
@@ -59,9 +55,6 @@ MECHANISMS: Final[dict[str, list[tuple[str, Callable[..., Any]]]]] = {
     "a sample of many instructions": [("search.solve:is_large", nothing)],
     "orders counted together": [("search.reach_floor:likely", none_of)],
     "refuters of many": [("search.reach_floor:Refuters.learn", nothing)],
-    "refuters: sums of bank bits": [
-        ("search.refuters:_contradict", lambda masks, _: np.zeros(len(masks), bool))
-    ],
     "usual swizzles": [("search.reach_floor:ReachFloor._usual", none_of)],
     "masks of few shifts": [("search.reach_floor:ReachFloor._of_few_shifts", none_of)],
     "the cheapest of those alike": [("search.reach_floor:ReachFloor._cheapest", lambda _, best: best)],
