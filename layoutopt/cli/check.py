@@ -114,7 +114,8 @@ def command(
     Without PROBLEMS, layoutopt.toml or [tool.layoutopt] of pyproject.toml says what is checked:
     check = ["launches.toml"], baseline = "conflicts.json".
 
-    Exit code 1: there are conflicts, or the layout cannot hold the tile.
+    Exit code 1: there are conflicts, or the layout cannot hold the tile; 3: none is known of a kernel, and
+    it is not certain that there is none.
 
     \b
     Example:

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from layoutopt.cli.files import TextOrFile, reads, typed_arguments, write_all
 from layoutopt.cli.options import Extents, added, pairs
-from layoutopt.cli.output import end_progress, progress, say, say_json
+from layoutopt.cli.output import UNDECIDED, USAGE_ERROR, end_progress, progress, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
@@ -151,9 +151,9 @@ def check_kernels(
     no_fix: bool,
     time_limit: float,
 ) -> int:
-    """Print what launches of kernels do to shared memory; 1 where there are conflicts.
+    """Print what launches of kernels do to shared memory; the exit code, as `_code`.
 
-    With a baseline: 1 where there are more than it has.
+    With a baseline: 1 where there are more conflicts than it has.
     """
     from layoutopt.ground import json_data
     from layoutopt.kernels.launches import NOTHING_MISSED, LaunchOptions, files_of, read_launches
@@ -181,7 +181,7 @@ def check_kernels(
         found = check_launches(launches, time_limit, not no_fix, progress("check"), missed)
         end_progress()
         return _told_together(found, form, html, baseline, known)
-    code = 0
+    codes = []
     for number, path in enumerate(paths):
         done = check_launch(LaunchOptions(file=str(path), **options), time_limit, not no_fix)
         assert done.report is not None
@@ -189,8 +189,8 @@ def check_kernels(
             say_json(launch_data(done))
         else:
             say(("\n" if number else "") + _launch_text(done, len(paths) == 1))
-        code = max(code, int(done.report.totals["bank_conflicts"] > 0))
-    return code
+        codes.append(_code([done]))
+    return 1 if 1 in codes else max(codes)
 
 
 def _launch_text(done: CheckedLaunch, alone: bool) -> str:
@@ -262,4 +262,13 @@ def _told_together(
         say(application_report(found) + "".join(f"{line}\n" for line in ["", *said] if said))
     else:
         say(FORMATS[form](found if more is None else only(found, more)))
-    return 2 if failed else int(bool(more) if more is not None else found.bank_conflicts > 0)
+    if failed:
+        return USAGE_ERROR
+    return _code(found.kernels) if more is None else int(bool(more))
+
+
+def _code(checked: Sequence[CheckedLaunch]) -> int:
+    """1 where there are conflicts; 3 where none is known, and it is not certain that there is none."""
+    if any(one.conflicts for one in checked):
+        return 1
+    return 0 if all(one.report is not None and one.report.certain for one in checked) else UNDECIDED

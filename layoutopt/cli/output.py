@@ -20,7 +20,7 @@ from layoutopt.ground.escape import json_text, shown, terminal
 from layoutopt.ground.log import LOG
 
 USAGE_ERROR: Final = 2
-OUT_OF_TIME: Final = 3
+UNDECIDED: Final = 3
 INTERRUPTED: Final = 130
 MAX_LINE_CHARACTERS: Final = 600
 FAILURES: Final = (LayoutoptError, MemoryError, OutOfTime, click.ClickException)
@@ -59,7 +59,7 @@ def failure(error: BaseException) -> tuple[str, int]:
         return "not enough memory for this problem", USAGE_ERROR
     if isinstance(error, OutOfTime):
         during = str(error) or "the accesses were evaluated"
-        return f"out of time while {during}; give a longer --time-limit", OUT_OF_TIME
+        return f"out of time while {during}; give a longer --time-limit", UNDECIDED
     return one_line(str(error)), USAGE_ERROR
 
 

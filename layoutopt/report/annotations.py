@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from layoutopt.ground.escape import xml_text
 from layoutopt.ground.version import __version__
-from layoutopt.report.launches_text import conflict_lines, name, verdict
+from layoutopt.report.launches_text import conflict_lines, name, undecided, verdict
 from layoutopt.study.launches import Application
 
 _HOME: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -41,8 +41,9 @@ def github(found: Application) -> str:
         f"title=bank conflicts::{quoted(line.message)}"
         for line in conflict_lines(found.kernels)
     ]
-    failed = [f"::notice title=not evaluated::{quoted(f'{name(o)}: {o.failure}')}" for o in found.failed]
-    return "".join(f"{line}\n" for line in (*told, *failed))
+    notices = [(why.partition(": "), name(one)) for one, why in undecided(found.kernels)]
+    told += [f"::notice title={what}::{quoted(f'{kernel}: {why}')}" for (what, _, why), kernel in notices]
+    return "".join(f"{line}\n" for line in told)
 
 
 def sarif(found: Application) -> str:
@@ -64,7 +65,9 @@ def sarif(found: Application) -> str:
                 "partialFingerprints": {"kernelLine/v1": mark},
             }
         )
-    notes = [{"level": "note", "message": {"text": f"{name(o)}: {o.failure}"}} for o in found.failed]
+    notes = [
+        {"level": "note", "message": {"text": f"{name(o)}: {why}"}} for o, why in undecided(found.kernels)
+    ]
     rule = {"id": "bank-conflicts", "shortDescription": {"text": "Bank conflicts in shared memory"}}
     driver = {"name": "layoutopt", "version": __version__, "rules": [rule]}
     run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
@@ -74,8 +77,8 @@ def sarif(found: Application) -> str:
 
 
 def junit(found: Application) -> str:
-    """JUnit's XML: a test a launch, which fails with its lines; one not evaluated is skipped."""
-    cases, failures = [], 0
+    """JUnit's XML: a test a launch, which fails with its lines; one that is not decided is skipped."""
+    cases, failures, skips = [], 0, 0
     seen: Counter[tuple[str, str]] = Counter()
     for one in found.kernels:
         sizes = [",".join(map(str, extents)) for extents in (one.launch.block or (), one.launch.grid)]
@@ -85,15 +88,15 @@ def junit(found: Application) -> str:
             shape += f" ({number})"
         head = f"<testcase classname={_attribute(name(one))} name={_attribute(shape)}>"
         own = [f"{line.place}: {line.message}" for line in conflict_lines([one])]
-        body = ""
-        if one.report is None:
-            body = f"<skipped message={_attribute(one.failure or '')}/>"
-        elif own:
+        skipped = [f"<skipped message={_attribute(why)}/>" for _, why in undecided([one])]
+        body = "".join(skipped)
+        skips += len(skipped)
+        if own:
             failures += 1
             said = f"{one.conflicts:,} bank conflicts, {verdict(one)}"
             body = f"<failure message={_attribute(said)}>{escape(xml_text(chr(10).join(own)))}</failure>"
         cases.append(f"{head}{body}</testcase>\n")
-    counts = f'tests="{len(cases)}" failures="{failures}" skipped="{len(found.failed)}"'
+    counts = f'tests="{len(cases)}" failures="{failures}" skipped="{skips}"'
     return (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuite name="layoutopt" {counts}>\n'
         f"{''.join(cases)}</testsuite>\n"

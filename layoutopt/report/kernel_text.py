@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from layoutopt.kernels.question.summary import KernelAccess, KernelReport
+from layoutopt.kernels.question.summary import KernelAccess, KernelReport, given_by
 from layoutopt.problems.text import count_text
 from layoutopt.report.text import columns, wrapped
 
@@ -18,14 +18,15 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     """The report; `fixes` are sentences that say what to change."""
     block, grid = (",".join(map(str, sizes)) for sizes in (report.block, report.grid))
     counted = f"counts of {count_text(math.prod(report.grid), 'block')}"
-    lines = [f"{report.title}  block {block}  grid {grid}  {report.target} machine code, {counted}", ""]
-    lines += _table(report.accesses, report.bounded) or [f"  no shared memory is touched{_but(report)}"]
-    lines += ["", "  what the profiler will print (l1tex__data_..._mem_shared_op_*):"]
+    lines = [f"{report.title}  block {block}  grid {grid}  {report.target} machine code, {counted}"]
+    lines += [*([f"  {report.doubt}"] if report.doubt is not None else []), ""]
+    lines += _table(report) or [f"  no shared memory is touched{_but(report)}"]
+    known, least = ("", "") if report.certain else (", as far as it is known", ", at least")
+    lines += ["", f"  what the profiler will print{known} (l1tex__data_..._mem_shared_op_*):"]
     totals = report.totals
-    names = {"wavefronts" if report.bounded else "wavefronts, at least": "wavefronts"}
+    names = {f"wavefronts{least}": "wavefronts", f"bank conflicts{least}": "bank_conflicts"}
     if report.bounded and totals["wavefronts_worst"] > totals["wavefronts"]:
-        names = {"at most": "wavefronts_worst", **names}
-    names["bank conflicts"] = "bank_conflicts"
+        names = {"wavefronts, at most": "wavefronts_worst", **names}
     parts = ("ld", "st", "atom")
     rows = [(title, *(f"{totals[f'{name}_{part}']:,}" for part in parts)) for title, name in names.items()]
     lines += [*columns([("", *parts), *rows], {0}), "", *_verdict(report)]
@@ -40,10 +41,10 @@ def _but(report: KernelReport) -> str:
     return f" by loads, stores and atomics; what {', '.join(report.by_hardware)} move, no counter holds"
 
 
-def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:
+def _table(report: KernelReport) -> list[str]:
     """A row a line of the source, array and operation; an instruction where there is no line."""
     groups: dict[tuple[str, str, str], list[KernelAccess]] = {}
-    for access in accesses:
+    for access in report.accesses:
         place = f"{PurePath(access.file).name}:{access.line}" if access.file else f"0x{access.address:x}"
         op = f"{access.op} {access.bytes} bytes" if "x" not in access.op else access.op
         groups.setdefault((place, access.array or "?", op), []).append(access)
@@ -52,12 +53,13 @@ def _table(accesses: Sequence[KernelAccess], bounded: bool) -> list[str]:
     for key, some in ranked:
         fields = ("executions", "wavefronts", "ideal", "bank_conflicts", "best", "worst")
         executed, known, ideal, conflicts, best, worst = (sum(getattr(a, f) for a in some) for f in fields)
-        span, mark = f"{known:,}", _ways(known, ideal)
+        span, mark, least = f"{known:,}", _ways(known, ideal), ""
         if any(a.data_dependent for a in some):
-            mark = "data-dependent"
-            span = f"{known + best:,}..{known + worst:,}" if bounded else f"at least {known + best:,}"
-        rows.append((*key, f"{executed:,}", span, f"{ideal:,}", f"{conflicts:,}", mark))
-    return columns(rows, {0, 1, 2, 7}) if accesses else []
+            mark, least = "not known" if given_by(report.unknown) else "data-dependent", "at least "
+            span = f"{known + best:,}..{known + worst:,}" if report.bounded else f"{least}{known + best:,}"
+            ideal += best
+        rows.append((*key, f"{executed:,}", span, f"{least}{ideal:,}", f"{least}{conflicts:,}", mark))
+    return columns(rows, {0, 1, 2, 7}) if report.accesses else []
 
 
 def _ways(wavefronts: int, ideal: int) -> str:

@@ -78,6 +78,15 @@ def name(one: CheckedLaunch) -> str:
     return without_types(_TAG.sub("", title))
 
 
+def undecided(launches: Iterable[CheckedLaunch]) -> Iterator[tuple[CheckedLaunch, str]]:
+    """The launches without a known conflict of which it is not certain that they have none, and why."""
+    for one in launches:
+        if one.report is None:
+            yield one, f"not evaluated: {one.failure}"
+        elif one.report.doubt is not None and not one.conflicts:
+            yield one, one.report.doubt
+
+
 def verdict(one: CheckedLaunch) -> str:
     """Whether its figures are those of the hardware."""
     if one.report is None:
@@ -92,7 +101,7 @@ def share(part: int, whole: int) -> str:
 
 def application_report(found: Application) -> str:
     """The report."""
-    return "\n".join([*head(found), *_kernels(found), *_lines(found), *_fixes(found), *_failed(found), ""])
+    return "\n".join([*head(found), *_kernels(found), *_lines(found), *_fixes(found), *_undecided(found), ""])
 
 
 def head(found: Application) -> Iterator[str]:
@@ -144,9 +153,10 @@ def _fixes(found: Application) -> Iterator[str]:
         yield from ("", "  the fixes that save most:", *(f"  {fix_text(fix)}" for fix in fixes[:MOST_LINES]))
 
 
-def _failed(found: Application) -> Iterator[str]:
-    if found.failed:
-        yield from ("", "  not evaluated:")
-    for one in found.failed:
+def _undecided(found: Application) -> Iterator[str]:
+    told = list(undecided(found.kernels))
+    if told:
+        yield from ("", "  not decided:")
+    for one, why in told:
         times = count_text(one.launch.launches, "launch", "launches")
-        yield f"  {name(one)[:_MOST_NAME]} ({times}): {one.failure}"
+        yield f"  {name(one)[:_MOST_NAME]} ({times}): {why}"

@@ -22,7 +22,7 @@ from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.question.arrays import UsedArray, moved_by_itself, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem
-from layoutopt.kernels.question.summary import KernelReport, summary
+from layoutopt.kernels.question.summary import KernelReport, given_by, summary
 from layoutopt.problems.types import Problem
 from layoutopt.study.check import Audit, check
 from layoutopt.study.hints import other_instructions
@@ -237,12 +237,29 @@ def _problem_of(evaluation: Evaluation, used: UsedArray) -> Problem:
     return tile_from_data(array_problem(evaluation, used))
 
 
+def _whole_problem(evaluation: Evaluation, used: UsedArray) -> Problem:
+    """The accesses of an array as a problem, if all of them are counted: without one, a layout is a guess.
+
+    An access at an unknown address may be of any array; where no option makes it known, it is left out.
+
+    Raises:
+        ProblemFileError: as `_problem_of`; or an access is not counted.
+    """
+    options = given_by(evaluation.doubts)
+    anywhere = (k for k, tally in evaluation.tallies.items() if options and tally.high <= tally.low)
+    unknown = next((k for k in (*used.steps, *anywhere) if evaluation.tallies[k].unknown), None)
+    if unknown is not None:
+        why = f"an access of it is not counted, {evaluation.program.steps[unknown].named}"
+        raise ProblemFileError("", f"{why}: give {options}" if options else why)
+    return _problem_of(evaluation, used)
+
+
 def _wider(evaluation: Evaluation, budget: Budget) -> dict[str, str]:
     """What each array takes less where the scalar accesses of a loop become vectors or matrices; by name."""
     found = {}
     for used in budget.while_left(used_arrays(evaluation)):
         with contextlib.suppress(ProblemFileError), spending(budget):
-            if (text := other_instructions(_problem_of(evaluation, used))) is not None:
+            if (text := other_instructions(_whole_problem(evaluation, used))) is not None:
                 found[used.array.name] = text
     return found
 
@@ -259,7 +276,7 @@ def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
     for number, used in enumerate(wanted):
         part = budget.part(1 / (len(wanted) - number))
         try:
-            problem = _problem_of(evaluation, used)
+            problem = _whole_problem(evaluation, used)
             with spending(part):
                 found[used.array.name] = _advice(check(problem, mend=True))
         except ProblemFileError as error:

@@ -163,6 +163,30 @@ def test_what_continuous_integration_reads(tmp_path):
     )
 
 
+def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter(tmp_path):
+    kernel = ("check", KERNELS / "scan_tree.sm_90.sass", "--block", "128")
+    done = command(*kernel)
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[1] == "  not certain: give --arg 2=VALUE"
+    assert "bank conflicts, at least" in done.stdout
+    assert "data-dependent" not in done.stdout
+    assert command(*kernel, "--arg", "2=256").returncode == 1
+    for form, told in (
+        ("github", "::notice title=not certain::scan: give --arg 2=VALUE"),
+        ("sarif", "scan: not certain: give --arg 2=VALUE"),
+        ("junit", '<skipped message="not certain: give --arg 2=VALUE"/>'),
+    ):
+        done = command(*kernel, "--format", form)
+        assert (done.returncode, told in done.stdout) == (3, True)
+
+
+def test_no_layout_is_advised_for_an_array_of_which_an_access_is_not_counted():
+    done = command("check", KERNELS / "gemm_double_buffer.sm_90.sass", "--block", "32,8")
+    assert done.returncode == 1
+    assert "no fix is sought: an access of it is not counted" in done.stdout
+    assert "take " not in done.stdout
+
+
 def test_the_page_holds_the_table_and_the_source(tmp_path):
     page = tmp_path / "page.html"
     path = diagonals(tmp_path)

@@ -28,6 +28,8 @@ _STAGES: Final = 4  # executions before, of which one may have been the same
 ONE_ROUND: Final = "of rounds that it may begin one is counted"
 # Doubts that leave open how much there is end with one of these.
 OPEN: Final = (ONE_ROUND, "is not counted", "reaches shared memory is not known", "bytes is not known")
+# What stands between a parameter and the options that give it.
+NOT_GIVEN: Final = " is not given: "
 # Rounds of a loop that are traced as one where they do the same.
 _MANY: Final = 64
 # Warp instructions whose addresses are kept for imports, an instruction of the program.

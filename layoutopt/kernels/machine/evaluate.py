@@ -17,7 +17,7 @@ import numpy as np
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.kernels.machine.counts import Evaluation
+from layoutopt.kernels.machine.counts import NOT_GIVEN, Evaluation
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
 from layoutopt.kernels.machine.loops import Loops
 from layoutopt.kernels.machine.memory import Bytes
@@ -304,4 +304,4 @@ def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterato
             if not one.whole:
                 ways = [f"--arg +{one.offset}=VALUE --arg +{one.offset + 4}=VALUE"]
             ways += [f"--arg {name}=pointer"] if one.may_point else []
-            yield f"parameter {k}{one.of_type} ({one.size} bytes) is not given: {', or '.join(ways)}"
+            yield f"parameter {k}{one.of_type} ({one.size} bytes){NOT_GIVEN}{', or '.join(ways)}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from layoutopt.kernels.machine.counts import Evaluation, Tally
+from layoutopt.kernels.machine.counts import NOT_GIVEN, Evaluation, Tally
 from layoutopt.kernels.program import Array
 from layoutopt.kernels.question.arrays import memory, used_arrays
 from layoutopt.kernels.read.declarations import base_name
@@ -88,6 +88,15 @@ class KernelReport(Struct, frozen=True):
     bounded: bool = True
     by_hardware: tuple[str, ...] = ()
 
+    @property
+    def doubt(self) -> str | None:
+        """What to do first about counts that are not certain: give options; else why they are not."""
+        options = given_by(self.unknown)
+        if options:
+            return f"not certain: give {options}"
+        more = f" (and {len(self.unknown) - 1} more reasons)" if len(self.unknown) > 1 else ""
+        return None if self.certain else f"not certain: {self.unknown[0]}{more}"
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready data, the schema first."""
         data: dict[str, Any] = msgspec.to_builtins(self)
@@ -129,6 +138,12 @@ def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
             sorted({match[0] for step in program.steps if (match := _BY_HARDWARE.search(step.text))})
         ),
     )
+
+
+def given_by(doubts: Iterable[str]) -> str:
+    """The options for parameters whose values are missing, as they are typed; empty where none is."""
+    ways = (why.partition(NOT_GIVEN)[2].partition(", or ")[0] for why in doubts)
+    return " ".join(filter(None, ways))
 
 
 _BY_HARDWARE: Final = re.compile(r"\b(UTMA(LDG|STG|REDG)|UBLK(CP|RED)|[HIQB]GMMA|UTC[A-Z]*MMA)\b")
