@@ -7,6 +7,7 @@ whatever was read can be counted with and printed.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import math
 import re
@@ -172,7 +173,7 @@ def convert(raw: Any, kind: type[T], place: str = "") -> T:
         try:
             return msgspec.convert(raw, kind)
         except msgspec.ValidationError as error:
-            raise located(error, raw) from None
+            raise _located(error, raw, kind) from None
 
 
 def line(data: bytes, decoder: msgspec.json.Decoder[T], number: int) -> T:
@@ -198,11 +199,14 @@ def line(data: bytes, decoder: msgspec.json.Decoder[T], number: int) -> T:
         raise ProblemFileError(place, f"not JSON that layoutopt reads: {shown(str(error), 200)}") from None
 
 
-def located(error: msgspec.ValidationError, raw: Any) -> ProblemFileError:
+def _located(error: msgspec.ValidationError, raw: Any, kind: Any) -> ProblemFileError:
     """Turn msgspec's "... - at `$.a[0].b`" into a field path, a requirement and what was given."""
     reason, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.rstrip("`").removeprefix(".")
     place, reason = shown(path, 200), _lower(shown(reason, 300))
+    if unknown := re.search(r"unknown field `(.*)`", reason):
+        near = difflib.get_close_matches(unknown[1], _fields(kind), n=1)
+        reason += f"; did you mean {near[0]}?" if near else ""
     given = raw
     for step in re.findall(r"[^.\[\]]+", path):
         try:
@@ -212,6 +216,20 @@ def located(error: msgspec.ValidationError, raw: Any) -> ProblemFileError:
     if not isinstance(given, dict):
         reason += f", given {shown(json.dumps(given, default=repr))}"
     return ProblemFileError(place, reason)
+
+
+def _fields(kind: Any) -> list[str]:
+    """The names of all fields within."""
+    todo, found = [msgspec.inspect.type_info(kind)], dict[str, None]()
+    while todo:
+        one = todo.pop()
+        for field in getattr(one, "fields", ()):
+            if field.encode_name not in found:
+                found[field.encode_name] = None
+                todo.append(field.type)
+        todo += [*getattr(one, "types", ()), *getattr(one, "item_types", ())]
+        todo += [getattr(one, name) for name in ("item_type", "value_type", "type") if hasattr(one, name)]
+    return list(found)
 
 
 def _lower(text: str) -> str:

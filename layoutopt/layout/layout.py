@@ -173,17 +173,23 @@ class Layout(Struct, frozen=True):
         """Offset in elements; coordinates are integers or arrays that broadcast.
 
         Raises:
-            LayoutError: not one coordinate per dimension, or no integer.
+            LayoutError: not one coordinate per dimension, no integer, or none of the tile.
         """
-        unit = self._unit_offset(coordinates)
+        unit = self._unit_offset(self._inside(coordinates))
         return unit * self.packed + _integers(coordinates[-1]) % self.packed
 
-    def _unit_offset(self, coordinates: tuple[npt.ArrayLike, ...]) -> IntArray:
-        """Offset in units."""
+    def _inside(self, coordinates: tuple[npt.ArrayLike, ...]) -> list[IntArray]:
         if len(coordinates) != len(self.shape):
             raise LayoutError(f"expected {len(self.shape)} coordinates, got {len(coordinates)}")
         x = [_integers(c) for c in coordinates]
-        x[-1] = x[-1] // self.packed
+        for d, (values, extent) in enumerate(zip(x, self.shape, strict=True)):
+            if (outside := values[(values < 0) | (values >= extent)]).size:
+                raise LayoutError(f"x{d}: expected 0 to {extent - 1}, got {outside[0]}")
+        return x
+
+    def _unit_offset(self, coordinates: Sequence[IntArray]) -> IntArray:
+        """Offset in units."""
+        x = [*coordinates[:-1], coordinates[-1] // self.packed]
         if self.lookup:
             units = (*self.shape[:-1], self.shape[-1] // self.packed)
             index = np.ravel_multi_index(np.broadcast_arrays(*x), units)
@@ -205,12 +211,16 @@ class Layout(Struct, frozen=True):
         return offset
 
     def byte_offset(self, *coordinates: npt.ArrayLike) -> IntArray:
-        """Offset in bytes; coordinates are integers or arrays that broadcast."""
-        return self._unit_offset(coordinates) * self.element_bytes
+        """Offset in bytes; coordinates are integers or arrays that broadcast.
+
+        Raises:
+            LayoutError: not one coordinate per dimension, no integer, or none of the tile.
+        """
+        return self._unit_offset(self._inside(coordinates)) * self.element_bytes
 
     def table(self) -> IntArray:
         """Byte offset of every element, int64, in the shape of the tile."""
-        return self.byte_offset(*np.indices(self.shape, sparse=True))
+        return self._unit_offset(np.indices(self.shape, sparse=True)) * self.element_bytes
 
     def linear_bases(self) -> Form:
         """What each bit of each coordinate adds to the offset in elements, by XOR: a list a dimension."""

@@ -242,6 +242,9 @@ def test_coordinates_are_integers(coordinate):
     layout = layoutopt.solve(layoutopt.problem(PLAIN), time_limit=1).layout
     with pytest.raises(LayoutError, match="expected integers as coordinates"):
         layout.byte_offset(coordinate, 0)
+    for outside in (-1, layout.shape[0]):
+        with pytest.raises(LayoutError, match=f"x0: expected 0 to {layout.shape[0] - 1}, got {outside}"):
+            layout.byte_offset([0, outside], 0)
 
 
 def test_a_result_of_another_question_is_refused():
