@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import shutil
 import statistics
 import subprocess
@@ -91,10 +92,11 @@ def fixed(root: Path, out: Path, row: dict[str, Any]) -> tuple[dict[str, Any], l
         | {"conflicts": found[when]["bank_conflicts"]}
         for kind, when in zip(KINDS, ("before", "after"), strict=True)
     }
-    told["most"] = {
-        kind: {part: found[when].get(f"wavefronts_worst_{part}", 1 << 40) for part in PARTS}
-        for kind, when in zip(KINDS, ("before", "after"), strict=True)
-    }
+    if not found["certain"]:
+        told["most"] = {
+            kind: {part: found[when].get(f"wavefronts_worst_{part}", 1 << 40) for part in PARTS}
+            for kind, when in zip(KINDS, ("before", "after"), strict=True)
+        }
     told |= {key: found[key] for key in ("unknown_bytes", "certain")}
     told["own_data"] = "--data" in row["options"]  # which is not that of the launches on the GPU
     shared = told["shared"] = [row["shared"], (found["shared_bytes"] if row["shared"] else 0)]
@@ -119,8 +121,8 @@ def fixed(root: Path, out: Path, row: dict[str, Any]) -> tuple[dict[str, Any], l
 
 
 def told_of(reason: str) -> str:
-    """The line, the array and why; not the code that is quoted behind."""
-    return ": ".join(reason.split(": ")[:3])[:160]
+    """The line, the array and why; not the code that is quoted behind, nor the folders of a file."""
+    return re.sub(r"(?<![\w.])/([^\s()/]+/)+", "", ": ".join(reason.split(": ")[:3]))[:160]
 
 
 def launches_of(cubin: Path, row: dict[str, Any]) -> list[Launch]:
