@@ -301,7 +301,8 @@ class Result(Versioned, frozen=True):
         estimate: of the time that the layout takes, where that was asked for.
         faster: a layout that is estimated faster on as many blocks, where one was found.
         model: what `method` "model" took, where that was asked.
-        hints: what is not estimated, and what to write into the file for fewer wavefronts, in sentences.
+        hints: what is read and never written, what is not estimated, and, from the command alone, what to
+            write into the file for fewer wavefronts, in sentences.
     """
 
     problem: Name

@@ -11,12 +11,17 @@ into the file.
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+import numpy as np
 
-from layoutopt.engine.case import case_of, case_of_result
+from layoutopt.accesses.trace import LaneTrace
+from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.engine.estimate import why_no_estimate
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime, spending, unhurried
 from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device, device
@@ -62,9 +67,10 @@ def with_faster(
         return answer
     with unhurried():
         case = case_of_result(problem, gpu, answer)
+    answer = msgspec.structs.replace(answer, hints=(*answer.hints, *_unwritten(case)))
     if (why := why_no_estimate(case)) is not None:
         said = () if case.chooses else (f"no time is estimated, as {why}",)
-        return msgspec.structs.replace(answer, hints=said)
+        return msgspec.structs.replace(answer, hints=(*answer.hints, *said))
     if problem.layout.objective.time_first:
         return answer
     answer = estimated(Answer(case, answer)).result
@@ -81,6 +87,29 @@ def with_faster(
     if padded.layout is None or padded.offset == answer.offset or budget.spent:
         return answer
     return msgspec.structs.replace(answer, faster=_faster(answer, estimated(Answer(case, padded)).result))
+
+
+def _unwritten(case: Case) -> Iterator[str]:
+    """Which accesses read what none writes, where some write: a loop or a thread may be missing."""
+    accesses, shape = case.lanes.accesses, case.lowered.tile.shape
+    if case.chooses or any(access.operation.does.by_itself for access in accesses):
+        return
+    written = np.zeros(math.prod(shape), bool)
+    for access in accesses:
+        if not access.operation.is_read:
+            written[_covered(access)] = True
+    for access in accesses if written.any() else ():
+        covered = _covered(access)
+        left = covered[~written[covered]]
+        if left.size and access.operation.is_read:
+            place = [int(x) for x in np.unravel_index(left[0], shape)]
+            plain = case.view is None and shape == case.problem.tile.shape
+            such = f", such as {place}" if plain else ""
+            yield f"`{access.name}` reads elements that no access writes{such}: is a loop too short?"
+
+
+def _covered(access: LaneTrace) -> IntArray:
+    return (access.starts[:, None] + np.arange(access.width_elements)).ravel()
 
 
 def _faster(result: Result, other: Result) -> FasterLayout | None:

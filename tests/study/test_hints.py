@@ -46,6 +46,16 @@ def test_widths_that_the_file_leaves_open_are_not_told_again():
     assert "narrower" in [relaxation.kind for relaxation in told.relaxations]
 
 
+@pytest.mark.parametrize(("trips", "said"), [(4, ()), (3, ("[24, 0]",))])
+def test_what_is_read_and_never_written_is_said(trips, said):
+    asked = problem_of(f"""32x32 f32, 256 threads
+        rows: store 4 [tid // 32 + 8*i, tid % 32]; i<{trips}
+        columns: load 4 [tid % 32, tid // 32 + 8*j]; j<4""")
+    hints = solve(asked).hints
+    expected = [f"`columns` reads elements that no access writes, such as {s}: is a loop too short?" for s in said]
+    assert list(hints) == expected
+
+
 def test_an_answer_that_takes_all_of_the_time_has_its_estimate():
     asked = load("transpose_32x32_f32")
     answer = block.solve(asked, time_limit=None)
