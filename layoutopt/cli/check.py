@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,18 @@ def _kernels(
     if offset is not None and table is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
     if kernels:
-        if len(kernels) != len(paths) or offset is not None or table is not None or over:
-            raise click.UsageError("a kernel is checked without problems, --offset, --table and --over")
+        other = next((path for path in paths if path not in kernels), None)
+        if other is not None and str(other).isdecimal():
+            raise click.UsageError(f"unexpected {other}; extents are one word, such as --block 32,{other}")
+        if other is not None:
+            raise click.UsageError(f"{kernels[0]} is a kernel, and {other} is none; check them one by one")
+        if offset is not None or table is not None or over:
+            raise click.UsageError(f"--offset, --table and --over are for tiles; {kernels[0]} is a kernel")
         how = {option: options.pop(option) for option in (*_TOGETHER, "no_fix", "time_limit")}
         how["form"] = "json" if options.pop("as_json") else how["form"]
         return check_kernels(kernels, options, **how)
+    for path in paths:
+        _check_kind(path)
     if (needless := given_option()) is not None:
         raise click.UsageError(f"{needless} is for kernels; {paths[0]} is none")
     if options["form"] not in ("text", "json") or any(options[option] for option in _TOGETHER[1:]):
@@ -45,6 +53,25 @@ def _kernels(
     return None
 
 
+def _check_kind(path: Path) -> None:
+    """Refuse sources that are nothing to check, and a folder of kernels, with what to give instead."""
+    from layoutopt.files.inputs import files
+
+    if path.suffix.lower() in _SOURCES and path.is_file():
+        way = f"{path}: expected a kernel (.cu, .ptx, .cubin), launches or a problem file (.json)"
+        if path.suffix == ".py":
+            way += f"; of a Python program: layoutopt capture -o launches -- python {path}"
+        raise click.UsageError(way)
+    if path.is_dir() and (given_option() is not None or not files(path)):
+        found = sorted(inside for inside in os.listdir(path) if is_kernel(path / inside))
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        if found:
+            named = f"{', '.join(found[:_MOST_NAMED])}{more}"
+            raise click.UsageError(f"{path} is a folder of kernels; give one of them: {named}")
+
+
+_SOURCES = (".py", ".c", ".cc", ".cpp", ".cxx", ".cuh", ".h", ".hpp", ".hip")
+_MOST_NAMED = 5
 _TOGETHER = ("form", "html", "baseline", "update_baseline")
 _SECTIONS = {
     "Options for tiles": ("over", "device_file", "offset", "table"),

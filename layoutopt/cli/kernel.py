@@ -107,6 +107,17 @@ LAUNCH = frozenset(
     ("entry", "block", "grid", "arg", "shared", "data", "assume", "max_steps", "target", "include", "define",
      "nvcc")
 )  # fmt: skip
+
+
+class _Bytes(click.IntRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        if not str(value).strip().lstrip("+-").isdecimal():
+            wanted = "a plain number of bytes, such as 32768"
+            self.fail(f"expected {wanted}, got {shown(str(value))!r}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 _BLOCKS = Extents(10**10 - 1, three=True)  # what a launch may have is checked with it
 launch_options = added(
     click.option("--entry", metavar="NAME", help="The kernel, if there are several: name, number, pattern."),
@@ -116,7 +127,7 @@ launch_options = added(
     click.option("--arg", multiple=True, callback=_numbers, metavar="P=VALUE",
                  help="A parameter of the kernel, by position from 0 or by name: a number, pointer, null or "
                       "@FILE with its bytes; P+BYTE is a member of a structure, VALUE:i64 one of that type."),
-    click.option("--shared", type=click.IntRange(0, 1 << 18), default=0, metavar="BYTES",
+    click.option("--shared", type=_Bytes(0, 1 << 18), default=0, metavar="BYTES",
                  help="Dynamic shared memory."),
     click.option("--data", type=TextOrFile(), multiple=True, callback=_pairs, metavar="P=FILE.npy",
                  help="What a pointer points to: an array of a file, or zeros, iota or random:SEED."),

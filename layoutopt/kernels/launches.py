@@ -281,7 +281,7 @@ def launch_of(program: Program, options: LaunchOptions) -> tuple[Launch, Device]
     """
     if options.block is None:
         raise ProblemFileError(
-            "--block", f"not given; add what the kernel is launched with, {_example(program)}"
+            "--block", f"not given; add what the kernel is launched with{_example(program)}"
         )
     launch = Launch(
         block=options.block,
@@ -311,7 +311,7 @@ def _example(program: Program) -> str:
             fraction = one.type in ("float", "double", ".f32", ".f64")
             options.append(f"--arg {one.name or k}={'1.0' if fraction else '1024'}")
     numbered = f" (parameters: {', '.join(told)}; pointers need no value)" if told else ""
-    return f"for example: {' '.join(options)}{numbered}"
+    return f", for example, with your values in the place of these: {' '.join(options)}{numbered}"
 
 
 def _hexadecimal(text: str) -> bytes:

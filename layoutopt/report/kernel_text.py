@@ -17,7 +17,8 @@ _WIDTH = 120
 def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     """The report; `fixes` are sentences that say what to change."""
     block, grid = (",".join(map(str, sizes)) for sizes in (report.block, report.grid))
-    counted = f"counts of {count_text(math.prod(report.grid), 'block')}"
+    blocks = math.prod(report.grid)
+    counted = f"counts of {count_text(blocks, 'block')}" + ("; --grid counts all" if blocks == 1 else "")
     lines = [f"{report.title}  block {block}  grid {grid}  {report.target} machine code, {counted}"]
     lines += [*([f"  {report.doubt}"] if report.doubt is not None else []), ""]
     lines += _table(report) or [f"  no shared memory is touched{_but(report)}"]

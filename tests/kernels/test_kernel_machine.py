@@ -14,7 +14,7 @@ from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.machine.relevance import relevance
-from layoutopt.kernels.program import Place
+from layoutopt.kernels.program import Array, Place
 from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.summary import summary
 from layoutopt.report.kernel_text import kernel_report
@@ -76,6 +76,19 @@ def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
 def test_shared_memory_of_other_blocks_is_not_asked_of_the_launch(address, why):
     with pytest.raises(ProblemFileError, match=why):
         counted(f"MOV R3, {address:#x}", "LDS R4, [R3]")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "why"),
+    [
+        ((Array("s", 0x400, 0x200),), r"s has 512 bytes, .* reaches byte 516 of it: is --block right"),
+        ((), r"a block has 1,536: give its dynamic shared memory \(at least --shared 4\)"),
+    ],
+)
+def test_shared_memory_that_is_left_says_what_a_block_has(arrays, why):
+    code = program("MOV R3, 0x600", "LDS R4, [R3]", static_bytes=0x600, arrays=arrays)
+    with pytest.raises(ProblemFileError, match=why):
+        evaluate(code, Launch(block=(32, 1, 1)), device("sm_90"))
 
 
 def test_divergent_groups_execute_apart_until_they_meet():

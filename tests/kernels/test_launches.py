@@ -180,6 +180,31 @@ def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter(tmp_path
         assert (done.returncode, told in done.stdout) == (3, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("{kernel}", "--block", "32", "32"), "unexpected 32; extents are one word, such as --block 32,32"),
+        (("{kernel}", "awq/a_128x32_f16"), "is a kernel, and awq/a_128x32_f16 is none"),
+        (
+            ("{kernel}", "--block", "128", "--shared", "32K"),
+            "expected a plain number of bytes, such as 32768",
+        ),
+        (("{kernel}", "--block", "128", "--shared", "250000"), "expected 0 to 232448 bytes, got 250000"),
+        (("{kernel}",), "for example, with your values in the place of these: --block 256"),
+        (("{folder}",), "is a folder of kernels; give one of them: k.sass"),
+        (("{folder}/train.py",), "layoutopt capture -o launches -- python"),
+        (("{folder}/host.cpp",), "host.cpp: expected a kernel (.cu, .ptx, .cubin), launches or a problem"),
+    ],
+)
+def test_what_is_no_launch_is_told_what_to_give(tmp_path, arguments, told):
+    kernel = KERNELS / "scan_tree.sm_90.sass"
+    shutil.copy(kernel, tmp_path / "k.sass")
+    for source in ("train.py", "host.cpp"):
+        (tmp_path / source).write_text("")
+    done = command("check", *(word.format(kernel=kernel, folder=tmp_path) for word in arguments))
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
 def test_no_layout_is_advised_for_an_array_of_which_an_access_is_not_counted():
     done = command("check", KERNELS / "gemm_double_buffer.sm_90.sass", "--block", "32,8")
     assert done.returncode == 1

@@ -57,7 +57,7 @@ def evaluate(
         ProblemFileError: the launch is impossible, an argument names no parameter, or blocks that are
             evaluated together need more steps than `most_steps`.
     """
-    given = arguments(program, checked(launch))
+    given = arguments(program, checked(launch, gpu, program.target))
     spaces = ("shared", "local", *(("global",) if given.buffers else ()))
     for bold in (True, False):
         slice_ = relevance(program, spaces, bold=bold)
@@ -95,7 +95,7 @@ def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) ->
     Raises:
         ProblemFileError: as `evaluate`.
     """
-    given = arguments(program, checked(launch))
+    given = arguments(program, checked(launch, gpu, program.target))
     slice_ = relevance(program, ("shared", "local", "global"), ("shared", "global"))
     run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
     found = Evaluation(program, launch, gpu, traced=True, evaluated_blocks=1)

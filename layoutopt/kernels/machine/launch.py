@@ -15,6 +15,7 @@ import numpy.typing as npt
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import opened
 from layoutopt.ground.escape import shown
+from layoutopt.hardware.devices import Device
 from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.program import (
     GLOBAL_BASE,
@@ -104,8 +105,8 @@ class Launch:
         return self.grid[0] * self.grid[1] * self.grid[2]
 
 
-def checked(launch: Launch) -> Launch:
-    """The launch, if there can be such a one.
+def checked(launch: Launch, gpu: Device, target: str) -> Launch:
+    """The launch, if there can be such a one on the chip that `target`, a name of the GPU, stands for.
 
     Raises:
         ProblemFileError: a size is out of range.
@@ -117,10 +118,11 @@ def checked(launch: Launch) -> Launch:
         raise ProblemFileError("--block", f"expected 1 to {MAX_THREADS} threads, got {launch.threads}")
     if min(launch.grid) < 1 or launch.grid[0] >= 1 << 31 or max(launch.grid[1:]) > 65535:
         raise ProblemFileError("--grid", f"expected up to 2147483647,65535,65535 blocks, got {launch.grid}")
-    if not 0 <= launch.shared_bytes <= MAX_SHARED_BYTES:
-        raise ProblemFileError(
-            "--shared", f"expected 0 to {MAX_SHARED_BYTES} bytes, got {launch.shared_bytes}"
-        )
+    limits = gpu.limits_of(target.rstrip("af"))
+    most = MAX_SHARED_BYTES if limits is None else limits.shared_bytes_per_block
+    if not 0 <= launch.shared_bytes <= most:
+        given = f"got {launch.shared_bytes}: a block has no more on {target}"
+        raise ProblemFileError("--shared", f"expected 0 to {most} bytes, {given}")
     return launch
 
 

@@ -11,22 +11,30 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import NOBODY
 from layoutopt.kernels.machine.values import Bits, Bools, Value, hidden_where, made, mask_of, unknown
+from layoutopt.kernels.program import MOST_SHARED_BYTES, Program
 
 # Shared memory of the blocks of a cluster lies so far apart, of so many at most.
 _CLUSTER_STEP: Final = 1 << 24
 _MOST_CLUSTER: Final = 16
 
 
-def check_reach(named: str, last: int, width_bytes: int, end: int) -> None:
+def check_reach(named: str, last: int, width_bytes: int, program: Program, dynamic_bytes: int) -> None:
     """Refuse a step that accesses bytes at its last address behind the end of a block's shared memory."""
+    end = program.shared_end(dynamic_bytes)
     if _CLUSTER_STEP <= last < _MOST_CLUSTER * _CLUSTER_STEP:
         raise ProblemFileError("", f"{named} reaches shared memory of another block of the cluster")
-    if (reached := last + width_bytes) > end:
-        raise ProblemFileError(
-            "--shared",
-            f"{named} reaches byte {reached:,} of shared memory, and a block has {end:,}: "
-            "give its dynamic shared memory (--shared BYTES), or a block of another shape (--block)",
-        )
+    if (reached := last + width_bytes) <= end:
+        return
+    needed = reached - end + dynamic_bytes
+    dynamic = f"at least --shared {needed}" if needed <= MOST_SHARED_BYTES else "--shared BYTES"
+    if not dynamic_bytes and len(program.arrays) == 1:
+        (array,) = program.arrays
+        reaches = f"{array.name} has {array.size:,} bytes, and {named} reaches byte {reached - array.start:,}"
+        asked = f"is --block right? (if it has dynamic memory, too: {dynamic})"
+        raise ProblemFileError("--block", f"{reaches} of it: {asked}")
+    reaches = f"{named} reaches byte {reached:,} of shared memory, and a block has {end:,}"
+    asked = f"give its dynamic shared memory ({dynamic}), or a block of another shape (--block)"
+    raise ProblemFileError("--shared", f"{reaches}: {asked}")
 
 
 class Bytes:

@@ -106,8 +106,7 @@ class MemorySteps:
         self._cells, self._recorder, self._frozen = cells, recorder, False
         self._follows_global = follows_global
         self._rows_held = cells.rows
-        self._end = cells.program.shared_end(cells.launch.shared_bytes)
-        self._size = max(self._end, LEAST_BYTES)
+        self._size = max(cells.program.shared_end(cells.launch.shared_bytes), LEAST_BYTES)
         self._memories: dict[str, list[tuple[int, Bytes]]] = {}
         if "shared" in kept:
             self._memories["shared"] = [(0, SharedBytes(cells.blocks, cells.warps, self._size))]
@@ -241,7 +240,8 @@ class MemorySteps:
         if used.size and int(np.bitwise_or.reduce(used)) & (action.width_bytes - 1):
             told.uncertain(at, f"{named} has a misaligned address")
         if used.size:
-            check_reach(named, int(used.max()), action.width_bytes, self._end)
+            cells, width_bytes = self._cells, action.width_bytes
+            check_reach(named, int(used.max()), width_bytes, cells.program, cells.launch.shared_bytes)
 
     def _where(self, group: Group, place: Value, some: Bools) -> tuple[str, Bools]:
         """Which memory generic addresses are in, and the lanes that use it.
