@@ -97,7 +97,11 @@ def test_two_operands(line, meaning):
         ("SEL R0, R1, R2, P1", {"R1": 7, "R2": 9}, [9]),
         ("PLOP3.LUT P0, PT, P1, P2, PT, 0x80, 0x8", {"P1": 1, "P2": 1}, [1]),
         ("R2P PR, R1, 0x6", {"R1": 4}, [0, 1]),
+        ("R2P PR, R1.B1, 0x6", {"R1": 0x404}, [0, 1]),
+        ("R2P PR, R1.B1, 0x6", {"R1": 0x004}, [0, 0]),
         ("P2R R0, PR, R1, 0x3", {"R1": 0xF0, "P0": 1, "P1": 0}, [0xF1]),
+        ("P2R.B1 R0, PR, R1, 0x3", {"R1": 0xF0F3, "P0": 0, "P1": 1}, [0xF2F3]),
+        ("UP2UR UR0, UPR, UR1, 0x3", {"UR1": 0xF0, "UP0": 1, "UP1": 0}, [0xF1]),
         ("F2I.TRUNC R0, R1", {"R1": 0xC0200000}, [0xFFFFFFFE]),
         ("I2F R0, R1", {"R1": 0xFFFFFFFE}, [0xC0000000]),
         ("FSETP.GTU.AND P0, PT, R1, RZ, PT", {"R1": 0x7FC00000}, [1]),
@@ -126,11 +130,39 @@ def test_an_unknown_instruction_matters_only_to_addresses():
     assert found.bounded
 
 
+def test_an_address_of_the_linker_is_not_known():
+    lines = ("UMOV UR4, 32@lo(tile)", "STS [R2+UR4], R1")
+    assert "gets an address that only the linker knows" in next(iter(counted(*lines).doubts))
+    assert counted(lines[0], "STG.E desc[UR6][R4.64+UR4], R1", "STS [R2], R1").certain
+
+
 def test_an_unknown_instruction_that_may_touch_shared_memory_is_named():
     found = counted("LDFROB [R1]", "STS [R2], R1")
     (why,) = found.doubts
     assert "LDFROB at 0x20 is an instruction that is not known; what it does is not counted" in why
     assert not found.bounded
+
+
+@pytest.mark.parametrize("read", ["R3", "UR3"])
+@pytest.mark.parametrize(("address", "certain"), [("R2", True), ("R8", False)])
+def test_a_switch_on_data_is_passed_over_where_its_cases_touch_nothing_shared(read, address, certain):
+    found = counted(
+        "MOV R8, R2",
+        "LDG.E R3, desc[UR4][R6.64]",
+        "R2UR UR3, R3",
+        "BSSY B0, `(.L_meet)",
+        f'BRX{"U" * (read[0] == "U")} {read} -0x70 (*"BRANCH_TARGETS .L_a,.L_b"*)',
+        "a:",
+        "FADD R8, R9, R9",
+        "BRA `(.L_meet)",
+        "b:",
+        "STG.E desc[UR4][R6.64], R9",
+        "meet:",
+        "BSYNC B0",
+        f"STS [{address}], R1",
+    )
+    assert found.certain == certain
+    assert all("the address of STS" in why for why in found.doubts)
 
 
 @pytest.mark.parametrize("line", ["BMOV.32.PQUAD R0, B2", "BMOV.64 R0, ATEXIT_PC", "BXYZ R0"])

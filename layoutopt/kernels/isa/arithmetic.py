@@ -21,12 +21,13 @@ from layoutopt.kernels.isa.operands import (
     is_predicate,
     negates,
     predicate,
+    registers,
     row,
     word,
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import TRUE, ZERO, Bits, Bools, Value, constant
-from layoutopt.kernels.program import Source
+from layoutopt.kernels.program import Forget, Source
 
 # ---------------------------------------------------------------- integers
 
@@ -179,6 +180,9 @@ def _move(inst: Instruction) -> Built:
     """MOV R1, R2, 0xf has a mask of bytes that is always whole."""
     if len(inst.operands) > 2 and inst.operands[2] != "0xf":
         raise UnreadableOperand(inst.operands[2])
+    if inst.operands[1].startswith("32@"):
+        why = "gets an address that only the linker knows"
+        return Built(Forget(why), (), registers(inst.operands[0]))
     return computed(inst, [("r", inst.operands[0])], [word(inst.operands[1])], lambda _, a: a)
 
 
@@ -253,30 +257,38 @@ def _predicate_logic(inst: Instruction) -> Built:
 
 
 def _to_predicates(inst: Instruction) -> Built:
-    """R2P: bits of a register under a mask become predicates P0 to P6."""
-    if len(inst.operands) != 3 or inst.modifiers not in ((), ("B0",)):
+    """R2P: bits of a byte of a register, under a mask, become predicates P0 to P6."""
+    if len(inst.operands) != 3:
         raise UnreadableOperand("R2P of another form")
-    chosen = _under(inst.operands[2])
+    name, *byte = inst.operands[1].split(".")
+    chosen, begin = _under(inst.operands[2]), _first_bit((*byte, *inst.modifiers))
 
     def bits(_: Instruction, a: Value) -> list[Value]:
-        return [values.both(values.shift_right(a, constant(k)), TRUE, 1) for k in chosen]
+        return [values.both(values.shift_right(a, constant(begin + k)), TRUE, 1) for k in chosen]
 
-    return computed(inst, [("p", f"P{k}") for k in chosen], [word(inst.operands[1])], bits)
+    return computed(inst, [("p", f"P{k}") for k in chosen], [word(name)], bits)
 
 
 def _from_predicates(inst: Instruction) -> Built:
-    """P2R: predicates as bits under a mask, another register's bits elsewhere."""
+    """P2R and UP2UR: predicates as bits of a byte under a mask, another register's bits elsewhere."""
     dest, bank, other, mask = inst.operands
-    if bank not in ("PR", "UPR") or inst.modifiers:
+    if bank not in ("PR", "UPR"):
         raise UnreadableOperand("P2R of another form")
-    chosen = _under(mask)
+    chosen, begin = _under(mask), _first_bit(inst.modifiers)
 
     def merged(_: Instruction, a: Value, *given: Value) -> Value:
-        bits = (values.shift_left(value, constant(k)) for k, value in zip(chosen, given, strict=True))
-        return reduce(values.either, bits, values.both(a, constant(~int(mask, 16))))
+        bits = (values.shift_left(value, constant(begin + k)) for k, value in zip(chosen, given, strict=True))
+        return reduce(values.either, bits, values.both(a, constant(~(int(mask, 16) << begin))))
 
     sources = [word(other), *(predicate(f"{bank.removesuffix('R')}{k}") for k in chosen)]
     return computed(inst, [("r", dest)], sources, merged)
+
+
+def _first_bit(names: tuple[str, ...]) -> int:
+    """The first bit of byte B0 to B3; of B0 where none is named."""
+    if names and not (len(names) == 1 and re.fullmatch("B[0-3]", names[0])):
+        raise UnreadableOperand(".".join(names))
+    return 8 * int(names[0][1]) if names else 0
 
 
 def _under(mask: str) -> list[int]:
@@ -436,7 +448,7 @@ ARITHMETIC: Final[Mapping[str, Builder]] = {
     "LOP3": row("rp", "wwww", _logic),
     "MOV": _move,
     "MOV.64": row("d", "d", lambda _, a: a),
-    "P2R": _from_predicates,
+    **dict.fromkeys(("P2R", "UP2UR"), _from_predicates),
     "PLOP3": _predicate_logic,
     "POPC": row("r", "w", lambda _, a: values.mapped(np.bitwise_count, 32, a)),
     "PRMT": row("r", "www", _permute, only=()),

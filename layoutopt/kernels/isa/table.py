@@ -109,7 +109,7 @@ class _Jumps:
         self._ends = [k for k in exits if re.fullmatch("EXIT", function.instructions[k].text)]
         self.table: dict[str, Builder] = {
             "BRA": self._branch,
-            "BRX": self._indirect,
+            **dict.fromkeys(("BRX", "BRXU"), self._indirect),
             "CALL": self._call,
             "EXIT": self._exit,
             "JMP": self._branch,
@@ -151,8 +151,8 @@ class _Jumps:
         return _conditional(self._ends[-1], inst.operands)
 
     def _indirect(self, inst: Instruction) -> Built:
-        """BRX: to the sum of a register and a number, counted from the next instruction."""
-        match = re.match(r"(R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", inst.operands[0])
+        """BRX and BRXU: to the sum of a register and a number, counted from the next instruction."""
+        match = re.match(r"(U?R\d+)\s+(-?0x[0-9a-f]+)\s*\(\*\"BRANCH_TARGETS ([^\"]*)\"", inst.operands[0])
         if match is None:
             raise UnreadableOperand("a jump through a table that is not told")
         places = tuple(self._target(label.strip()) for label in match[3].split(","))

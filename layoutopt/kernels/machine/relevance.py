@@ -194,9 +194,9 @@ def _read_spaces(action: Memory) -> tuple[str, ...]:
 
 
 def _decides(step: Step) -> bool:
-    """Whether a step is a branch with two ways."""
+    """Whether a step is a branch with several ways."""
     action = step.action
-    if not isinstance(action, Jump) or action.call or action.target is None:
+    if not isinstance(action, Jump) or action.call or (action.target is None and action.places is None):
         return False
     return step.guard is not None or bool(step.sources)
 

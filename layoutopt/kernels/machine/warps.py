@@ -345,6 +345,10 @@ class Machine:
         action, at = step.action, group.at
         assert isinstance(action, Jump)
         if action.target is None:
+            hidden = self.registers.read(group, step.sources[0]).unknown != 0
+            decided = not action.places or not (unsure.any() or (hidden & lanes).any())
+            if not decided and (meet := self._passed_over(group, step)) is not None:
+                return meet
             return self._branch_to_address(group, step, lanes)
         if action.mask:
             given = self.registers.number(group, step.sources[0], lanes)
@@ -362,14 +366,8 @@ class Machine:
         if action.together and unsure is NOBODY:
             lanes = group.lanes & lanes.any(axis=1, keepdims=True)
         if unsure is not NOBODY:
-            alone = group.lanes.sum(axis=1, keepdims=True) == 1
-            together = alone | self.registers.alike(group, step.cells)
-            detour = self._flow.around(at, bool(together.all()))
-            if detour is not None:
-                for cell in detour.cells:
-                    self.registers.write(group, cell, unknown(64), group.lanes)
-                self.memory.forget(group, detour.memories)
-                return detour.meet
+            if (meet := self._passed_over(group, step)) is not None:
+                return meet
             if (taken := self._turns.get(at)) is None:
                 self._branch_both_ways(group, action.target, lanes, unsure)
                 return None
@@ -387,6 +385,18 @@ class Machine:
             self._begin_round(jumping, action.target)
         self._put(jumping)
         return None
+
+    def _passed_over(self, group: Group, step: Step) -> int | None:
+        """Go on where all ways of a branch meet, what is written between unknown; None where that matters."""
+        alone = group.lanes.sum(axis=1, keepdims=True) == 1
+        together = alone | self.registers.alike(group, step.cells)
+        detour = self._flow.around(group.at, bool(together.all()))
+        if detour is None:
+            return None
+        for cell in detour.cells:
+            self.registers.write(group, cell, unknown(64), group.lanes)
+        self.memory.forget(group, detour.memories)
+        return detour.meet
 
     def _begin_round(self, group: Group, header: int) -> None:
         if self.back is not None:
