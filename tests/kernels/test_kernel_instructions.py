@@ -143,6 +143,15 @@ def test_an_unknown_instruction_that_may_touch_shared_memory_is_named():
     assert not found.bounded
 
 
+@pytest.mark.parametrize(
+    ("behind", "certain"),
+    [("STG.E desc[UR4][R6.64], R1", True), ("BAR.SYNC 0x0", False), ("LDS R4, [R2]", False)],
+)
+def test_a_return_on_data_behind_which_nothing_is_counted_is_not_asked_for(behind, certain):
+    read = ("LDG.E R3, desc[UR4][R6.64]", "ISETP.NE.AND P0, PT, R3, RZ, PT")
+    assert counted(*read, "STS [R2], R1", "@P0 EXIT", behind).certain == certain
+
+
 @pytest.mark.parametrize("read", ["R3", "UR3"])
 @pytest.mark.parametrize(("address", "certain"), [("R2", True), ("R8", False)])
 def test_a_switch_on_data_is_passed_over_where_its_cases_touch_nothing_shared(read, address, certain):

@@ -343,6 +343,7 @@ class Flow:
         self._inside: list[tuple[int, ...]] = []
         self._meets: list[int | None] = []
         self._found: dict[int, Detour | None] = {}
+        self._followed: dict[tuple[int, frozenset[str]], bool] = {}
 
     def _after(self, index: int) -> tuple[int, ...]:
         step = self.steps[index]
@@ -377,6 +378,21 @@ class Flow:
                 self._inside.append(following)
             self._meets = post_dominators(self._inside)
         return self._meets[index]
+
+    def matters_after(self, index: int, kept: frozenset[str]) -> bool:
+        """Whether a step behind this one may touch shared memory, wait, or change a memory of `kept`."""
+        if (index, kept) not in self._followed:
+            behind = (self.steps[k] for k in reached(self.following[index], self.following.__getitem__))
+            self._followed[index, kept] = any(
+                not (_passable(step) or isinstance(step.action, Exit))
+                or (
+                    isinstance(step.action, Memory)
+                    and step.action.kind != "load"
+                    and step.action.space in kept
+                )
+                for step in behind
+            )
+        return self._followed[index, kept]
 
     def _around(self, index: int, meet: int | None) -> Detour | None:
         if meet is None:

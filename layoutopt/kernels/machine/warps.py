@@ -90,6 +90,7 @@ class Machine:
         self._steps: Sequence[Step] = relevance.steps
         self._next = _following(relevance.matters)
         self._flow = relevance.flow
+        self._kept = relevance.kept
         self._alone()
         self._by_address = {step.address: k for k, step in enumerate(registers.program.steps)}
         self.memory = MemorySteps(registers, counter, given, relevance.kept, follows_global)
@@ -286,8 +287,9 @@ class Machine:
 
     def _exit(self, group: Group, lanes: Bools, unsure: Bools) -> int | None:
         if unsure is not NOBODY:
-            why = f"whether {self.registers.named(group.at)} is executed depends on an unknown value"
-            self.recorder.uncertain(group.at, f"{why}: lanes that may have ended are counted as such")
+            if self._flow.matters_after(group.at, self._kept):
+                why = f"whether {self.registers.named(group.at)} is executed depends on an unknown value"
+                self.recorder.uncertain(group.at, f"{why}: lanes that may have ended are counted as such")
             self.maybe[group.rows] |= unsure
         if not lanes.any():
             return group.at + 1
