@@ -288,7 +288,7 @@ class Parameter:
     @property
     def of_type(self) -> str:
         """The type, in brackets behind a blank, for messages; empty where it is not known."""
-        return f" ({shown(self.type)})" if self.type else ""
+        return f" ({shown(self.type.lstrip('.'))})" if self.type else ""
 
     @property
     def may_point(self) -> bool:

@@ -33,7 +33,11 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     lines += [*columns([("", *parts), *rows], {0}), "", *_verdict(report)]
     lines += ["", *worst] if (worst := worst_lines(report)) else []
     told = [part for line in fixes for part in wrapped(line, _WIDTH, "  ")]
-    return "\n".join([*lines, *(["", *told] if told else []), ""])
+    words = "executed: warp instructions; ideal: the fewest wavefronts that they can take"
+    if any("x0" in line for line in fixes):
+        words += "; x0, x1, ...: indices of the array"
+    legend = ["", *wrapped(words, _WIDTH, "  ")] if report.accesses else []
+    return "\n".join([*lines, *(["", *told] if told else []), *legend, ""])
 
 
 def _but(report: KernelReport) -> str:

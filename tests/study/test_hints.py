@@ -52,7 +52,9 @@ def test_what_is_read_and_never_written_is_said(trips, said):
         rows: store 4 [tid // 32 + 8*i, tid % 32]; i<{trips}
         columns: load 4 [tid % 32, tid // 32 + 8*j]; j<4""")
     hints = solve(asked).hints
-    expected = [f"`columns` reads elements that no access writes, such as {s}: is a loop too short?" for s in said]
+    expected = [
+        f"`columns` reads elements that no access writes, such as {s}: is a loop too short?" for s in said
+    ]
     assert list(hints) == expected
 
 
