@@ -144,6 +144,7 @@ def fix_data(found: SourceFix) -> dict[str, Any]:
     before, after = found.totals
     return {
         "entry": found.before.program.title,
+        "compared_bytes": max(found.compared_bytes, 0),
         "unknown_bytes": found.unknown_bytes,
         "certain": found.before.evaluation.certain and found.after.evaluation.certain,
         "race": found.race and to_builtins(found.race),

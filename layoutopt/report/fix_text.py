@@ -30,8 +30,8 @@ def fix_report(found: SourceFix, gpu: Device, driver: Driver | None = None) -> s
     lines += ["", *columns([("", "before", "after"), *table], {0})]
     for one in found.arrays:
         lines += ["", f"{one.name}: {one.reason}"] if one.offset is not None and one.reason else []
-    if found.files and found.unknown_bytes:
-        lines += ["", f"{found.unknown_bytes:,} bytes that the first block writes could not be compared"]
+    if found.files:
+        lines += ["", _compared(found)]
     if race is not None and driver is not None:
         changing = f"; {race.changing:,} bytes change from launch to launch" if race.changing else ""
         lines += ["", f"on {driver.gpu.name}, both write the same bytes{changing}"]
@@ -42,3 +42,13 @@ def fix_report(found: SourceFix, gpu: Device, driver: Driver | None = None) -> s
     if doubts:
         lines += ["", "not certain: " + "; ".join(doubts)]
     return "\n".join(lines) + "\n"
+
+
+def _compared(found: SourceFix) -> str:
+    """How many bytes of global memory both versions were seen to leave equal."""
+    changed, unknown = found.before.followed.changed_bytes, found.unknown_bytes
+    if not changed:
+        return "no byte was compared: the first block is not seen to change global memory"
+    text = f"compared {found.compared_bytes:,} of {changed:,} bytes that the first block changes"
+    why = "values that are not evaluated, or not given, decide them"
+    return f"{text}; {unknown:,} not: {why}" if unknown else f"{text}: equal"

@@ -115,9 +115,10 @@ class Walk:
                     self.edit(file, given, self.move.bytes(file.text(given), not given.named_children))
         if not launched:
             end = self.array.node.end_byte
-            text = f"  /* launch with {self.move.bytes('n', True)} bytes, where n were asked for */"
+            asked = self.move.bytes("B", True)
+            text = f"  /* launch with {asked} bytes, where it was B bytes */"
             self.edits.append(Edit(self.array.file, end, end, (text,)))
-            self.remark = f"the launch must ask for {self.move.bytes('n', True)} bytes where it asked for n"
+            self.remark = f"the launch must ask for {asked} bytes where it asked for B bytes"
 
     def _asked_bytes(self, file: File, node: Node, names: set[str]) -> Node | None:
         """The bytes that a launch of these kernels asks for, or that an attribute lets it ask for."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final, Literal, Protocol
@@ -39,6 +40,7 @@ Minimise = Literal["time", "excess", "bytes"]
 # Bytes of a buffer that is made up, so that outputs can be compared; on a GPU.
 _BUFFER_BYTES: Final = 1 << 21
 _BUFFER_BYTES_THERE: Final = 1 << 26
+_MADE_UP_FLOAT: Final = 0.71875
 # Dynamic memory that a launch may ask for as it is.
 _FREELY_ASKED: Final = 48 << 10
 # Of the time before, what a change may take on a GPU.
@@ -128,9 +130,19 @@ class Version:
 
     @cached_property
     def followed(self) -> Followed:
-        """Its first block, with buffers made up where none are given."""
+        """Its first block, with buffers made up where none are given.
+
+        Where nothing in shared memory depends on them, floats that the launch does not give and constant
+        memory that the host fills are made up, too.
+        """
         full = _with_buffers(self.program, self.evaluation.launch, _BUFFER_BYTES)
-        return follow(self.program, full, self.evaluation.gpu, most_steps=self.most_steps)
+        gpu, most = self.evaluation.gpu, self.most_steps
+        if not self.evaluation.doubts:
+            try:
+                return follow(*_with_numbers(self.program, full), gpu, most_steps=most)
+            except ProblemFileError:
+                pass  # numbers of iterations may have been among them
+        return follow(self.program, full, gpu, most_steps=most)
 
     @property
     def program(self) -> Program:
@@ -190,6 +202,11 @@ class SourceFix:
     after: Version
     unknown_bytes: int
     race: Race | None = None
+
+    @property
+    def compared_bytes(self) -> int:
+        """Of those that the first block changes."""
+        return self.before.followed.changed_bytes - self.unknown_bytes
 
     @property
     def totals(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -267,6 +284,21 @@ def _with_buffers(program: Program, launch: Launch, size: int) -> Launch:
     return (
         replace(launch, memory=memory) if launch.parameters is not None else replace(launch, buffers=buffers)
     )
+
+
+def _with_numbers(program: Program, launch: Launch) -> tuple[Program, Launch]:
+    """The program with something in the constant memory that the host fills, the launch with all floats."""
+    given = dict(launch.arguments)
+    for k, parameter in enumerate(program.parameters or () if launch.parameters is None else ()):
+        if parameter.type in ("float", "double") and not {str(k), parameter.name} & given.keys():
+            given[str(k)] = _MADE_UP_FLOAT
+    constants = {bank: bytearray(data) for bank, data in program.constants.items()}
+    for bank, places in program.unset.items():
+        for start, count in places if bank in constants else ():
+            floats = np.random.default_rng(start).random(-(-count // 4), np.float32)
+            constants[bank][start : start + count] = floats.tobytes()[:count]
+    filled = {bank: bytes(data) for bank, data in constants.items()}
+    return replace(program, constants=filled, unset={}), replace(launch, arguments=given)
 
 
 def _raced(one: Version, other: Version, driver: Driver) -> Race:
@@ -449,6 +481,13 @@ def _check_instances(now: Version, later: Version, plan: Plan, key: str, request
     name = base_name(program.title)
     others = [one for one in now.listed if one.name != program.name and base_name(one.title) == name]
     pitched = plan.rank == 0 and plan.pitched
+    if (
+        key == DYNAMIC
+        and not plan.pitched
+        and (other := next((o for o in others if _types(o) != _types(program)), None))
+    ):
+        why = "has elements of another type: how many bytes a launch must ask for differs between them"
+        raise ProblemFileError(key, f"{plan.move.text}: {other.title} {why}")
     if pitched and len(others) > _MOST_INSTANCES:
         raise ProblemFileError(key, f"{len(others)} other instances of {name} would have to be checked")
     for one in others[:_MOST_INSTANCES]:
@@ -475,6 +514,11 @@ def _check_instances(now: Version, later: Version, plan: Plan, key: str, request
             or footprint(old, arrays_of(old)[key]) is None
         ):
             raise ProblemFileError(key, f"{plan.move.text}: threads of {one.title} would reach other bytes")
+
+
+def _types(kernel: Listed | Program) -> str:
+    """What a template is made of besides numbers."""
+    return re.sub(r"(\(\w+\))?\b\d+\b", "", kernel.title).partition("(")[0]
 
 
 def _outputs(one: Version, other: Version) -> tuple[int, int]:

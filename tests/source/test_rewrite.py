@@ -90,7 +90,7 @@ def test_launches_ask_for_more_dynamic_memory(tmp_path, launch, expected):
 
 def test_without_a_launch_the_declaration_says_the_bytes(tmp_path):
     found = rewritten(tmp_path, kernel("s[t * 32] = 0;", "", "extern __shared__ float s[];"), Pitched)
-    said = "launch with n + n / 128 * 16 bytes, where n were asked for"
+    said = "launch with B + B / 128 * 16 bytes, where it was B bytes"
     assert found == [f"extern __shared__ float s[];  /* {said} */", "s[t * 36] = 0;"]
 
 

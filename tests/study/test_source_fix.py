@@ -88,6 +88,48 @@ def test_what_is_read_down_columns_is_transposed_where_loads_are_joined(tmp_path
     assert (conflicts(found.after), found.unknown_bytes) == (0, 0)
 
 
+_SOFTMAX = """
+__constant__ float factor[4];
+template <typename V>
+__global__ void rows(const V* in, V* out, int width, float temperature) {
+    extern __shared__ __align__(16) unsigned char raw[];
+    V* sm = reinterpret_cast<V*>(raw);
+    for (int i = threadIdx.x; i < 32 * width; i += 32) sm[i] = in[i];
+    __syncthreads();
+    V* row = sm + threadIdx.x * width;
+    V m = row[0], z = 0;
+    for (int i = 0; i < width; i++) m = row[i] > m ? row[i] : m;
+    for (int i = 0; i < width; i++) z += row[i] = (row[i] - m) / temperature * V(factor[i & 3]);
+    for (int i = 0; i < width; i++) row[i] = row[i] / z;
+    __syncthreads();
+    for (int i = threadIdx.x; i < 32 * width; i += 32) out[i] = sm[i];
+}
+template __global__ void rows<float>(const float*, float*, int, float);
+"""
+_DOUBLES = "template __global__ void rows<double>(const double*, double*, int, float);"
+
+
+def fixed_rows(tmp_path, more=""):
+    path = tmp_path / "rows.cu"
+    path.write_text(_SOFTMAX + more)
+    args = ["--entry", "rows<float>", "--block", "32", "--arg", "width=64", "--shared", "8192", "--json"]
+    return layoutopt("fix", path, *args)
+
+
+def test_what_the_launch_does_not_say_is_made_up_and_compared(tmp_path):
+    told = json.loads(fixed_rows(tmp_path).stdout)
+    assert (told["verified"], told["unknown_bytes"]) == (True, 0)
+    assert 8000 < told["compared_bytes"] <= 8192  # a few are what they were
+    assert "/* launch with (B + 127) / 128 * 128 bytes, where" in told["diff"]
+
+
+def test_a_size_that_is_wrong_for_another_instance_is_not_written(tmp_path):
+    told = json.loads(fixed_rows(tmp_path, _DOUBLES).stdout)
+    assert (told["diff"], told["verified"]) == ("", False)
+    assert "rows<double>" in told["arrays"][0]["reason"]
+    assert "another type" in told["arrays"][0]["reason"]
+
+
 @pytest.mark.parametrize(
     ("name", "form", "places"),
     [
@@ -188,7 +230,7 @@ def test_a_structure_may_give_dynamic_memory_to_a_template(tmp_path):
         SourceCode(path), program, Request(Launch(block=(32, 1, 1), shared_bytes=4096), device("sm_90"))
     )
     assert "s[threadIdx.x * 36 + y]" in found.diff
-    assert "launch with n + n / 128 * 16 bytes" in found.diff
+    assert "launch with B + B / 128 * 16 bytes" in found.diff
     assert (conflicts(found.after), found.unknown_bytes) == (0, 0)
 
 

@@ -159,9 +159,14 @@ def _convert(inst: Instruction) -> Built:
 
 
 def _check_division(_: Instruction, a: Value, b: Value) -> Value:
-    """FCHK: whether a / b needs its slow path; never where both are far from the ends of the range."""
+    """FCHK: whether a / b needs its slow path; never where both are far from the ends of the range.
+
+    Of zero by a plain number both paths give the same.
+    """
     exponents = [(part.bits >> np.uint64(23)) & np.uint64(0xFF) for part in (a, b)]
     plain = np.logical_and(*((e >= _PLAIN[0]) & (e <= _PLAIN[1]) for e in exponents))
+    divides = (exponents[1] >= _PLAIN[0]) & (exponents[1] <= _PLAIN[1])
+    plain |= (a.bits & np.uint64(0x7FFFFFFF) == 0) & divides
     found = values.mapped(lambda *_: np.zeros(plain.shape, np.uint64), 1, a, b)
     return values.select(values.known(plain), found, values.unknown(1))
 

@@ -82,11 +82,13 @@ class Followed:
         evaluation: of this block alone.
         memory: the buffers of the launch afterwards, by their first addresses.
         issued: warp instructions.
+        changed_bytes: of the buffers, with those that became unknown.
     """
 
     evaluation: Evaluation
     memory: dict[int, Bytes]
     issued: int
+    changed_bytes: int
 
 
 def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) -> Followed:
@@ -101,7 +103,9 @@ def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) ->
     found = Evaluation(program, launch, gpu, traced=True, evaluated_blocks=1)
     machine = run.machine(found, np.zeros((1, 3), np.int64), follows_global=True)
     run.execute(machine)
-    return Followed(found, machine.memory.global_memory(), machine.issued)
+    memory = machine.memory.global_memory()
+    changed = (memory[base].differs(Bytes(1, len(data), data))[0] for base, data in given.buffers.items())
+    return Followed(found, memory, machine.issued, sum(changed) if memory else 0)
 
 
 class Box(NamedTuple):
