@@ -11,7 +11,6 @@ into the file.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -94,14 +93,17 @@ def _unwritten(case: Case) -> Iterator[str]:
     accesses, shape = case.lanes.accesses, case.lowered.tile.shape
     if case.chooses or any(access.operation.does.by_itself for access in accesses):
         return
-    written = np.zeros(math.prod(shape), bool)
+    reads, written = (
+        [access for access in accesses if access.operation.is_read],
+        np.zeros(shape, bool).ravel(),
+    )
     for access in accesses:
         if not access.operation.is_read:
             written[_covered(access)] = True
-    for access in accesses if written.any() else ():
+    for access in reads if written.any() else ():
         covered = _covered(access)
         left = covered[~written[covered]]
-        if left.size and access.operation.is_read:
+        if left.size:
             place = [int(x) for x in np.unravel_index(left[0], shape)]
             plain = case.view is None and shape == case.problem.tile.shape
             such = f", such as {place}" if plain else ""

@@ -471,7 +471,8 @@ def _with(code: Code, plan: Plan, now: Version, key: str, request: Request, best
 def _check_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> None:
     """Other instances of the kernel's template, at the same launch: none may take more wavefronts.
 
-    Where pitches were changed, threads must reach the same elements in each of them, too.
+    Where pitches were changed, threads must reach the same elements in each of them, too. Of dynamic memory
+    that moves in another way, all must have elements of one type: how many bytes to ask for depends on it.
 
     Raises:
         ProblemFileError: one does not, or that cannot be seen.
