@@ -213,6 +213,15 @@ def test_the_memory_of_a_generic_address_is_asked_for(kind, window, loads):
     assert len(found.tallies) == loads
 
 
+@pytest.mark.parametrize(("high", "certain"), [("0x7f00", True), ("R9", False)])
+def test_a_generic_atomic_of_global_memory_is_done(high, certain):
+    """What atomicAdd(half2*) becomes: where it is not done, the address is one of shared memory."""
+    atomic = "ATOM.E.ADD.F16x2.RN.STRONG.GPU P0, RZ, desc[UR4][R4.64], R6"
+    loop = ("@P0 EXIT", "LDS R6, [R2]", "ATOMS.CAST.SPIN R7, [R2], R6, R6")
+    found = counted("MOV R4, R2", f"MOV R5, {high}", atomic, *loop)
+    assert found.certain == certain
+
+
 @pytest.mark.parametrize(("start", "certain"), [(0, False), (16, True), (32, False)])
 def test_constants_that_the_host_fills_are_not_zeros(start, certain):
     table = bytes(16) + b"".join(k.to_bytes(4, "little") for k in (4, 8, 12, 16)) + bytes(16)

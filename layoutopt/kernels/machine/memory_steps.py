@@ -17,6 +17,7 @@ from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory import Bytes, SharedBytes, check_reach
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.values import (
+    TRUE,
     ZERO,
     Bools,
     Value,
@@ -214,6 +215,11 @@ class MemorySteps:
             (self._load if action.kind == "load" else self._load_matrices)(one)
         else:
             self._forget(group, step, lanes, unsure)
+        if action.kind == "atomic" and action.space == "generic" and space == "global":
+            # Its predicate says whether the memory has that operation: global memory has all; where it is
+            # false, compilers go on to ask for shared memory (QSPC) and loop there.
+            for cell in (cell for cell in step.dests if cell.startswith("P")):
+                self._cells.write(group, cell, TRUE, lanes, unsure)
 
     def _row(self, group: Group, space: str) -> IntArray:
         """Rows of a memory that the lanes of a group use."""
