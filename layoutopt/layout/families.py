@@ -1,8 +1,8 @@
 """The families of layouts: each is written down here, and only here.
 
-A family is a way to choose the linearisation or the swizzle of a layout. What it is called, what it costs in
-words, its row in `compare`, its picture in docs/families.md and what `explain` takes away from a layout of it
-stand in its record. Which layouts it holds is a stream of candidates, which needs the tile and its accesses:
+A family is a way to choose the linearisation or the swizzle of a layout. What it is called, its row in
+`compare` and what `explain` takes away from a layout of it stand in its record; docs/families.md says what it
+holds and costs. Which layouts these are is a stream of candidates, which needs the tile and its accesses:
 `layoutopt.model.linearisations` and `layoutopt.model.pads` have one for each family that places elements,
 `layoutopt.model.swizzle_rules` the rules of those that flip bits.
 
@@ -92,10 +92,6 @@ class Family(Struct, frozen=True):
 
     Attributes:
         name: as problem files, options and answers write it.
-        heading: what it is, in the heading of its section of docs/families.md.
-        adds: the layouts it holds, in one sentence.
-        bytes, index: what it costs in bytes and in operations of the index, in words.
-        picture: element offset over x0, x1 of a 4x4 tile, on the page; empty for none.
         row: name of its row in `compare`, which families may share; empty for none.
         title: of that row, for people.
         beside: families that the layouts of that row may use, too.
@@ -108,11 +104,6 @@ class Family(Struct, frozen=True):
     """
 
     name: str
-    heading: str
-    adds: str
-    bytes: str
-    index: str
-    picture: str = ""
     row: str = ""
     title: str = ""
     beside: tuple[str, ...] = ("none",)
@@ -130,85 +121,21 @@ class Family(Struct, frozen=True):
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    Family(
-        name="none",
-        heading="row-major",
-        adds="row-major",
-        bytes="none",
-        index="a multiplication and an addition for each dimension but the last",
-        picture="x0*4 + x1",
-        row="none",
-        title="row-major, no pad",
-        beside=(),
-    ),
-    Family(
-        name="order",
-        heading="which dimension runs fastest",
-        adds="any order of the dimensions",
-        bytes="none",
-        index="none",
-        picture="x1*4 + x0",
-        row="order/split",
-        title="order or split",
-        label=_order_label,
-        orders=True,
-    ),
-    Family(
-        name="pad",
-        heading="gaps between rows",
-        adds="a pad of less than one bank period on any of the strides but the fastest, which is as small as "
-        "alignment allows, in any order allowed",
-        bytes="the pads",
-        index="none",
-        picture="x0*5 + x1",
-        row="pad",
-        title="best pad",
-        parts=_pads,
-    ),
-    Family(
-        name="split",
-        heading="pages, blocks and interval pads",
-        adds="one or two cuts `x // d`, `x % d` at divisors of the extents, up to six digits in any order "
-        "but those that keep the pieces of a cut together, which are as if not cut, and (with pad) one pad "
-        "on a single cut",
-        bytes="none",
-        index="a division, a remainder, a multiplication and an addition for each cut",
-        picture="x1 // 2 * 8 + x0*2 + x1 % 2",
-        row="order/split",
-        title="order or split",
-        label=_order_label,
-        orders=True,
-    ),
+    Family(name="none", row="none", title="row-major, no pad", beside=()),
+    Family(name="order", row="order/split", title="order or split", label=_order_label, orders=True),
+    Family(name="pad", row="pad", title="best pad", parts=_pads),
+    Family(name="split", row="order/split", title="order or split", label=_order_label, orders=True),
     Family(
         name="interval",
-        heading="a pad after every N elements",
-        adds="a pad of less than one bank period after every N elements of a dense order, N from 2 on, "
-        "a power of two or a length that cuts one dimension evenly",
-        bytes="the pads",
-        index="a shift, an addition, perhaps a multiplication",
-        picture="x0*4 + x1 + (x0*4 + x1) // 8",
         row="interval",
         title="best interval pad",
         label=_interval_label,
         shows_label=True,
         parts=_interval,
     ),
-    Family(
-        name="rotate",
-        heading="lines turned",
-        adds="the lines of row-major (with order: of any order; with pad: at a padded pitch) rotated, each "
-        "by the same number of elements against the line before",
-        bytes="none",
-        index="an addition, a remainder, perhaps a multiplication",
-        picture="x0*4 + (x1 + x0) % 4",
-        parts=_rotation,
-    ),
+    Family(name="rotate", parts=_rotation),
     Family(
         name="cute",
-        heading="CuTe's swizzles",
-        adds="`Swizzle<B, M, S>`, S positive, over row-major (with order: any order)",
-        bytes="none",
-        index="a shift, a mask and an XOR",
         row="cute",
         title="best CuTe swizzle",
         beside=("none", "order"),
@@ -218,11 +145,6 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     Family(
         name="xor",
-        heading="swizzles",
-        adds="a swizzle over row-major, dimension order, pads, a rotation without pad, or a cut without pad",
-        bytes="none",
-        index="a shift, a mask and an XOR for each distance that bits move",
-        picture="x0*4 + (x1 ^ x0)",
         row="xor",
         title="best XOR",
         beside=("none", "order"),
@@ -231,34 +153,14 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     Family(
         name="pad+xor",
-        heading="pads and a swizzle together",
-        adds="a swizzle over pads",
-        bytes="the pads",
-        index="a shift, a mask and an XOR for each distance that bits move",
         row="pad+xor",
         title="pad and XOR together",
         beside=("none", "order", "pad", "xor"),
         counted=False,
         special_case_of=("pad", "xor"),
     ),
-    Family(
-        name="matrix",
-        heading="any coordinate bits select the bank",
-        adds="where every extent is a power of two: a swizzle over any choice of the coordinate bits that "
-        "select the bank, so that every invertible bit matrix that leaves together the elements of a bank "
-        "word is one of them, as far as banks go",
-        bytes="none",
-        index="those of two cuts and more, and of the swizzle",
-        picture="x1 // 2 * 4 + x0 // 2 * 8 + x0 % 2 * 2 + x1 % 2",
-    ),
-    Family(
-        name="table",
-        heading="any placement at all",
-        adds="any placement of the vectors of a small tile, as a table of constants",
-        bytes="none",
-        index="row-major's and a look-up",
-        picture="x0*4 + (x1 ^ x0 // 2 ^ x0 % 2 * 2)",
-    ),
+    Family(name="matrix"),
+    Family(name="table"),
 )
 
 # Names that problem files and options may use.
