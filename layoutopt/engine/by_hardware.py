@@ -4,8 +4,6 @@ Like all of the engine it sees byte offsets, not where they come from. The rules
 `layoutopt.hardware.dictated`: a box or a matrix lies as a mode has it, or it does not, element by element.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -22,11 +22,9 @@ layout from the one to the other, and `constrained` puts other constraints in th
 is traced again).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 import numpy as np
@@ -262,7 +260,7 @@ class Case:
 
     # Others like it ----------------------------------------------------------------------------
 
-    def constrained(self, layout: Constraints) -> Case:
+    def constrained(self, layout: Constraints) -> Self:
         """The same accesses under other constraints on the layout."""
         asked = msgspec.structs.replace(self.asked, layout=layout)
         problem = msgspec.structs.replace(self.problem, layout=layout)

@@ -25,8 +25,6 @@ Rows all have one length, so whole batches are worked on as one flat array: ever
 is a handful of vectorised passes over contiguous memory, whatever the number of lanes in a phase.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final

@@ -22,8 +22,6 @@ Where blocks run together on a multiprocessor, one waits while others work:
            whatever is most
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

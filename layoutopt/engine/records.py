@@ -13,8 +13,6 @@ Memory stays flat whatever the length: lines are read a block at a time and coun
 tables through a window on the file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator

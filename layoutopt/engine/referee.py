@@ -3,8 +3,6 @@
 It sees offsets and lanes only. Where a layout came from, and what was promised of it, is not its business.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -24,8 +24,6 @@ evenly, which is then the `ideal`. In all other cases it is the mean over `SAMPL
 or fewer where instructions are many.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

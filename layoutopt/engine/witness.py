@@ -4,8 +4,6 @@ The conflict engine counts millions of instructions; this module shows one, in p
 people. Where both are used their counts are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

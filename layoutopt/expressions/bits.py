@@ -1,7 +1,5 @@
 """Bits of numbers: a basis under XOR, and values of a variable as what its bits contribute."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

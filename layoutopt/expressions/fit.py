@@ -6,8 +6,6 @@ Triton writes as bases), or a sum that goes round (`(lane + i) % 32`, a rotation
 this order, and returns a formula only after evaluating it at every place of the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

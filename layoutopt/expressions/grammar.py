@@ -14,8 +14,6 @@ precedence, `//` and `%` are Python's (division rounds down). Nothing is ever `e
 Values are int64; anything that leaves +-2**62 is an error, not a wrong answer.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re
@@ -59,14 +57,14 @@ class Op(Struct, frozen=True, cache_hash=True, gc=False):
     """
 
     symbol: str
-    args: tuple[Node, ...]
+    args: tuple["Node", ...]
 
 
 class Lookup(Struct, frozen=True, cache_hash=True, gc=False):
     """An entry of a constant table, which is written out where it has no name."""
 
     values: tuple[int, ...]
-    index: Node
+    index: "Node"
     name: str = "lookup"
 
 

@@ -1,7 +1,5 @@
 """Rules on expressions whose variables have known ranges: bounds, and what they make redundant."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """Expressions as sympy's, for whoever goes on there; loading sympy takes longer than most solves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The types of arrays that the rooms pass on."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """Text with brackets in it, taken apart where no bracket is open."""
 
-from __future__ import annotations
-
 
 def split(text: str, brackets: str = "([{)]}") -> list[str]:
     """Parts between the commas outside brackets, of which the first half opens and the second closes."""

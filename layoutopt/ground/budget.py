@@ -14,8 +14,6 @@ Whoever owns the time puts its budget in force (`spending`), and all that is cal
 resumed. Another thread starts without any.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -52,18 +50,18 @@ class Budget:
         self._limit = self._work = seconds
         self._ends_with_work = self._is_of_limit = False
 
-    def at_most(self, seconds: float | None) -> Budget:
+    def at_most(self, seconds: float | None) -> "Budget":
         """A budget of the time left, or of so many seconds where that is less; None for any number."""
         left = [limit for limit in (self.seconds, seconds) if limit is not None]
         part = Budget(min(left, default=None))
         part._stop, part._whole = self._stop, self
         return part
 
-    def part(self, share: float) -> Budget:
+    def part(self, share: float) -> "Budget":
         """A budget of `share` of the time left, which stops when this one is stopped."""
         return self.at_most(None if self.seconds is None else self.seconds * share)
 
-    def portion(self, share: float, most: float = math.inf) -> Budget:
+    def portion(self, share: float, most: float = math.inf) -> "Budget":
         """A budget of all the time left, but only of `share` of the work that it allows, or `most` of it."""
         part = self.at_most(None)
         if self._work is not None and self._limit is not None:
@@ -72,7 +70,7 @@ class Budget:
             part._ends_with_work, part._is_of_limit = True, work < most
         return part
 
-    def at_least(self, seconds: float) -> Budget:
+    def at_least(self, seconds: float) -> "Budget":
         """A budget of the time left, or of so many seconds where that is more: for what every answer needs.
 
         It goes on where this one is stopped.

@@ -4,8 +4,6 @@ Names, notes, paths and values out of files reach terminals, comments of code, w
 spreadsheets and reviews. Each of these reads some characters as more than text; here is what each needs.
 """
 
-from __future__ import annotations
-
 import html as _html
 import re
 from collections.abc import Iterable, Sequence

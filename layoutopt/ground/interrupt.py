@@ -1,7 +1,5 @@
 """Ctrl-C ends a search with the best so far."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextvars import copy_context

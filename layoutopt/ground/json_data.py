@@ -4,8 +4,6 @@ Stricter than JSON: no key twice, no number that 64 bits or a float cannot hold,
 whatever was read can be counted with and printed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import json

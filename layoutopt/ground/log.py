@@ -1,7 +1,5 @@
 """The log of the package, which a program turns on as any other: `logging.getLogger("layoutopt")`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Final

@@ -5,8 +5,6 @@ of its own: Ctrl-C is for the owner. Where the owner closes its end of the socke
 the compiler that it waits for and removes its temporary files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -5,8 +5,6 @@ earlier one. So what is made is noted before it is there, and `remove_left` at t
 what is still noted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -13,8 +13,6 @@ inactive or at the same address, or every active lane has so lane l^2, neighbour
 served in pairs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import warnings

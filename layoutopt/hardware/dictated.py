@@ -9,8 +9,6 @@ which. For rows of 64 bf16 and the mode `128B`, eight rows of eight 16-byte chun
     ...
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Final, Literal
 

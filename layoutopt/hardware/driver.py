@@ -1,7 +1,5 @@
 """Launches on this machine's GPU through its driver, libcuda: what they write, and how long they take."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import time

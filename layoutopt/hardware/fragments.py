@@ -3,8 +3,6 @@
 Data (`hardware/fragments.json`), from the PTX ISA and from AMD's tables.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ removed afterwards. A compiler starts programs and writes files of its own: each
 so that all of them end with this process or before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import glob

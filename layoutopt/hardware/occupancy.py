@@ -5,8 +5,6 @@ rounded up to the allocation unit. AMD's compute units are filled by the same ru
 (LLVM's AMDGPUBaseInfo.cpp). Where the registers of a thread are not known, these are upper bounds.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from layoutopt.hardware.devices import Device, Limits

@@ -5,8 +5,6 @@ Short names (`load`, `ldmatrix.x4.trans`, `cp.async`), PTX spellings (`ld.shared
 `KINDS` where it is served unlike all others; how a GPU serves it is a rule in `devices.json`.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable

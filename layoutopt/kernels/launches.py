@@ -12,8 +12,6 @@ A file of launches is written by hand, or by `layoutopt capture` as a program ru
     launches = 100               # how often it happens
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io
@@ -23,7 +21,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 from msgspec import Struct, field
@@ -115,8 +113,8 @@ class Missed(Struct, frozen=True, forbid_unknown_fields=True):
     unfollowed: int = 0
     nested: int = 0
 
-    def __add__(self, other: Missed) -> Missed:
-        return Missed(*map(int.__add__, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*map(int.__add__, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
     def __str__(self) -> str:
         """In words; empty where nothing was missed."""

@@ -13,11 +13,9 @@ Names that begin with B hold the lanes that will meet, as a mask: nobody, before
 Predicates are values of one bit. A step's guard applies to all that it does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self
 
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.operations import Operation
@@ -62,17 +60,17 @@ class Source(NamedTuple):
     value: Callable[..., Value]
 
     @classmethod
-    def cell(cls, name: str) -> Source:
+    def cell(cls, name: str) -> Self:
         """What a cell has."""
         return cls((name,), same)
 
     @property
-    def negated(self) -> Source:
+    def negated(self) -> Self:
         """The predicate that holds where this one does not."""
         return self._replace(value=opposite if self.value is same else same)
 
     @classmethod
-    def always(cls, value: Value) -> Source:
+    def always(cls, value: Value) -> Self:
         """A constant."""
         return cls((), lambda: value)
 

@@ -9,8 +9,6 @@ holds and costs. Which layouts these are is a stream of candidates, which needs 
 To add one, write its record into `FAMILIES` and its candidates into `layoutopt.model.pads.PADDED`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Final
 

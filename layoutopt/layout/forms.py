@@ -1,7 +1,5 @@
 """A table of offsets as other tools spell layouts: linear over F2, a swizzle, padding after intervals."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, Final, NamedTuple
 

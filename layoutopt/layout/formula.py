@@ -9,8 +9,6 @@ finds, lines turned against one another, by a formula or by a small table of tur
 which a few elements beyond the tile lie in holes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -37,8 +37,6 @@ CuTe's `Swizzle<B, M, S>` is the case of B targets M, M+1, ..., each with the on
 it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final

@@ -1,9 +1,7 @@
 """What is answered: a status, a layout, what each access costs and what is proved."""
 
-from __future__ import annotations
-
 import enum
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -332,7 +330,7 @@ class Result(Versioned, frozen=True):
         """Whether there is one."""
         return self.layout is not None
 
-    def unproved(self, reason: str) -> Result:
+    def unproved(self, reason: str) -> Self:
         """The same as an answer to a wider question, in which something better is not refuted."""
         status = Status.UNKNOWN if self.layout is None else Status.FEASIBLE
         return replace(self, status=status, reason=reason, decided_by=None)

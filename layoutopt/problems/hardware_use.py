@@ -1,7 +1,5 @@
 """What the hardware does to a tile by itself, as a problem knows it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct

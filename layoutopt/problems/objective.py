@@ -1,7 +1,5 @@
 """What is minimised, in which order: which of two layouts is better is asked here, and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 

@@ -8,8 +8,6 @@ that of the largest tile, in the smallest elements, and a smaller tile is its be
     E 64x64 f16, F 64x64 f32: the layout is that of 64x128 f16
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """How a question is asked, and the device that it is asked for."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 from layoutopt.errors import ProblemFileError

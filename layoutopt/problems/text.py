@@ -1,7 +1,5 @@
 """Problems as text: in a few words, and as a file that people read."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -4,8 +4,6 @@ The problem types are also the problem file: `msgspec` decodes JSON straight int
 published JSON Schema is generated from them.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
@@ -125,7 +123,7 @@ class Tile(Struct, frozen=True, forbid_unknown_fields=True):
         return size & -size
 
     @property
-    def storage(self) -> Tile:
+    def storage(self) -> "Tile":
         """The tile as memory sees it: where elements share a byte, those bytes are its elements."""
         if self.packed == 1:
             return self
@@ -350,7 +348,7 @@ class Problem(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_"
     known_optimum: KnownOptimum | None = None
 
     @property
-    def each(self) -> tuple[Problem, ...]:
+    def each(self) -> tuple["Problem", ...]:
         """The problem of every tile, which is this one; as for a block of several."""
         return (self,)
 

@@ -5,8 +5,6 @@ calls it (https://docs.nvidia.com/cupti/: callback API). Its header and library 
 as the package nvidia-cuda-cupti.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gzip

@@ -1,7 +1,5 @@
 """What instructions compute of integers, bits and predicates, and across the lanes of a warp (as an H200)."""
 
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -6,8 +6,6 @@ their high words: what follows in the code repairs the last bits. The rest, and 
 all values of a block are followed, a hash stands for a product of matrices.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Machine code as text: what `cuobjdump -sass` and `nvdisasm -c` print, instruction by instruction."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What instructions of machine code do to memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

@@ -12,8 +12,6 @@ A row names what an instruction gives and takes, one letter each:
 The function of a row takes the instruction and a value a source. It returns or generates a value a result.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import struct

@@ -3,8 +3,6 @@
 An opcode that no table has becomes a step that forgets what it may write.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

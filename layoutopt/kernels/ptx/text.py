@@ -4,8 +4,6 @@ Follows the PTX ISA as nvcc, clang, Triton and Numba write it. Nothing is execut
 register declared in an inner block gets a name of its own.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ Bytes of dynamic memory may be one array first and another one later: whoever us
 barrier of the whole block, behind which the other begins. What was executed by the first block says so.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ Executions of instructions on one line of the source are one access with a loop,
 them; else each instruction is an access, and where no formula fits, its coordinates are a table.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

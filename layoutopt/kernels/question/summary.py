@@ -1,7 +1,5 @@
 """What a launch costs, as data: totals as the profiler prints them, instructions, arrays, doubts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final

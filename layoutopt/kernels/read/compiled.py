@@ -5,8 +5,6 @@ entry is a file that nvcc wrote and the list of files that it read, with their d
 file now hides from it is not noticed, as with ccache.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -5,8 +5,6 @@ understood is not told: a shape counts only where the array's bytes agree with i
 as many as parameters.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import math

@@ -4,8 +4,6 @@ A cubin is a 64-bit little-endian ELF file. Every number in it is checked before
 size.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

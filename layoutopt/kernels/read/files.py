@@ -1,7 +1,5 @@
 """Kernel files of every kind: which tool reads which, and the kernels in them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Kernels out of machine code: text, cubins, and files that hold cubins."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
