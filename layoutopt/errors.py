@@ -12,8 +12,6 @@ A warning, `DisputedRuleWarning`, says that public sources contradict each other
 "Infeasible" and "out of time" are answers, not errors: see `layoutopt.problems.types.Status`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -18,8 +18,6 @@ A structure of 16 bytes that 4-byte loads read has blocks of 16 bytes by default
 of the banks in every layout. With `"align": 4` its blocks have 4 bytes, and may lie in any bank.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -8,8 +8,6 @@
 Both become ordinary accesses: a formula where one gives the same numbers, else a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 

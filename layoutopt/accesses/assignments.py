@@ -12,8 +12,6 @@ The first digits are always those of a segment: what consecutive threads cover t
 Beyond that the threads of a warp may change places: what an instruction covers stays the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -129,7 +127,7 @@ class Work:
         last = next(reversed(list(self.loops)), None)
         return last if last is not None and self.loops[last] == self.steps > 1 else None
 
-    def with_own_loops(self) -> Work:
+    def with_own_loops(self) -> "Work":
         """The same in as many iterations as its threads take."""
         loops = {ROUND: self.rounds, STEP: self.steps}
         return replace(self, loops={name: trips for name, trips in loops.items() if trips > 1})

@@ -4,8 +4,6 @@
 {"name": "drain", "op": "load", "bytes": 4, "lanes": "free", "global": {"contiguous": 32}}
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

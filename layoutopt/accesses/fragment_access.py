@@ -5,8 +5,6 @@ can load every fragment from every tile. Each expansion is therefore compared, a
 iteration and register, with the table of the fragment.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

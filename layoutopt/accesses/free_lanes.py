@@ -1,7 +1,5 @@
 """Accesses whose lanes are free: which they are, what stands for them, and whether chosen lanes serve."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@
 They cost no wavefront that this tool counts; what they ask of the layout is `Access.hardware`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal

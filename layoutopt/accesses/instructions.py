@@ -9,8 +9,6 @@ access takes as many of the steps of a vector as its threads' elements are close
 and a matrix instruction where the rows of 16 bytes and the lanes are as it has them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

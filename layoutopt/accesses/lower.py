@@ -14,8 +14,6 @@ A width that may change becomes one problem for each choice, where a narrower ac
     "bytes": [16, 8], index [row, 4*k] of f32   ->   "bytes": 8, index [row, 4*k + 2*part], "for": {"part": 2}
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping

@@ -13,8 +13,6 @@ coordinates m, n, k beside the usual variables, so `["n", "k"]` is a B tile stor
 `["s", "m", "k"]` one stage of several, and `["m // 8", "m % 8 + r", "k"]` an implicit GEMM.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

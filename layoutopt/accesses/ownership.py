@@ -5,8 +5,6 @@ A set of elements of one thread is a vector if a layout makes them consecutive. 
 dimension. Instructions deliver what lies at a lane's address to that lane, or, of matrices, to several.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +44,7 @@ class Ownership:
     element: IntArray
 
     @classmethod
-    def of_table(cls, table: IntArray, shape: Sequence[int]) -> Ownership:
+    def of_table(cls, table: IntArray, shape: Sequence[int]) -> "Ownership":
         """Of the coordinates of each thread and value, shape (threads, values, dimensions)."""
         flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape)).astype(np.int64)
         return cls(tuple(shape), each_once(flat))

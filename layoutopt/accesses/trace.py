@@ -3,8 +3,6 @@
 Both the model and the conflict engine start from these arrays; what they do with them is their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -92,7 +90,7 @@ class Trace:
         """Whether some instruction that touches the tile weighs nothing."""
         return any(((a.weight == 0) & a.active.any(axis=1)).any() for a in self.accesses)
 
-    def with_idle(self) -> Trace:
+    def with_idle(self) -> "Trace":
         """The same where what weighs nothing weighs a little."""
         accesses = tuple(replace(a, weight=np.maximum(a.weight, 1)) for a in self.accesses)
         return replace(self, accesses=accesses)

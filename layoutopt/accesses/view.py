@@ -9,8 +9,6 @@ seen through a view, solved there, and its layout turned back:
 An order of elements that no dimensions in another order give is cut out of the coordinates bit by bit.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ limit came without an answer, 130 interrupted.
 This module imports nothing that takes time: Ctrl-C before the commands are there ends as it does later.
 """
 
-from __future__ import annotations
-
 
 def run() -> None:
     """Entry point of the console script: errors become one line on stderr and exit code 2."""

@@ -1,7 +1,5 @@
 """`layoutopt capture`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

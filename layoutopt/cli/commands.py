@@ -1,7 +1,5 @@
 """The commands: a new one is a module in this folder and a line here."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from typing import Final, NamedTuple

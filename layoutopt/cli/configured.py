@@ -1,7 +1,5 @@
 """What `check` checks where nothing is named: layoutopt.toml, or [tool.layoutopt] of pyproject.toml."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`layoutopt convert`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Output files: written whole, all of them, or not at all; none is an input or another output."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

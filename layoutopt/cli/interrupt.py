@@ -1,7 +1,5 @@
 """Work that is shown on a terminal, and that Ctrl-C ends with the best so far."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable

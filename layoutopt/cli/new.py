@@ -1,7 +1,5 @@
 """`layoutopt new`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What commands print: answers on stdout, everything else on stderr, failures as a line with an exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

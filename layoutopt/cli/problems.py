@@ -1,7 +1,5 @@
 """`layoutopt problems`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Literal, TypedDict

@@ -1,7 +1,5 @@
 """A command as a process: its streams, its signals, and from errors to exit codes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

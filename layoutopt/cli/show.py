@@ -1,7 +1,5 @@
 """`layoutopt show`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

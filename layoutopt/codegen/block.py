@@ -1,7 +1,5 @@
 """The code and the self-test of placed tiles: of several, where each lies, then those of each."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections import Counter

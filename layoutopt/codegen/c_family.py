@@ -1,7 +1,5 @@
 """What CUDA C++, HIP, OpenCL C and plain C share: the address functions, the same but for spelling."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +44,7 @@ class Dialect:
     """
 
     function: str
-    pieces: Callable[[Plan, AccessPlan, Dialect], list[str]]
+    pieces: "Callable[[Plan, AccessPlan, Dialect], list[str]]"
     types: Mapping[str, str]
     table: str
     vectors: Mapping[tuple[str, int], str] = field(default_factory=dict)

@@ -1,7 +1,5 @@
 """Integer expressions as C: shifts and masks for powers of two, floor semantics kept."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final

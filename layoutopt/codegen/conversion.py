@@ -1,7 +1,5 @@
 """A conversion between register layouts as a CUDA function over the registers of a thread."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

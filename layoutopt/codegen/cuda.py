@@ -5,8 +5,6 @@ needs `cuda.h` before this header, and takes the driver's `cuTensorMapEncodeTile
 nothing is linked; the copies need nvcc and sm_90.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final

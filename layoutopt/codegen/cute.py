@@ -4,8 +4,6 @@ What TMA or a matrix instruction reaches is also an atom of wgmma and tcgen05 (`
 tiled until it is the layout: CuTe's traits know these types, and not a `Swizzle` that is equal everywhere.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Final, NamedTuple

@@ -8,8 +8,6 @@ whose vectors are XORed by rows (`SwizzledSharedLayout`), any map that is linear
 table is compared with each kind, so what is printed is equal to it everywhere or is not printed.
 """
 
-from __future__ import annotations
-
 from itertools import permutations, product
 from typing import Final
 

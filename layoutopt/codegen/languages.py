@@ -1,7 +1,5 @@
 """From a result or a formula to what is printed of it, in any language."""
 
-from __future__ import annotations
-
 import msgspec
 
 from layoutopt.accesses.lower import (

@@ -1,7 +1,5 @@
 """Numba CUDA: device functions that index a shared array of elements."""
 
-from __future__ import annotations
-
 import keyword
 from typing import Final
 

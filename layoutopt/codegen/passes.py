@@ -15,8 +15,6 @@ that stays in the cache shows what an access takes, and many times what it takes
 `run_passes` of `layoutopt.hardware.machine` reads what it prints: a line for each layout.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final

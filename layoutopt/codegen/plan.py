@@ -1,7 +1,5 @@
 """What every emitter prints: the offset, and for each access how its address is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

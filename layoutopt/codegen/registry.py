@@ -1,7 +1,5 @@
 """The languages: a new one is a module in this folder, with `emit(plan)`, and a line here."""
 
-from __future__ import annotations
-
 from typing import Final, Literal, NamedTuple
 
 

@@ -7,8 +7,6 @@ for every warp and iteration, as the one instruction that it is, so that a profi
 of the access.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

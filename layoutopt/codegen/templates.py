@@ -1,7 +1,5 @@
 """The texts of CUDA programs: `.cu` files beside this module, in parts that begin with `//@ NAME`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import cache

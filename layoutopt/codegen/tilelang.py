@@ -4,8 +4,6 @@ A tile that TMA or a matrix instruction reaches must be one of TileLang's own sw
 lowering of copies and products knows: they are named where they are the layout at every element.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arrays of integers in .npy files, which are mapped, not loaded."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ A problem is called by its file's name without `.json`, or by folder and name
 problems of several tiles.
 """
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 

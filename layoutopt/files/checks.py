@@ -1,7 +1,5 @@
 """What the types of a problem cannot say: fields that contradict one another, or name what there is not."""
 
-from __future__ import annotations
-
 import contextlib
 import keyword
 import re

@@ -1,7 +1,5 @@
 """JSON to a problem of one tile (`Problem`) or of several (`Block`), with errors that name the field."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

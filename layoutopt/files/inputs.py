@@ -1,7 +1,5 @@
 """Problems from wherever: files, folders, JSON lines, templates and Python's dicts as one row of data."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

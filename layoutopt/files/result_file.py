@@ -4,8 +4,6 @@ A result is rebuilt from its layout alone. What stands beside it (bytes, offset,
 reaches comments of code, and must be what the layout gives.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Each function returns problem data that solves as it is. The accesses are named 
 a name (`layoutopt.accesses.named_accesses`), so that a person changes a warp grid, not a formula.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
@@ -39,7 +37,7 @@ class Kind(NamedTuple):
         one_by_one: whether threads move single elements, which need bytes of their own.
     """
 
-    make: Callable[[Start], dict[str, Any]]
+    make: "Callable[[Start], dict[str, Any]]"
     tile: tuple[int, ...]
     element: str
     threads: int | None = 256

@@ -15,8 +15,6 @@ What a text of the file is decides what a parameter is in it:
 are compared with words (`op == 'load'`). Everything after `expand` sees ordinary problem data.
 """
 
-from __future__ import annotations
-
 import itertools
 import keyword
 import math

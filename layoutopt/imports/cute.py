@@ -14,8 +14,6 @@ A layout of shared memory says where each element of a tile lies; each mode is a
 from M on (CUTLASS, include/cute/swizzle.hpp).
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -27,8 +27,6 @@ Thread ThrLayoutVMNK(v, m, n, k) holds what thread v of the atom does, of the at
 tile (CUTLASS, include/cute/atom/mma_atom.hpp: thrfrg_A, thrfrg_B, thrfrg_C).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -9,8 +9,6 @@ which `layoutopt count` reads as well. With the layout in use each address is an
 `sequence`-th execution of a site by a warp is iteration `i` of its access.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Any, Final
 

@@ -13,8 +13,6 @@ more registers; of one that is larger, the bases beyond the tile are zero (and l
 registers).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

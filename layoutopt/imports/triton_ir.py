@@ -9,8 +9,6 @@ of another kind reaches, such as `local_gather`, is left out by name. Every `con
 Not read: the scratch memory of reductions.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

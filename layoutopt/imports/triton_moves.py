@@ -7,8 +7,6 @@ whose lanes write side by side, each fetching what lies at its place.
 Rules: Triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM and third_party/amd/lib/TritonAMDGPUToLLVM.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

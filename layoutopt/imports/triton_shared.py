@@ -8,8 +8,6 @@ also `amd_rotating_shared` and `shared_linear`. But for the pads all are linear 
 in elements, has a basis vector in the tensor (Triton, lib/Dialect/TritonGPU/IR/LinearLayoutConversions.cpp).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -12,8 +12,6 @@ choice, and derived here as Triton 3.9 makes it (`ReduceOpHelper` and `ScanLower
 Elements are numbered anew along the axis: those that are left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from layoutopt.imports.triton import PARTS, Bases, along, unit

@@ -1,7 +1,5 @@
 """Triton's layouts as text: `#ttg.kind<{field = value}>` from the compiler, `KindLayout(...)` from Gluon."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re
@@ -97,7 +95,7 @@ class PrintedLayout:
         except msgspec.ValidationError as error:
             raise wrong(f"{name} of {self.kind}: {error}") from None
 
-    def layout(self, name: str) -> PrintedLayout:
+    def layout(self, name: str) -> "PrintedLayout":
         """A layout."""
         value = self.fields.get(name)
         if not isinstance(value, PrintedLayout):

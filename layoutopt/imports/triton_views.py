@@ -5,8 +5,6 @@ branches, captures of warp specialisation. Two buffers of one type stay two; a v
 (`arith.select`, a loop that swaps them) is each of them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

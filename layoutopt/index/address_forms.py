@@ -13,8 +13,6 @@ pads, rotations and any formula. Several spellings of the address and of the bas
 the instructions that a compiler makes of them; each must equal the layout's table to count.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -18,8 +18,6 @@ condition and add the tile's start by themselves; longer code is branched around
 `scripts/benchmarks/index_machine_code.py` counts what the compiler really makes of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -131,7 +129,7 @@ class _Counter:
         self._of_bits: dict[Op, bool] = {}
         self._bits: dict[Node, int] = {}
 
-    def apart(self) -> _Counter:
+    def apart(self) -> "_Counter":
         """A counter that has seen the same nodes, and whose counts this one does not see."""
         other = _Counter(self.ranges, self.positive, set(self.seen))
         other._of_bits, other._bits = self._of_bits, self._bits

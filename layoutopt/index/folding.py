@@ -1,7 +1,5 @@
 """Constants folded as compilers do it, which know no ranges: nothing else becomes simpler."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final

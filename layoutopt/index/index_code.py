@@ -11,8 +11,6 @@ The cost depends on the table of offsets and its formula alone, so that it is th
 comes from. `scripts/benchmarks/index_machine_code.py` compares it with machine code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +44,7 @@ _MOST: Final = 1 << 22  # lane accesses, beyond which the address as it is is ch
 # Where there are more, addresses that are longer than their share are taken as they are.
 _MOST_OPERATORS: Final = 1 << 16
 _DIFFERS: Final = "the address of access {!r} does not equal the table"
-_codes: dict[tuple[object, ...], IndexCode] = {}
+_codes: "dict[tuple[object, ...], IndexCode]" = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ itself imported when a table is searched: what it compiles is kept beside it (or
 only the first search of an installation waits for the compiler.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable

@@ -13,8 +13,6 @@ is one; where there is none, the chunks in the way lose their colours and are co
 refuted: what takes too many steps is left to others.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

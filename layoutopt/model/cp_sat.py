@@ -6,8 +6,6 @@ compiled binding is imported directly because `ortools.sat.python.cp_model` pull
 alone takes longer to import than a typical problem takes to solve.
 """
 
-from __future__ import annotations
-
 import atexit
 import enum
 import math
@@ -133,7 +131,7 @@ class Model:
             f"domain:[{_join(domain)}]}}}}"
         )
 
-    def copy(self) -> Model:
+    def copy(self) -> "Model":
         """A model of its own with all that this one has so far; variables keep their numbers."""
         other = Model()
         other._domains = list(self._domains)

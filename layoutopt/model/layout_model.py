@@ -27,8 +27,6 @@ A rule each, with its constraint:
     last block       y and a pattern of flips of a last block that is not full => used >= what that takes
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

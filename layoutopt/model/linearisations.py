@@ -8,8 +8,6 @@ in sum (`layoutopt.model.space`), that of the innermost included: 12-byte elemen
 two apart, which is a pad. The stride of a digit of one value binds nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ allowed where the vectors' own rows are not flipped there. What it cannot expres
 size is no power of two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Literal
 

@@ -3,8 +3,6 @@
 The candidates of a new family (`layoutopt.layout.families`) are one more entry of `PADDED`.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator

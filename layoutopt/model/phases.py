@@ -5,8 +5,6 @@ depend on the layout, so neither do the merge rule nor the equality of phases: e
 merged here, once, and weighted. Under a linearisation those that are the same up to an XOR are merged, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -52,7 +50,7 @@ class PhaseSet:
     rule: PhaseRule
     width_bytes: int
 
-    def only(self, rows: Sequence[int] | slice | IntArray) -> PhaseSet:
+    def only(self, rows: Sequence[int] | slice | IntArray) -> "PhaseSet":
         """Some of the phases."""
         return replace(
             self,

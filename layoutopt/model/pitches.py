@@ -8,8 +8,6 @@ at_{d,v}     pitch_d = v, for values that were written out
 `by_span` says what the next smallest ones are, where many are written out at once.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

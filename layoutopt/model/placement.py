@@ -18,8 +18,6 @@ the table starts them at multiples of their size, the bound does not.
 Not covered: elements whose size is no power of two, and devices whose words share a bank row.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -11,8 +11,6 @@ bytes                       in each column of the bank rows, no more chunks than
 renamed banks               chunk k of the widest phase lies in one of the first k + 1 positions
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ an access starts, its coordinates (those of the digits, where coordinates are cu
 and few rows say what all of them do (`Congruences`). Where no stride helps another, that is a unit for each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

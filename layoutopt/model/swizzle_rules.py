@@ -8,8 +8,6 @@ the last block shortest; the swizzle is both, U (v + M v), and every swizzle is 
 vector there are no row operations, for they could tear it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """`layoutopt.convert`: a tile from one register layout to another, with the instructions that do it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """A plan of a conversion as instructions: which registers each moves, and every lane's byte address."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -14,8 +14,6 @@ bank bits vanish must meet neither side's phase, and two subspaces always have a
 Pairs of moves are tried in the order of what they would cost without conflicts, which is a bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Register layouts as callers have them: bases, a Triton object or its text, a CuTe thread-value layout."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Spaces of bit vectors over F2: integers whose sum is their XOR."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 
@@ -42,7 +40,7 @@ class Span:
     def __contains__(self, vector: int) -> bool:
         return self.remainder(vector)[0] == 0
 
-    def copy(self) -> Span:
+    def copy(self) -> "Span":
         """Another span of the same vectors."""
         other = Span()
         other._rows = self._rows.copy()

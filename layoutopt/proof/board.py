@@ -7,8 +7,6 @@ is the words of one place. What one phase touches of a view, beyond its banks, i
 This module reads the traces on its own and shares no code with `layoutopt.model`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

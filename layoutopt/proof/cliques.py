@@ -23,8 +23,6 @@ Windows that move over a tile (stencils, convolutions) force the same again wher
 shares add that up.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 What CNF cannot say in a few clauses, sums with other bounds and objectives, is refused.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

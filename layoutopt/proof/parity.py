@@ -7,8 +7,6 @@ column - row.) This finds what cliques cannot, and is complete for "some phase t
 conflict, by arithmetic modulo powers of two".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final

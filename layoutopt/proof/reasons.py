@@ -11,8 +11,6 @@ Whoever bounds every layout, writes a certificate or explains asks `REASONS` in 
 reason is a further record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar

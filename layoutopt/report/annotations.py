@@ -1,7 +1,5 @@
 """Lines with bank conflicts for continuous integration: GitHub's annotations, SARIF 2.1.0, JUnit's XML."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

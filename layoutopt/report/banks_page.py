@@ -5,8 +5,6 @@ elements, of the bytes that they share), and works the rest out itself; beside i
 conflict engine's.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Sequence

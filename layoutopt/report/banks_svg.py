@@ -1,7 +1,5 @@
 """Pictures as SVG, for papers and slides: no script, no font to load, light or dark as the reader has it."""
 
-from __future__ import annotations
-
 import textwrap
 
 from layoutopt.ground.escape import xml as escape

@@ -1,7 +1,5 @@
 """Pictures for the terminal."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Sequence

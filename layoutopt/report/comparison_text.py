@@ -1,7 +1,5 @@
 """A comparison as a table: text for people, Markdown, CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import textwrap

@@ -1,7 +1,5 @@
 """What `convert` prints: the instructions of a conversion, round by round, and what is proved."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 from layoutopt.ownership.conversion import Conversion

@@ -1,7 +1,5 @@
 """Explanations as text for people."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final

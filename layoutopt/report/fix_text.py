@@ -1,7 +1,5 @@
 """What a change of layouts does, for people: arrays, totals and resources before and after."""
 
-from __future__ import annotations
-
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.driver import Driver
 from layoutopt.report.text import columns

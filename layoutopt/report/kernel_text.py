@@ -1,7 +1,5 @@
 """A launch of a kernel, for people: its lines, the worst first, and the worst warp instruction."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """All launches of a program as one self-contained page: a table that sorts, the worst lines, their banks."""
 
-from __future__ import annotations
-
 from importlib import resources
 from string import Template
 from typing import Final

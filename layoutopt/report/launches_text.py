@@ -1,7 +1,5 @@
 """All launches of a program, for people: kernels by their conflicts, then the worst lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath

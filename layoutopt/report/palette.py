@@ -3,8 +3,6 @@
 Phases take Okabe and Ito's colours in turn; lanes run along cividis, from dark blue to yellow.
 """
 
-from __future__ import annotations
-
 # Okabe, Ito: Color Universal Design (2008), without black; https://jfly.uni-koeln.de/color/
 PHASES = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#0072B2", "#D55E00", "#BBBBBB")
 # Nine points of cividis: Nunez, Anderton, Renslow, PLOS ONE 13(7), 2018.

@@ -1,7 +1,5 @@
 """Answers of `solve` and audits of `check` as text for people."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set

@@ -1,7 +1,5 @@
 """Beyond formulas: tables of offsets, and what holds for every layout of any kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final

@@ -5,8 +5,6 @@ more bytes. The answer is one layout of each, packed (`layoutopt.search.packing`
 it lies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction

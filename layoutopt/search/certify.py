@@ -21,8 +21,6 @@ It speaks of the problem in plainer words (`layoutopt.accesses.lower`): of bytes
 and of the widths chosen where the file leaves the choice. `served` says which those are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from fractions import Fraction

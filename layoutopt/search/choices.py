@@ -18,8 +18,6 @@ the best lanes under its layout (`layoutopt.search.lanes`) meet it, nothing is b
 do, but a cheaper index. Else other layouts are tried: those that are best for an assignment that is fixed.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import math

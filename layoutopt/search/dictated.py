@@ -7,8 +7,6 @@ bytes, then the fewest boxes and instructions, then the published layout, then b
 the cheapest swizzle.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

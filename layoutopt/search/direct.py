@@ -6,8 +6,6 @@ in turn, the pieces that the accesses themselves keep together, a pad after ever
 that the load's own index has. The conflict engine keeps what serves.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -10,8 +10,6 @@ exchange two dimensions, move one, or give one another pad. They are counted tog
 phases; where none is better, the top is counted over all of them. Nothing is refuted.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import suppress

@@ -7,8 +7,6 @@ than the best so far, the most promising and the smallest in turn; the bound is 
 Where instructions come first, and excess may be left, the plainest formulas do.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -23,8 +23,6 @@ second front, of layouts that need the alignment of their accesses only, explore
 that alignment would win.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -77,8 +75,8 @@ class Unit:
     least_alignment: int
     stages: int
     copies: tuple[tuple[int, int], ...]
-    front: Front = field(init=False)
-    plain: Front | None = None
+    front: "Front" = field(init=False)
+    plain: "Front | None" = None
 
     @property
     def chooses_widths(self) -> bool:
@@ -139,7 +137,7 @@ class Unit:
         """Bytes of one stage of each of `copies`, under byte offsets by row-major index."""
         return tuple(self.case.size(table[:count]) for _, count in self.copies)
 
-    def least_sizes(self, point: Point) -> tuple[int, ...]:
+    def least_sizes(self, point: "Point") -> tuple[int, ...]:
         """Bytes of one stage of each of `copies` at least, of a layout with those of `point` or more."""
         everything, problem = self.case.lowered.tile.bytes, self.case.problem
         alone = {"none", "order", "pad"}  # whose bytes rise with the one pitch of a matrix, in every tile

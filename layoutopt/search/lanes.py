@@ -21,8 +21,6 @@ So lanes change places: the digits of an assignment in another order where one f
 shorter the better: of a warp, of the block, of all iterations.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -15,8 +15,6 @@ every mask that each row still to be chosen may have, and the row with the fewes
 far is chosen next. A class is a bit for each lane, so that a bound is an AND and a count of bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -148,7 +146,7 @@ class _Row:
     flips: IntArray
     seen: IntArray
 
-    def only(self, kept: BoolArray) -> _Row:
+    def only(self, kept: BoolArray) -> "_Row":
         if kept.all():
             return self
         return _Row(self.masks[kept], self.lanes[kept], self.flips[kept], self.seen)

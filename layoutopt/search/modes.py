@@ -1,7 +1,5 @@
 """A tile in one mode of the hardware, as layouts: pages or boxes, one after the other."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

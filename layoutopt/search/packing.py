@@ -4,8 +4,6 @@ Some blocks live all the time; others share one region, one set of them at a tim
 16 and 128, blocks of 100 and 128 bytes take 256 bytes in this order and 228 in the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """What is asked of those who propose layouts, and what they answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 

@@ -19,8 +19,6 @@ is forbidden, and a layout that is known bounds the others:
                keep to its ceiling any more. Where nothing is left, there is no swizzle within the ceilings
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ Most linearisations fall to a bank bit and very few phases, and the phases that 
     refuted   which of many linearisations fall to what was learnt, phase by phase
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

@@ -7,8 +7,6 @@ sample. A transpose of two million words is decided by two
 thousand of its rows and columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final

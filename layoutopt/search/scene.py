@@ -1,7 +1,5 @@
 """One search over formulas: what is asked, which candidates there are, what they give, and the answer."""
 
-from __future__ import annotations
-
 import contextlib
 import heapq
 import itertools

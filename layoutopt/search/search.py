@@ -1,7 +1,5 @@
 """One case, and those who propose layouts for it: each in its turn makes the best so far better."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,8 +29,8 @@ class Proposer:
         of_formulas: it keeps to the share of the time for formulas.
     """
 
-    serves: Callable[[Search, Proposal | None], bool]
-    propose: Callable[[Search, Proposal | None], Proposal | None]
+    serves: "Callable[[Search, Proposal | None], bool]"
+    propose: "Callable[[Search, Proposal | None], Proposal | None]"
     of_formulas: bool = False
 
 
@@ -65,7 +63,7 @@ class Search:
             case = case.constrained(msgspec.structs.replace(case.asked.layout, families=formulas))
         return Scene(case, self.ask, self.counted)
 
-    def of(self, counted: Trace) -> Search:
+    def of(self, counted: Trace) -> "Search":
         """The search for formulas of some instructions, in the same time."""
         return Search(self.case, self.ask, self.proposers, counted, self.for_formulas)
 

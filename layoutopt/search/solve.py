@@ -1,7 +1,5 @@
 """Propose, verify, keep the best: who proposes layouts, and over what one answer is the best."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tables of offsets as layouts: whether one may be the answer, and what is found of few bytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Values known only at run time: the conflict engine decides between the model's layout and plain ones."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

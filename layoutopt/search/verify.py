@@ -1,7 +1,5 @@
 """From what was promised to a result: the conflict engine confirms it, or nothing is returned."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -47,7 +45,7 @@ class Answer:
             (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (),
         )
 
-    def of(self, case: Case, proof: Proof | None = None, reason: str = "") -> Answer:
+    def of(self, case: Case, proof: Proof | None = None, reason: str = "") -> "Answer":
         """The same as an answer to a wider case, of which less is proved: `proof`, where that is other."""
         result = msgspec.structs.replace(self.result, proof=proof or self.result.proof)
         return replace(self, case=case, result=result.unproved(reason))

@@ -5,8 +5,6 @@ XOR         (e & -n ^ f) + (e & n - 1)    f = (r >> s & m) * n moves vectors of 
 transposed  c * (R + p) + r               row r and column c of R rows, which lie behind one another in planes
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ tree-sitter parses a shadow of the text, of the same length, so that places in t
 Bodies of macros are parsed where they stand.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,7 +46,7 @@ class Variable:
     """
 
     name: str
-    file: File
+    file: "File"
     node: Node
     declarator: Node
     identifier: Node
@@ -84,7 +82,7 @@ class Macro:
     """A macro with a body that is an expression or a statement; `value` says where in the file that is."""
 
     name: str
-    file: File
+    file: "File"
     parameters: tuple[str, ...]
     node: Node
     body: Node

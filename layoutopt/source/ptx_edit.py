@@ -5,8 +5,6 @@ says; of an access that may reach other memory, where it lies in the array. Noth
 registers, predicates and lines of the source stay what they were.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which instructions of PTX reach which arrays of shared memory, and where an address goes elsewhere."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
@@ -45,7 +43,7 @@ class Use(NamedTuple):
 
     function: Function
     instruction: Instruction
-    held: dict[str, Held]
+    held: "dict[str, Held]"
     sure: bool
     generic: bool
 

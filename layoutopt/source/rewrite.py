@@ -16,8 +16,6 @@ a lambda behind the declaration, so that an index is computed once, whatever it 
     tile[r][c]                ->   tile[r][tile_at(r, c)], or tile[r][tile_at(c)] where columns are padded
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Integers and types of a source that no thread decides: macros, constants, parameters of templates."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """Where pointers into an array go in a source: every use of the array, or a refusal that names the line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

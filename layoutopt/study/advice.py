@@ -6,8 +6,6 @@ themselves where they change the blocks on a multiprocessor, which is part of th
 a row out. Where nothing is estimated, wavefronts stand in the place of time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

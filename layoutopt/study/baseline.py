@@ -1,7 +1,5 @@
 """What bank conflicts there may be: those of a file, which `check --update-baseline` wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Final, Literal
 

@@ -1,7 +1,5 @@
 """Tiles with a layout each, and where they lie: one, or several, to each of which the same is done."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import msgspec

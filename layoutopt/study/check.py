@@ -3,8 +3,6 @@
 Of several tiles, each layout is audited by itself; where they lie and what all of it takes is the block's.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 from collections.abc import Iterator, Mapping

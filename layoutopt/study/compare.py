@@ -5,8 +5,6 @@ tiles, one behind the other as tightly as they go. Where that is more than the b
 again with the families of the row, so that the row is the least excess that fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -125,7 +123,7 @@ class _Member:
             return None
         return self.rows[ALL] if self.rows[name].reason == NOT_ALLOWED else self.rows[name]
 
-    def part(self, row: Row) -> _Part:
+    def part(self, row: Row) -> "_Part":
         """Its part of a row of all."""
         unit, formula = self.unit, self.found.formulas[row.offset or ""]
         alignment = max(row.alignment_bytes or 1, unit.least_alignment)

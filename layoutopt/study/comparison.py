@@ -1,7 +1,5 @@
 """What `compare` answers: a row for each family, and which to take."""
 
-from __future__ import annotations
-
 from typing import Any, Final, Literal
 
 from msgspec import Struct

@@ -4,8 +4,6 @@ That serves families small enough to look at every layout (orders and splits, pa
 edits of a layout in use. The instructions of several layouts are counted together, and equal ones once.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator

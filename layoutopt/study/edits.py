@@ -10,8 +10,6 @@ smallest change is the nearest. A first interval pad, an XOR, or another order o
 of its own: `compare` has the best of each.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

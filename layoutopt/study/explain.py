@@ -3,8 +3,6 @@
 Of several tiles: what decides each of them by itself, and what the common budget costs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, Unpack, overload
 

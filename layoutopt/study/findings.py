@@ -1,7 +1,5 @@
 """What is wrong with a layout in use, and what is worth knowing of it: one function for each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final

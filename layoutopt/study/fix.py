@@ -1,7 +1,5 @@
 """What would mend a layout in use: the advice of `compare` on it, the best layout and a few simple ones."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

@@ -8,8 +8,6 @@ conflicts remain, each is asked about in turn, until one leaves fewer wavefronts
 into the file.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Final

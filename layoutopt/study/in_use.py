@@ -1,7 +1,5 @@
 """A layout that somebody already uses: where it puts every element."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

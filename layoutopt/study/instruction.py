@@ -1,7 +1,5 @@
 """One warp instruction of a problem: which it is, and what its lanes meet under a layout."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from layoutopt.accesses.lower import with_loops
@@ -20,7 +18,7 @@ class Instruction:
     row: int
 
     @classmethod
-    def worst(cls, case: Case, access: int, table: IntArray) -> Instruction:
+    def worst(cls, case: Case, access: int, table: IntArray) -> "Instruction":
         """That of the access with the most excess under byte offsets by row-major index."""
         return cls(case, access, worst_instruction(case.accesses[access].count(table))[1])
 

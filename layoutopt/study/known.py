@@ -1,7 +1,5 @@
 """What is known of a problem: its answer, held against it, and the lanes and widths that the answer chose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

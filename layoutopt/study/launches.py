@@ -1,7 +1,5 @@
 """Launches of kernels, checked: what each does to shared memory and what would mend it, the worst first."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ It may where its machine code takes fewer wavefronts, none of which may rise, an
 bytes that it did between the same barriers, moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 

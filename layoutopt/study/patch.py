@@ -1,7 +1,5 @@
 """PTX as what `source_fix` changes: layouts and checks are those of sources."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

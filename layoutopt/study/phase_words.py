@@ -1,7 +1,5 @@
 """Why a layout works, in sentences and drawings of single phases."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

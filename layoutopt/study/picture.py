@@ -5,8 +5,6 @@ in that word: the element's coordinates, and, where the instruction touches it, 
 the wavefront that serves it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Each is a question about the problem as it would be, asked of proofs and of the 
 and told only with a proof or a layout.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ layout of it (`layoutopt.study.counted`). The problem is traced once, and a row 
 best layout of all is of its families.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What `show` draws: which layouts, and which warp instruction under them."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 

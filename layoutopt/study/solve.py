@@ -1,7 +1,5 @@
 """`layoutopt.solve`: the search, and what is said beside its answer, in one time limit."""
 
-from __future__ import annotations
-
 from typing import Unpack, overload
 
 from layoutopt.ground.budget import DEFAULT_SECONDS, deadline

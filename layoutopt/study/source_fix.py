@@ -6,8 +6,6 @@ first block writes the same bytes to global memory. Where there is a GPU, the la
 there, and not take longer.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import os

@@ -1,7 +1,5 @@
 """Changes of a source that are worth compiling: layouts ranked at the addresses of the old machine code."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """A store as a file that a build reads: rows and columns, whole answers, or a C++ header."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

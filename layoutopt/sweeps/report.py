@@ -1,7 +1,5 @@
 """What a store holds, in numbers and as text: totals, the slowest, the worst, what no formula serves."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal

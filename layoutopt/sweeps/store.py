@@ -8,8 +8,6 @@ committed. An answer that is not decided (`feasible`, `unknown`) holds for limit
 checked as they are read, as files of answers are: those of another program are refused, not believed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

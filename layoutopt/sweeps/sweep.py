@@ -1,7 +1,5 @@
 """A sweep: read what is asked, solve what is not answered, keep each answer as it comes."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ Problems of a sweep often ask the same under other names. What decides an answer
 kept gets the names of the problem that asks for it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -5,8 +5,6 @@ so that tasks travel there in batches of half a second or more; on this machine 
 batch whose workers died the tasks are tried alone, and the one that kills is lost.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Sequence

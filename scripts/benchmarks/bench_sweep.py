@@ -6,8 +6,6 @@ On a machine that does other things too, seconds of the clock say little: CPU se
 them, of the driver and of the workers, and what two quiet cores would do with them.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -20,8 +20,6 @@ what decides whether an instruction is executed, reading `threadIdx` and finding
 nvcc and nvdisasm.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

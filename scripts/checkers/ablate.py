@@ -9,8 +9,6 @@ A problem is solved once more without each mechanism that had anything to say ab
 ranked as there. Where they differ, both are asked again: what differs otherwise then varies from run to run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ has at a random moment, as on a full disk. scheduler: kill -9 of Dask's. After e
 with the same answers, none of those that were there may be gone, and none may be there twice.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -14,8 +14,6 @@ An answer is better or worse by its weighted excess and bytes, status, bounds an
 What the time limit ended may differ from run to run: it is counted apart. Exit code 1: an answer is worse.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -9,8 +9,6 @@ compiles a kernel of one `ttg.convert_layout`; the wavefronts are those of its m
 check` counts it. Conversions for which Triton uses no shared memory are told apart. Needs no GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -9,8 +9,6 @@ nvcc is needed, `<!-- exit N -->` expects that exit code of its last command, `<
 before a text block: what `scripts/docs/print_model.py` prints.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -1,7 +1,5 @@
 """What both fuzzers share: the loop over seeded cases, what holds of every command, saving and shrinking."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Samples of an answer through the other commands, and the same problem said otherwise: the answer stays."""
 
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

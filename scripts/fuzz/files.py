@@ -7,8 +7,6 @@ as they were, nothing half written or temporary is left, time and memory stay bo
 holds no control characters. Exit code 1: there are findings, saved and shrunk.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

@@ -9,8 +9,6 @@ checker says that all of it holds (exit code 0). Exit code 1: one was accepted, 
 called wrong; it is saved.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

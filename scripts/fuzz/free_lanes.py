@@ -8,8 +8,6 @@ global memory, is solved with its lanes fixed: none may be free of conflicts. Wh
 is checked in plain loops.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import sys

@@ -8,8 +8,6 @@ of 25 problems, one program in C and one in C++; Numba's functions run as plain 
 difference.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Random problem files of every feature, small enough to be evaluated lane by lane."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Kinds of cases: valid files, what is changed in them, and a command that reads them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Valid files of every kind, hostile values, and what is done to the files."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import io

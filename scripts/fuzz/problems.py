@@ -9,8 +9,6 @@ those of tiny problems by all placements. Samples go through `check`, `compare`,
 several and sweep. Exit code 1: there are findings, saved and shrunk.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import re

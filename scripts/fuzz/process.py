@@ -3,8 +3,6 @@
 Each has what a process has: its exit code, its stderr, its processor time, its memory, its death.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """One problem through `solve`, and every claim of its answer."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -8,8 +8,6 @@ All read `tests/data/h200_times.json`, which `scripts/measure/record_times.py` w
 two of one tile that differ by more than 3 % in measured cycles, each time that they were measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -12,8 +12,6 @@ launches cubins of a folder by its launches.json, three times each, and prints a
 their buffers; `profile` runs it under Nsight Compute.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What the measurements on a GPU share: tools, where figures come from, the profiler's rows, records."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

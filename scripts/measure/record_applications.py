@@ -12,8 +12,6 @@ OUT/applications.json after each program, until N seconds are over. The second k
 tests/data/launches/applications.json. Nothing of the sources is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

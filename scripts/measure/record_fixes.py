@@ -16,8 +16,6 @@ Both steps may be ended and begun again: OUT keeps an answer a launch, and a lin
 along z where the kernel does not ask for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

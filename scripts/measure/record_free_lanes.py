@@ -7,8 +7,6 @@ Every fill or drain is a program that tests its own values; ncu counts its confl
 to 512 MB with 16-byte accesses to global memory on both sides, beside a device-to-device copy of as much.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

@@ -10,8 +10,6 @@ profiles, it reads the machine code: each kernel must hold exactly one shared-me
 the kind meant. tests/engine/test_conflicts.py holds the engine against the records.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

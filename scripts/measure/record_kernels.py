@@ -13,8 +13,6 @@ hangs is recorded with its error. `code` is a digest of the machine code that ra
 the same digest, so that a record can be told from one of another compiler.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

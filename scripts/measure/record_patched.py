@@ -7,8 +7,6 @@ Outputs are all buffers after a launch, compared bit for bit. A launch marked `b
 at which its time means something.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -12,8 +12,6 @@ OUT/public.json; the second puts beside them what is predicted from the machine 
 contents of the buffers, and its processor time.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

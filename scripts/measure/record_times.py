@@ -9,8 +9,6 @@ solver.
 `tests/data/h200_times.json` is what it wrote; `scripts/measure/fit_time.py` fits the estimate to it.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

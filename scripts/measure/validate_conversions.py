@@ -8,8 +8,6 @@ scratch, with the fewest instructions, and as they come. The second step needs n
 `tests/data/h200_conversions.json` is what it wrote.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -11,8 +11,6 @@ reads B as the neighbouring lane: a program that calls this right too compares n
 step needs nvcc and msgspec; no solver. `tests/data/h200_gemm.json` is what it wrote.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

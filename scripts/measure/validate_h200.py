@@ -11,8 +11,6 @@ address of the expanded access goes to ldmatrix or stmatrix, and the registers m
 Counters: two kernels, recorded, with no layout, a pad and what is solved, by Nsight Compute.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

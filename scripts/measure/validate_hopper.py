@@ -15,8 +15,6 @@ written through them and copied back. Multicast: the blocks of a cluster that sh
 and every block reads all of it.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -8,8 +8,6 @@ cycles of a pass, and the counters beside those predicted. The second step needs
 record_run.py, which it is. `tests/data/h200_instructions.json` is what it wrote.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """A CUDA program with one kernel a warp instruction, each of one shared-memory access; its machine code."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Counts of conflicts against the profiler and plain loops."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """An answer against the plain evaluation of its problem."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

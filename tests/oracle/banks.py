@@ -1,7 +1,5 @@
 """The rule of the banks, by plain loops over lanes and words: the text of the rules, nothing clever."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

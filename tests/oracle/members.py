@@ -3,8 +3,6 @@
 Held against what is claimed of a family. That they keep accesses whole and aligned is for the caller to see.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ accesses are aligned. Tiny problems are enumerated, others descended at random: 
 is not found proves nothing.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """What a problem file means, in plain Python: hardware, expressions, accesses, counts."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -3,8 +3,6 @@
 Addresses are gathered and counted some executions at a time, which are up to hundreds of warps each.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 from dataclasses import dataclass, field, replace
@@ -69,7 +67,7 @@ class Tally:
     low: int = 1 << 62
     high: int = 0
 
-    def add(self, other: Tally, times: int) -> None:
+    def add(self, other: "Tally", times: int) -> None:
         """Add what another launch, or part of it, did so many times."""
         for name in ("executions", "wavefronts", "ideal", "phases", "unknown", "best", "worst"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
@@ -154,12 +152,12 @@ class Evaluation:
         if self.strict and why not in self.excused:
             raise Stopped(why)
 
-    def trial(self, rounds: int = 1, *, certain: bool = False) -> Evaluation:
+    def trial(self, rounds: int = 1, *, certain: bool = False) -> "Evaluation":
         """What may happen next, in so many rounds of a loop side by side; `certain`: without any doubt."""
         excused = frozenset[str]() if certain else self.excused | self.doubts.keys()
         return Evaluation(self.program, self.launch, self.gpu, self.traced, True, excused, rounds)
 
-    def add(self, other: Evaluation, times: int = 1) -> None:
+    def add(self, other: "Evaluation", times: int = 1) -> None:
         """What another one counted happened so many times, too."""
         self.finish()
         other.finish()
@@ -169,7 +167,7 @@ class Evaluation:
             self.doubts.setdefault(why, index)
         self.ended |= other.ended
 
-    def take(self, other: Evaluation, times: int = 1, first: int = 1) -> None:
+    def take(self, other: "Evaluation", times: int = 1, first: int = 1) -> None:
         """Add what a trial counted: the next rounds of a loop, side by side, which turned out to be right.
 
         Traces and barriers of the first block are written one round after the other.

@@ -4,8 +4,6 @@ A box of a grid holds blocks whose indices lie between two numbers along each ax
 is known stands for all of them, where its evaluation needs no more.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -124,7 +122,7 @@ class Box(NamedTuple):
         axes = (range(a, b + 1) for a, b in zip(self.first, self.last, strict=True))
         return (index[::-1] for index in itertools.product(*list(axes)[::-1]))
 
-    def along(self, axis: int, first: int, last: int) -> Box:
+    def along(self, axis: int, first: int, last: int) -> "Box":
         """The part between two indices along an axis."""
         begin, end = list(self.first), list(self.last)
         begin[axis], end[axis] = first, last

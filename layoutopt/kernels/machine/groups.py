@@ -5,8 +5,6 @@ rows stand at the same step. Groups of one warp never join because they happen t
 that were remembered together meet (`Reconverge`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

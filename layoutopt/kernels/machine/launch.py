@@ -1,7 +1,5 @@
 """One launch of a kernel: its block, grid, arguments and buffers, as the kernel finds them."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Mapping, Sequence
@@ -57,7 +55,7 @@ _LARGEST_WHOLE: Final = 2.0**63
 class Typed(bytes):
     """The bytes of a number whose type was said with it, and what was said."""
 
-    def __new__(cls, data: bytes, said: str) -> Typed:
+    def __new__(cls, data: bytes, said: str) -> "Typed":
         """These bytes, of what was said."""
         found = super().__new__(cls, data)
         found.said = said

@@ -7,8 +7,6 @@ or does not come back. Nothing that they may read is written in them but registe
 nothing else.
 """
 
-from __future__ import annotations
-
 import collections
 import copy
 import itertools
@@ -110,7 +108,7 @@ class Loops:
         self._whole = Part(relevance.steps, relevance.matters, {})
         self._found: dict[tuple[int, frozenset[str]], _Loop] = {}
 
-    def anew(self) -> Loops:
+    def anew(self) -> "Loops":
         """The same for another machine."""
         other = copy.copy(self)
         other._seen = {}

@@ -1,7 +1,5 @@
 """Memories by byte: what they hold, what of it is unknown, and which warps may rely on it."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np
@@ -64,7 +62,7 @@ class Bytes:
         """Of all rows."""
         return self._data.size
 
-    def differs(self, other: Bytes) -> tuple[int, int]:
+    def differs(self, other: "Bytes") -> tuple[int, int]:
         """Bytes that differ, or are known in one alone, and bytes that are known in neither."""
         apart = (self._data != other._data) | (self._hidden != other._hidden)
         return int(apart.sum()), int((self._hidden & other._hidden != 0).sum())
@@ -146,7 +144,7 @@ class SharedBytes(Bytes):
         self._everyone = np.uint32((1 << warps) - 1)
         self._late = np.zeros((blocks, size), np.uint32)
 
-    def merge(self, one: SharedBytes, other: SharedBytes) -> None:
+    def merge(self, one: "SharedBytes", other: "SharedBytes") -> None:
         """Hold what both hold; what differs is unknown, and relied on by those who may in both."""
         super().merge(one, other)
         self._late = one._late | other._late

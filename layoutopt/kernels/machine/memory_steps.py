@@ -1,7 +1,5 @@
 """What loads, stores, atomics and copies do: who is told, what registers and memories hold afterwards."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
@@ -135,20 +133,20 @@ class MemorySteps:
     def _held(self) -> list[Bytes]:
         return [memory for memories in self._memories.values() for _, memory in memories]
 
-    def fork(self, cells: Registers) -> MemorySteps:
+    def fork(self, cells: Registers) -> "MemorySteps":
         """The same memories, of which a change changes nothing here."""
         other = copy.copy(self)
         other._cells = cells
         other._memories = copy.deepcopy(self._memories)
         return other
 
-    def read_only(self, cells: Registers, recorder: Evaluation) -> MemorySteps:
+    def read_only(self, cells: Registers, recorder: Evaluation) -> "MemorySteps":
         """The same memories, for rows of which these are copies: what changes them ends the evaluation."""
         other = copy.copy(self)
         other._cells, other._recorder, other._frozen = cells, recorder, True
         return other
 
-    def merge(self, first: MemorySteps, other: MemorySteps) -> None:
+    def merge(self, first: "MemorySteps", other: "MemorySteps") -> None:
         """What is held after either of two ways that began here: what differs between them is unknown."""
         for mine, a, b in zip(self._held(), first._held(), other._held(), strict=True):
             mine.merge(a, b)

@@ -1,7 +1,5 @@
 """Registers and predicates of all lanes: what a group of lanes reads and writes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 
@@ -115,7 +113,7 @@ class Registers:
         some = (cell for cell in (*own, *(f"={c}" for c in own)) if cell in self._cells)
         return {cell: self._cells[cell] if group is None else self._of(group, cell) for cell in some}
 
-    def merge(self, one: Registers, other: Registers, first: Bools, second: Bools) -> None:
+    def merge(self, one: "Registers", other: "Registers", first: Bools, second: Bools) -> None:
         """What lanes have after one of two ways that began here, and the lanes that may have gone each.
 
         Whom lanes will meet is what it was before: what a way tells is done with where it ends.
@@ -127,13 +125,15 @@ class Registers:
             self._cells[cell] = a if a is b else select(warps if cell.startswith("U") else lanes, a, b)
         self._cells = {cell: value for cell, value in self._cells.items() if cell[0] != "="}
 
-    def fork(self) -> Registers:
+    def fork(self) -> "Registers":
         """The same registers, of which a change changes nothing here."""
         other = copy.copy(self)
         other._cells, other.live = self._cells.copy(), self.live.copy()
         return other
 
-    def rounds(self, group: Group, begin: dict[str, Value], count: int, together: bool = False) -> Registers:
+    def rounds(
+        self, group: Group, begin: dict[str, Value], count: int, together: bool = False
+    ) -> "Registers":
         """So many copies of the rows of some blocks, one after another, with these values and no others.
 
         Or, `together`, one block, which knows what all of them have alike; as many lanes of each are to live.

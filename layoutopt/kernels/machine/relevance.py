@@ -11,8 +11,6 @@ between are unknown afterwards. Where nothing that matters reads these, a branch
 (shortcuts): left in, its condition would draw the arithmetic of floats into the slice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -55,7 +53,7 @@ class Live(NamedTuple):
         """All of them."""
         return self.always | {cell for cell, _ in self.guarded} if self.guarded else self.always
 
-    def union(self, other: Live) -> Live:
+    def union(self, other: "Live") -> "Live":
         """Cells that either has."""
         always = self.always if self.always >= other.always else self.always | other.always
         return Live(always, self.guarded | other.guarded if other.guarded else self.guarded)
@@ -74,7 +72,7 @@ class Relevance(NamedTuple):
         bold: steps are among them that forget what may matter, if a guard is not what it seems.
     """
 
-    flow: Flow
+    flow: "Flow"
     steps: tuple[Step, ...]
     following: list[tuple[int, ...]]
     matters: tuple[bool, ...]
@@ -123,7 +121,7 @@ def _without_value(step: Step) -> Step:
 
 
 def _slice(
-    flow: Flow, allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str], bold: bool
+    flow: "Flow", allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str], bold: bool
 ) -> Relevance:
     following = flow.following.copy()
     for k, meet in shortcuts.items():

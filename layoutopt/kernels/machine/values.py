@@ -11,8 +11,6 @@ of the blocks: between which numbers they lie, and how they rise with the indice
 are known. In blocks 1 to 41, 8 times the index is 8 to 328, and 8 less than that of the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, Final, NamedTuple
@@ -76,7 +74,7 @@ class Value(NamedTuple):
         first, slopes = self.line or (self.bits, (0, 0, 0))
         return (self.bits, self.unknown, *self.span, first, np.array([slopes], np.uint64))
 
-    def each(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Value:
+    def each(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> "Value":
         """The same said of other lanes or rows, which `function` takes out of a table."""
         within = self.within and (function(self.within[0]), function(self.within[1]))
         line = self.line and self.line._replace(first=function(self.line.first))

@@ -8,8 +8,6 @@ in which only the lanes that go it are alive. Of lanes whose way is unknown it i
 what they have afterwards is known where both ways agree.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
