@@ -5,11 +5,11 @@ import shutil
 import subprocess
 import sys
 import types
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 from conftest import PROBLEMS, answer_of
+from msgspec.structs import replace
 from written import problem_of
 
 from layoutopt import load, solve

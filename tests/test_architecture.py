@@ -144,7 +144,7 @@ def test_help_says_what_there_is(name):
     if name == "Status":
         assert all(f"{status}: " in public.__doc__ for status in public)
     elif isinstance(public, type):
-        fields = getattr(public, "__struct_fields__", None) or public.__dataclass_fields__
+        fields = public.__struct_fields__
         told = "\n".join(re.findall(r"^ {8}(\w+(?:, \w+)*):", public.__doc__, re.MULTILINE))
         assert set(fields) - {"schema_"} <= set(re.findall(r"\w+", told))
     else:

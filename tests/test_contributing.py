@@ -4,13 +4,13 @@ import json
 import re
 import sys
 import types
-from dataclasses import replace
 
 import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
+from msgspec.structs import replace
 from written import access_from, data_of, problem_of, saved
 
 from layoutopt import Status, check, solve

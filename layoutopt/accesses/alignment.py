@@ -18,17 +18,15 @@ A structure of 16 bytes that 4-byte loads read has blocks of 16 bytes by default
 of the banks in every layout. With `"align": 4` its blocks have 4 bytes, and may lie in any bank.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.problems.types import Tile
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """The block of every element; int64 arrays of shape (elements,).
 
     Attributes:

@@ -14,11 +14,12 @@ Beyond that the threads of a warp may change places: what an instruction covers 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError, under
@@ -56,8 +57,7 @@ class Twist(NamedTuple):
     divide: int
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """What the number of a unit means: digits from the fastest, of which all units are made up, and XORs.
 
     `place` says whose unit a thread handles, of the threads of its warp, over `tid` (from 0
@@ -74,8 +74,7 @@ class Assignment:
         return math.prod(digit.size for digit in self.digits)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What an access with free lanes covers.
 
     Attributes:

@@ -6,11 +6,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from layoutopt.accesses.assignments import work_on, written_out
 from layoutopt.errors import ProblemFileError, under

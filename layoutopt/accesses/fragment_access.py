@@ -7,11 +7,11 @@ iteration and register, with the table of the fragment.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from msgspec import Meta, field
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from layoutopt.accesses.ownership import delivered
 from layoutopt.accesses.trace import expression_ranges
@@ -110,8 +110,7 @@ def _is_packed_along(coordinate: str, fragment: Fragment, count: int) -> bool:
     return not (fragment.at[coordinate][:, :, ::count] % count).any()
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
+class _Move(Struct, frozen=True):
     """One access to a fragment, its fields checked.
 
     Attributes:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.assignments import ROUND, STEP, Assignment, Work, work_of, written_out
 from layoutopt.accesses.lower import with_fixed_lanes
@@ -19,8 +20,7 @@ from layoutopt.hardware.operations import is_direct_load, parse_operation
 from layoutopt.problems.types import Access, Problem
 
 
-@dataclass(frozen=True, slots=True)
-class FreeAccess:
+class FreeAccess(Struct, frozen=True):
     """An access whose lanes are free: what it covers, and its lanes as the file has them."""
 
     number: int

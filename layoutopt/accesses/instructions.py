@@ -11,7 +11,6 @@ and a matrix instruction where the rows of 16 bytes and the lanes are as it has 
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
 from typing import Final
@@ -42,8 +41,7 @@ _MATRIX: Final = {"load": "ldmatrix", "store": "stmatrix"}
 _MOST_STEPS: Final = 64  # orders of elements that are looked at
 
 
-@dataclass(frozen=True)
-class Owned(Ownership):
+class Owned(Ownership, frozen=True, dict=True):
     """What the threads of a free access move, once for each round.
 
     A round is an iteration of the loops whose elements do not go together.

@@ -7,10 +7,10 @@ dimension. Instructions deliver what lies at a lane's address to that lane, or, 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.trace import expression_ranges
 from layoutopt.accesses.view import Step
@@ -30,8 +30,7 @@ TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16, b8 and b4 
 _MAX_FITTED: Final = 1 << 18
 
 
-@dataclass(frozen=True)
-class Ownership:
+class Ownership(Struct, frozen=True):
     """The elements of each thread.
 
     Attributes:

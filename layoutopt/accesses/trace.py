@@ -5,12 +5,13 @@ Both the model and the conflict engine start from these arrays; what they do wit
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.view import steps_of
 from layoutopt.errors import ExpressionError, ProblemFileError, under
@@ -28,8 +29,7 @@ MAX_WEIGHT: Final = 1_000_000
 _LANES_AT_A_TIME: Final = 1 << 16
 
 
-@dataclass(frozen=True)
-class LaneTrace:
+class LaneTrace(Struct, frozen=True, dict=True):
     """Every warp instruction of one access.
 
     Instructions are ordered by iteration (the last loop variable fastest), then by warp.
@@ -67,8 +67,7 @@ class LaneTrace:
         return starts
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """All accesses of a problem; a weight of 1 in the file is `weight_unit` here."""
 
     accesses: tuple[LaneTrace, ...]

@@ -11,12 +11,12 @@ An order of elements that no dimensions in another order give is cut out of the 
 
 import itertools
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, joined, parse, substituted, to_text
@@ -39,8 +39,7 @@ class Piece(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True)
-class View:
+class View(Struct, frozen=True, dict=True):
     """New coordinates of a tile, each a mixed-radix number whose digits are pieces of the tile's own.
 
     Attributes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.cli.files import (
     FileCommand,
@@ -63,8 +64,7 @@ def command() -> None:
     """Turn what another tool prints, or what a kernel did, into a problem file."""
 
 
-@dataclass(frozen=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """A layout of another tool and what is made of it; the values of `layout_options`."""
 
     layout: str

@@ -4,10 +4,10 @@ import contextlib
 import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from layoutopt.codegen import selftest
 from layoutopt.codegen.languages import plan, run_plan

@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.codegen.c_text import helpers, to_c
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
@@ -19,8 +20,7 @@ from layoutopt.problems.text import abridged
 from layoutopt.problems.types import VECTOR_TYPES, Structure
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """How a language spells what all of them say.
 
     Attributes:
@@ -47,8 +47,8 @@ class Dialect:
     pieces: "Callable[[Plan, AccessPlan, Dialect], list[str]]"
     types: Mapping[str, str]
     table: str
-    vectors: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    raw: Mapping[int, str] = field(default_factory=dict)
+    vectors: Mapping[tuple[str, int], str] = {}
+    raw: Mapping[int, str] = {}
     atomic: str = ""
     uint: str = "uint32_t"
     wide: str = "long long"
@@ -56,7 +56,7 @@ class Dialect:
     byte: str = "unsigned char"
     absent: str = ""
     macro: str = ""
-    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    headers: Mapping[str, tuple[str, ...]] = {}
     closing: Callable[[Plan], list[str]] = lambda _: []
 
     def pointer_type(self, plan: Plan, operation: Operation) -> str:

@@ -1,8 +1,9 @@
 """Integer expressions as C: shifts and masks for powers of two, floor semantics kept."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import PRECEDENCE, Const, Lookup, Node, Op, Var, parts, with_parts
@@ -100,8 +101,7 @@ def _is_longer(node: Node, most: int) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Lowering:
+class _Lowering(Struct, frozen=True):
     """Python's operators by C's; the fields are the arguments of `to_c`, and `known` those of `bounds`."""
 
     ranges: Mapping[str, Range]

@@ -6,10 +6,10 @@ nothing is linked; the copies need nvcc and sm_90.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.codegen.c_family import (
     CPP,

@@ -1,10 +1,10 @@
 """What every emitter prints: the offset, and for each access how its address is computed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
@@ -35,8 +35,7 @@ from layoutopt.problems.types import Access, Problem
 BASE: Final = "@base"
 
 
-@dataclass(frozen=True, slots=True)
-class AccessPlan(IndexCode):
+class AccessPlan(IndexCode, frozen=True):
     """One access in code, by its index code, whose addresses are in the plan's unit.
 
     Attributes:
@@ -112,8 +111,7 @@ class AccessPlan(IndexCode):
         return "an iteration costs " + (" and ".join(t for n, t in costs if n != Const(0)) or "nothing")
 
 
-@dataclass(frozen=True, slots=True)
-class HardwarePlan:
+class HardwarePlan(Struct, frozen=True):
     """What the hardware does by itself, in code.
 
     Attributes:
@@ -127,8 +125,7 @@ class HardwarePlan:
     descriptor: Descriptor
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Everything that an emitter prints.
 
     Attributes:

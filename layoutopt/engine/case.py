@@ -23,11 +23,12 @@ is traced again).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.alignment import base_alignment
 from layoutopt.accesses.free_lanes import check_lanes
@@ -64,8 +65,7 @@ from layoutopt.problems.types import Constraints, Problem
 _ROUNDING: Final = 1e-6  # of sums of weights and expectations
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """See the module.
 
     Attributes:

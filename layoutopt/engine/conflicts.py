@@ -25,12 +25,12 @@ Rows all have one length, so whole batches are worked on as one flat array: ever
 is a handful of vectorised passes over contiguous memory, whatever the number of lanes in a phase.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import PhaseRule
@@ -43,8 +43,7 @@ UIntArray = npt.NDArray[Any]
 CHUNK_INSTRUCTIONS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """What each warp instruction costs; three int64 arrays of shape (instructions,).
 
     Attributes:

@@ -3,10 +3,10 @@
 It sees offsets and lanes only. Where a layout came from, and what was promised of it, is not its business.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
@@ -16,8 +16,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport
 
 
-@dataclass(frozen=True, slots=True)
-class CountedAccess:
+class CountedAccess(Struct, frozen=True):
     """One access, able to count a table and to report the counts.
 
     Attributes:

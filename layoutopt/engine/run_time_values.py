@@ -27,11 +27,11 @@ or fewer where instructions are many.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
@@ -51,8 +51,7 @@ _SEED: Final = 0
 MAX_DISTINCT: Final = 1 << 14  # instructions of an access
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceTrace(CountedAccess):
+class ChoiceTrace(CountedAccess, kw_only=True, frozen=True):
     """Every warp instruction of one access whose lanes choose; equal instructions stand once.
 
     `lanes` holds the weights of these instructions, and an instruction for each value.
@@ -65,10 +64,10 @@ class ChoiceTrace(CountedAccess):
         apart_bytes: bytes by which two of these elements are apart at least.
     """
 
-    rows: IntArray = field(kw_only=True)
-    row: IntArray = field(kw_only=True)
-    least: IntArray = field(kw_only=True)
-    apart_bytes: int = field(kw_only=True)
+    rows: IntArray
+    row: IntArray
+    least: IntArray
+    apart_bytes: int
 
     def count(self, table: IntArray) -> Counts:
         """Wavefronts, ideal and phases of every warp instruction: the worst case, or float64 expectations.

@@ -3,13 +3,13 @@
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files import catalogue, templates
@@ -30,8 +30,7 @@ Source = str | Path | BinaryIO | Mapping[str, Any] | Problem | Block
 _ARRAYS: Final = frozenset(("coordinates", "active"))
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """The data of one problem, or why there is none.
 
     Attributes:
@@ -46,7 +45,7 @@ class Input:
     data: Any = None
     error: ProblemFileError | None = None
     source: str = ""
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, Value] = {}
 
 
 def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> Problem | Block:

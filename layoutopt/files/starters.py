@@ -8,8 +8,10 @@ import contextlib
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.named_accesses import expand
 from layoutopt.errors import ProblemFileError
@@ -45,8 +47,7 @@ class Kind(NamedTuple):
     one_by_one: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """What a kind starts from: the options, and its defaults in the place of those that are left out."""
 
     target: str

@@ -20,7 +20,6 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -69,8 +68,7 @@ class Template(Struct):
     ] = UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """One combination: the values of the parameters, and the data of the problem."""
 
     values: dict[str, Value]

@@ -13,11 +13,9 @@ inactive or at the same address, or every active lane has so lane l^2, neighbour
 served in pairs.
 """
 
-import dataclasses
 import itertools
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -56,8 +54,7 @@ Confidence = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseRule:
+class PhaseRule(Struct, frozen=True):
     """How one instruction is served.
 
     Attributes:
@@ -160,8 +157,7 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     source: Annotated[str, Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A GPU as shared memory sees it.
 
     Attributes:
@@ -431,9 +427,9 @@ def _rule(instruction: InstructionEntry, entry: DeviceEntry) -> PhaseRule:
     )
 
 
-def _common(entry: Struct, kind: type) -> dict[str, Any]:
+def _common(entry: Struct, kind: type[Struct]) -> dict[str, Any]:
     """What a file's entry says in the fields of a kind."""
-    own = {field.name for field in dataclasses.fields(kind)} - {"conflict_counter"}
+    own = set(kind.__struct_fields__) - {"conflict_counter"}
     return {name: getattr(entry, name) for name in entry.__struct_fields__ if name in own}
 
 

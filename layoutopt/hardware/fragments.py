@@ -5,7 +5,6 @@ Data (`hardware/fragments.json`), from the PTX ISA and from AMD's tables.
 
 import math
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Final, Literal
 
@@ -60,8 +59,7 @@ class FragmentFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"sch
     instructions: tuple[Instruction, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(Struct, frozen=True):
     """What each lane of an instruction holds of one operand.
 
     Attributes:

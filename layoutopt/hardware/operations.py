@@ -8,14 +8,14 @@ Short names (`load`, `ldmatrix.x4.trans`, `cp.async`), PTX spellings (`ld.shared
 import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What the instructions of one kind do, whichever GPU serves them.
 
     Attributes:
@@ -73,8 +73,7 @@ STORE_WIDTHS: Final = (1, 2, 4, 8, 16)
 LOAD_WIDTHS: Final = (1, 2, 4, 8, 12, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One kind of instruction.
 
     Attributes:

@@ -11,11 +11,13 @@ Not read: the scratch memory of reductions.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.ownership import each_once, written
 from layoutopt.errors import ProblemFileError
@@ -66,8 +68,7 @@ _IDLE: Final = re.compile(
 _LOCATION: Final = re.compile(r"\bloc\((?:[^()\"]|\"[^\"]*\"|\((?:[^()\"]|\"[^\"]*\")*\))*\)")
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """A memory descriptor's type without its stages: extents, element, and the layout as text."""
 
     shape: Extents

@@ -8,10 +8,10 @@ Rules: Triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM and third_party/amd/
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.ownership import ROW_BYTES, WIDTHS, WORD_BYTES, Ownership, written
 from layoutopt.accesses.view import Step
@@ -27,8 +27,7 @@ _DIRECT_WIDTHS: Final = (16, 4)
 _Found = tuple[str, IntArray]
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What a module says: the target's name, the warps of a block, the lanes of a warp."""
 
     target: str
@@ -40,8 +39,7 @@ class Launch:
         return (kind, width_bytes) in device(self.target).rules
 
 
-@dataclass(frozen=True)
-class Moved(Ownership):
+class Moved(Ownership, frozen=True):
     """A tensor on its way.
 
     Attributes:

@@ -4,11 +4,10 @@ import ast
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from layoutopt.errors import ProblemFileError
 
@@ -74,8 +73,7 @@ _OF_BLOCKS: Final = ("CTAsPerCGA", "CTASplitNum", "CTAOrder", "CGALayout", "bloc
 _Size = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
-@dataclass(frozen=True)
-class PrintedLayout:
+class PrintedLayout(Struct, frozen=True):
     """A layout as parsed.
 
     Attributes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
@@ -30,8 +31,7 @@ def _numbers() -> IntArray:
     return np.arange(MAX_ELEMENTS, dtype=np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class View:
+class View(Struct, frozen=True, eq=False):
     """A buffer, or a part of it.
 
     Attributes:

@@ -21,9 +21,10 @@ condition and add the tile's start by themselves; longer code is branched around
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, names, parts, substituted
 from layoutopt.expressions.simplify import Range, bounds
@@ -278,8 +279,7 @@ _KNOWN_TO_COMPILERS: Final[dict[str, Range]] = {"tid": (0, 1023), _START: (0, 1 
 Start = Literal["free", "first", "last"]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """One way to compute an address.
 
     Attributes:

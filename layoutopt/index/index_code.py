@@ -13,12 +13,12 @@ comes from. `scripts/benchmarks/index_machine_code.py` compares it with machine 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.alignment import base_alignment
 from layoutopt.accesses.trace import LaneTrace, Trace, environment, expression_ranges
@@ -47,8 +47,7 @@ _DIFFERS: Final = "the address of access {!r} does not equal the table"
 _codes: "dict[tuple[object, ...], IndexCode]" = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Instructions:
+class Instructions(Struct, frozen=True):
     """Integer instructions of one access's addresses, for one thread and one pass over its loops.
 
     Attributes:
@@ -72,8 +71,7 @@ class Instructions:
         return self.looped / self.iterations
 
 
-@dataclass(frozen=True, slots=True)
-class IndexCode:
+class IndexCode(Struct, frozen=True):
     """How one access computes its addresses, relative to the start of the tile.
 
     Attributes:

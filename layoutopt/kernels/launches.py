@@ -19,12 +19,12 @@ import os
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data

@@ -14,8 +14,9 @@ Predicates are values of one bit. A step's guard applies to all that it does.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Self
+
+from msgspec import Struct
 
 from layoutopt.ground.escape import shown
 from layoutopt.hardware.operations import Operation
@@ -35,8 +36,7 @@ GLOBAL_STEP: Final = 1 << 36
 STACK_BYTES: Final = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A line of the source."""
 
     file: str
@@ -80,8 +80,7 @@ def read_by(sources: Iterable[Source]) -> frozenset[str]:
     return frozenset(cell for source in sources for cell in source.cells)
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(Struct, frozen=True):
     """Results out of the sources: `function(*sources)` gives one value a destination.
 
     Attributes:
@@ -94,8 +93,7 @@ class Compute:
     across: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Struct, frozen=True):
     """Results that are not modelled: the destinations become unknown.
 
     Attributes:
@@ -112,8 +110,7 @@ class Forget:
     stand_in: Callable[..., tuple[Value, ...]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """An instruction that touches memory.
 
     The sources are the address (64 bits for global and generic memory, else 32), then what is stored, in
@@ -167,8 +164,7 @@ class Memory:
         return self.counter if self.space == "shared" and "matrix" not in self.kind else None
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """A branch: to a step (`target`) where all sources are 1, or to the address in the source.
 
     Attributes:
@@ -192,13 +188,11 @@ class Jump:
         return self.target is None and self.places is None
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """The lanes end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reconverge:
+class Reconverge(Struct, frozen=True):
     """The lanes wait for those of the mask in the source, and go on with them as one group.
 
     Attributes:
@@ -208,8 +202,7 @@ class Reconverge:
     leaves: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier:
+class Barrier(Struct, frozen=True):
     """Warps of a block wait for each other.
 
     The sources are the barrier's number, and perhaps that of threads; else all warps that live are to come.
@@ -228,8 +221,7 @@ class Barrier:
 Action = Compute | Forget | Memory | Jump | Exit | Reconverge | Barrier
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One instruction.
 
     Attributes:
@@ -263,8 +255,7 @@ class Step:
         return f"{words[0] if words else '?'} at 0x{self.address:x}{place}"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One parameter of a kernel.
 
     Attributes:
@@ -294,8 +285,7 @@ class Parameter:
         return self.size == 8 and self.type not in ("double", ".f64")
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(Struct, frozen=True):
     """A declared array in shared memory: bytes [start, start + size) of the window.
 
     Attributes:
@@ -311,8 +301,7 @@ class Array:
     symbol: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """A kernel that can be launched.
 
     Attributes:
@@ -335,8 +324,8 @@ class Program:
     steps: tuple[Step, ...]
     parameters: tuple[Parameter, ...] | None = None
     parameter_base: int = 0
-    constants: Mapping[int, bytes] = field(default_factory=dict)
-    unset: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    constants: Mapping[int, bytes] = {}
+    unset: Mapping[int, tuple[tuple[int, int], ...]] = {}
     static_bytes: int | None = None
     arrays: tuple[Array, ...] = ()
     registers: int | None = None

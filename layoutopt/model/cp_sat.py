@@ -11,8 +11,9 @@ import enum
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from layoutopt.ground.budget import Budget, current
 
@@ -30,8 +31,7 @@ class Outcome(enum.Enum):
     UNKNOWN = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Outcome, variable values (empty without a solution), objective value and its proved bound.
 
     Beside them what it took: branches, conflicts, and the solver's deterministic time.

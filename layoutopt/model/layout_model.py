@@ -29,8 +29,10 @@ A rule each, with its constraint:
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec.structs import replace
 
 from layoutopt.ground.budget import checkpoint
 from layoutopt.model.cp_sat import FAR, Answer, Model, Outcome

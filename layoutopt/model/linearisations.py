@@ -11,10 +11,11 @@ two apart, which is a pad. The stride of a digit of one value binds nothing.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.expressions.grammar import to_text
 from layoutopt.ground.arrays import IntArray
@@ -29,8 +30,7 @@ MAX_CUTS = 2
 _STARTS_AT_FIRST = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Linearisation:
+class Linearisation(Struct, frozen=True):
     """One candidate.
 
     Attributes:

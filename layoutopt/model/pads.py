@@ -6,9 +6,10 @@ The candidates of a new family (`layoutopt.layout.families`) are one more entry 
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from layoutopt.ground.budget import checkpoint
 from layoutopt.model.linearisations import (

@@ -6,10 +6,11 @@ merged here, once, and weighted. Under a linearisation those that are the same u
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import LaneTrace, Trace
@@ -28,8 +29,7 @@ _MOST_PAIRS: Final = 1 << 20  # of words, at a time
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseSet:
+class PhaseSet(Struct, frozen=True):
     """Distinct phases that one rule serves at one width.
 
     Attributes:
@@ -209,8 +209,7 @@ def _count(words: IntArray, keep_equal: bool) -> Any:
 # Under one linearisation ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
+class Phases(Struct, frozen=True):
     """The phases of a problem under one linearisation, merged as far as they must cost the same.
 
     Arrays of shape (phases,), but for `words`.

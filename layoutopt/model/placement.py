@@ -22,10 +22,11 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
@@ -54,8 +55,7 @@ _MOST_FOLDED, _FOLD_EFFORT = 64, 0.5
 _LOAD_SECONDS, _COMPILE_SECONDS = 0.6, 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class FreeAssignment:
+class FreeAssignment(Struct, frozen=True):
     """The best free assignment found, and what is proved of all of them.
 
     Excess is weighted, in units of `Trace.weight_unit`.

@@ -12,9 +12,9 @@ renamed banks               chunk k of the widest phase lies in one of the first
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
@@ -31,8 +31,7 @@ MAX_TERMS = 1 << 22
 _SECONDS_A_TERM = 2e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
+class Chunks(Struct, frozen=True):
     """What every layout keeps whole.
 
     Attributes:
@@ -67,8 +66,7 @@ def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int 
     return Chunks(of.reshape(-1), place, np.maximum(widest[heads], word_bytes), loose[heads])
 
 
-@dataclass(frozen=True, slots=True)
-class FreePhase:
+class FreePhase(Struct, frozen=True):
     """A phase as units: what the access's width covers at one place of a chunk.
 
     Attributes:

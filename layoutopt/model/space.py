@@ -10,10 +10,10 @@ and few rows say what all of them do (`Congruences`). Where no stride helps anot
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.ground.arrays import IntArray
@@ -27,8 +27,7 @@ _FEW_STARTS = 256
 _SEED = 1
 
 
-@dataclass(frozen=True, eq=False)
-class Congruences:
+class Congruences(Struct, frozen=True, eq=False):
     """The strides of some pieces that keep every access aligned.
 
     Attributes:
@@ -95,8 +94,7 @@ def _eliminated(modulus: int, rows: IntArray, k: int) -> tuple[IntArray | None, 
     return pivot, np.unique(rest, axis=0)
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(Struct, frozen=True, dict=True):
     """What bounds the candidates. Whatever lists them raises `OutOfTime` once the time is over.
 
     Attributes:
@@ -119,8 +117,8 @@ class Space:
     order: tuple[int, ...] | None
     families: frozenset[str]
     far: bool = False
-    _units: dict[Piece, int] = field(default_factory=dict)
-    _congruences: dict[Structure, Congruences] = field(default_factory=dict)
+    _units: dict[Piece, int] = {}
+    _congruences: dict[Structure, Congruences] = {}
 
     def alignment_unit(self, piece: Piece) -> int:
         """What a stride of this digit must be a multiple of to keep every access aligned by itself."""

@@ -9,11 +9,11 @@ vector there are no row operations, for they could tear it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.expressions.bits import xor_basis
@@ -41,8 +41,7 @@ def shifts_of(masks: Masks) -> set[int]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Field:
+class Field(Struct, frozen=True, eq=False):
     """Where a swizzle may act, in bits of the word offset.
 
     Attributes:
@@ -118,8 +117,7 @@ def left_out(rules: Iterable[PhaseRule], element_bytes: int) -> str:
     return f", XOR sources outside groups of {group} words" if group > 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class LastBlock:
+class LastBlock(Struct, frozen=True):
     """The last block of offsets, where it is only partly filled.
 
     Attributes:
@@ -224,8 +222,7 @@ def _end(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) -> in
     return int(byte.max()) // size + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """What a swizzle over one linearisation must obey besides the phases.
 
     Attributes:

@@ -1,7 +1,6 @@
 """`layoutopt.convert`: a tile from one register layout to another, with the instructions that do it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -40,8 +39,7 @@ _EVERY: Final = "every layout of scratch and every list of instructions"
 _NO_LIMIT: Final = 64  # bits of an offset
 
 
-@dataclass(frozen=True, eq=False)
-class Conversion:
+class Conversion(Struct, frozen=True, eq=False):
     """How a tile gets from one register layout to another through shared memory.
 
     Attributes:

@@ -1,10 +1,10 @@
 """A plan of a conversion as instructions: which registers each moves, and every lane's byte address."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.ownership import WORD_BYTES
 from layoutopt.expressions.bits import combinations
@@ -14,8 +14,7 @@ from layoutopt.ownership.linear import Move, Plan
 from layoutopt.ownership.spaces import Span
 
 
-@dataclass(frozen=True, eq=False)
-class Instruction:
+class Instruction(Struct, frozen=True, eq=False):
     """One instruction of every warp.
 
     Attributes:

@@ -15,8 +15,9 @@ Pairs of moves are tried in the order of what they would cost without conflicts,
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 from layoutopt.accesses.ownership import ROW_BYTES
 from layoutopt.hardware.devices import Device
@@ -28,8 +29,7 @@ _MATRIX_LANES: Final = 5  # lane bits that hold a matrix of 8 rows
 Kind = Literal["vector", "matrix", "matrix.trans"]
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(Struct, frozen=True):
     """Who holds which elements, as far as memory is concerned.
 
     Attributes:
@@ -113,8 +113,7 @@ def memory(gpu: Device) -> Memory:
     return Memory(line, most.bit_length() - 1, gpu.bank_bytes.bit_length() - 1, phases, has)
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(Struct, frozen=True):
     """How a side touches memory.
 
     Attributes:
@@ -194,8 +193,7 @@ class Room(NamedTuple):
     fills: bool
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """A conversion: a layout of scratch, and how both sides touch it.
 
     Attributes:

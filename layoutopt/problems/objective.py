@@ -1,14 +1,14 @@
 """What is minimised, in which order: which of two layouts is better is asked here, and nowhere else."""
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+from msgspec import Struct
 
 First = Literal["excess", "bytes", "instructions", "time"]
 FIRSTS: Final[tuple[First, ...]] = get_args(First)
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(Struct, frozen=True):
     """What comes first; excess, bytes and the instructions of the index follow in this order."""
 
     first: First = "excess"

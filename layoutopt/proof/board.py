@@ -8,10 +8,10 @@ This module reads the traces on its own and shares no code with `layoutopt.model
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import LaneTrace, Trace, instruction_at
@@ -24,8 +24,7 @@ MAX_LANES: Final = 1 << 17  # lane accesses beyond which there is no board
 View = tuple[int, int]  # words of the aligned vectors, and the place in them
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """One execution of lanes together.
 
     Attributes:
@@ -53,8 +52,7 @@ class Place:
         return {**self.data(problem, device), **request, "lanes": lanes}
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """Words served together, once for each distinct set.
 
     Attributes:
@@ -72,8 +70,7 @@ class Phase:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Board:
+class Board(Struct, frozen=True):
     """A problem as phases over words.
 
     A word's number is the byte at which it starts in the row-major tile. Words of elements that no
@@ -128,8 +125,7 @@ class Board:
         return total == excess
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """What a reason is about.
 
     Attributes:

@@ -25,11 +25,11 @@ shares add that up.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from layoutopt.ground.budget import current
 from layoutopt.model.cp_sat import Model
@@ -46,8 +46,7 @@ _EFFORT: Final = 1.0  # deterministic time to share the phases out
 _SHOWN: Final = 8  # pairs of a clique in words
 
 
-@dataclass(frozen=True, slots=True)
-class Clique:
+class Clique(Struct, frozen=True):
     """Words of one view that pairwise meet, more than the view has banks.
 
     Attributes:
@@ -202,8 +201,7 @@ def clique_words(subject: Subject, problem: Problem, clique: Clique) -> Iterator
 # Several cliques --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """A clique of three phases, and what it takes of their weights.
 
     Attributes:
@@ -219,8 +217,7 @@ class Share:
     weight: int
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """Cliques whose shares of every phase are no more than its weight; the excess is their sum."""
 
     shares: tuple[Share, ...]

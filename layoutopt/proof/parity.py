@@ -8,11 +8,11 @@ conflict, by arithmetic modulo powers of two".
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from layoutopt.ground.budget import current
 from layoutopt.problems.text import listed
@@ -24,8 +24,7 @@ UIntArray = npt.NDArray[np.uint64]
 MAX_PHASES: Final = 512  # of a view: the time grows with their cube
 
 
-@dataclass(frozen=True, slots=True)
-class Parity:
+class Parity(Struct, frozen=True):
     """Weights of phases that no perfect spread can satisfy.
 
     Attributes:

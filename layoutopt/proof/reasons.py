@@ -12,8 +12,10 @@ reason is a further record.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.errors import VerificationError
@@ -49,8 +51,7 @@ _QUICK: Final = 1 << 13  # lane accesses of which everything is asked in no time
 Finding = TypeVar("Finding")
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """How far to look.
 
     Attributes:
@@ -67,8 +68,7 @@ class Extent:
     bound: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Reason(Generic[Finding]):
+class Reason(Struct, Generic[Finding], frozen=True):
     """One kind of reason.
 
     Attributes:
@@ -224,8 +224,7 @@ NO_SOLVER: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING)
 BY_HAND: Final = tuple(reason for reason in REASONS if reason.check is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class EveryLayout:
+class EveryLayout(Struct, frozen=True):
     """Lower bounds of the weighted excess, in units of `Trace.weight_unit`.
 
     Attributes:

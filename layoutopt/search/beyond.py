@@ -1,10 +1,10 @@
 """Beyond formulas: tables of offsets, and what holds for every layout of any kind."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from layoutopt.engine.case import Case
 from layoutopt.ground.budget import current, spending

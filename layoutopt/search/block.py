@@ -6,12 +6,12 @@ it lies.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Final, Unpack, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from layoutopt.errors import VerificationError
 from layoutopt.files.checks import fields_of

@@ -22,12 +22,13 @@ import abc
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.free_lanes import FreeLanes
 from layoutopt.accesses.instructions import (
@@ -95,8 +96,7 @@ def _what_ended(result: Result) -> str:
     return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(Struct, frozen=True):
     """A narrower problem, and the device that it is solved for.
 
     Attributes:
@@ -111,8 +111,7 @@ class _Choice:
     share: float = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """An answer under one choice, the problem with all that was chosen, and what it is compared by."""
 
     rank: tuple[float, ...]

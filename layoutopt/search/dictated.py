@@ -9,8 +9,9 @@ the cheapest swizzle.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from layoutopt.accesses.lower import offset_formula
 from layoutopt.engine.by_hardware import descriptors
@@ -39,8 +40,7 @@ _NOUNS: Final = {"tma": "box", "cp.async.bulk": "copy"}
 _LISTED: Final = {"tma": "boxes", "wgmma": "pages", "tcgen05": "pages"}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A layout of the tile that serves every access, and what it costs.
 
     Attributes:

@@ -13,10 +13,10 @@ phases; where none is better, the top is counted over all of them. Nothing is re
 import itertools
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending

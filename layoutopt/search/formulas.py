@@ -7,13 +7,14 @@ than the best so far, the most promising and the smallest in turn; the bound is 
 Where instructions come first, and excess may be left, the plainest formulas do.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from layoutopt.accesses.lower import with_loops
 from layoutopt.ground.budget import OutOfTime, current
@@ -143,7 +144,7 @@ class _LeastExcess:
         fitting = [f for f in known if self.scene.fits(f.candidate.span)]
         # Where only swizzles serve: worse than every one of them, and no answer.
         most = self.scene.floor if self.scene.conflict_free else self._most_excess()
-        nothing = replace(self.tally.unswizzled[0], excess=1 + most)
+        nothing = dataclasses.replace(self.tally.unswizzled[0], excess=1 + most)
         self.best = min(fitting, key=lambda f: f.rank, default=nothing)
         left = self._in_turn()
         first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])

@@ -24,13 +24,15 @@ that alignment would win.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.free_lanes import free_accesses, naturally
 from layoutopt.engine.case import Case, case_of, case_of_result
@@ -220,8 +222,7 @@ def plan_of(block: Block, units: Sequence[Unit]) -> Plan:
     return Plan(tuple(i for i in range(len(units)) if i not in named), times)
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """A layout of a front.
 
     Attributes:
@@ -339,8 +340,7 @@ Cost = tuple[Fraction, int, Fraction]
 Key = tuple[Cost, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """What one unit may contribute to a combination.
 
     Attributes:
@@ -361,8 +361,7 @@ class Option:
     front: Front | None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The best combination of known points; and of options when bounds stand for what is unknown."""
 
     points: tuple[Point, ...] | None

@@ -24,11 +24,12 @@ shorter the better: of a warp, of the block, of all iterations.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.assignments import (
     ROUND,
@@ -128,8 +129,7 @@ def _best(problem: Problem, free: FreeAccess, table: IntArray) -> tuple[int, Ass
     return choices.wavefronts(found), found
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """An access under a layout.
 
     Attributes:
@@ -158,8 +158,7 @@ class Given:
 # Digits: which thread covers which unit -----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Digits(Given):
+class Digits(Given, frozen=True):
     """Assignments of threads to units: digits from the fastest, and XORs of two.
 
     Attributes:

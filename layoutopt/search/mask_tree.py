@@ -16,13 +16,14 @@ far is chosen next. A class is a bit for each lane, so that a bound is an AND an
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.expressions.bits import xor_basis
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -42,8 +43,7 @@ _EFFORT_EACH, _EFFORT_A_STEP = 3e-4, 2e-9
 _TOGETHER, _MOST_TOGETHER = 1 << 18, 64
 
 
-@dataclass(frozen=True, slots=True)
-class Swizzled:
+class Swizzled(Struct, frozen=True):
     """What masks over a linearisation give: weighted excess, and the elements that the layout takes."""
 
     excess: int
@@ -51,8 +51,7 @@ class Swizzled:
     masks: Masks
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
+class Searched(Struct, frozen=True):
     """The best that was found below the bound, if any; and whether nothing better exists.
 
     `bit`: a bank bit of which no mask stays below the bound, whatever the others are, where there is one.
@@ -63,8 +62,7 @@ class Searched:
     bit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """Which masks have the least excess, then the fewest elements, below what is known?
 
     Attributes:
@@ -130,8 +128,7 @@ class _OutOfSteps(Exception):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """The masks that one bank bit may have, and their effect on the phases.
 
     Attributes:

@@ -5,14 +5,14 @@ Some blocks live all the time; others share one region, one set of them at a tim
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _OVERLAY: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Which blocks live when; blocks are numbered.
 
     Attributes:

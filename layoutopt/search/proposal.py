@@ -1,7 +1,8 @@
 """What is asked of those who propose layouts, and what they answer."""
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
@@ -51,8 +52,7 @@ def of_tile(name: str, progress: Progress) -> Progress:
     return lambda text: progress(f"{name}: {text}")
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What is asked beside the problem.
 
     Attributes:
@@ -91,8 +91,7 @@ class Proved(NamedTuple):
         return Bound(self.lower_bound, self.scope)
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """A layout, or none, and what is proved; the conflict engine decides whether what it promises holds.
 
     Attributes:

@@ -19,11 +19,14 @@ is forbidden, and a layout that is known bounds the others:
                keep to its ceiling any more. Where nothing is left, there is no swizzle within the ceilings
 """
 
+import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.cp_sat import Outcome
@@ -59,8 +62,7 @@ _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
 _EFFORT_REFUTED = 5e-4  # of one that is refuted among many, and counted later
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What is known of a linearisation: that no layout over it is of use; or one that is."""
 
     refuted: bool = False
@@ -125,7 +127,7 @@ class ReachFloor:
             tally.deciders.add("cp-sat")
         tally.exhausted = tally.exhausted and proved
         if self.best is not None:
-            level = replace(self._cheapest(self.best), excess=self.scene.floor)
+            level = dataclasses.replace(self._cheapest(self.best), excess=self.scene.floor)
             tally.unswizzled.append(level)
             return level
         if self.table is not None:
@@ -501,7 +503,7 @@ class ReachFloor:
         self._shown = len(self.tally.unswizzled)
         known = new if self._plain is None else [self._plain, *new]
         self._plain = min(known, key=lambda f: f.rank, default=None)
-        shown = self._plain if self.best is None else replace(self.best, excess=scene.floor)
+        shown = self._plain if self.best is None else dataclasses.replace(self.best, excess=scene.floor)
         if shown is not None:
             scene.tell(shown.excess, shown.candidate.span, scene.floor, doing)
 

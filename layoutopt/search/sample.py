@@ -8,10 +8,10 @@ thousand of its rows and columns.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace

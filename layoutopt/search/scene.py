@@ -5,8 +5,10 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from layoutopt.accesses.alignment import base_alignment, blocks
 from layoutopt.accesses.lower import with_loops

@@ -1,11 +1,11 @@
 """One case, and those who propose layouts for it: each in its turn makes the best so far better."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
@@ -19,8 +19,7 @@ from layoutopt.search.tables import are_asked_for
 _SEARCH_SHARE: Final = 0.75
 
 
-@dataclass(frozen=True, slots=True)
-class Proposer:
+class Proposer(Struct, frozen=True):
     """One who proposes layouts.
 
     Attributes:

@@ -1,7 +1,8 @@
 """Tables of offsets as layouts: whether one may be the answer, and what is found of few bytes."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace

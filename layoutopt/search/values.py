@@ -3,8 +3,9 @@
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from layoutopt.engine.case import Case
 from layoutopt.engine.referee import rounded_count

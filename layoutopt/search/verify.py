@@ -1,11 +1,12 @@
 """From what was promised to a result: the conflict engine confirms it, or nothing is returned."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
@@ -23,8 +24,7 @@ from layoutopt.search.proposal import Proposal
 _WEIGHTLESS: Final = "conflicts remain in accesses of weight 0, which are not part of what is searched"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A result of a case that the conflict engine confirms; the weighted wavefronts of its layout, or 0."""
 
     case: Case

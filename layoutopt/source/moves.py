@@ -6,10 +6,10 @@ transposed  c * (R + p) + r               row r and column c of R rows, which li
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
@@ -20,8 +20,7 @@ _BANKS_BYTES: Final = 128
 _MOST_SHIFT: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """Where the bytes of an array go.
 
     Attributes:

@@ -7,11 +7,11 @@ Bodies of macros are parsed where they stand.
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
 from tree_sitter import Language, Node, Parser
 from tree_sitter_cuda import language
 
@@ -29,8 +29,7 @@ _INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', 
 _SHADOWS: Final = ((rb"__align__(?=\s*\()", b"alignas  "), (rb"__forceinline__", b"inline         "))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Variable:
+class Variable(Struct, frozen=True, eq=False):
     """A variable or parameter.
 
     Attributes:
@@ -77,8 +76,7 @@ class Variable:
         return self.file.text(node) if node is not None else ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Macro:
+class Macro(Struct, frozen=True, eq=False):
     """A macro with a body that is an expression or a statement; `value` says where in the file that is."""
 
     name: str

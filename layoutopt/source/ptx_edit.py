@@ -8,10 +8,10 @@ registers, predicates and lines of the source stay what they were.
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
@@ -26,8 +26,7 @@ _PLACE: Final = re.compile(r"\[\s*([^\]+]*?)\s*(?:\+\s*(-?\s*\w+)\s*)?\]")
 _HEAD: Final = re.compile(r"^\s*\.address_size\s+\d+", re.M)
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """Where bytes of a symbol's memory go, of which an array is a part; what lies behind it makes room.
 
     Attributes:

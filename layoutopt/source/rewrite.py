@@ -17,9 +17,10 @@ a lambda behind the declaration, so that an index is computed once, whatever it 
 """
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.source.parse import File, Variable, enclosing, every

@@ -4,8 +4,9 @@ As[128][8], As[m][k]                ->   As[8][128 + 4], As[k][m]
 As[BM * BK], As[m * BK + k]         ->   As[BK * (BM + 4)], As[m + k * (BM + 4)]
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.source.parse import File, Variable

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NoReturn
 
+from msgspec import Struct
+from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
@@ -33,8 +35,7 @@ class Edit(NamedTuple):
     parts: tuple[str | Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """A pointer into the array, or the array.
 
     Attributes:

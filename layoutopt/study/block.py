@@ -1,8 +1,7 @@
 """Tiles with a layout each, and where they lie: one, or several, to each of which the same is done."""
 
-from dataclasses import dataclass
-
 import msgspec
+from msgspec import Struct
 
 from layoutopt.accesses.lower import offset_formula
 from layoutopt.errors import ProblemFileError
@@ -32,8 +31,7 @@ class Part(Stages, frozen=True):
     whole: Result | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """Tiles with a layout each; of one tile by itself, its part alone.
 
     Attributes:

@@ -6,10 +6,10 @@ again with the families of the row, so that the row is the least excess that fit
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from layoutopt.engine.estimate import timing_of, why_no_estimate
 from layoutopt.files.checks import fields_of
@@ -99,8 +99,7 @@ def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
 # A block -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(Struct, frozen=True):
     """What gets one layout, and its rows by family.
 
     The best layout of what the hardware dictates stands in the row of every family.
@@ -134,8 +133,7 @@ class _Member:
         return _Part(unit, row, alignment, sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A tile, or tiles that share a layout, in a row of all: of one copy of each, its bytes.
 
     `alignment` is the least of a base at which the layout has its counts, and elements are aligned.

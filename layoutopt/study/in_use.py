@@ -1,11 +1,11 @@
 """A layout that somebody already uses: where it puts every element."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from layoutopt.accesses.lower import byte_table, bytes_formula, offset_formula
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
@@ -44,8 +44,7 @@ def node_in_use(problem: Problem) -> Node | None:
         return offset_formula(found[1], problem.tile)
 
 
-@dataclass(frozen=True)
-class InUse:
+class InUse(Struct, frozen=True, dict=True):
     """A layout of a tile, which need not be one that can hold it.
 
     Attributes:

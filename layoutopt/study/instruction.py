@@ -1,6 +1,6 @@
 """One warp instruction of a problem: which it is, and what its lanes meet under a layout."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import LaneTrace, instruction_at
@@ -9,8 +9,7 @@ from layoutopt.engine.witness import Served, serve, worst_instruction
 from layoutopt.ground.arrays import IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """A row of the trace of an access, by their numbers."""
 
     case: Case

@@ -1,7 +1,8 @@
 """What is known of a problem: its answer, held against it, and the lanes and widths that the answer chose."""
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from layoutopt.accesses.lower import assigned
 from layoutopt.engine.case import Case, case_of, case_of_result, check_claims

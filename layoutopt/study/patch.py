@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
@@ -20,8 +21,7 @@ from layoutopt.study.source_plans import DYNAMIC, Plan, arrays_of, plans
 _XOR, _PAD = 1, 3
 
 
-@dataclass(frozen=True, slots=True)
-class PtxCode:
+class PtxCode(Struct, frozen=True):
     """A kernel in PTX.
 
     Attributes:

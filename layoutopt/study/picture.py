@@ -5,7 +5,6 @@ in that word: the element's coordinates, and, where the instruction touches it, 
 the wavefront that serves it.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,8 +25,7 @@ MOST_WHOLE_LINES = 1 << 10
 """Of a picture; beyond, only lines that are touched say what stands in them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """A layout to draw: its name, its formula in elements (may be empty), and byte offsets.
 
     The offsets are those of elements by row-major index, of packed elements those of their bytes.

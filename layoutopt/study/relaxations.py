@@ -6,7 +6,6 @@ and told only with a proof or a layout.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -55,8 +54,7 @@ class Relaxation(Struct, frozen=True):
     with_access: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxations:
+class Relaxations(Struct, frozen=True):
     """Questions about a case, and about subsets of its accesses, each of these asked once.
 
     Attributes:
@@ -64,7 +62,7 @@ class Relaxations:
     """
 
     case: Case
-    _answers: dict[tuple[str, ...], bool | None] = field(default_factory=dict)
+    _answers: dict[tuple[str, ...], bool | None] = {}
 
     @property
     def accesses(self) -> tuple[Access, ...]:

@@ -7,11 +7,11 @@ best layout of all is of its families.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from layoutopt.accesses.instructions import as_given
 from layoutopt.accesses.lower import offset_formula, over_elements

@@ -1,7 +1,8 @@
 """What `show` draws: which layouts, and which warp instruction under them."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from layoutopt.accesses.lower import offset_formula
 from layoutopt.engine.case import Case, case_of, case_of_result
@@ -27,8 +28,7 @@ from layoutopt.study.picture import Picture, Shown, picture
 SOLVED, NONE, PUBLISHED = "solved", "none", "published"
 
 
-@dataclass(frozen=True, slots=True)
-class Views:
+class Views(Struct, frozen=True):
     """The layouts, before and after, and where to look.
 
     Attributes:
@@ -125,8 +125,7 @@ def _check_drawable(problem: Problem) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """What to draw beside the best layout, and where to look; as for `views`."""
 
     before: str

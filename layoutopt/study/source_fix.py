@@ -10,11 +10,13 @@ import difflib
 import math
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Final, Literal, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.engine.estimate import Memory, Terms, timing_of
 from layoutopt.errors import ProblemFileError
@@ -50,8 +52,7 @@ _NOTHING: Final = (
 _MOST_INSTANCES: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What to fix, and how it is launched.
 
     Attributes:
@@ -96,8 +97,7 @@ class Code(Protocol):
         """An array's name, changes that are worth compiling, and why others cannot be."""
 
 
-@dataclass(frozen=True, slots=True)
-class FixedArray:
+class FixedArray(Struct, frozen=True):
     """One array: its layout in words where it was changed, and the reason why not, or what to know."""
 
     name: str
@@ -182,8 +182,7 @@ class Version:
         return math.inf if blocks == 0 else terms.time(timing_of(gpu)[0], blocks)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFix:
+class SourceFix(Struct, frozen=True):
     """What came of it.
 
     Attributes:

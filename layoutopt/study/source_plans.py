@@ -6,12 +6,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -167,8 +168,7 @@ class Plan(NamedTuple):
     pitched: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCode:
+class SourceCode(Struct, frozen=True):
     """A CUDA source with its headers.
 
     Attributes:

@@ -13,11 +13,11 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.result_file import answer_from_data
@@ -67,8 +67,7 @@ class Tile(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """A problem of a sweep and the answer that the store has for it.
 
     Attributes:

@@ -8,10 +8,10 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from layoutopt.errors import LayoutoptError, MachineError
 from layoutopt.ground import json_data
@@ -60,8 +60,7 @@ def named(answer: dict[str, Any], name: str, accesses: Sequence[str]) -> dict[st
     return {**answer, "problem": name}
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """A problem to solve.
 
     Attributes:

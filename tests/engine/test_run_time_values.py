@@ -2,10 +2,10 @@
 
 import itertools
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from oracle import toy
 from oracle.banks import instruction
 from written import access_from, problem_of, refused_with

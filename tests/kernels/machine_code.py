@@ -1,6 +1,6 @@
 """Machine code written by hand, as kernels."""
 
-import dataclasses
+import msgspec
 
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.evaluate import evaluate
@@ -20,7 +20,7 @@ def program(*lines, parameters=None, **fields):
     (found,) = sass.from_text("code for sm_90\n Function : k\n" + "\n".join(text) + "\n")
     if parameters is not None:
         fields["parameters"] = parameters
-    return dataclasses.replace(found, **fields)
+    return msgspec.structs.replace(found, **fields)
 
 
 def counted(*lines, threads=32, **options):

@@ -3,11 +3,11 @@
 `scripts/measure/record_kernels.py` and `record_public.py` recorded them.
 """
 
-import dataclasses
 import json
 import sys
 from functools import cache
 
+import msgspec
 import pytest
 from conftest import ROOT
 
@@ -58,7 +58,7 @@ def evaluation(name, target="sm_90"):
     programs = sass.from_text((KERNELS / f"{name}.{target}.sass").read_text())
     (program,) = [one for one in programs if one.name == launch.symbol]
     given = parameters(launch)
-    program = dataclasses.replace(program, parameters=tuple(parameter for parameter, _ in given))
+    program = msgspec.structs.replace(program, parameters=tuple(parameter for parameter, _ in given))
     arguments = {str(k): value for k, (_, value) in enumerate(given)}
     call = Launch(block=launch.block, grid=launch.grid, arguments=arguments, shared_bytes=launch.shared)
     return evaluate(program, call, device(target))

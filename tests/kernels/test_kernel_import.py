@@ -4,6 +4,7 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from command import layoutopt
 from conftest import ROOT
@@ -63,9 +64,9 @@ def test_unrolled_accesses_are_one_loop_whatever_order_they_got():
     order = (5, 0, 3, 1, 7, 2, 6, 4)
     lines = (f"LDS R4, [R2+{0x100 * k:#x}]" for k in order)
     kernel = program("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", *lines)
-    steps = tuple(dataclasses.replace(step, place=Place("k.cu", 7)) for step in kernel.steps)
+    steps = tuple(msgspec.structs.replace(step, place=Place("k.cu", 7)) for step in kernel.steps)
     launch = Launch(block=(64, 1, 1), shared_bytes=2048)
-    found = evaluate(dataclasses.replace(kernel, steps=steps), launch, device("sm_90"))
+    found = evaluate(msgspec.structs.replace(kernel, steps=steps), launch, device("sm_90"))
     (used,) = used_arrays(found)
     (access,) = array_problem(found, used, (8, 64))["accesses"]
     assert (access["index"], access["for"]) == (["i", "tid"], {"i": 8})
@@ -117,9 +118,11 @@ def test_names_of_files_and_arrays_become_names_of_problems():
     found = evaluation("transpose_plain")
     (used,) = used_arrays(found)
     place = Place("/src/\x1b[31m\u202e" + "n" * 240 + ".cu", 7)
-    steps = [dataclasses.replace(step, place=place) for step in found.program.steps]
-    found = dataclasses.replace(found, program=dataclasses.replace(found.program, steps=steps))
-    used = dataclasses.replace(used, array=dataclasses.replace(used.array, name="a<\x07>" + "b" * 300))
+    steps = [msgspec.structs.replace(step, place=place) for step in found.program.steps]
+    found = dataclasses.replace(found, program=msgspec.structs.replace(found.program, steps=steps))
+    used = msgspec.structs.replace(
+        used, array=msgspec.structs.replace(used.array, name="a<\x07>" + "b" * 300)
+    )
     problem = from_data(array_problem(found, used, (32, 32)))
     names = [problem.name, *(access.name for access in problem.accesses)]
     assert all(name.isprintable() and len(name) <= 200 for name in names)

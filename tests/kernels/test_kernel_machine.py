@@ -1,8 +1,8 @@
 """The machine that evaluates kernels: which lanes execute what, how often, and what is not known of it."""
 
-import dataclasses
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from machine_code import counted, program
@@ -354,9 +354,9 @@ def test_copies_of_one_instruction_use_one_array():
         "S2R R1, SR_TID.X", "IMAD R2, R1, 0x4, RZ", "IMAD R3, R1, 0x20, RZ",
         "STS [R2], RZ", "STS [R2+0x420], RZ", "STS [R3+0x2000], RZ",
     )  # fmt: skip
-    steps = tuple(dataclasses.replace(step, place=Place("k.cu", 7)) for step in kernel.steps)
+    steps = tuple(msgspec.structs.replace(step, place=Place("k.cu", 7)) for step in kernel.steps)
     launch = Launch(block=(64, 1, 1), shared_bytes=16384)
-    used = used_arrays(evaluate(dataclasses.replace(kernel, steps=steps), launch, device("sm_90")))
+    used = used_arrays(evaluate(msgspec.structs.replace(kernel, steps=steps), launch, device("sm_90")))
     assert [(one.array.start, one.array.size, one.steps) for one in used] == [
         (0, 1312, (3, 4)),
         (8192, 63 * 32 + 4, (5,)),

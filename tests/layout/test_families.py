@@ -23,7 +23,7 @@ from layoutopt.model.space import space_of
 
 # A new family needs its record, and a stream of its candidates: an odd pitch, of the kind (pitch | 1).
 TOY = """
-from dataclasses import replace
+from msgspec.structs import replace
 from layoutopt.layout import families
 
 toy = families.Family("odd", row="odd", title="odd pitch", label=lambda layout: f"pitch {layout.pitch}")

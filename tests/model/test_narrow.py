@@ -1,12 +1,12 @@
 """Elements narrower than a bank word: exact counts, the same minimum as exhaustive search, packing."""
 
 import random
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 from emit_programs import emit
+from msgspec.structs import replace
 from oracle import toy
 from written import access_from, data_of, one_tile, problem_of, refused_with, rows_of
 

@@ -4,10 +4,10 @@ import errno
 import random
 import sys
 import types
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from oracle import toy
 from oracle.banks import weighted_excess
 from oracle.random_tiles import tiny

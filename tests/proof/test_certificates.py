@@ -1,9 +1,9 @@
 """Certificates: written by the command, checked by a script that knows nothing of the package."""
 
-import dataclasses
 import json
 import sys
 
+import msgspec
 import pytest
 from certificates_checked import (
     SCRIPT,
@@ -84,9 +84,11 @@ def test_a_clique_is_all_that_a_refutation_needs():
 
 def test_a_packing_of_words_that_are_requests_of_their_own():
     gpu = toy.toy_device(8, 8)
-    split = dataclasses.replace(gpu.rules["store", 8], phases=((0, 1, 2, 3), (4, 5, 6, 7)), split_words=True)
+    split = msgspec.structs.replace(
+        gpu.rules["store", 8], phases=((0, 1, 2, 3), (4, 5, 6, 7)), split_words=True
+    )
     rules = {**gpu.rules, ("store", 8): split, ("store", 1): gpu.rules["store", 4]}
-    gpu = dataclasses.replace(gpu, name="made up", rules=rules)
+    gpu = msgspec.structs.replace(gpu, name="made up", rules=rules)
     data = data_of("""4x6 f32, 16 threads; target made up
         wide: store 8 [((tid + k) // 3 + 3*k) % 4, 2*((tid + k) % 3)]; k<4
         byte: store 1 [(tid // 6 + tid // 4) % 4, tid % 6]""")

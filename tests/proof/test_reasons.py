@@ -3,11 +3,11 @@
 import itertools
 import random
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from msgspec.structs import replace
 from oracle import toy
 from oracle.random_tiles import tiny
 from oracle.toy import every_placement

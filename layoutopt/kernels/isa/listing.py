@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.brackets import split
 from layoutopt.ground.budget import current
@@ -26,8 +28,7 @@ _TEXT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One line.
 
     Attributes:

@@ -5,8 +5,9 @@ An opcode that no table has becomes a step that forgets what it may write.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from layoutopt.ground.budget import current
 from layoutopt.kernels.isa.arithmetic import ARITHMETIC

@@ -5,10 +5,12 @@ Addresses are gathered and counted some executions at a time, which are up to hu
 
 import collections
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.engine.conflicts import Counts, addressing_lanes, count_wavefronts
 from layoutopt.ground.arrays import IntArray
@@ -81,8 +83,7 @@ class Tally:
             self.worst_one = other
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(Struct, frozen=True):
     """One step of some warps of the first block: warp numbers, addresses, lanes, how often it happened."""
 
     warps: IntArray

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
@@ -72,8 +73,7 @@ def evaluate(
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(Struct, frozen=True):
     """What the first block of a launch does, executed step by step, values included.
 
     Attributes:

@@ -3,12 +3,13 @@
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import opened
@@ -64,8 +65,7 @@ class Typed(bytes):
     said: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """What the host says when it launches.
 
     Attributes:
@@ -81,11 +81,11 @@ class Launch:
 
     block: tuple[int, int, int]
     grid: tuple[int, int, int] = (1, 1, 1)
-    arguments: Mapping[str, int | float | str | bytes] = field(default_factory=dict)
+    arguments: Mapping[str, int | float | str | bytes] = {}
     shared_bytes: int = 0
-    buffers: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    buffers: Mapping[str, npt.NDArray[np.generic]] = {}
     parameters: bytes | None = None
-    memory: Mapping[int, bytes] = field(default_factory=dict)
+    memory: Mapping[int, bytes] = {}
 
     @property
     def threads(self) -> int:
@@ -133,8 +133,7 @@ def bank_layout(target: str) -> dict[str, int]:
     return found if number >= 90 else {**found, "shared window": 0x18, "parameters": 0x160}
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """The parameters as bytes.
 
     Attributes:

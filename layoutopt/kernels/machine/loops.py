@@ -10,10 +10,11 @@ nothing else.
 import collections
 import copy
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import Group

@@ -12,9 +12,10 @@ between are unknown afterwards. Where nothing that matters reads these, a branch
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint, current

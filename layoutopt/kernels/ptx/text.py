@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from msgspec import Struct
+
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.brackets import split
 from layoutopt.ground.budget import checkpoint
@@ -57,8 +59,7 @@ _CALL: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """An array of shared memory.
 
     Attributes:
@@ -76,8 +77,7 @@ class Variable:
     extern: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One instruction.
 
     Attributes:

@@ -11,10 +11,10 @@ barrier of the whole block, behind which the other begins. What was executed by 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation, Execution
@@ -26,8 +26,7 @@ _READS: Final = ("load", "ldmatrix", "atomic")
 _WRITES: Final = ("store", "stmatrix", "copy", "atomic")
 
 
-@dataclass(frozen=True, slots=True)
-class UsedArray:
+class UsedArray(Struct, frozen=True):
     """An array and the steps that touch it, by index."""
 
     array: Array

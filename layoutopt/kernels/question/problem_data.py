@@ -7,11 +7,11 @@ them; else each instruction is an access, and where no formula fits, its coordin
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from layoutopt.accesses.ownership import written_by_lanes
 from layoutopt.errors import ProblemFileError, under
@@ -33,8 +33,7 @@ _LEAST_ROW_BYTES: Final = 32
 ROWS_MAY_BE_LONGER: Final = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """Executions of one access by the warps of a block.
 
     Attributes:

@@ -7,8 +7,9 @@ size.
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
@@ -35,8 +36,7 @@ _FUNCTION: Final = 2
 _CODE: Final = ".text."
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A section: its name, contents (empty where it has none in the file) and size."""
 
     name: str

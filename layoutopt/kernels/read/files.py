@@ -4,10 +4,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import json_data

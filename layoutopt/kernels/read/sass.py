@@ -3,8 +3,9 @@
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
