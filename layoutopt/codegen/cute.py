@@ -5,13 +5,14 @@ tiled until it is the layout: CuTe's traits know these types, and not a `Swizzle
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.plan import Plan
+from layoutopt.codegen.templates import filled, lines
 from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Var, evaluate
 from layoutopt.expressions.simplify import simplify
@@ -31,50 +32,30 @@ _BY_SIZE: Final = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t"}
 
 def emit(plan: Plan) -> str:
     """A header for CuTe. Offsets count elements, as CuTe's do."""
-    lines = [
-        *(f"// {line}" for line in plan.headlines),
-        "#pragma once",
-        "#include <cute/layout.hpp>",
-        "#include <cute/swizzle.hpp>",
-        "#include <cute/swizzle_layout.hpp>",
-        "",
-        f"constexpr int {plan.name}_bytes = {plan.bytes};",
-        f"constexpr int {plan.name}_alignment = {plan.alignment_bytes};",
-        "",
-    ]
-    lines += _formula(plan) if plan.layout is None else _layout(plan, plan.layout)
-    name = f"{plan.name}_layout"
-    lines += [
-        f"// cute::make_tensor(cute::make_smem_ptr(smem), {name}{{}}), smem aligned to {plan.name}_alignment",
-        *(
-            f"static_assert({name}{{}}({', '.join(map(str, point))}) == {offset // plan.element_bytes}, "
-            '"the layout");'
-            for point, offset in plan.sample
-        ),
-        *_atom_lines(plan),
-    ]
-    return "\n".join(lines) + "\n"
+    name, dims = plan.name, range(plan.table.ndim)
+    head = filled("cute", "head", NAME=name, BYTES=plan.bytes, ALIGNMENT=plan.alignment_bytes)
+    layout = _formula(plan) if plan.layout is None else _layout(plan, plan.layout)
+    use = filled("cute", "use", NAME=name) + _asserted(plan, f"{name}_layout", dims, "the layout")
+    return lines(f"// {line}" for line in plan.headlines) + head + layout + use + _atom(plan)
 
 
-def _layout(plan: Plan, layout: Layout) -> list[str]:
-    name = plan.name
+def _asserted(plan: Plan, name: str, dims: Sequence[int], what: str) -> str:
+    """What a layout, whose coordinates are the tile's in this order, gives for a few elements."""
+    return lines(
+        f"static_assert({name}{{}}({', '.join(str(point[d]) for d in dims)}) == "
+        f'{offset // plan.element_bytes}, "{what}");'
+        for point, offset in plan.sample
+    )
+
+
+def _layout(plan: Plan, layout: Layout) -> str:
     linear, note = _linear_type(layout)
     if not stages(layout):
-        return [*note, f"using {name}_layout = {linear};", ""]
+        return lines([*note, f"using {plan.name}_layout = {linear};", ""])
     swizzle = layout.swizzle_triple()
-    if swizzle is not None:
-        outer = f"cute::Swizzle<{', '.join(map(str, swizzle))}>"
-        lines = []
-    else:
-        outer = f"{name}_swizzle"
-        lines = _functor(plan, layout)
-    return [
-        *lines,
-        *note,
-        f"using {name}_layout =",
-        f"    cute::ComposedLayout<{outer}, cute::Int<0>, {linear}>;",
-        "",
-    ]
+    functor = _functor(plan, layout) if swizzle is None else ""
+    outer = f"cute::Swizzle<{', '.join(map(str, swizzle))}>" if swizzle else f"{plan.name}_swizzle"
+    return functor + lines(note) + filled("cute", "composed", NAME=plan.name, OUTER=outer, LINEAR=linear)
 
 
 def _linear_type(layout: Layout) -> tuple[str, list[str]]:
@@ -94,47 +75,28 @@ def _linear_type(layout: Layout) -> tuple[str, list[str]]:
     return f"cute::Layout<cute::Shape<{shape_text}>, cute::Stride<{stride_text}>>", note
 
 
-def _functor(plan: Plan, layout: Layout) -> list[str]:
+def _functor(plan: Plan, layout: Layout) -> str:
     """What no `Swizzle` says: a functor on the linear offset, checked at every element."""
     value = Layout(layout.shape, layout.element_bytes, layout.digits).table() // layout.element_bytes
     steps = stages(layout)
     last = steps.pop() if layout.swizzle else Var("v")
-    lines = []
+    body = []
     for step in steps:
         ranges = {"v": (0, int(value.max()))}
-        lines.append(f"        v = {to_c(simplify(step, ranges), ranges)};")
+        body.append(f"v = {to_c(simplify(step, ranges), ranges)};")
         value = evaluate(step, {"v": value})
-    lines.append(f"        return {to_c(last, {'v': (0, 2 * int(value.max()) + 1)})};")
+    body.append(f"return {to_c(last, {'v': (0, 2 * int(value.max()) + 1)})};")
     if (evaluate(last, {"v": value}) * layout.element_bytes != layout.table()).any():
         raise VerificationError("the functor does not equal the table")
-    return [
-        "// No Swizzle<B, M, S> is this layout: CuTe's moves one run of bits, this one moves others too.",
-        "// The functor takes Swizzle's place; it maps the Layout's offset to the one in the tile.",
-        f"struct {plan.name}_swizzle {{",
-        "    template <class Offset>",
-        "    CUTE_HOST_DEVICE constexpr int operator()(Offset const& offset) const {",
-        "        int v = offset;",
-        *lines,
-        "    }",
-        "};",
-    ]
+    return filled("cute", "functor", NAME=plan.name, STEPS=lines(body, 8))
 
 
-def _formula(plan: Plan) -> list[str]:
+def _formula(plan: Plan) -> str:
     """A layout known as a formula only: a functor of the coordinates."""
     ranges = plan.coordinate_ranges
-    text = to_c(plan.offset, ranges)
-    return [
-        "// The layout is given as a formula, so this is a functor of the coordinates, not a cute::Layout:",
-        "// it can be called as one, but not partitioned.",
-        f"struct {plan.name}_layout {{",
-        f"    CUTE_HOST_DEVICE constexpr int operator()({', '.join(f'int {x}' for x in ranges)}) const {{",
-        *(f"        (void){x};" for x in ranges if x not in text),
-        f"        return {text};",
-        "    }",
-        "};",
-        "",
-    ]
+    text, declared = to_c(plan.offset, ranges), ", ".join(f"int {x}" for x in ranges)
+    unused = lines((f"(void){x};" for x in ranges if x not in text), 8)
+    return filled("cute", "formula", NAME=plan.name, PARAMETERS=declared, UNUSED=unused, TEXT=text)
 
 
 class Tiling(NamedTuple):
@@ -184,13 +146,13 @@ def tilings(shape: tuple[int, ...], size: int) -> Iterator[tuple[str, str, IntAr
     for mode, major in itertools.product(modes("wgmma"), ("K", "MN")):
         span = (mode.span_bytes or 0) // size
         row, column = (x0, x1) if major == "K" else (x1, x0)
-        rows, lines = row.size // ATOM_ROWS, column.size // span
+        rows, spans = row.size // ATOM_ROWS, column.size // span
         if row.size % ATOM_ROWS or column.size % span:
             continue
         for step in ((1, 2), (2, 1)):
             rows_first = (step == (1, 2)) == (major == "K")
             down, along = row // ATOM_ROWS, column // span
-            number = down + along * rows if rows_first else along + down * lines
+            number = down + along * rows if rows_first else along + down * spans
             linear = (number * ATOM_ROWS + row % ATOM_ROWS) * span + column % span
             table = mode.flipped(linear * size) // size
             if len(shape) > 2:
@@ -199,34 +161,17 @@ def tilings(shape: tuple[int, ...], size: int) -> Iterator[tuple[str, str, IntAr
             yield name, ", ".join(f"cute::_{n}" for n in (*step, 3)[: len(shape)]), table
 
 
-def _atom_lines(plan: Plan) -> list[str]:
+def _atom(plan: Plan) -> str:
     """The layout as CuTe's TMA and matrix instructions know it, where they reach the tile."""
     if not plan.dictated:
-        return []
+        return ""
     found = tiling(plan)
     if found is None:
-        return [
-            "// For CuTe's TMA and matrix instructions an atom (GMMA::Layout_K_SW128_Atom, ...) would have",
-            "// to tile it, and none does.",
-        ]
-    name, shape = f"{plan.name}_smem", plan.problem.tile.shape
-    element = plan.problem.tile.element
-    kind = _TYPES.get(element if isinstance(element, str) else "", _BY_SIZE[plan.element_bytes])
-    extents = ", ".join(f"cute::Int<{shape[d]}>" for d in found.dims)
+        return filled("cute", "no_atom")
+    name, tile = f"{plan.name}_smem", plan.problem.tile
+    kind = _TYPES.get(tile.element if isinstance(tile.element, str) else "", _BY_SIZE[plan.element_bytes])
+    extents = ", ".join(f"cute::Int<{tile.shape[d]}>" for d in found.dims)
     coordinates = ", ".join(f"x{d}" for d in found.dims)
-    return [
-        "",
-        "// The same for CuTe's TMA and matrix instructions, which know it by its atom; its coordinates are",
-        f"// {coordinates}.",
-        "#include <cute/tensor.hpp>",
-        "#include <cute/atom/mma_traits_sm90_gmma.hpp>",
-        f"using {name} = decltype(cute::tile_to_shape(",
-        f"    cute::GMMA::{found.atom}<{kind}>{{}},",
-        f"    cute::Shape<{extents}>{{}}, cute::Step<{found.step}>{{}}));",
-        f"using {name}_offset = decltype(cute::as_position_independent_swizzle_layout({name}{{}}));",
-        *(
-            f"static_assert({name}_offset{{}}({', '.join(str(point[d]) for d in found.dims)}) == "
-            f'{offset // plan.element_bytes}, "the atom");'
-            for point, offset in plan.sample
-        ),
-    ]
+    spelled = {"ATOM": found.atom, "KIND": kind, "EXTENTS": extents, "STEP": found.step}
+    text = filled("cute", "atom", NAME=name, COORDINATES=coordinates, **spelled)
+    return text + _asserted(plan, f"{name}_offset", found.dims, "the atom")

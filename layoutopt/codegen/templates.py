@@ -1,4 +1,4 @@
-"""The texts of CUDA programs: `.cu` files beside this module, in parts that begin with `//@ NAME`."""
+"""The texts of CUDA code: `.cu` files beside this module, in parts that begin with `//@ NAME`."""
 
 import re
 from collections.abc import Iterable
