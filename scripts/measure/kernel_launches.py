@@ -3,8 +3,8 @@
 A kernel of tests/data/kernels holds one line `// launch: {...}`: `entry` (demangled), `block`, `grid`,
 `args`, perhaps `shared` (dynamic bytes), `symbol` (where mangled), `data_dependent` (addresses or branches
 come from input data) and `bench` (a grid and arguments at which its time means something). Arguments are
-`[type, value]`, buffers `[type*, elements, fill]` with fill zeros, iota, random or `below N`, and structures
-by value `["struct", [fields]]`.
+`[type, value]`, buffers `[type*, elements, fill]` with fill zeros, iota, random, `below N` or `line A B`
+(A + B k), and structures by value `["struct", [fields]]`.
 
     python3 scripts/measure/kernel_launches.py FOLDER NAME ...
 
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,9 @@ class Launch:
     bench: dict[str, Any] = field(default_factory=dict)
 
 
+LAUNCH = {one.name for one in fields(Launch)}
+
+
 @dataclass
 class Packed:
     """The bytes of the parameters, and the buffers with their places among them."""
@@ -96,7 +99,8 @@ def write_list(folder: Path, kernels: Iterable[Launch]) -> None:
 def listed(folder: Path) -> list[Launch]:
     """The launches of a folder's launches.json."""
     rows = json.loads((folder / "launches.json").read_text())
-    return [Launch(**{**row, "source": folder / row["source"]}) for row in rows]
+    known = [{key: value for key, value in row.items() if key in LAUNCH} for row in rows]
+    return [Launch(**{**row, "source": folder / row["source"]}) for row in known]
 
 
 def scalars(kernel: Launch) -> dict[str, Any]:
@@ -137,6 +141,9 @@ def _contents(kind: str, elements: int, fill: str) -> np.ndarray[Any, Any]:
         return np.zeros(elements, dtype)
     if fill == "iota":
         return np.arange(elements).astype(dtype)
+    if fill.startswith("line "):
+        start, step = map(int, fill.split()[1:])
+        return (start + step * np.arange(elements)).astype(dtype)
     rng = np.random.default_rng(zlib.crc32(f"{kind} {elements}".encode()))
     if fill.startswith("below "):
         return (rng.random(elements) * float(fill.removeprefix("below "))).astype(dtype)
