@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from layoutopt.study.source_fix import SourceFix
 
 
-# Evaluations may take so many times the limit of the search.
-EVALUATIONS = 10
-
-
 def change_options(command: Any) -> Any:
     """The options of commands that change layouts: which, what for, in which time, for which launch."""
     minimise = click.option(
@@ -40,7 +36,7 @@ def change_options(command: Any) -> Any:
     array = click.option(
         "--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]"
     )
-    limit = time_limit_option("Seconds after which no other layout is tried.", 60.0)
+    limit = time_limit_option("Seconds; then the best layout that was compared is taken.", 60.0)
     run = click.option(
         "--run",
         is_flag=True,
@@ -95,8 +91,8 @@ def command(
     """
     from layoutopt.ground.budget import Budget, deadline
 
-    reading = deadline(EVALUATIONS * time_limit)
-    from layoutopt.kernels.launches import launch_of, with_memory
+    search = Budget(time_limit)
+    from layoutopt.kernels.launches import READING_S, launch_of, with_memory
     from layoutopt.kernels.read.files import chosen, kernels
     from layoutopt.study.source_fix import Request, fix
     from layoutopt.study.source_plans import SourceCode
@@ -105,13 +101,13 @@ def command(
     kernel = Path(options.file)
     if kernel.suffix.lower() != ".cu":
         raise ProblemFileError("", f"expected a CUDA source (.cu), got {shown(str(kernel))}")
-    with reading:
+    with deadline(time_limit + READING_S):
         program = chosen(kernels(kernel, options.target, options.compiler), options.entry).read()
         planned, gpu = launch_of(program, options)
         planned = with_memory(planned, options)
         code = SourceCode(kernel, options.target, options.compiler, options.include)
         request = Request(planned, gpu, array, minimise, options.max_steps, driver)
-        found = fix(code, program, request, Budget(time_limit))
+        found = fix(code, program, request, search)
     if write and found.files:
         write_all({Path(name): data for name, data in found.files.items()})
         for name in found.files:
@@ -146,7 +142,9 @@ def fix_data(found: SourceFix) -> dict[str, Any]:
         "entry": found.before.program.title,
         "compared_bytes": max(found.compared_bytes, 0),
         "unknown_bytes": found.unknown_bytes,
+        "out_of_time": found.out_of_time,
         "certain": found.before.evaluation.certain and found.after.evaluation.certain,
+        "chosen_for": found.chosen_for,
         "race": found.race and to_builtins(found.race),
         "shared_bytes": found.after.evaluation.launch.shared_bytes,
         "before": before,

@@ -215,9 +215,14 @@ def _launch_text(done: CheckedLaunch, alone: bool) -> str:
         lines.append(f"{name}: {fix['message']}{total}")
     lines += [f"{name}: {text}" for name, text in done.instructions.items()]
     text = kernel_report(done.report, lines)
-    if done.launch.file.endswith(".cu") and any("offset" in fix for fix in done.fixes.values()):
+    path = Path(done.launch.file)
+    if path.suffix in (".cu", ".ptx") and any("offset" in fix for fix in done.fixes.values()):
         typed = typed_arguments() if alone else [done.launch.file, "..."]
-        text += f"\n  next: layoutopt fix {shlex.join(typed)}  (a checked diff of the source)\n"
+        if path.suffix == ".cu":
+            text += f"\n  next: layoutopt fix {shlex.join(typed)}  (a checked diff of the source)\n"
+        else:
+            typed += ["-o", f"{path.stem}.fixed.ptx"]
+            text += f"\n  next: layoutopt patch {shlex.join(typed)}  (checked PTX)\n"
     return text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.fix import EVALUATIONS, change_options, conflicts_remain, fix_data, raced
+from layoutopt.cli.fix import change_options, conflicts_remain, fix_data, raced
 from layoutopt.cli.kernel import asked
 from layoutopt.cli.options import form_options
 from layoutopt.cli.output import tell
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from layoutopt.source.moves import Move
 
 _MAX_BYTES: Final = 64 << 20
+# Names of files that hold something else.
+_NO_PTX: Final = (".cubin", ".fatbin", ".o", ".cu", ".sass")
 
 
 @click.command("patch", cls=FileCommand)
@@ -55,25 +57,27 @@ def command(
     """
     from layoutopt.ground.budget import Budget, deadline
 
-    reading = deadline(EVALUATIONS * time_limit)  # begins before the imports, which take most of a second
-    from layoutopt.kernels.launches import launch_of, with_memory
+    search = Budget(time_limit)  # begins before the imports, which take most of a second
+    from layoutopt.kernels.launches import READING_S, launch_of, with_memory
     from layoutopt.kernels.read.files import ptx_text
     from layoutopt.report.fix_text import fix_report
     from layoutopt.study.patch import PtxCode
     from layoutopt.study.source_fix import Request, fix
 
+    if output.suffix.lower() in _NO_PTX:
+        raise click.UsageError(f"-o: PTX is written, so the name must end in .ptx, got {shown(str(output))}")
     if result is not None and array is None:
         raise click.UsageError("--result is the layout of one array: name it with --array")
     move = _move(result) if result is not None else None
     options, driver = raced(asked(kernel, launch), run)
     kernel = Path(options.file)
-    with reading:
+    with deadline(time_limit + READING_S):
         text, program = ptx_text(kernel, options.target, options.entry, options.compiler)
         planned, gpu = launch_of(program, options)
         code = PtxCode(text, shown(str(kernel)), program.name, options.target, move)
         minimise = minimise if move is None else "excess"
         request = Request(with_memory(planned, options), gpu, array, minimise, options.max_steps, driver)
-        found = fix(code, program, request, Budget(time_limit))
+        found = fix(code, program, request, search)
     write_all({output: next(iter(found.after.files.values()))})
     tell(
         as_json,

@@ -36,6 +36,11 @@ def fix_report(found: SourceFix, gpu: Device, driver: Driver | None = None) -> s
     if found.files and new.evaluation.launch.shared_bytes != old.evaluation.launch.shared_bytes:
         shared = new.evaluation.launch.shared_bytes
         lines += ["", f"launch it with {shared:,} bytes of dynamic shared memory"]
+    if found.chosen_for:
+        given = ", ".join(f"{name}={value}" for name, value in found.chosen_for.items())
+        lines += ["", f"chosen for {given}; for other values nothing was compared"]
+    if found.out_of_time:
+        lines += ["", "the time limit ended the search: this is the best until then (--time-limit)"]
     doubts = new.evaluation.doubts
     if doubts:
         lines += ["", "not certain: " + "; ".join(doubts)]

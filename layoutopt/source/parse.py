@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Language, Node, Parser, Point, Range
 from tree_sitter_cuda import language
 
 from layoutopt.errors import ProblemFileError
@@ -24,6 +24,9 @@ _SCOPES: Final = (
     *("compound_statement", "for_statement", "for_range_loop", "if_statement", "while_statement"),
     *("function_definition", "lambda_expression", "translation_unit"),
 )
+_LANGUAGE: Final = Language(language())
+# What a body of a macro stands in.
+_OPENING: Final = b"void f(){"
 _INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.M)
 # What the grammar does not know, and what it does in as many letters.
 _SHADOWS: Final = ((rb"__align__(?=\s*\()", b"alignas  "), (rb"__forceinline__", b"inline         "))
@@ -125,16 +128,12 @@ class File:
                 continue
             told = node.child_by_field_name("parameters")
             names = tuple(self.text(one) for one in told.named_children) if told is not None else ()
-            body = re.sub(
-                rb"\\\r?\n", lambda m: b" " * len(m[0]), self._shadow[value.start_byte : value.end_byte]
-            )
-            blank = re.sub(rb"[^\n]", b" ", self.data[: value.start_byte])
-            opening = b"void f(){"
-            if value.start_byte < len(opening):
+            start, end = value.start_byte, value.end_byte
+            if start < len(_OPENING):
                 continue
-            text = blank[: -len(opening)] + opening + body + b";}"
-            place = value.start_byte, value.end_byte
-            found.append(Macro(self.text(name), self, names, node, _parsed(text), place))
+            body = re.sub(rb"\\\r?\n", lambda m: b" " * len(m[0]), self._shadow[start:end])
+            parsed = _parsed_at(value.start_point, start, body + b";}")
+            found.append(Macro(self.text(name), self, names, node, parsed, (start, end)))
         return found
 
     @cached_property
@@ -360,4 +359,15 @@ def enclosing(node: Node, *types: str) -> Node | None:
 
 
 def _parsed(data: bytes) -> Node:
-    return Parser(Language(language())).parse(data).root_node
+    return Parser(_LANGUAGE).parse(data).root_node
+
+
+def _parsed_at(point: Point, start: int, body: bytes) -> Node:
+    """A function with a body at some place of a file, of which nothing before it is read."""
+    opening = Range(Point(0, 0), Point(0, len(_OPENING)), 0, len(_OPENING))
+    ranges = [opening, Range(point, Point(point.row + 1, 0), start, start + len(body))]
+
+    def read(at: int, _: Point) -> bytes:
+        return _OPENING[at:] if at < len(_OPENING) else body[max(at - start, 0) :]
+
+    return Parser(_LANGUAGE, included_ranges=ranges).parse(read).root_node

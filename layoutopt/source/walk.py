@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import checkpoint
 from layoutopt.source.moves import Move
 from layoutopt.source.parse import File, Source, Variable, enclosing, every, named
 from layoutopt.source.values import Values
@@ -179,6 +180,7 @@ class Walk:
 
     def follow(self, file: File, node: Node, pointer: Pointer) -> None:
         """What becomes of a pointer that stands somewhere."""
+        checkpoint()
         parent = node.parent
         assert parent is not None
         kind, role = parent.type, _role(parent, node)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from layoutopt.engine.estimate import Memory, Terms, timing_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget
+from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.driver import Driver, Kernel, Race
 from layoutopt.hardware.occupancy import occupancy
@@ -50,6 +50,7 @@ _NOTHING: Final = (
     "no pad of rows and no XOR has fewer conflicts; other kinds, as check gives, are not written"
 )
 _MOST_INSTANCES: Final = 4
+_LATE: Final = "the time limit ended the search for a layout of it"
 
 
 class Request(Struct, frozen=True):
@@ -191,6 +192,7 @@ class SourceFix(Struct, frozen=True):
         before, after: the source as it is and as it would be.
         unknown_bytes: of global memory that could not be compared.
         race: of both, on a GPU.
+        out_of_time: the limit ended the search; what is offered is the best until then.
     """
 
     files: dict[str, bytes]
@@ -199,11 +201,20 @@ class SourceFix(Struct, frozen=True):
     after: Version
     unknown_bytes: int
     race: Race | None = None
+    out_of_time: bool = False
 
     @property
     def compared_bytes(self) -> int:
         """Of those that the first block changes."""
         return self.before.followed.changed_bytes - self.unknown_bytes
+
+    @property
+    def chosen_for(self) -> dict[str, int]:
+        """Whole numbers that the launch gives the kernel, by parameter: of others nothing was compared."""
+        launch, parameters = self.before.evaluation.launch, self.before.program.parameters or ()
+        names = {str(k): parameter.name or str(k) for k, parameter in enumerate(parameters)}
+        given = {names.get(key, key): value for key, value in launch.arguments.items()}
+        return {name: value for name, value in given.items() if type(value) is int} if self.files else {}
 
     @property
     def totals(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -224,26 +235,26 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
         code: what is changed.
         program: the kernel, compiled from it.
         request: how it is launched, and what is wanted.
-        search: after it no other layout is tried.
+        search: what is not compared by its end is not offered.
 
     Raises:
         ProblemFileError: the launch cannot be evaluated, or there is no such array.
+        OutOfTime: the budget in force ends before the code as it is has been evaluated.
     """
     evaluation = evaluate(program, request.launch, request.gpu, most_steps=request.most_steps)
     first = now = Version(code.files(), evaluation, code.compiled(None), 4 * request.most_steps)
     arrays = []
     search = search or Budget()
     for key, part, told in _chosen(code, first, request):
-        if told or not search.spent:
-            array = part or arrays_of(now.evaluation)[key]
-            one, now = _fixed(code, now, key, array, request, search)
-            arrays += [one] if told or one.offset is not None else []
+        array = part or arrays_of(now.evaluation)[key]
+        one, now = _fixed(code, now, key, array, request, search)
+        arrays += [one] if told or one.offset is not None else []
     if not arrays and (place := _undeclared(first.evaluation)) is not None:
         why = f"{place} has conflicts in shared memory that no declaration names"
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
     race = _raced(first, now, request.driver) if changed and request.driver is not None else None
-    return SourceFix(changed, tuple(arrays), first, now, _outputs(first, now)[1], race)
+    return SourceFix(changed, tuple(arrays), first, now, _outputs(first, now)[1], race, search.stopped)
 
 
 def _undeclared(evaluation: Evaluation) -> str | None:
@@ -365,26 +376,40 @@ def _fixed(
         return replace(stays, reason=f"not all that threads do to it is known: {why}"), now
     best: tuple[Plan, Version] | None = None
     reasons: list[str] = []
+    longest = 0.0
     try:
-        name, tried, reasons = code.plans(now.files, now.evaluation, array, request.gpu)
+        # Each gets what is left then: compilers stop the clock of a part alone.
+        with spending(search.at_most(None)):
+            name, tried, reasons = code.plans(now.files, now.evaluation, array, request.gpu)
         stays = replace(stays, name=name)
         for plan in tried:
-            if search.spent and (best is not None or reasons):
-                break
             if best is not None and request.minimise != "time" and _no_better(plan, best[0], array.size):
                 continue
+            if search.spent or not search.affords(longest):
+                search.stop()
+                break
+            if best is not None and request.minimise == "time" and best[0].rank == 0 != plan.rank:
+                break
+            began = search.elapsed
             try:
-                later = _with(code, plan, now, key, request, best[1] if best is not None else None)
+                with spending(search.at_most(None)):
+                    later = _with(code, plan, now, key, request, best[1] if best is not None else None)
             except ProblemFileError as error:
                 reasons.append(str(error))
                 continue
+            finally:
+                longest = max(longest, search.elapsed - began)
             if best is None or _better(later, best[1], request):
                 best = plan, later
-            if plan.rank == 0 and request.minimise == "time":
+            moved = arrays_of(later.evaluation)[key]
+            if plan.rank == 0 and request.minimise == "time" and not _conflicts(later.evaluation, moved):
                 break
     except ProblemFileError as error:
         reasons.append(str(error))
+    except OutOfTime:
+        search.stop()
     if best is None:
+        reasons = [_LATE] if search.stopped and not reasons else reasons
         told = "; ".join(list(dict.fromkeys(reasons))[:_MOST_REASONS])
         return replace(stays, reason=told or _NOTHING), now
     plan, later = best

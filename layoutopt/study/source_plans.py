@@ -18,7 +18,7 @@ from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.ground.budget import current
+from layoutopt.ground.budget import checkpoint, current
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
@@ -479,6 +479,7 @@ def _ideal(sites: Sequence[Site], gpu: Device) -> int:
 
 def _wavefronts(sites: Sequence[Site], move: Move | None, size: int, gpu: Device) -> int:
     """Of a layout of so many bytes; lanes that reach other arrays stay where they are."""
+    checkpoint()
     if move is not None:
         parts = [one for site in sites for one in _elements(site, move.unit)]
         sites = [

@@ -7,7 +7,7 @@ import pytest
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.source.moves import Move, flips, pads, transpositions
-from layoutopt.source.parse import Source
+from layoutopt.source.parse import File, Source, every
 from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.transposed import Transposed
 from layoutopt.source.values import Values
@@ -327,3 +327,11 @@ def test_formulas_are_the_layouts(move):
         assert np.array_equal(
             (r * (move.row // 4) + eval(move.within("r", "c", 4), {"r": r, "c": c})) * 4, moved[::4]
         )
+
+
+def test_bodies_of_macros_keep_their_places_and_nothing_before_them_is_read_again():
+    text = "".join(f"#define M{k}(x) (s[x] + \\\n  {k})\n" for k in range(4000))
+    file = File("k.cu", text.encode())
+    last = file.macros[-1]
+    found = [node for node in every(last.body) if node.type == "number_literal"]
+    assert [file.place(node) for node in found if file.text(node) == "3999"] == ["k.cu:8000"]

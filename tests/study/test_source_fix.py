@@ -11,6 +11,7 @@ import pytest
 from command import layoutopt
 from conftest import ROOT
 
+from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.driver import Race
 from layoutopt.kernels.machine.launch import Launch
@@ -249,6 +250,20 @@ def test_why_an_array_stays_is_said(name, reason):
     assert reason in found.arrays[0].reason
 
 
+@pytest.mark.parametrize("late", ["plans", "compiled"])
+def test_the_limit_ends_the_search_and_is_told(late, monkeypatch):
+    def spent(self, files, *rest):
+        if files is None:
+            return right(self, files, *rest)
+        raise OutOfTime
+
+    right = getattr(SourceCode, late)
+    monkeypatch.setattr(SourceCode, late, spent)
+    found = fixed("transpose_plain")
+    assert (found.diff, found.out_of_time) == ("", True)
+    assert "the time limit ended the search" in found.arrays[0].reason
+
+
 OPTIONS = ("--block", "32,8", "--grid", "2,2", "--arg", "n=64")
 
 
@@ -260,9 +275,11 @@ def test_the_diff_applies_and_write_does_the_same(tmp_path):
     done = layoutopt("fix", "k.cu", *OPTIONS, cwd=tmp_path / "a")
     assert done.returncode == 0, done.stderr
     assert re.search(r"bank conflicts +3,968 +0\n", done.stderr)
+    assert "chosen for n=64; for other values nothing was compared" in done.stderr
     subprocess.run(["patch", "-p1"], input=done.stdout, cwd=tmp_path / "a", check=True, text=True)
     written = layoutopt("fix", "k.cu", *OPTIONS, "--write", "--json", cwd=tmp_path / "b")
     told = json.loads(written.stdout)
+    assert (told["chosen_for"], told["out_of_time"]) == ({"n": 64}, False)
     assert (told["schema"], told["verified"], told["after"]["bank_conflicts"]) == ("layoutopt.fix/1", True, 0)
     changed = (tmp_path / "a/k.cu").read_text()
     assert changed == (tmp_path / "b/k.cu").read_text() == text.replace("[32][32]", "[32][33]")
