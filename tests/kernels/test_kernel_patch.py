@@ -8,6 +8,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from command import layoutopt
 from conftest import ROOT
 
 from layoutopt.errors import ProblemFileError
@@ -447,3 +448,13 @@ def test_a_function_of_two_kernels_is_not_changed_for_one():
     text = TWO + inner + KERNEL.format("one", "call.uni f;") + KERNEL.format("two", "call.uni f;")
     with pytest.raises(ProblemFileError, match="one calls the same functions"):
         uses_of(read_ptx(text, "k.ptx"), "all", "two")
+
+
+@pytest.mark.parametrize("name", ["k.cubin", "k.CU", "k.o"])
+def test_ptx_is_not_written_under_the_name_of_something_else(tmp_path, name):
+    done = layoutopt(
+        "patch", kernel_launches.KERNELS / "transpose.ptx", "--block", "32", "-o", tmp_path / name
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "must end in .ptx" in done.stderr
+    assert not list(tmp_path.iterdir())
