@@ -149,6 +149,53 @@ def test_blocks_go_round_as_often_as_each_does(seed, monkeypatch):
     assert counted(program_, 9, blocks=6) == counted(program_, 9, every_round=True, blocks=6)
 
 
+LANES_PART = (
+    "BSSY B0, `(.L_MET)",
+    "ISETP.GE.U32.AND P5, PT, R2, R3, PT",
+    "@P5 BRA `(.L_SKIP)",
+    "STS [R5], R3",
+)
+MEET = ("SKIP:", "BSYNC B0", "MET:", "NOP")
+
+
+@pytest.mark.parametrize("rounds", [21, 22, 43])
+def test_all_may_leave_in_the_first_of_two_rounds_that_repeat(rounds, monkeypatch):
+    monkeypatch.setattr(loops, "WORTH_STEPS", 0)
+    toggles = ("LOP3.LUT R6, R6, 0x40, RZ, 0x3c, !PT", "STS [R6], R2")
+    before = (*ZERO, "MOV R6, 0x8", "SHF.L.U32 R5, R2, 0x2, RZ")
+    program_ = kernel(before, (*toggles, *LANES_PART, *MEET, *ends(2)))
+    assert counted(program_, rounds) == counted(program_, rounds, every_round=True)
+
+
+@pytest.mark.parametrize(
+    "part", [(), ("BAR.SYNC 0x0",), (*LANES_PART, *MEET), (*LANES_PART[1:], "SKIP:", "NOP")]
+)
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "MOV R62, 0x9",
+        "IADD3 R62, R3, 0x1, RZ",
+        "LOP3.LUT R62, R3, 0x7, RZ, 0xc0, !PT",
+        "LOP3.LUT R62, R2, 0x3, RZ, 0xc0, !PT",
+    ],
+)
+def test_loops_in_loops_in_loops_cost_what_their_rounds_cost(bound, part, monkeypatch):
+    """Rounds of an outer loop are executed side by side, with leaps of the loops inside them."""
+    monkeypatch.setattr(loops, "WORTH_STEPS", 0)
+    inner = (
+        "MOV R63, RZ",
+        "INNER:",
+        "STS [R5], R2",
+        "IADD3 R63, R63, 0x1, RZ",
+        "ISETP.LT.U32.AND P1, PT, R63, R62, PT",
+    )
+    middle = ("MOV R61, RZ", bound, "MIDDLE:", *inner, "@P1 BRA `(.L_INNER)", "STS [R4], R2", *part)
+    again = ("IADD3 R61, R61, 0x1, RZ", "ISETP.LT.U32.AND P2, PT, R61, 0xc, PT", "@P2 BRA `(.L_MIDDLE)")
+    before = (*ZERO, "SHF.L.U32 R5, R2, 0x2, RZ", "SHF.L.U32 R4, R2, 0x4, RZ")
+    program_ = kernel(before, (*middle, *again, "IADD3 R4, R4, 0x4, RZ", *ends(1)))
+    assert counted(program_, 10) == counted(program_, 10, every_round=True)
+
+
 def test_rounds_that_do_the_same_are_executed_once():
     """However many there are, in each block another number."""
     mine = ("S2R R60, SR_CTAID.X", "IMAD R1, R60, 0x3, R1")

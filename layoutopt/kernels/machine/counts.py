@@ -32,6 +32,8 @@ OPEN: Final = (ONE_ROUND, "is not counted", "reaches shared memory is not known"
 NOT_GIVEN: Final = " is not given: "
 # Rounds of a loop that are traced as one where they do the same.
 _MANY: Final = 64
+# The same of rounds with loops in them that were traced so.
+_FEW: Final = 3
 # Warp instructions whose addresses are kept for imports, an instruction of the program.
 MOST_TRACED_ROWS: Final = 1 << 16
 
@@ -111,7 +113,8 @@ class Evaluation:
         traced: addresses are kept of the first block.
         strict: the first doubt ends the evaluation, except those that are excused.
         excused: doubts that there are anyway.
-        rounds: of a loop, that are executed side by side.
+        copies: of the first block, which stand for as many rounds of loops, side by side.
+        leapt: rounds of a loop were taken from a trial.
         tallies: by index of the step.
         doubts: why the counts may differ from what runs, by index of the step; empty if they are certain.
         traces: executions of the first block, by index of the step.
@@ -126,7 +129,8 @@ class Evaluation:
     traced: bool = False
     strict: bool = False
     excused: frozenset[str] = frozenset()
-    rounds: int = 1
+    copies: int = 1
+    leapt: bool = False
     tallies: dict[int, Tally] = field(default_factory=dict)
     doubts: dict[str, int] = field(default_factory=dict)
     traces: dict[int, list[Execution]] = field(default_factory=dict)
@@ -153,10 +157,10 @@ class Evaluation:
         if self.strict and why not in self.excused:
             raise Stopped(why)
 
-    def trial(self, rounds: int = 1, *, certain: bool = False) -> "Evaluation":
-        """What may happen next, in so many rounds of a loop side by side; `certain`: without any doubt."""
+    def trial(self, copies: int = 1, *, certain: bool = False) -> "Evaluation":
+        """What may happen next, in so many copies of the first block; `certain`: without any doubt."""
         excused = frozenset[str]() if certain else self.excused | self.doubts.keys()
-        return Evaluation(self.program, self.launch, self.gpu, self.traced, True, excused, rounds)
+        return Evaluation(self.program, self.launch, self.gpu, self.traced, True, excused, copies)
 
     def add(self, other: "Evaluation", times: int = 1) -> None:
         """What another one counted happened so many times, too."""
@@ -168,38 +172,50 @@ class Evaluation:
             self.doubts.setdefault(why, index)
         self.ended |= other.ended
 
-    def take(self, other: "Evaluation", times: int = 1, first: int = 1) -> None:
-        """Add what a trial counted: the next rounds of a loop, side by side, which turned out to be right.
+    def take(self, other: "Evaluation", rows: IntArray, times: IntArray | None = None) -> None:
+        """Add what a trial counted: the next rounds of a loop, which turned out to be right.
 
         Traces and barriers of the first block are written one round after the other.
 
         Args:
-            other: the trial's evaluation; warp w of its traces is warp w % warps of a block, in round
-                w // warps.
-            times: how often what it counted happened, in all blocks that it stands for.
-            first: how often it happened in the first block, where one round of the trial stands for several.
+            other: the trial's evaluation. Its rows are those that go through the loop, once a round; or,
+                with `times`, those of one block that stands for each of theirs.
+            rows: who goes through it here.
+            times: how many rounds what was counted stands for, in each block; else one.
         """
-        self.add(other, times)
-        executions = [
-            (index, replace(one, times=max(one.times, first)))
-            for index, ones in other.traces.items()
-            for one in ones
-        ]
-        count = max(other.rounds, first)
-        once = count >= _MANY and all(one.times > 1 for _, one in executions)
-        rounds = range(1 if once else count)
-        for k, (index, one) in itertools.product(rounds, executions):
-            mine = one.warps // self.launch.warps == (k if one.times == 1 else 0)
-            if mine.any() and self._traced[index] <= MOST_TRACED_ROWS:
-                order, times = self._clock + k * other._clock + one.order, one.times if once else 1
-                warps = one.warps[mine] % self.launch.warps
-                self._keep(index, Execution(warps, one.address[mine], one.lanes[mine], order, times))
-        self.barriers += [self._clock + k * other._clock + at for k in rounds for at in other.barriers]
-        self._clock += len(rounds) * other._clock
+        self.add(other, 1 if times is None else int(times.sum()))
+        if not self.traced:
+            return
+        kept = [(index, one) for index, ones in other.traces.items() for one in ones]
+        rounds: list[tuple[int, int, IntArray, int]]  # first row of the trial, rounds before, who, how many
+        if times is not None:
+            blocks = rows.reshape(len(times), -1)
+            rounds = [(0, 0, mine, n) for mine, n in zip(blocks, times.tolist(), strict=True)]
+        else:
+            count = other.copies * self.launch.warps // len(rows)
+            alike = other._many(count) and all(_same_in(one, count) for _, one in kept)
+            rounds = [(0, 0, rows, count)] if alike else [(k * len(rows), k, rows, 1) for k in range(count)]
+        begin = self._clock
+        for first, before, mine, count in rounds:
+            once = other._many(count)
+            part = [(index, piece) for index, one in kept if (piece := _of(one, first, mine)) is not None]
+            for k, (index, one) in itertools.product(range(1 if once else count), part):
+                if self._traced[index] <= MOST_TRACED_ROWS:
+                    order = begin + (before + k) * other._clock + one.order
+                    self._keep(index, replace(one, order=order, times=one.times * (count if once else 1)))
+            self._clock = max(self._clock, begin + (before + (1 if once else count)) * other._clock)
+        every = range((self._clock - begin) // max(other._clock, 1))
+        if len(rows) == self.copies * self.launch.warps and (times is None or (times == times[0]).all()):
+            self.barriers += [begin + k * other._clock + at for k in every for at in other.barriers]
+        self.leapt = True
+
+    def _many(self, count: int) -> bool:
+        """Whether so many rounds of a loop are traced as one where they do the same."""
+        return count >= (_FEW if self.leapt else _MANY)
 
     def met(self, warps: Bools) -> None:
         """These warps of each block waited for each other."""
-        if warps[0].all():
+        if warps[: self.copies].all():
             self.barriers.append(self._clock)
 
     def access(
@@ -225,20 +241,18 @@ class Evaluation:
             most = (lanes | unsure)[open_]
             self._bounded(tally, action, address[open_], lanes[open_], most, lost[open_])
             rows, address, lanes = rows[~open_], address[~open_], lanes[~open_]
+        # One more than the most is kept, so that it is seen that some are missing.
+        if self.traced and len(rows) and self._traced[index] <= MOST_TRACED_ROWS:
+            self._keep(index, Execution(rows, address, lanes, self._clock))
         times = 1
         blocks = rows // self.launch.warps
         one = int((blocks == blocks[:1]).sum())
         if len(rows) > one and len(rows) % one == 0:
             copies = len(rows) // one
             tables = [part.reshape(copies, -1) for part in (address, lanes)]
-            every = not self.traced or np.array_equal(blocks, np.repeat(np.arange(self.rounds), one))
-            if every and all(bool((table == table[:1]).all()) for table in tables):
+            if all(bool((table == table[:1]).all()) for table in tables):
                 # All blocks, or rounds, do the same: one of them is counted.
                 times, rows, address, lanes = copies, rows[:one], address[:one], lanes[:one]
-        first = rows < self.launch.warps * self.rounds
-        # One more than the most is kept, so that it is seen that some are missing.
-        if self.traced and first.any() and self._traced[index] <= MOST_TRACED_ROWS:
-            self._keep(index, Execution(rows[first], address[first], lanes[first], self._clock, times))
         if action.retried:
             crowded = self._served(operation, address, lanes).bank_conflicts > 0
             if crowded.any():
@@ -313,3 +327,20 @@ class Evaluation:
         used = addressing_lanes(lanes[k : k + 1], action.operation)[0]
         tally.meet(Worst(int(counts.bank_conflicts[k]), int(counts.wavefronts[k]), address[k], used))
         self._touched(tally, action.operation, address, lanes)
+
+
+def _same_in(one: Execution, count: int) -> bool:
+    """Whether so many copies of warps, one after another, all do the same."""
+    own, rest = divmod(len(one.warps), count)
+    if rest:
+        return False
+    tables = (np.broadcast_to(t, one.lanes.shape).reshape(count, own, -1) for t in (one.address, one.lanes))
+    return all(bool((table == table[:1]).all()) for table in tables)
+
+
+def _of(one: Execution, first: int, rows: IntArray) -> Execution | None:
+    """What as many warps of a trial as there are rows did, from the first on; None: nothing."""
+    here = (one.warps >= first) & (one.warps < first + len(rows))
+    if not here.any():
+        return None
+    return replace(one, warps=rows[one.warps[here] - first], address=one.address[here], lanes=one.lanes[here])

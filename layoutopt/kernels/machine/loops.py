@@ -19,10 +19,20 @@ from msgspec.structs import replace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.registers import Registers, Stopped, in_rows, repeated
-from layoutopt.kernels.machine.relevance import Relevance, marked, reached
+from layoutopt.kernels.machine.relevance import Flow, Relevance, marked, reached, slice_of
 from layoutopt.kernels.machine.values import Bools, Value, add, downward, known, made, mask, upward
 from layoutopt.kernels.machine.warps import Machine, Part
-from layoutopt.kernels.program import Barrier, Exit, Forget, Jump, Memory, Source, Step
+from layoutopt.kernels.program import (
+    Barrier,
+    Compute,
+    Exit,
+    Forget,
+    Jump,
+    Memory,
+    Reconverge,
+    Source,
+    Step,
+)
 
 # Rounds that have been looked at when something is tried.
 _LOOKED_AT: Final = (4, 9, 17, 33)
@@ -106,7 +116,8 @@ class Loops:
     def __init__(self, relevance: Relevance) -> None:
         self._relevance = relevance
         self._seen: dict[int, _Seen] = {}
-        self._whole = Part(relevance.steps, relevance.matters, {})
+        # What was guessed of loops where rounds of one around them are executed side by side.
+        self._hints: dict[int, _Guess] = {}
         self._found: dict[tuple[int, frozenset[str]], _Loop] = {}
 
     def anew(self) -> "Loops":
@@ -115,10 +126,21 @@ class Loops:
         other._seen = {}
         return other
 
+    def _inner(self) -> "Loops":
+        """The same for rounds of a loop, with what is known of the loops inside."""
+        other = self.anew()
+        known_ = ((header, seen.guess) for header, seen in self._seen.items() if seen.guess is not None)
+        alike = {h: g for h, g in known_ if all(len(move) == 1 for move in g.moves.values())}
+        other._hints = self._hints | alike
+        return other
+
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
         """Called where whole blocks begin a round at `header`: executes many at once if a guess fits."""
-        seen = self._seen.setdefault(header, _Seen(machine.steps_left, WORTH_STEPS))
-        waits = seen.first - machine.steps_left < seen.worth
+        if header not in self._seen:
+            hint = self._hints.get(header)
+            self._seen[header] = _Seen(machine.left, WORTH_STEPS if hint is None else 0, guess=hint)
+        seen = self._seen[header]
+        waits = seen.first - machine.left < seen.worth
         if waits or not machine.stands_whole(group) or (machine.memory.holds and not group.full):
             return
         now = machine.registers.held(self._relevance.live[header].cells, group)
@@ -127,7 +149,7 @@ class Loops:
             if cell not in now or not now[cell].sure:
                 seen.guess = None
         if seen.guess is None:
-            seen.history.append((now, machine.steps_left))
+            seen.history.append((now, machine.left))
             if len(seen.history) not in _LOOKED_AT:
                 return
             seen.guess = _guess(seen.history)
@@ -140,7 +162,7 @@ class Loops:
             if found:
                 return
         if seen.guess is None or not self._leap(machine, group, header, now, seen, seen.guess):
-            seen.guess, seen.first, seen.worth = None, machine.steps_left, 4 * seen.worth
+            seen.guess, seen.first, seen.worth = None, machine.left, max(4 * seen.worth, WORTH_STEPS)
 
     def _leap(
         self,
@@ -152,14 +174,16 @@ class Loops:
         guess: _Guess,
     ) -> bool:
         """Execute periods, ever more at once, until one differs from the guess; whether any was executed."""
-        count, right, grows = seen.count if guess.moves else 1, 0, True
-        rows = len(group.rows)
+        rows, right, grows = len(group.rows), 0, True
+        most_at_once = max(_MOST_ROWS // rows, 1)
+        count = min(seen.count, most_at_once) if guess.moves else 1
+        part = self._loop(header, frozenset()).round._replace(stays={})
         while count and machine.trials > 0:
-            counter = machine.recorder.trial(count)
+            counter = machine.recorder.trial(count * rows // machine.registers.warps)
             most = min(4 * guess.steps + 64, machine.trials)
             begin = _moved_on(now, rows, guess, count)
             copies = machine.registers.rounds(group, begin, count)
-            back = machine.rounds(header, guess.period, copies, counter, most, self._whole)
+            back = machine.rounds(header, guess.period, copies, counter, most, part, self._inner())
             every = _as_guessed(copies, back, _moved_on(now, rows, guess, count, 1))
             right = _leading(every, count)
             if right < count:
@@ -168,14 +192,14 @@ class Loops:
                 continue
             if not guess.moves:
                 raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
-            machine.recorder.take(counter)
+            machine.recorder.take(counter, group.rows)
             now = _moved_on(now, rows, guess, 1, count)
             for cell in guess.moves.keys() & now.keys():
                 machine.registers.write(group, cell, now[cell], group.lanes)
             seen.count = count
             if not grows:
                 break
-            count = max(min(2 * count, _MOST_ROWS // rows), 1)
+            count = min(2 * count, most_at_once)
         return right > 0
 
     def _leap_alike(
@@ -208,17 +232,16 @@ class Loops:
             times[:] = times.min()
         if not times.any():
             return leaves
-        counter = machine.recorder.trial(certain=True)
-        counter.traced &= bool(times[0])
+        counter = machine.recorder.trial(1 if together else blocks, certain=True)
         most = min(4 * guess.steps + 64, machine.trials)
         each = np.repeat(times, registers.warps)[:, None]
         moving = {cell: _hidden(now[cell], move, each) for cell, move in guess.moves.items()}
         one = registers.rounds(group, now | moving, 1, together)
         same = {c: value for c, value in one.held(frozenset(now)).items() if c.removeprefix("=") not in asked}
-        back = machine.rounds(header, guess.period, one, counter, most, loop.round)
+        back = machine.rounds(header, guess.period, one, counter, most, loop.round, self._inner())
         if counter.doubts or not _as_guessed(one, back, same).all():
             return None
-        machine.recorder.take(counter, int(times.sum() if together else times[0]), int(times[0]))
+        machine.recorder.take(counter, group.rows, times if together else times[:1])
         for cell, move in guess.moves.items():
             by = known(each * move)
             registers.write(group, cell, add(now[cell], by), group.lanes)
@@ -228,7 +251,7 @@ class Loops:
         """The steps from which control goes back to a header, with those that say what is asked for then."""
         if (header, asked) in self._found:
             return self._found[header, asked]
-        steps, following = self._relevance.steps, self._relevance.following
+        steps = self._relevance.steps
         body = self._body(header)
         matters = [k not in body or k == header or needed for k, needed in enumerate(self._relevance.matters)]
         stays = {}
@@ -238,27 +261,59 @@ class Loops:
                 jumps, goes_on = action.target in body, k + 1 in body
                 if jumps != goes_on:
                     stays[k] = jumps
-        # Control is marked in the body alone, behind which stands a step that asks.
-        place = {k: n for n, k in enumerate(sorted(body))}
-        control = [_without_memory(steps[k]) for k in place]
-        asks = replace(_LEFT, sources=tuple(Source.cell(cell) for cell in asked))
-        onward = [
-            tuple(len(place) if t == header else place[t] for t in following[k] if t in body) for k in place
-        ]
-        needed, live = marked((*control, asks), [*onward, ()], frozenset())
+        needed, control, read = self._control(header, body, asked)
         return self._found.setdefault(
             (header, asked),
             _Loop(
                 Part([s if k in body else _LEFT for k, s in enumerate(steps)], matters, stays),
                 Part(
-                    [control[place[k]] if k in body else _LEFT for k in range(len(steps))],
-                    [k == header or k not in body or needed[place[k]] for k in range(len(steps))],
+                    [control.get(k, _LEFT) for k in range(len(steps))],
+                    [k == header or k not in body or k in needed for k in range(len(steps))],
                     {},
                 ),
-                live[place[header]].cells,
+                read,
                 frozenset(cell for k in body for cell in steps[k].dests),
             ),
         )
+
+    def _control(
+        self, header: int, body: set[int], asked: frozenset[str]
+    ) -> tuple[set[int], dict[int, Step], frozenset[str]]:
+        """Steps of a loop that say who comes back and with what; all of its steps; and what those read.
+
+        They are a program of their own, from the header to a step that asks, or to one for those who leave.
+        Inner loops and branches that decide nothing of that are passed over: in the round that stands for
+        all, they go the same way whatever moves.
+        """
+        relevance = self._relevance
+        # Where a step is followed by the next one, its place is, too, so that calls come back to it.
+        places = sorted(body)
+        back, out = len(places), len(places) + 1
+        place = {k: n for n, k in enumerate(places)}
+        simple = {k: _without_memory(relevance.steps[k]) for k in places}
+        asks = replace(_LEFT, sources=tuple(Source.cell(cell) for cell in asked))
+        onward = [
+            tuple(dict.fromkeys(back if t == header else place.get(t, out) for t in relevance.following[k]))
+            for k in places
+        ]
+        flow = Flow((*simple.values(), asks, _LEFT), [*onward, (), ()])
+        calls = any(isinstance(step.action, Jump) and step.action.call for step in simple.values())
+        if places[0] != header or calls:
+            matters, live = marked(flow.steps, flow.following, frozenset())
+            return {k for k in places if matters[place[k]]}, simple, live[place[header]].cells
+        for together in (True, False):
+            found = slice_of(flow, frozenset(), together=together)
+            needed = {k for k in places if found.matters[place[k]]}
+            if not any(_of_all_lanes(simple[k]) for k in needed):
+                break
+        outside = next(k for k in range(len(relevance.steps) + 1) if k not in body)
+        index = [*places, header, outside]
+        for k in places:
+            step = found.steps[place[k]]
+            passed = step.action if step is not flow.steps[place[k]] else None
+            if isinstance(passed, Jump) and passed.target is not None and not step.text:
+                simple[k] = replace(step, action=Jump(index[passed.target]))
+        return needed, simple, found.live[0].cells
 
     def _body(self, header: int) -> set[int]:
         """A header and the steps from which control goes back to it."""
@@ -302,6 +357,13 @@ def _periods(
             break
         count = min(8 * count, most)
     return times, not (back.any() or counter.doubts)
+
+
+def _of_all_lanes(step: Step) -> bool:
+    """Whether what a step does depends on which lanes execute it together."""
+    action = step.action
+    across = isinstance(action, Compute) and action.across
+    return across or isinstance(action, Reconverge) or (isinstance(action, Jump) and bool(action.mask))
 
 
 def _without_memory(step: Step) -> Step:

@@ -148,8 +148,20 @@ class Machine:
         came = self._barriers.arrived[every].any() or self.maybe[every].any()
         return len(every) == len(group.rows) and not came and bool((held | ~live[every]).all())
 
+    @property
+    def left(self) -> int:
+        """Steps that may still be executed, in trials or not."""
+        return self.steps_left + self.trials
+
     def rounds(
-        self, header: int, period: int, registers: Registers, counter: Evaluation, most_steps: int, part: Part
+        self,
+        header: int,
+        period: int,
+        registers: Registers,
+        counter: Evaluation,
+        most_steps: int,
+        part: Part,
+        back: "Callable[[Machine, Group, int], None] | None" = None,
     ) -> Bools:
         """Execute rounds of a loop, by all lanes together.
 
@@ -160,27 +172,32 @@ class Machine:
             counter: who is told.
             most_steps: it may take.
             part: what is executed.
+            back: called where a round of a loop inside of it begins.
 
         Returns:
             Rows of which all lanes came back, to wait for the same.
         """
         other = self._copy(registers, self.memory.read_only(registers, counter), most_steps)
-        other.recorder = counter
+        other.recorder, other.back, other.trials = counter, back, most_steps
         other._steps, other._next, other._stays = part.steps, _following(part.matters), part.stays
         live = other.registers.live.copy()
         other.maybe = np.zeros_like(live)
         other._park, came = header, live
+        apart = np.zeros(len(live), bool)
         for _ in range(period):
             rows = np.flatnonzero(came.any(axis=1))
+            if not rows.size:
+                break
             other._ready, other._parked = [Group(self._next[header], rows, came[rows])], []
             with contextlib.suppress(Stopped, TooManySteps, ProblemFileError):
                 other.go_on()
             came = np.zeros_like(live)
             for group in other._parked:
+                apart[group.rows] |= came[group.rows].any(axis=1)  # they do not go on as one group
                 came[group.rows] |= group.lanes
-        self.trials -= other.used
+        self.trials -= other.used + most_steps - other.trials
         right: Bools = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
-        return right
+        return right & ~apart
 
     def _waiting(self) -> list[int]:
         """Steps where lanes wait."""
@@ -399,7 +416,7 @@ class Machine:
         return detour.meet
 
     def _begin_round(self, group: Group, header: int) -> None:
-        if self.back is not None:
+        if self.back is not None and header != self._park:
             self.back(self, group, header)
 
     def _branch_both_ways(self, group: Group, target: int, lanes: Bools, unsure: Bools) -> None:
