@@ -70,11 +70,14 @@ def check_launch(
         OutOfTime: it cannot be evaluated within the limit.
     """
     evaluation = evaluated(launch, time_limit, given)
-    report = summary(evaluation, launch.entry if launch.parameters is None else None)
+    arrays = used_arrays(evaluation)
+    report = summary(evaluation, launch.entry if launch.parameters is None else None, arrays)
     if not mend:
         return CheckedLaunch(launch, report)
     budget = Budget(time_limit)
-    return CheckedLaunch(launch, report, _fixes(evaluation, budget), _wider(evaluation, budget))
+    return CheckedLaunch(
+        launch, report, _fixes(evaluation, arrays, budget), _wider(evaluation, arrays, budget)
+    )
 
 
 def check_kernel(
@@ -252,24 +255,20 @@ def _whole_problem(evaluation: Evaluation, used: UsedArray) -> Problem:
     return _problem_of(evaluation, used)
 
 
-def _wider(evaluation: Evaluation, budget: Budget) -> dict[str, str]:
+def _wider(evaluation: Evaluation, arrays: Sequence[UsedArray], budget: Budget) -> dict[str, str]:
     """What each array takes less where the scalar accesses of a loop become vectors or matrices; by name."""
     found = {}
-    for used in budget.while_left(used_arrays(evaluation)):
+    for used in budget.while_left(arrays):
         with contextlib.suppress(ProblemFileError), spending(budget):
             if (text := other_instructions(_whole_problem(evaluation, used))) is not None:
                 found[used.array.name] = text
     return found
 
 
-def _fixes(evaluation: Evaluation, budget: Budget) -> dict[str, dict[str, Any]]:
+def _fixes(evaluation: Evaluation, arrays: Sequence[UsedArray], budget: Budget) -> dict[str, dict[str, Any]]:
     """What to change of each array that has conflicts, found over all of its accesses; by name."""
     tallies = evaluation.tallies
-    wanted = [
-        used
-        for used in used_arrays(evaluation)
-        if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)
-    ]
+    wanted = [used for used in arrays if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)]
     found: dict[str, dict[str, Any]] = {}
     for number, used in enumerate(wanted):
         part = budget.part(1 / (len(wanted) - number))

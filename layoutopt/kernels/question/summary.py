@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from layoutopt.kernels.machine.counts import NOT_GIVEN, Evaluation, Tally
 from layoutopt.kernels.program import Array
-from layoutopt.kernels.question.arrays import memory, used_arrays
+from layoutopt.kernels.question.arrays import UsedArray, memory, used_arrays
 from layoutopt.kernels.read.declarations import base_name
 
 SCHEMA: Final = "layoutopt.kernel/1"
@@ -105,10 +105,18 @@ class KernelReport(Struct, frozen=True):
         return {"schema": SCHEMA, **data}
 
 
-def summary(evaluation: Evaluation, entry: str | None = None) -> KernelReport:
-    """Put together what an evaluation counted; `entry` is the name that the user gave."""
+def summary(
+    evaluation: Evaluation, entry: str | None = None, arrays: Sequence[UsedArray] | None = None
+) -> KernelReport:
+    """Put together what an evaluation counted.
+
+    Args:
+        evaluation: of one launch.
+        entry: the name that the user gave.
+        arrays: its `used_arrays`, where the caller has them: of long traces that takes seconds.
+    """
     program, launch = evaluation.program, evaluation.launch
-    arrays = used_arrays(evaluation)
+    arrays = used_arrays(evaluation) if arrays is None else arrays
     homes = {k: used.array.name for used in arrays for k in used.steps}
     accesses = [
         _access(evaluation, k, tally, homes.get(k))
