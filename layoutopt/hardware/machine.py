@@ -127,6 +127,7 @@ def ended(
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            process.wait()  # which leaving the block does not do after Ctrl-C
             if isinstance(error, subprocess.TimeoutExpired):
                 name = Path(command[0]).name
                 if left is not None:
