@@ -214,10 +214,11 @@ class MemorySteps:
         else:
             self._forget(group, step, lanes, unsure)
         if action.kind == "atomic" and action.space == "generic" and space == "global":
-            # Its predicate says whether the memory has that operation: global memory has all; where it is
-            # false, compilers go on to ask for shared memory (QSPC) and loop there.
-            for cell in (cell for cell in step.dests if cell.startswith("P")):
-                self._cells.write(group, cell, TRUE, lanes, unsure)
+            # Its predicate says whether it was done. NVIDIA's compiler asks for shared memory (QSPC) and
+            # loops there where it is false, so in global memory it is true.
+            for cell in step.dests:
+                if cell.startswith("P"):
+                    self._cells.write(group, cell, TRUE, lanes, unsure)
 
     def _row(self, group: Group, space: str) -> IntArray:
         """Rows of a memory that the lanes of a group use."""
