@@ -307,6 +307,17 @@ def test_ptx_is_assembled_for_its_own_gpu_or_the_one_given(tmp_path):
 
 
 @pytest.mark.nvcc
+def test_checked_ptx_ends_with_the_command_that_patches_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.ptx").write_text((KERNELS / "transpose_plain.ptx").read_text())
+    done = layoutopt("check", "k.ptx", "--block", "32,8")
+    (line,) = [one for one in done.stdout.splitlines() if "next:" in one]
+    words = line.split("layoutopt ")[1].split("  (")[0].split()
+    assert layoutopt(*words).returncode in (0, 1)
+    assert (tmp_path / "k.fixed.ptx").exists()
+
+
+@pytest.mark.nvcc
 def test_ptx_for_a_gpu_that_the_assembler_does_not_know(tmp_path):
     (tmp_path / "k.ptx").write_text(PTX.format(STORE).replace("sm_90", "sm_30"))
     assert "(--target says another GPU)" in refused(tmp_path / "k.ptx", "--block", "32")

@@ -29,14 +29,29 @@ def ends(step):
     return (f"IADD3 R3, R3, {step:#x}, RZ", "ISETP.LT.U32.AND P0, PT, R3, R1, PT")
 
 
-def counted(program_, rounds, every_round=False, blocks=1, **options):
+def counted(*asked, **options):
+    found = evaluation(*asked, **options)
+    tallies = [(t.executions, t.wavefronts, t.phases, t.unknown) for t in found.tallies.values()]
+    return tallies, found.certain
+
+
+def traced(*asked, **options):
+    """Of each step in the traces: warps, lanes and the sum of their addresses, over all rounds."""
+
+    def sums(one):
+        parts = (len(one.warps), one.lanes.sum(), np.where(one.lanes, one.address, 0).sum())
+        return np.array(parts, np.int64) * one.times
+
+    traces = evaluation(*asked, **options).traces
+    return {index: sum(map(sums, ones)).tolist() for index, ones in traces.items()}
+
+
+def evaluation(program_, rounds, every_round=False, blocks=1, **options):
     launch = Launch(block=(64, 1, 1), grid=(blocks, 1, 1), arguments={"0": rounds})
     with pytest.MonkeyPatch.context() as patch:
         if every_round:
             patch.setattr(loops.Loops, "__call__", lambda *_: None)
-        found = evaluate(program_, launch, device("sm_90"), **options)
-    tallies = [(t.executions, t.wavefronts, t.phases, t.unknown) for t in found.tallies.values()]
-    return tallies, found.certain
+        return evaluate(program_, launch, device("sm_90"), **options)
 
 
 ZERO = ("MOV R3, RZ",)
@@ -194,6 +209,7 @@ def test_loops_in_loops_in_loops_cost_what_their_rounds_cost(bound, part, monkey
     before = (*ZERO, "SHF.L.U32 R5, R2, 0x2, RZ", "SHF.L.U32 R4, R2, 0x4, RZ")
     program_ = kernel(before, (*middle, *again, "IADD3 R4, R4, 0x4, RZ", *ends(1)))
     assert counted(program_, 10) == counted(program_, 10, every_round=True)
+    assert traced(program_, 10) == traced(program_, 10, every_round=True)
 
 
 def test_rounds_that_do_the_same_are_executed_once():
