@@ -243,6 +243,9 @@ START = (
     "IMAD R7, R1, 0x80, RZ", "LOP3.LUT R7, R7, 0x1000, RZ, 0x3c, !PT", "IADD3 R7, R7, R2, RZ",
 )  # fmt: skip
 LOADED = "STS [R3], R1; STS [R5+0x1000], R1; BAR.SYNC 0x0; LDS R8, [R4]; LDS R9, [R5+0x1000]; "
+ROUND = (
+    "MOV R20, RZ; L:; {}IADD3 R20, R20, 0x1, RZ; ISETP.LT.U32.AND P0, PT, R20, 0x80, PT; @P0 BRA `(.L_L); "
+)
 EPILOGUE = "STS [R6], R1; BAR.SYNC 0x0; LDS R10, [R7]; "
 
 
@@ -256,11 +259,17 @@ EPILOGUE = "STS [R6], R1; BAR.SYNC 0x0; LDS R10, [R7]; "
         (LOADED + "BAR.SYNC 0x0; " + EPILOGUE + "LDS R13, [R5+0x1000]; ", ["dynamic"]),
         # What is exchanged again in the same bytes is one array.
         ("STS [R5], R1; BAR.SYNC 0x0; LDS R8, [R5]; BAR.SYNC 0x0; STS [R5], R1; ", ["dynamic"]),
+        # So is what a round of a loop reads where the last one wrote it, and what it has rewritten before.
+        (ROUND.format("LDS R8, [R5]; BAR.SYNC 0x0; STS [R5], R1; "), ["dynamic"]),
+        (
+            ROUND.format("STS [R5], R1; LDS R8, [R5]; BAR.SYNC 0x0; STS [R3], R1; BAR.SYNC 0x0; "),
+            ["dynamic+0", "dynamic+0 (2)"],
+        ),
     ],
 )
 def test_dynamic_memory_holds_arrays_in_turn(body, names):
     """As the epilogue of a GEMM, behind a barrier of the whole block, takes the memory of its operands."""
-    kernel = program(*START, *re.findall(r"[^;]+(?=; )", body), static_bytes=0x400)
+    kernel = program(*START, *re.findall(r"[^; ][^;]*(?=; )", body), static_bytes=0x400)
     found = evaluate(kernel, Launch(block=(64, 1, 1), shared_bytes=8192), device("sm_90"))
     assert [used.array.name for used in used_arrays(found)] == names
     assert sum(len(used.steps) for used in used_arrays(found)) == len(found.tallies)

@@ -8,7 +8,6 @@ Bytes of dynamic memory may be one array first and another one later: whoever us
 barrier of the whole block, behind which the other begins. What was executed by the first block says so.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -17,13 +16,14 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation, Execution
+from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.program import Array, Forget, Memory, Program
 
 # First byte, end, and the steps that touch what is between.
 Cluster = tuple[int, int, list[int]]
 _READS: Final = ("load", "ldmatrix", "atomic")
 _WRITES: Final = ("store", "stmatrix", "copy", "atomic")
+_END: Final = np.array([(1 << 63) - 1])  # behind all bytes
 
 
 class UsedArray(Struct, frozen=True):
@@ -138,87 +138,72 @@ def _parted(evaluation: Evaluation, cluster: Cluster) -> list[Cluster]:
     known = known and not any(evaluation.tallies[k].unknown for k in steps)
     if not known or not evaluation.barriers or _mover(evaluation.program) is not None:
         return [cluster]
-    events = sorted(
-        ((one.order, n, one) for n, k in enumerate(steps) for one in evaluation.traces[k]),
-        key=lambda event: event[0],
-    )
-    parts = _Parts(evaluation, steps)
-    parts.follow(events)
-    if any(one.times > 1 for _, _, one in events):
-        parts.follow(events)  # what the last round of a loop leaves, the next one may read
-    eras = [_clusters(evaluation, era) for era in parts.eras()]
+    eras = [_clusters(evaluation, era) for era in _eras(evaluation, steps)]
     alike = {tuple((low, high) for low, high, _ in era) for era in eras}
     return [cluster] if len(alike) == 1 else [part for era in eras for part in era]
 
 
-class _Parts:
-    """Which steps use one array, and between which barriers each is in use.
+def _eras(evaluation: Evaluation, steps: Sequence[int]) -> list[list[int]]:
+    """The steps of arrays in use between the same barriers, in their order in time.
 
-    Instructions use one array where one reads what another wrote, or where they stand in one line of the
-    source (without lines: where lanes stand alike).
-
-    Attributes:
-        part: of each step, by place: the first place of those that use the same array.
-        live: bool, shape (steps, intervals between barriers): the array of a step is in use.
-        writer, written: of each byte: the place of who wrote it last, and in which interval.
+    An array is in use where a step touches it, and, where one reads what nobody wrote since the barrier, from
+    where that was written on. Steps use one array where they stand in one line of the source (without lines:
+    where lanes stand alike).
     """
+    actions = [memory(evaluation, k) for k in steps]
+    unit, count = min(action.width_bytes for action in actions), len(evaluation.barriers) + 1
+    touched = [_touched(evaluation, k, unit) for k in steps]
+    writes = (one for one, action in zip(touched, actions, strict=True) if action.kind in _WRITES)
+    written, since = _firsts(*(np.concatenate(part) for part in zip((_END, _END), *writes, strict=True)))
+    arrays: dict[object, tuple[BoolArray, list[int]]] = {}
+    for k, action, (keys, order) in zip(steps, actions, touched, strict=True):
+        place = evaluation.program.steps[k].place
+        alike = _stands(evaluation, k) if place is None else (place, action.operation)
+        live, mine = arrays.setdefault(alike, (np.zeros(count, bool), []))
+        mine.append(k)
+        live[keys % count] = True
+        if action.kind in _READS:
+            at = np.searchsorted(written, keys)
+            older = (written[at] != keys) | (order <= since[at])
+            keys, before = keys[older], written[at[older] - 1]
+            known = before // count == keys // count
+            spans = np.unique(before[known] % count * count + keys[known] % count)
+            for begin, end in zip(*np.divmod(spans, count), strict=True):
+                live[begin : end + 1] = True
+    eras: list[tuple[BoolArray, list[int]]] = []
+    for live, mine in arrays.values():
+        rest = []
+        for other, some in eras:
+            if (other & live).any():
+                live, mine = np.logical_or(other, live), [*some, *mine]
+            else:
+                rest.append((other, some))
+        eras = [*rest, (live, mine)]
+    eras.sort(key=lambda era: int(era[0].argmax()))
+    return [sorted(some) for _, some in eras]
 
-    def __init__(self, evaluation: Evaluation, steps: Sequence[int]) -> None:
-        self.evaluation, self.steps = evaluation, steps
-        tallies = [evaluation.tallies[k] for k in steps]
-        self.low, high = min(t.low for t in tallies), max(t.high for t in tallies)
-        self.part: IntArray = np.arange(len(steps))
-        self.live = np.zeros((len(steps), len(evaluation.barriers) + 1), bool)
-        self.writer: IntArray = np.full(high - self.low, -1, np.int64)
-        self.written: IntArray = np.zeros(high - self.low, np.int64)
-        first: dict[object, int] = {}
-        for n, k in enumerate(steps):
-            place = evaluation.program.steps[k].place
-            alike = _stands(evaluation, k) if place is None else (place, memory(evaluation, k).operation)
-            self.join([n, first.setdefault(alike, n)])
 
-    def join(self, places: list[int]) -> None:
-        """These steps use one array."""
-        parts = self.part[places]
-        self.part[np.isin(self.part, parts)] = parts.min()
+def _touched(evaluation: Evaluation, k: int, unit: int) -> tuple[IntArray, IntArray]:
+    """What a step touches between which barriers, each once, and when it does that first.
 
-    def follow(self, events: Iterable[tuple[int, int, Execution]]) -> None:
-        """Who reads what who wrote."""
-        for order, n, execution in events:
-            action = memory(self.evaluation, self.steps[n])
-            now = bisect_left(self.evaluation.barriers, order)
-            self.live[n, now] = True
-            touched = self._touched(execution, action)
-            if action.kind in _READS:
-                writers = self.writer[touched]
-                self.join([n, *np.unique(writers[writers >= 0]).tolist()])
-                since = self.written[touched][writers >= 0]
-                if since.size:
-                    # What was written later in a round is read in the next: in use throughout.
-                    begin = 0 if since.max() > now else int(since.min())
-                    self.live[n, begin : now + 1 if since.max() <= now else None] = True
-            if action.kind in _WRITES:
-                self.writer[touched], self.written[touched] = n, now
+    Units of so many bytes are numbered; each number is that of the unit times that of the intervals, and the
+    interval.
+    """
+    action, executions = memory(evaluation, k), evaluation.traces[k]
+    lanes = np.concatenate([one.lanes for one in executions])
+    if action.operation is not None and action.operation.matrices:
+        lanes &= np.arange(lanes.shape[1]) < 8 * action.operation.matrices
+    order = np.repeat([one.order for one in executions], [len(one.lanes) for one in executions])
+    address = np.concatenate([np.broadcast_to(one.address, one.lanes.shape) for one in executions])
+    interval, count = np.searchsorted(evaluation.barriers, order), len(evaluation.barriers) + 1
+    row, _ = np.nonzero(lanes)
+    keys, order = _firsts(address[lanes] // unit * count + interval[row], order[row])
+    units = np.arange(action.width_bytes // unit) * count
+    return _firsts((keys[:, None] + units).ravel(), np.repeat(order, len(units)))
 
-    def eras(self) -> list[list[int]]:
-        """The steps of arrays in use at the same time, in their order in time."""
-        eras: list[tuple[BoolArray, list[int]]] = []
-        for root in np.unique(self.part).tolist():
-            mine = np.flatnonzero(self.part == root).tolist()
-            live: BoolArray = np.any(self.live[mine], axis=0)
-            rest = []
-            for other, places in eras:
-                if (other & live).any():
-                    live, mine = np.logical_or(other, live), [*places, *mine]
-                else:
-                    rest.append((other, places))
-            eras = [*rest, (live, mine)]
-        eras.sort(key=lambda era: int(era[0].argmax()))
-        return [sorted(self.steps[n] for n in places) for _, places in eras]
 
-    def _touched(self, execution: Execution, action: Memory) -> IntArray:
-        lanes = execution.lanes
-        if action.operation is not None and action.operation.matrices:
-            lanes = lanes & (np.arange(lanes.shape[1]) < 8 * action.operation.matrices)
-        first = np.unique(np.broadcast_to(execution.address, lanes.shape)[lanes]) - self.low
-        return (first[:, None] + np.arange(action.width_bytes)).ravel()
+def _firsts(keys: IntArray, order: IntArray) -> tuple[IntArray, IntArray]:
+    """Each key once, in their order, and the least of its numbers."""
+    by_key = np.lexsort((order, keys))
+    found, first = np.unique(keys[by_key], return_index=True)
+    return found, order[by_key][first]
