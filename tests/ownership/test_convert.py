@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +13,8 @@ from conftest import ROOT
 from oracle import banks
 from oracle.conversions import element, execute, expected, moved
 from oracle.toy import toy_device
+from triton_conversions import blocked, question
+from validate_conversions import split, validated
 
 import layoutopt
 from layoutopt.codegen.conversion import emit_conversion
@@ -21,12 +22,6 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
 from layoutopt.ownership.spaces import Span
-
-for folder in ("checkers", "measure"):
-    sys.path.insert(0, str(ROOT / "scripts" / folder))
-
-from triton_conversions import blocked, question  # noqa: E402
-from validate_conversions import split, validated  # noqa: E402
 
 BYTES = {"f32": 4, "f16": 2, "e4m3": 1, "f64": 8}
 MMA = {

@@ -5,6 +5,7 @@ import re
 import sys
 import types
 
+import free_lanes as fuzz
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -22,9 +23,6 @@ from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Bound, Status
 from layoutopt.search.proposal import Ask
-
-sys.path.insert(0, str(ROOT / "scripts" / "fuzz"))
-import free_lanes as fuzz
 
 
 def problem(accesses, shape=(32, 128), element="f32", threads=256, **more):
