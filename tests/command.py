@@ -60,6 +60,13 @@ def python(*arguments, env=ENVIRONMENT, **options):
     return subprocess.run(words, env=env, **{"capture_output": True, "text": True, "check": False, **options})
 
 
+def answer(*arguments, **options):
+    """What the command answers as JSON."""
+    done = layoutopt(*arguments, "--json", **options)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
 def refused(message, *arguments, **options):
     """The command ends with 2, says so in a line of stderr, and prints nothing."""
     done = layoutopt(*arguments, **options)

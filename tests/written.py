@@ -173,9 +173,9 @@ def constrained(problem, **layout):
     return replace(problem, layout=replace(problem.layout, **layout))
 
 
-def refused_with(message):
+def refused_with(message, error=ProblemFileError):
     """The wrong file or request is refused, in these words."""
-    return pytest.raises(ProblemFileError, match=re.escape(message))
+    return pytest.raises(error, match=re.escape(message))
 
 
 def rows_of(comparison):

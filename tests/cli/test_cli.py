@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import COMMAND, ENVIRONMENT, layoutopt, python, refused
+from command import COMMAND, ENVIRONMENT, answer, layoutopt, python, refused
 from conftest import ROOT
 from written import data_of, lines_of, saved
 
@@ -26,22 +27,18 @@ DIAGONALS = ROOT / "problems" / "basics" / "diagonals_32x32_f32.json"
 
 
 def test_json_table_and_code(tmp_path):
-    done = layoutopt(
-        "solve", TRANSPOSE, "--json", "--table", tmp_path / "t.npy", "--code", tmp_path / "t.cuh"
-    )
-    assert done.returncode == 0
-    result = json.loads(done.stdout)
+    result = answer("solve", TRANSPOSE, "--table", tmp_path / "t.npy", "--code", tmp_path / "t.cuh")
     assert next(iter(result)) == "schema"
-    assert result["schema"] == "layoutopt.result/1"
-    got = result["problem"], result["target"], result["status"]
-    assert got == ("transpose_32x32_f32", "sm_90", "optimal")
-    assert (result["bytes"], result["declared_bytes"], result["alignment_bytes"]) == (4096, 4096, 128)
-    assert result["excess"] == 0
+    proved = {"lower_bound": 0, "scope": "every layout"}
+    expected = {
+        "schema": "layoutopt.result/1", "problem": "transpose_32x32_f32", "target": "sm_90", "status": "optimal",
+        "bytes": 4096, "declared_bytes": 4096, "alignment_bytes": 128, "excess": 0,
+    }  # fmt: skip
+    assert result | expected == result
+    assert (result["proof"]["excess"], result["proof"]["bytes"]) == (proved, proved | {"lower_bound": 4096})
     assert result["accesses"][0] == {
         "name": "rows", "op": "store", "wavefronts": 32, "ideal": 32, "excess": 0, "bank_conflicts": 0,
     }  # fmt: skip
-    assert result["proof"]["excess"] == {"lower_bound": 0, "scope": "every layout"}
-    assert result["proof"]["bytes"] == {"lower_bound": 4096, "scope": "every layout"}
     table = np.load(tmp_path / "t.npy")
     assert (table.dtype, table.shape) == (np.int64, (32, 32))
     rows, columns = np.indices((32, 32))
@@ -50,47 +47,63 @@ def test_json_table_and_code(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.cuh", "t.npy"]
 
 
+SEVERAL = "one problem is expected, and there are several"
+NO_TIME = "expected seconds above 0"
+NO_FOLDER = "expected the name of a file, got the folder 'new/'"
+NO_NAME = "expected the name of a file or folder, got ''"
+# What is asked, and what is said of it.
+REFUSED = {
+    "solve TILE --families xro": "unknown family",
+    "solve TILE --families xro -o answer": "unknown family",
+    "solve tensorcore_gemm_f16 --families xor": "allows only none, pad",
+    **{f"solve TILE --time-limit {limit}": NO_TIME for limit in ("1e300", "inf", "nan", "-0.0", "0", "-1")},
+    f"solve TILE --time-limit {10**20 - 1}": NO_TIME,
+    "solve TILE --workers 0": "workers",
+    "solve": "Missing argument 'PROBLEMS...'",
+    "solve TILE --time-limit soon": "'soon' is not a valid float",
+    "sovle TILE": "No such command 'sovle'. Did you mean 'solve'? (try",
+    "import cuet": "No such command 'cuet'. Did you mean 'cute'? (try",
+    "solve nothing.json": "nothing.json",
+    "solve no/such -q": "no file and no problem",
+    "solve TILE --code -": "standard output (-) has the answer",
+    "show TILE --svg -": "standard output (-) has the answer",
+    **{f"solve TILE TILE --{option} out.svg": SEVERAL for option in ("table", "code", "certificate")},
+    "compare TILE --json --format csv": "--json and --format csv are forms of one answer",
+    "solve TILE --over M=1": "params.M: no field",
+    **dict.fromkeys(
+        ("solve ''", "solve TILE --code ''", "new blank -o ''", "import ttgir p.json -o ''"), NO_NAME
+    ),
+    **dict.fromkeys(("solve TILE --code new/", "new blank -o new/", "sweep TILE -o new/"), NO_FOLDER),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_wrong_use_is_said_and_leaves_nothing(asked, tmp_path):
+    refused(REFUSED[asked], *shlex.split(asked.replace("TILE", str(TRANSPOSE))), cwd=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("asked", "code"),
     [
-        (("solve", TRANSPOSE, "--families", "none"), 1),
-        (("solve", TRANSPOSE, "--families", "none", "--conflict-free"), 1),
-        (("solve", TRANSPOSE, "--families", "none,pad", "--conflict-free"), 0),
-        (("solve", TRANSPOSE, "--families", "xro"), 2),
-        (("solve", TRANSPOSE, "--time-limit", "0"), 2),
-        (("solve", TRANSPOSE, "--time-limit", "soon"), 2),
-        (("solve", TRANSPOSE, "--workers", "0"), 2),
-        (("solve",), 2),
-        (("sovle", TRANSPOSE), 2),
-        (("solve", "nothing.json"), 2),
-        (("solve", DIAGONALS, "--conflict-free", "--time-limit", "0.000001"), 3),
-        (("--version",), 0),
-        (("--help",), 0),
-        (("solve", "--help"), 0),
+        ("solve transpose_32x32_f32 --families none", 1),
+        ("solve transpose_32x32_f32 --families none --conflict-free", 1),
+        ("solve transpose_32x32_f32 --families none,pad --conflict-free", 0),
+        ("solve diagonals_32x32_f32 --conflict-free --time-limit 0.000001", 3),
+        ("--version", 0),
+        ("--help", 0),
+        ("solve --help", 0),
     ],
 )
-def test_exit_codes(arguments, code):
-    done = layoutopt(*arguments)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    if code == 2:
-        assert done.stdout == ""
-        assert done.stderr.strip()
-
-
-def test_families_only_narrow_what_the_file_allows():
-    tile = ROOT / "problems" / "cuda_samples" / "tensorcore_gemm_f16.json"
-    refused("allows only none, pad", "solve", tile, "--families", "xor")
+def test_exit_codes(asked, code):
+    done = layoutopt(*asked.split())
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 def test_infeasible_is_an_answer(tmp_path):
-    path = saved(tmp_path, "tile.json", lines_of(8, max_bytes=255))
-    done = layoutopt("solve", path, "--json")
-    assert done.returncode == 1
-    result = json.loads(done.stdout)
-    assert result["status"] == "infeasible"
+    result = answer("solve", saved(tmp_path, "tile.json", lines_of(8, max_bytes=255)))
+    assert (result["status"], result["layout"]) == ("infeasible", None)
     assert "the elements alone need 256 bytes" in result["reason"]
-    assert result["layout"] is None
 
 
 def test_outputs_are_all_or_none(tmp_path, monkeypatch):
@@ -152,12 +165,6 @@ def test_standard_output_keeps_what_it_has(tmp_path):
     assert text.startswith("before\n")
     assert text.count('"name": "blank"') == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log", "stream"]
-
-
-def test_standard_output_is_refused_where_the_answer_goes(tmp_path):
-    for arguments in (("solve", TRANSPOSE, "--code"), ("show", TRANSPOSE, "--svg")):
-        refused("standard output (-) has the answer", *arguments, "-", cwd=tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
@@ -338,34 +345,20 @@ def test_what_cannot_be_reached_is_not_called_missing(tmp_path, path):
 
 
 def test_templates_and_over(tmp_path):
-    (tmp_path / "t.json").write_text(json.dumps(TEMPLATE))
-    done = layoutopt("solve", tmp_path / "t.json", "--json")
-    assert [r["problem"] for r in lines(done)] == ["columns 16", "columns 32"]
-    done = layoutopt("check", tmp_path / "t.json", "--over", "N=8,16,64", "--json")
-    assert [r["problem"] for r in lines(done)] == ["columns 8", "columns 16", "columns 64"]
-    done = layoutopt("compare", tmp_path / "t.json", "--over", "N=8", "--json")
-    assert lines(done)[0]["problem"] == "columns 8"
-    assert done.stderr == ""
-    refused("params.M: no field", "solve", SMALL, "--over", "M=1")
-    refused("N=a", "solve", tmp_path / "t.json", "--over", "N=a", "--json")
-    for text in ("N", "N=", "=1"):
-        assert layoutopt("solve", tmp_path / "t.json", "--over", text).returncode == 2
+    path = saved(tmp_path, "t.json", TEMPLATE)
+    for asked, sizes in ((("solve",), (16, 32)), (("check", "--over", "N=8,16,64"), (8, 16, 64))):
+        done = layoutopt(*asked, path, "--json")
+        assert [r["problem"] for r in lines(done)] == [f"columns {size}" for size in sizes]
+    done = layoutopt("compare", path, "--over", "N=8", "--json")
+    assert (lines(done)[0]["problem"], done.stderr) == ("columns 8", "")
+    for text in ("N", "N=", "=1", "N=a"):
+        refused(text, "solve", path, "--over", text)
 
 
 def test_reports_and_summary_for_people():
-    infeasible = ROOT / "problems/sparse/tc_gnn_sddmm_x_16x8_tf32.json"
-    done = layoutopt("solve", SMALL, infeasible, "--conflict-free")
-    assert done.returncode == 1
+    done = layoutopt("solve", SMALL, "tc_gnn_sddmm_x_16x8_tf32", "--conflict-free")
+    assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.endswith("\n\n2 problems: 1 without conflicts, 1 with conflicts or infeasible\n")
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize("option", [("solve", "--table"), ("solve", "--code"), ("solve", "--certificate")])
-def test_a_file_holds_the_answer_to_one_problem(tmp_path, option):
-    command, file = option
-    said = "one problem is expected, and there are several"
-    refused(said, command, SMALL, SMALL, file, tmp_path / "out.svg")
-    assert not list(tmp_path.iterdir())
 
 
 class Endless:
@@ -422,28 +415,20 @@ def test_what_is_printed_goes_into_a_file(asked, tmp_path):
     assert layoutopt(*asked, "-o", "-").stdout == printed.stdout
 
 
-def test_a_file_of_the_answer_is_no_input_and_written_only_whole(tmp_path):
-    tile, file = tmp_path / "tile.json", tmp_path / "answer"
-    tile.write_bytes(SMALL.read_bytes())
-    refused("--output would overwrite the problems", "solve", tile, "-o", tile)
-    refused("unknown family", "solve", tile, "--families", "xro", "-o", file)
-    assert not file.exists()
-
-
 def test_forms_of_an_answer():
-    assert layoutopt("solve", SMALL, "--format", "json").stdout == layoutopt("solve", SMALL, "--json").stdout
-    table = layoutopt("compare", SMALL, "--format", "markdown").stdout
-    assert ("| layout |" in table, table) == (True, layoutopt("compare", SMALL, "--markdown").stdout)
-    refused("--json and --format csv are forms of one answer", "compare", SMALL, "--json", "--format", "csv")
+    for form, same in (("solve", "json"), ("compare", "markdown")):
+        said = layoutopt(form, SMALL, "--format", same).stdout
+        assert said == layoutopt(form, SMALL, f"--{same}").stdout != ""
     for spelling in ("--minimise", "--minimize"):
-        assert json.loads(layoutopt("solve", SMALL, "--json", spelling, "time").stdout)["family"] == "pad"
+        assert answer("solve", SMALL, spelling, "time")["family"] == "pad"
 
 
 def test_the_log_is_on_stderr(tmp_path):
-    made = [layoutopt("new", "blank", "-o", tmp_path / f"{k}.json", *more).stderr for k, more in
-            enumerate(((), ("-q",)))]  # fmt: skip
+    made = [
+        layoutopt("new", "blank", "-o", tmp_path / f"{k}", *more).stderr
+        for k, more in enumerate(((), ("-q",)))
+    ]
     assert (made[0].startswith("wrote"), made[1]) == (True, "")
-    refused("no file and no problem", "solve", "no/such", "-q")
     searched = layoutopt("solve", DIAGONALS, "-v", "--time-limit", "1", "--json")
     assert json.loads(searched.stdout)["excess"] > 0
     assert re.search(r"^searching: best so far excess \d+ ", searched.stderr, re.MULTILINE)
@@ -451,18 +436,13 @@ def test_the_log_is_on_stderr(tmp_path):
 
 def test_help_of_check_tells_kernels_and_tiles_apart():
     _, tiles, kernels, both = re.split(r"\nOptions[a-z ]*:\n", layoutopt("check", "--help").stdout)
-    for option, section in (
-        ("--offset", tiles),
-        ("--block", kernels),
-        ("--baseline", kernels),
-        ("--json", both),
-    ):
+    for option, section in {
+        "--offset": tiles,
+        "--block": kernels,
+        "--baseline": kernels,
+        "--json": both,
+    }.items():
         assert re.search(rf"^  .*{option}", section, re.MULTILINE)
-
-
-def test_a_command_that_is_misspelt():
-    refused("No such command 'sovle'. Did you mean 'solve'? (try", "sovle", SMALL)
-    refused("No such command 'cuet'. Did you mean 'cute'? (try", "import", "cuet")
 
 
 def test_python_runs_the_package_as_a_module():

@@ -1,10 +1,13 @@
 """Files that are cut, too large, or say of themselves what does not hold: one line, and nothing is loaded."""
 
+import json
+
 import msgspec
 import numpy as np
 import pytest
-from written import access_from, data_of, problem_of
+from written import access_from, data_of, problem_of, refused_with
 
+from layoutopt import solve
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.array_file import opened, read_offsets
@@ -12,7 +15,6 @@ from layoutopt.files.file import from_data
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground import json_data
 from layoutopt.hardware.devices import device
-from layoutopt.imports import triton
 from layoutopt.kernels.read.files import kernels
 from layoutopt.layout.layout import Layout
 
@@ -33,9 +35,8 @@ SM_90 = device("sm_90")
     ],
 )
 def test_json_that_is_not_read(text, message):
-    with pytest.raises(ProblemFileError) as caught:
+    with refused_with(message) as caught:
         json_data.parse(text.encode())
-    assert str(caught.value).startswith(message) or message in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
@@ -52,33 +53,17 @@ def test_a_file_beyond_its_bound_is_refused_not_cut(tmp_path):
         json_data.read(path, 10)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "DistributedLinearLayout(reg_bases=[" + "[0,1]," * 60 + "], warp_bases=[], "
-        "lane_bases=[[0,1],[0,2],[0,4],[1,0],[2,0]])",
-        "DotOperandLayout(operand_index=0, k_width=1180591620717411303424, parent="
-        "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))",
-        "NVMMADistributedLayout(version=[], warps_per_cta=[1, 1], instr_shape=[16, 8])",
-        "BlockedLayout(CTAsPerCGA=3)",
-        "BlockedLayout(a=" + "x" + ".a" * 900 + ")",
-        "BlockedLayout(a=1 + 0x" + "f" * 4000 + ")",
-    ],
-)
-def test_layouts_of_triton_without_end(text):
-    with pytest.raises(ProblemFileError, match="not a Triton layout"):
-        triton.thread_values(text, (16, 16))
-
-
 PROBLEM = data_of("8x8 f32, 32 threads", "a: load 4 [lane // 8, lane % 8]")
 
 
 @pytest.mark.parametrize("name", ["abc\n", "\n", "a\x1b[31m", ""])
 def test_names_are_one_line(name):
-    with pytest.raises(ProblemFileError, match="name"):
-        from_data({**PROBLEM, "name": name})
-    with pytest.raises(ProblemFileError, match="accesses"):
-        from_data({**PROBLEM, "accesses": [{**PROBLEM["accesses"][0], "for": {f"i{name}\n": 2}}]})
+    for field, wrong in (
+        ("name", name),
+        ("accesses", [{**PROBLEM["accesses"][0], "for": {f"i{name}\n": 2}}]),
+    ):
+        with pytest.raises(ProblemFileError, match=field):
+            from_data({**PROBLEM, field: wrong})
 
 
 def test_unknown_fields_are_shown_short_and_visible():
@@ -89,32 +74,26 @@ def test_unknown_fields_are_shown_short_and_visible():
         assert len(str(caught.value)) < 500
 
 
-def npy(head, payload=b"", version=(1, 0)):
-    length = len(head).to_bytes(2, "little")
-    return b"\x93NUMPY" + bytes(version) + length + head.encode() + payload
+def npy(shape, payload=bytes(32), kind="<i8", version=(1, 0)):
+    """A file whose header says so."""
+    return raw(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}", payload, version)
+
+
+def raw(head, payload=bytes(32), version=(1, 0)):
+    return b"\x93NUMPY" + bytes(version) + len(head).to_bytes(2, "little") + head.encode() + payload
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"PK\x03\x04 no archive",
-        b"\x93NUMPY",
-        b"\x93NUMPY\x01\x00\xff\xff{",
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)}", bytes(31)),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)}", bytes(33)),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000, 32)}"),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-2, -2)}", bytes(32)),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, '2')}", bytes(32)),
-        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2)}", bytes(32)),
-        npy("{'descr': '|O', 'fortran_order': False, 'shape': (2, 2)}", bytes(32)),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)", bytes(32)),
-        npy("{'descr': '<i8'", bytes(32)),
-        npy("'", bytes(32)),
-        npy("(" * 5000, bytes(32)),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)}", bytes(32), (9, 0)),
+        b"", b"PK\x03\x04 no archive", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff{",
+        *(npy("(2, 2)", bytes(size)) for size in (31, 33)),
+        *(npy(shape) for shape in ("(1000000000000, 32)", "(-2, -2)", "(2, '2')")),
+        *(npy("(2, 2)", kind=kind) for kind in ("<f8", "|O")),
+        *map(raw, ("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)", "{'descr': '<i8'", "'", "(" * 5000)),
+        npy("(2, 2)", version=(9, 0)),
     ],
-)
+)  # fmt: skip
 def test_npy_files_that_hold_no_offsets(data, tmp_path):
     path = tmp_path / "t.npy"
     path.write_bytes(data)
@@ -143,7 +122,7 @@ def test_a_listing_of_empty_lines_is_none(tmp_path):
 
 def test_more_dimensions_than_an_array_has(tmp_path):
     path = tmp_path / "t.npy"
-    path.write_bytes(npy(f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({'1, ' * 65})}}", bytes(8)))
+    path.write_bytes(npy(f"({'1, ' * 65})", bytes(8)))
     with pytest.raises(ProblemFileError, match=r"--data: .* is no whole .npy file"):
         opened(path, "--data")
 
@@ -158,18 +137,14 @@ def test_offsets_are_read_in_both_orders(order, tmp_path):
         read_offsets(tmp_path / "t.npy", (2, 3), "--table")
 
 
-LAYOUT = {
-    "shape": [4, 8],
-    "element_bytes": 4,
-    "digits": [
-        {"dim": 0, "divide": 1, "size": 4, "stride": 8},
-        {"dim": 1, "divide": 1, "size": 8, "stride": 1},
-    ],
-}
+PLAIN = problem_of("4x8 f32, 32 threads; families none", "a: load 4 [tid // 8, tid % 8]")
+RESULT = {**json.loads(json.dumps(solve(PLAIN).to_json())), "status": "feasible"}
+LAYOUT = RESULT["layout"]
 
 
 def with_stride(stride):
-    return {**LAYOUT, "digits": [{**LAYOUT["digits"][0], "stride": stride}, LAYOUT["digits"][1]]}
+    first, second = LAYOUT["digits"]
+    return {**LAYOUT, "digits": [{**first, "stride": stride}, second]}
 
 
 @pytest.mark.parametrize(
@@ -178,49 +153,19 @@ def with_stride(stride):
         None,
         [],
         *(with_stride(stride) for stride in (0, -8, 7, 1 << 63, 1 << 39)),
-        {**LAYOUT, "shape": []},
-        {**LAYOUT, "shape": [4]},
-        {**LAYOUT, "shape": [1 << 20, 1 << 20]},
-        {**LAYOUT, "shape": [1 << 40, 1]},
-        {**LAYOUT, "shape": [4, 9]},
-        {**LAYOUT, "digits": []},
-        {**LAYOUT, "digits": [{"dim": 7, "divide": 1, "size": 4, "stride": 8}, *LAYOUT["digits"]]},
-        {**LAYOUT, "element_bytes": 0},
-        {**LAYOUT, "element_bytes": 1 << 62},
-        {**LAYOUT, "packed": 0},
-        {**LAYOUT, "packed": 3},
-        {**LAYOUT, "interval": [1, 1 << 40]},
-        {**LAYOUT, "interval": [0, 1]},
-        {**LAYOUT, "swizzle": [{"bit": 1 << 60, "mask": 1}]},
-        {**LAYOUT, "swizzle": [{"bit": 2, "mask": 1}]},
-        {**LAYOUT, "digits": [], "lookup": [0] * 32},
-        {**LAYOUT, "digits": [], "lookup": list(range(31))},
-        {**LAYOUT, "digits": [], "lookup": [*range(31), 1 << 62]},
+        *(LAYOUT | {"shape": shape} for shape in ([], [4], [1 << 20, 1 << 20], [1 << 40, 1], [4, 9])),
+        *(LAYOUT | {"element_bytes": size} for size in (0, 1 << 62)),
+        *(LAYOUT | {"packed": packed} for packed in (0, 3)),
+        *(LAYOUT | {"interval": interval} for interval in ([1, 1 << 40], [0, 1])),
+        *(LAYOUT | {"swizzle": [{"bit": bit, "mask": 1}]} for bit in (1 << 60, 2)),
+        *(LAYOUT | {"digits": [], "lookup": table}
+          for table in ([], [0] * 32, [*range(31)], [*range(31), 1 << 62])),
+        LAYOUT | {"digits": [{"dim": 7, "divide": 1, "size": 4, "stride": 8}, *LAYOUT["digits"]]},
     ],
-)
+)  # fmt: skip
 def test_layouts_that_are_none(layout):
     with pytest.raises(ProblemFileError, match="layout"):
         answer_from_data({**RESULT, "layout": layout})
-
-
-RESULT = {
-    "schema": "layoutopt.result/1",
-    "problem": "t",
-    "target": "sm_90",
-    "status": "feasible",
-    "proof": {
-        "excess": {"lower_bound": 0, "scope": "every layout"},
-        "bytes": {"lower_bound": 128, "scope": "every layout"},
-    },
-    "reason": "",
-    "layout": LAYOUT,
-    "offset": "x0*8 + x1",
-    "bytes": 128,
-    "declared_bytes": 128,
-    "alignment_bytes": 4,
-    "excess": 0,
-    "accesses": [{"name": "a", "op": "load", "wavefronts": 1, "ideal": 1, "excess": 0, "bank_conflicts": 0}],
-}
 
 
 def bounded(scope="every layout", **bounds):
@@ -230,9 +175,9 @@ def bounded(scope="every layout", **bounds):
 
 
 def test_a_result_that_agrees_with_its_layout():
-    assert answer_from_data(RESULT).layout == msgspec.convert(LAYOUT, Layout)
-    other_words = {**RESULT, "offset": "8*x0 + (x1 ^ 0)"}
-    assert answer_from_data(other_words).offset == "8*x0 + (x1 ^ 0)"
+    for offset in ("x0*8 + x1", "8*x0 + (x1 ^ 0)"):
+        found = answer_from_data({**RESULT, "offset": offset})
+        assert (found.layout, found.offset) == (msgspec.convert(LAYOUT, Layout), offset)
 
 
 @pytest.mark.parametrize(

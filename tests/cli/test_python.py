@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -12,10 +11,9 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pytest
-from command import layoutopt as command
-from command import python
+from command import answer, python
 from conftest import ROOT
-from written import access_from, data_of
+from written import access_from, data_of, refused_with
 
 import layoutopt
 from layoutopt.errors import LayoutError, MachineError, ProblemFileError
@@ -27,22 +25,11 @@ ROW_OF_8 = access_from("row: store 4 [tid // 8, tid % 8]")
 PLAIN = data_of("8x8 f32, 64 threads", ROW_OF_8)
 
 
-COLUMNS = np.stack(np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None]), axis=-1)
-
-
 def transpose(**more):
-    columns = {
-        "name": "columns",
-        "op": "load",
-        "bytes": 4,
-        "coordinates": COLUMNS,
-        "active": np.ones((32, 32), bool),
-    }
-    return layoutopt.problem(
-        {"name": "p", "tile": {"shape": (np.int32(32), 32), "element": "f32"}, "accesses": (ROWS, columns)},
-        threads=32,
-        **more,
-    )
+    lanes, rows = np.broadcast_arrays(np.arange(32)[None, :], np.arange(32)[:, None])
+    columns = access_from("columns: load 4", coordinates=np.stack((lanes, rows), axis=-1), active=rows >= 0)
+    tile = {"shape": (np.int32(32), 32), "element": "f32"}
+    return layoutopt.problem({"name": "p", "tile": tile, "accesses": (ROWS, columns)}, threads=32, **more)
 
 
 def test_a_problem_from_dicts_arrays_and_keywords():
@@ -51,26 +38,21 @@ def test_a_problem_from_dicts_arrays_and_keywords():
     assert (problem.name, problem.target, problem.tile.shape) == ("mine", "sm_80", (32, 32))
     assert problem.accesses[1].index == ("lane", "i")
     typed = layoutopt.problem(tile=problem.tile, threads=32, accesses=problem.accesses, target="sm_80")
-    assert typed.name == "tile"
-    assert typed.accesses == problem.accesses
-    with pytest.raises(ProblemFileError, match="thread"):
-        layoutopt.problem(tile=problem.tile, thread=32, accesses=[])
+    assert (typed.name, typed.accesses) == ("tile", problem.accesses)
 
 
 def test_functions_give_typed_results():
     problem = transpose()
     result = layoutopt.solve(problem)
     assert isinstance(result, layoutopt.Result)
-    assert result.to_json()["status"] == "optimal"
     assert (result.table() == result.layout.byte_offset(*np.indices((32, 32)))).all()
     assert isinstance(layoutopt.check(problem, result.layout), layoutopt.Audit)
     assert isinstance(layoutopt.compare(problem), layoutopt.Comparison)
     assert layoutopt.explain(problem, time_limit=10).conflict_free is True
+    assert layoutopt.solve(problem, target="sm_70").target == "sm_70"
     assert "p_offset_bytes" in layoutopt.emit(problem, result)
     assert layoutopt.emit(problem, lang="c") == layoutopt.emit(problem, result, lang="c")
     assert "x0 * 33 + x1" in layoutopt.emit(problem, "x0*33 + x1", lang="c")
-    with pytest.raises(ProblemFileError, match="lang: expected one of cuda"):
-        layoutopt.emit(problem, lang="fortran")
 
 
 def test_formulas_for_sympy_are_numbers_where_their_arguments_are(monkeypatch):
@@ -94,8 +76,6 @@ def test_load_all_takes_files_dicts_and_templates(tmp_path):
     assert [p.tile.shape for p in found] == [(8, 32), (16, 32), (16, 32), (32, 32)]
     assert [p.name for p in found[:2]] == ["tile N=8", "tile N=16"]
     assert len(layoutopt.load_all(template, over={"N": [4]})) == 1
-    with pytest.raises(ProblemFileError, match="no file and no problem"):
-        layoutopt.load_all("no such problem")
 
 
 def test_the_first_problems_may_be_loaded_by_several_threads():
@@ -112,7 +92,7 @@ threads = [threading.Thread(target=load) for _ in range(6)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -137,9 +117,9 @@ def test_processes_solve_as_this_one(start):
 
 def test_an_answer_is_that_of_the_command():
     for name in ("transpose_16x32_f32", "rows_32x32_f64"):
-        answer = layoutopt.solve(layoutopt.load(name))
-        assert json.loads(json.dumps(answer.to_json())) == json.loads(command("solve", name, "--json").stdout)
-    assert (answer.estimate is not None, answer.require_layout()) == (True, answer.layout)
+        found = layoutopt.solve(layoutopt.load(name))
+        assert json.loads(json.dumps(found.to_json())) == answer("solve", name)
+    assert (found.estimate is not None, found.require_layout()) == (True, found.layout)
 
 
 SLOW = """
@@ -193,16 +173,12 @@ def test_several_tiles_are_solved_and_emitted_as_one():
     found = layoutopt.solve(several, time_limit=5)
     assert isinstance(found, layoutopt.Arrangement)
     assert f"_{found.tiles[0].tiles[0]}_stage_bytes" in layoutopt.emit(several, found, lang="c")
-    with pytest.raises(ProblemFileError, match="a formula is for one tile"):
-        layoutopt.emit(several, "x0")
-    with pytest.raises(ProblemFileError, match="the answer is for several tiles, the problem has one"):
-        layoutopt.emit(transpose(), found)
-
-
-def test_a_target_may_be_a_name():
-    assert layoutopt.solve(transpose(), target="sm_70").target == "sm_70"
-    with pytest.raises(ProblemFileError, match="unknown target 'sm_7'"):
-        layoutopt.solve(transpose(), target="sm_7")
+    for problem, given, said in (
+        (several, "x0", "a formula is for one tile"),
+        (transpose(), found, "the answer is for several tiles, the problem has one"),
+    ):
+        with refused_with(said):
+            layoutopt.emit(problem, given)
 
 
 ASKED = transpose()
@@ -218,6 +194,9 @@ WRONG = [
     ("problem", (PLAIN,), {"name": b"x"}, "name: expected `str`, got `bytes`"),
     ("problem", (PLAIN,), {"name": "\ud800"}, "half of a surrogate pair is no character"),
     ("solve", (ASKED,), {"target": 3}, "target: expected a device or its name"),
+    ("solve", (ASKED,), {"target": "sm_7"}, "unknown target 'sm_7'"),
+    ("load_all", ("no such problem",), {}, "no file and no problem"),
+    ("problem", (), {"tile": ASKED.tile, "thread": 32, "accesses": []}, "thread"),
     ("solve", (ASKED,), {"time_limit": "5"}, "time_limit: expected seconds, 0 or more, got str '5'"),
     ("check", (ASKED, 3), {}, "expected an expression, a layout or a table, got 3"),
     *((name, ("t.json",), {}, "got str 't.json'") for name in ("solve", "check", "compare", "explain", "emit")),
@@ -231,9 +210,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "given", "named", "message"), WRONG)
 def test_what_is_something_else_is_said(name, given, named, message):
-    with pytest.raises(ProblemFileError) as error:
+    with refused_with(message) as error:
         getattr(layoutopt, name)(*given, **named)
-    assert message in str(error.value)
     assert len(str(error.value)) < 200
 
 
@@ -250,15 +228,16 @@ def test_coordinates_are_integers(coordinate):
 def test_a_result_of_another_question_is_refused():
     """Code and comparison would say of one problem what was counted for another."""
     small, large = (layoutopt.load(f"transpose_{n}x32_f32") for n in (16, 32))
-    result = layoutopt.solve(small)
     both = transpose()
     one = layoutopt.solve(msgspec.structs.replace(both, accesses=both.accesses[:1]))
-    other = layoutopt.solve(layoutopt.problem(PLAIN))
-    with pytest.raises(ProblemFileError, match=r"made for a tile of shape \(8, 8\), not \(32, 32\)"):
+    result, other = layoutopt.solve(small), layoutopt.solve(layoutopt.problem(PLAIN))
+    with refused_with("made for a tile of shape (8, 8), not (32, 32)"):
         layoutopt.check(both, other)
     for problem, found in ((large, result), (both, one), (both, other), (small, 1), (small, small)):
-        with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
-            layoutopt.emit(problem, found)
-        with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
-            layoutopt.compare(problem, known=found, time_limit=0)
+        for asked in (
+            layoutopt.emit,
+            lambda *given: layoutopt.compare(*given[:1], known=given[1], time_limit=0),
+        ):
+            with pytest.raises(ProblemFileError, match=r"the result is of|are not those|expected the result"):
+                asked(problem, found)
     assert layoutopt.emit(small, result) == layoutopt.emit(small)

@@ -6,17 +6,15 @@ import subprocess
 
 import msgspec
 import pytest
-from command import layoutopt, python, refused
-from conftest import PROBLEMS, ROOT
-from emit_programs import solved
+from command import COMMAND, layoutopt, python, refused
+from conftest import ROOT
 from written import data_of, problem_of, saved
 
 from layoutopt import Layout, compare
 from layoutopt.accesses.lower import stored, with_widths
 from layoutopt.codegen import passes
-from layoutopt.codegen.languages import plan, run_plan
+from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.passes import plans_of, with_measured
-from layoutopt.codegen.selftest import program
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import load
@@ -72,14 +70,16 @@ access\tname\top\tvalues\twavefronts predicted\tbank conflicts predicted\tcycles
 0\trows\tstore\tright\t16\t0\t36.4
 1\tcolumns\tload\tWRONG\t16\t0\t44.6
 """
+PRINTED = "pass\t0\t16\t32\t181.4\t640.0\t150.0\t600.5\npass\t1\t16\t40\t1.0\t2.0\t3.0\t4.0\nother\n"
 
 
-def test_values_are_read():
+def test_what_programs_and_the_profiler_print_is_read():
     assert machine.parse_values(OUTPUT) == (True, [(True, 36.4), (False, 44.6)])
     assert machine.parse_values(OUTPUT.replace("yes", "NO"))[0] is False
-
-
-def test_counters_are_read_and_compared():
+    first, second = machine.parse_times(PRINTED)
+    assert (first.row, first.blocks, first.registers) == (0, 16, 32)
+    assert (first.once, first.once_together, first.kept, first.kept_together) == (181.4, 640.0, 150.0, 600.5)
+    assert (second.row, second.kept_together) == (1, 4.0)
     names = ",".join(f'"{m}"' for m in machine.METRICS)
     row = ",".join(f'"{k + 1000:,}"' for k in range(len(machine.METRICS)))
     text = f'==PROF== x\n"ID","Kernel Name",{names}\n"","",{names}\n"1","b",{row}\n"0","a",{row}\n'
@@ -90,21 +90,22 @@ def test_counters_are_read_and_compared():
     assert machine.compared({WAVEFRONTS: 16, BANK_CONFLICTS: 3}, read) == {WAVEFRONTS: 16, BANK_CONFLICTS: 3}
 
 
-def test_a_difference_is_a_difference():
-    right = machine.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 4})
-    assert right.agrees
-    assert not machine.Run("a", "load", True, 1.0, {WAVEFRONTS: 4}, {WAVEFRONTS: 5}).agrees
-    assert not machine.Run("a", "load", False, 1.0, {WAVEFRONTS: 4}, None).agrees
+@pytest.mark.parametrize(
+    ("right", "counted", "agrees"),
+    [(True, {WAVEFRONTS: 4}, True), (True, {WAVEFRONTS: 5}, False), (False, None, False)],
+)
+def test_a_difference_is_a_difference(right, counted, agrees):
+    assert machine.Run("a", "load", right, 1.0, {WAVEFRONTS: 4}, counted).agrees == agrees
 
 
-NO_GPU = "error: no NVIDIA GPU on this machine (nvidia-smi finds none)"
+NO_GPU = "no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("run", SMALL), f"{NO_GPU}; emit --self-test writes the program\n"),
-        (("run", "transpose_16x32_f32"), f"{NO_GPU}; emit --self-test writes the program\n"),
+        (("run", SMALL), NO_GPU),
+        (("run", "transpose_16x32_f32"), NO_GPU),
         (("compare", SMALL, "--run"), "no NVIDIA GPU"),
         (("fix", TRANSPOSE, "--run"), "no NVIDIA GPU on this machine (none is not found)"),
         (("patch", TRANSPOSE, "--run", "-o", "o.ptx"), "no NVIDIA GPU on this machine (none is not found)"),
@@ -117,8 +118,7 @@ def test_without_a_gpu_it_is_one_line(arguments, said, tmp_path):
     (tmp_path / "broken.json").write_text("{")
     hidden = (
         "import os; os.environ['PATH'] = ''; import layoutopt.hardware.machine as g; g.find_tool = lambda name: None; "
-        "import layoutopt.hardware.driver as d; d.LIBRARY = 'none'; "
-        "from layoutopt.cli import run; run()"
+        f"import layoutopt.hardware.driver as d; d.LIBRARY = 'none'; {COMMAND[-1]}"
     )
     done = python("-c", hidden, *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -128,13 +128,14 @@ def test_without_a_gpu_it_is_one_line(arguments, said, tmp_path):
 
 def test_tools_are_found_where_pip_puts_them(tmp_path, monkeypatch):
     """The newest CUDA among NVIDIA's packages for Python, behind what PATH has."""
-    for folder in ("site/nvidia/cu12/bin", "site/nvidia/cu13/bin", "path"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "layoutopt-tool").write_text("#!/bin/sh\n")
-        (tmp_path / folder / "layoutopt-tool").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert machine.find_tool("layoutopt-tool") is None
     monkeypatch.syspath_prepend(tmp_path / "site")
+    for folder in ("site/nvidia/cu13/bin", "site/nvidia/cu12/bin", "path"):
+        tool = tmp_path / folder / "layoutopt-tool"
+        tool.parent.mkdir(parents=True)
+        tool.write_text("#!/bin/sh\n")
+        tool.chmod(0o755)
     assert machine.find_tool("layoutopt-tool") == str(tmp_path / "site/nvidia/cu13/bin/layoutopt-tool")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     assert machine.find_tool("layoutopt-tool") == str(tmp_path / "path/layoutopt-tool")
@@ -152,12 +153,6 @@ PAIR = data_of(
 )
 
 
-def compiled(text, folder, *options):
-    (folder / "t.cu").write_text(text)
-    built = [*options, "-o", folder / "t", folder / "t.cu"]
-    subprocess.run(["nvcc", "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", *built], check=True)
-
-
 def test_the_self_test_of_a_block_tests_each_tile_and_where_they_lie(tmp_path):
     text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
     assert [f"pair_{tile}_selftest(profile)" in text for tile in "ABC"] == [True] * 3
@@ -171,50 +166,31 @@ def test_the_self_test_of_a_block_tests_each_tile_and_where_they_lie(tmp_path):
     refused("tile 'A': the self-test runs on NVIDIA GPUs", "emit", path, "--self-test")
 
 
+# The kernels; what runs on the host is the same text for all, and compiled with the block.
 @pytest.mark.nvcc
-def test_the_self_test_of_a_block_compiles(tmp_path):
-    text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
-    compiled(text, tmp_path)
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("name", ["transpose_16x32_f32", "gemm_a_128x64_f16", "gemm4bit_b_128x64_bf16"])
+@pytest.mark.parametrize(
+    "name", ["pair", "transpose_16x32_f32", "gemm_a_128x64_f16", "gemm4bit_b_128x64_bf16"]
+)
 def test_self_tests_compile(name, tmp_path):
-    """The kernels; what runs on the host is the same text for all."""
-    (path,) = [p for p in PROBLEMS if p.stem == name]
-    compiled(program(plan(*solved(path))), tmp_path, "-cubin")
+    problem = saved(tmp_path, "pair.json", PAIR) if name == "pair" else name
+    (tmp_path / "t.cu").write_text(layoutopt("emit", problem, "--self-test").stdout)
+    flags = ["-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", *["-cubin"] * (name != "pair")]
+    subprocess.run(["nvcc", *flags, "-o", "t", "t.cu"], cwd=tmp_path, check=True)
 
 
 @pytest.mark.gpu
 @pytest.mark.nvcc
 def test_run_on_this_machines_gpu(tmp_path):
-    done = python("-c", "from layoutopt.cli import run; run()", "run", SMALL, "--json", cwd=tmp_path)
+    done = python("-c", COMMAND[-1], "run", SMALL, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["agrees"]
     assert not list(tmp_path.iterdir())
-
-
-PRINTED = "pass\t0\t16\t32\t181.4\t640.0\t150.0\t600.5\npass\t1\t16\t40\t1.0\t2.0\t3.0\t4.0\nother\n"
-
-
-TWO_TILES = """32 threads; name two
-    tile A: 32x32 f32
-    tile B: 8x32 f32
-    columns: load 4 [lane, i]; i<32; tile A
-    rows: load 4 [i, lane]; i<8; tile B"""
 
 
 @pytest.fixture(scope="module")
 def transpose():
     problem = load(SMALL)
     return problem, compare(problem, time_limit=10)
-
-
-def test_what_is_printed_is_read():
-    first, second = machine.parse_times(PRINTED)
-    assert (first.row, first.blocks, first.registers) == (0, 16, 32)
-    assert (first.once, first.once_together, first.kept, first.kept_together) == (181.4, 640.0, 150.0, 600.5)
-    assert (second.row, second.kept_together) == (1, 4.0)
 
 
 def test_each_layout_has_its_kernel_with_every_access():
@@ -253,7 +229,11 @@ def test_rows_of_a_comparison_are_timed_in_one_program(monkeypatch, transpose):
 
 
 def test_a_row_of_several_tiles_is_the_sum_of_its_tiles(monkeypatch):
-    problem = problem_of(TWO_TILES)
+    problem = problem_of("""32 threads; name two
+        tile A: 32x32 f32
+        tile B: 8x32 f32
+        columns: load 4 [lane, i]; i<32; tile A
+        rows: load 4 [i, lane]; i<8; tile B""")
     comparison = compare(problem, time_limit=5)
     card = machine.Gpu("H200", "9.0", "1")
     plans = plans_of(problem, comparison, card)

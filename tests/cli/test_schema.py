@@ -2,37 +2,31 @@
 
 import json
 
+import numpy as np
 import pytest
-from command import layoutopt
+from command import answer, layoutopt
 from conftest import ROOT
+from written import saved
 
 from layoutopt.cli.schema import ANSWERS, PROBLEM, json_schema
 
 TILE, BLOCK = "transpose_16x32_f32", "hopper_gemm_128x128x64_f16"
+COUNT = "count", "a.npy", "--op", "load", "--bytes", "4"
 COMMANDS = (
     ("solve", TILE), ("solve", BLOCK), ("compare", TILE), ("compare", BLOCK), ("show", TILE), ("show", BLOCK),
     ("check", TILE, "--no-fix"), ("check", "composable_kernel_gemm_xor_128x128_f16", "--no-fix"), ("emit", TILE), ("emit", BLOCK),
     ("emit", TILE, "--offset", "x0*33 + x1"), ("explain", TILE), ("explain", BLOCK), ("targets",),
-    ("targets", "sm_90"), ("problems",), ("sweep", TILE, "-o", "s.sqlite"),
+    ("targets", "sm_90"), ("problems",), ("sweep", TILE, "-o", "s.sqlite"), COUNT,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_what_a_command_prints_is_of_its_schema(arguments, tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
-    done = layoutopt(*arguments, "--json", cwd=tmp_path)
-    assert done.returncode in (0, 1), done.stderr
-    answer = json.loads(done.stdout)
-    schema = json_schema(arguments[0])
-    assert any(answer["schema"] in str(kind) for kind in schema["$defs"].values())
-    jsonschema.Draft202012Validator(schema).validate(answer)
-
-
-def test_totals_of_a_table_are_of_their_schema(tmp_path):
-    jsonschema, numpy = pytest.importorskip("jsonschema"), pytest.importorskip("numpy")
-    numpy.save(tmp_path / "a.npy", 4 * numpy.arange(64).reshape(2, 32))
-    done = layoutopt("count", "a.npy", "--op", "load", "--bytes", "4", "--json", cwd=tmp_path)
-    jsonschema.Draft202012Validator(json_schema("count")).validate(json.loads(done.stdout))
+    np.save(tmp_path / "a.npy", 4 * np.arange(64).reshape(2, 32))
+    found, schema = answer(*arguments, cwd=tmp_path), json_schema(arguments[0])
+    assert found["schema"] in str(schema)
+    jsonschema.Draft202012Validator(schema).validate(found)
 
 
 def test_every_schema_can_be_printed():
@@ -45,11 +39,10 @@ def test_every_schema_can_be_printed():
 def test_a_report_makes_the_answer_again_or_says_how_it_failed(tmp_path):
     for name in (TILE, BLOCK):
         report = json.loads(layoutopt("report", name).stdout)
-        (tmp_path / "p.json").write_text(json.dumps(report["problem"]))
-        answer = json.loads(layoutopt("solve", tmp_path / "p.json", "--json").stdout)
+        again = answer("solve", saved(tmp_path, "p.json", report["problem"]))
         for field in ("status", "excess", "bytes", "proof"):
-            assert answer[field] == report["answer"][field]
-        assert sum(counts["excess"] for counts in report["counts"].values()) == answer["excess"]
-    (tmp_path / "p.json").write_text('{"tile": 3}')
-    assert "ProblemFileError: tile:" in json.loads(layoutopt("report", tmp_path / "p.json").stdout)["failure"]
+            assert again[field] == report["answer"][field]
+        assert sum(counts["excess"] for counts in report["counts"].values()) == again["excess"]
+    wrong = saved(tmp_path, "p.json", {"tile": 3})
+    assert "ProblemFileError: tile:" in json.loads(layoutopt("report", wrong).stdout)["failure"]
     assert layoutopt("report", tmp_path / "no.json").returncode == 2

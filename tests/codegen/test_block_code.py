@@ -5,9 +5,9 @@ import json
 
 import numpy as np
 import pytest
-from command import layoutopt, refused
+from command import answer, refused
 from emit_programs import GCC, built
-from written import access_from, data_of, saved
+from written import data_of, problem_of, refused_with, saved
 
 from layoutopt.codegen.block import code_of
 from layoutopt.codegen.registry import LANGUAGES
@@ -33,10 +33,14 @@ SET = data_of(
 )
 
 
+GPU = device("sm_90")
+
+
 @pytest.fixture(scope="module")
 def solved():
     tile_set = from_data(SET)
-    return tile_set, solve(tile_set)
+    arrangement = solve(tile_set)
+    return tile_set, arrangement, placed(tile_set, GPU, arrangement)
 
 
 def tables(tile_set, arrangement):
@@ -51,13 +55,13 @@ def tables(tile_set, arrangement):
 
 @pytest.mark.skipif(GCC is None, reason="no C compiler")
 def test_c_has_every_tile_where_it_lies_in_its_own_coordinates(solved, tmp_path):
-    tile_set, arrangement = solved
+    tile_set, arrangement, block = solved
     printed = "".join(
         f"for (unsigned i = 0; i < {t.shape[0]}; ++i) for (unsigned j = 0; j < {t.shape[1]}; ++j)"
         f' printf("%u ", set_{t.name}_base + set_{t.name}_offset_bytes(i, j));\nputs("");\n'
         for t in tile_set.tiles
     )
-    (tmp_path / "set.h").write_text(code_of("c", placed(tile_set, device("sm_90"), arrangement)))
+    (tmp_path / "set.h").write_text(code_of("c", block))
     includes = '#include <stdio.h>\n#include "set.h"\n#include "set.h"\n'
     text = f"{includes}int main(void) {{\n{printed}return 0; }}\n"
     lines = built(tmp_path, text, "-std=c99", compiler=GCC).splitlines()
@@ -68,8 +72,8 @@ def test_c_has_every_tile_where_it_lies_in_its_own_coordinates(solved, tmp_path)
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_language_has_every_tile_and_its_place(solved, language):
-    tile_set, arrangement = solved
-    text = code_of(language, placed(tile_set, device("sm_90"), arrangement))
+    tile_set, arrangement, block = solved
+    text = code_of(language, block)
     parts = {name: part for part in arrangement.tiles for name in part.tiles}
     for name, part in parts.items():
         for constant, value in (("base", part.base_bytes), ("stage_bytes", part.stage_bytes)):
@@ -77,91 +81,77 @@ def test_every_language_has_every_tile_and_its_place(solved, language):
         assert f"set_{name}_{'layout' if language in ('cute', 'gluon', 'tilelang') else 'offset'}" in text
     if LANGUAGES[language].comment == "#":
         compile(text, "set.py", "exec")
-
-
-def test_python_offsets_of_tilelang(solved):
-    tile_set, arrangement = solved
-    space = {}
-    exec(code_of("tilelang", placed(tile_set, device("sm_90"), arrangement)), space)
-    for name, table in tables(tile_set, arrangement).items():
-        offsets = space[f"set_{name}_offset"](*np.indices(table.shape))
-        assert (4 * offsets + space[f"set_{name}_base"] == table).all()
+    if language == "tilelang":
+        exec(text, space := {})
+        for name, table in tables(tile_set, arrangement).items():
+            offsets = space[f"set_{name}_offset"](*np.indices(table.shape))
+            assert (4 * offsets + space[f"set_{name}_base"] == table).all()
 
 
 def test_a_block_in_use_is_emitted_as_the_file_has_it():
-    block = placed_in_use(from_data({**SET, "same_layout": False}), device("sm_90"))
+    block = placed_in_use(from_data({**SET, "same_layout": False}), GPU)
     assert [(part.tile, part.base_bytes, part.answer) for part in block.parts] == [
-        ("A", 0, "x0*9 + x1"),
-        ("B", 2304, "x0*9 + x1"),
-        ("C", 2304, "x0*32 + x1"),
-    ]
+        ("A", 0, "x0*9 + x1"), ("B", 2304, "x0*9 + x1"), ("C", 2304, "x0*32 + x1"),
+    ]  # fmt: skip
     assert "set_B_base = 2304" in code_of("cuda", block)
     wrong = copy.deepcopy(SET)
     wrong["tiles"][1]["base_bytes"] = 4
-    with pytest.raises(
-        ProblemFileError, match="tiles: the block cannot hold its tiles so: tiles A and B share"
-    ):
-        placed_in_use(from_data(wrong), device("sm_90"))
+    with refused_with("tiles: the block cannot hold its tiles so: tiles A and B share"):
+        placed_in_use(from_data(wrong), GPU)
 
 
 def test_an_answer_is_read_back_with_its_problem(solved):
-    tile_set, arrangement = solved
-    raw = json.loads(json.dumps(arrangement.to_json()))
-    assert answer_from_data(raw) == arrangement
-    check_answer(tile_set, device("sm_90"), arrangement)
+    tile_set, arrangement, _ = solved
+    assert answer_from_data(json.loads(json.dumps(arrangement.to_json()))) == arrangement
+    check_answer(tile_set, GPU, arrangement)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "error"),
-    [
-        (("tiles", 0, "base_bytes"), 1 << 20, "tiles[0].base_bytes: expected 0, as `places`"),
-        (("bytes",), 7, "bytes: the tiles end at byte"),
-        (("tiles", 0, "stage_bytes"), 4, "tiles[0].stage_bytes: expected 1024, as `places`"),
-        (("tiles", 0, "places", 0, "stage_bytes"), 4, "tiles[0].places[0].stage_bytes: expected 1024 to "),
-        (("tiles", 0, "places", 0, "stages"), 0, "tiles[0].places[0].stages: expected 1 to"),
-        (("tiles", 0, "places", 0, "stages"), 1, "tiles[0].places[0].stages: expected 2, as the file"),
-        (("tiles", 0, "places", 0, "bytes"), 1, "tiles[0].places[0].bytes: A takes 1024, not 1"),
-        (("tiles", 0, "result", "excess"), 7, "tiles[0].result.excess: the layout gives 0, not 7"),
-        (
-            ("tiles", 1, "result", "accesses", 0, "op"),
-            "store",
-            "tiles[1].result.accesses[0]: the layout gives",
-        ),
-        (("alignment_bytes",), 3, "alignment_bytes: expected a multiple"),
-        (("problem",), "other", "problem: the result is of 'other'"),
-        (("tiles", 0, "tiles"), ["B"], "tiles[0].places: expected one of each of B"),
-        (("tiles", 1, "bases_bytes"), [9], "tiles[1].bases_bytes: expected (2048, 2048)"),
-        (("tiles", 0, "bases_bytes"), [4], "tiles[0].bases_bytes: expected (0,)"),
-    ],
-)
+# What of an answer is changed, to what, and what is said of it.
+FORGED = [
+    ("tiles.0.base_bytes", 1 << 20, "tiles[0].base_bytes: expected 0, as `places`"),
+    ("bytes", 7, "bytes: the tiles end at byte"),
+    ("tiles.0.stage_bytes", 4, "tiles[0].stage_bytes: expected 1024, as `places`"),
+    ("tiles.0.places.0.stage_bytes", 4, "tiles[0].places[0].stage_bytes: expected 1024 to "),
+    ("tiles.0.places.0.stages", 0, "tiles[0].places[0].stages: expected 1 to"),
+    ("tiles.0.places.0.stages", 1, "tiles[0].places[0].stages: expected 2, as the file"),
+    ("tiles.0.places.0.bytes", 1, "tiles[0].places[0].bytes: A takes 1024, not 1"),
+    ("tiles.0.result.excess", 7, "tiles[0].result.excess: the layout gives 0, not 7"),
+    ("tiles.1.result.accesses.0.op", "store", "tiles[1].result.accesses[0]: the layout gives"),
+    ("alignment_bytes", 3, "alignment_bytes: expected a multiple"),
+    ("problem", "other", "problem: the result is of 'other'"),
+    ("tiles.0.tiles", ["B"], "tiles[0].places: expected one of each of B"),
+    ("tiles.1.bases_bytes", [9], "tiles[1].bases_bytes: expected (2048, 2048)"),
+    ("tiles.0.bases_bytes", [4], "tiles[0].bases_bytes: expected (0,)"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "error"), FORGED)
 def test_an_answer_that_does_not_hold_is_refused(solved, path, value, error):
-    tile_set, arrangement = solved
-    raw = json.loads(json.dumps(arrangement.to_json()))
-    inside = raw
-    for key in path[:-1]:
+    tile_set, arrangement, _ = solved
+    inside = raw = json.loads(json.dumps(arrangement.to_json()))
+    *outer, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    for key in outer:
         inside = inside[key]
-    inside[path[-1]] = value
+    inside[last] = value
     with pytest.raises(ProblemFileError) as caught:
-        check_answer(tile_set, device("sm_90"), answer_from_data(raw))
+        check_answer(tile_set, GPU, answer_from_data(raw))
     assert str(caught.value).startswith(error)
 
 
 def test_emit_of_several_tiles_on_the_command_line(tmp_path):
     path = saved(tmp_path, "set.json", SET)
-    answer = tmp_path / "answer.json"
-    answer.write_text(layoutopt("solve", str(path), "--json").stdout)
-    given = layoutopt("emit", str(answer), "--problem", str(path), "--lang", "c", "--name", "blk", "--json")
-    data = json.loads(given.stdout)
+    given = saved(tmp_path, "answer.json", answer("solve", path))
+    data = answer("emit", given, "--problem", path, "--lang", "c", "--name", "blk")
     assert [tile["tile"] for tile in data["tiles"]] == ["A", "B", "C"]
     assert "blk_A_base" in data["code"]
-    refused("--offset published takes those", "emit", str(path), "--offset", "x0")
+    refused("--offset published takes those", "emit", path, "--offset", "x0")
 
 
 def test_a_language_that_cannot_express_a_tile_names_it():
-    odd = {"name": "odd", "shape": [24, 9], "element": "f32"}
-    rows = access_from("r: load 4 [lane % 24, i]; i<9; tile odd")
-    data = {**SET, "tiles": [SET["tiles"][0], odd], "accesses": [SET["accesses"][0], rows]}
-    tile_set = from_data({**data, "overlay": [], "same_layout": False})
-    block = placed(tile_set, device("sm_90"), solve(tile_set))
+    tile_set = problem_of("""32 threads; name odd; target sm_90
+        tile odd: 24x9 f32
+        tile A: 32x8 f32
+        r: load 4 [lane % 24, i]; i<9; tile odd
+        a: load 4 [lane, i]; i<8; tile A""")
     with pytest.raises(LayoutError, match="tile 'odd': Gluon's shared layouts need extents"):
-        code_of("gluon", block)
+        code_of("gluon", placed(tile_set, GPU, solve(tile_set)))

@@ -172,30 +172,17 @@ def test_tables_and_packed_elements_are_refused(language):
 
 
 @every_problem
-def test_tilelang_offsets(path):
+def test_tilelang(path):
     """The offset as integers, and through TileLang's own layout where that is installed."""
     problem, gpu, result = solved(path)
-    space = {}
-    exec(emit("tilelang", problem, gpu, result), space)
-    (offset,) = [value for name, value in space.items() if name.endswith("_offset")]
+    exec(emit("tilelang", problem, gpu, result), space := {})
+    want, name = offsets(problem, gpu, result), plan(problem, gpu, result).name
     grids = np.indices(problem.tile.shape)
-    want = offsets(problem, gpu, result)
-    assert (np.broadcast_to(offset(*grids), want.shape) == want).all()
-
-
-@every_problem
-def test_tilelang_layout(path):
+    assert (np.broadcast_to(space[f"{name}_offset"](*grids), want.shape) == want).all()
     pytest.importorskip("tilelang", reason="TileLang is not installed")
-    problem, gpu, result = solved(path)
-    space = {}
-    exec(emit("tilelang", problem, gpu, result), space)
-    (make,) = [value for name, value in space.items() if name.endswith("_layout")]
-    layout, want = make(), offsets(problem, gpu, result)
-    rng = np.random.default_rng(1)
-    for at in {
-        *map(tuple, rng.integers(0, want.shape, (60, want.ndim)).tolist()),
-        tuple(n - 1 for n in want.shape),
-    }:
+    layout = space[f"{name}_layout"]()
+    some = np.random.default_rng(1).integers(0, want.shape, (60, want.ndim)).tolist()
+    for at in {*map(tuple, some), tuple(n - 1 for n in want.shape)}:
         assert int(layout.map_forward_index(list(at))[0]) == want[at]
 
 
@@ -355,26 +342,26 @@ def test_hip_is_read_by_a_compiler_for_amd(tmp_path):
     clang = shutil.which("hipcc") or shutil.which("clang++")
     if clang is None:
         pytest.skip("neither hipcc nor clang++ is on this machine: HIP is compiled for the host only")
-    problem, gpu, result = solved(ROOT / "problems/basics/gemm_a_128x64_f16.json")
-    (tmp_path / "hip").mkdir()
     # Stand-ins for HIP's headers, which a bare clang has not: only what the emitted text uses.
+    (tmp_path / "hip").mkdir()
     (tmp_path / "hip/hip_runtime.h").write_text(
         "#define __device__ __attribute__((device))\n#define __host__ __attribute__((host))\n"
         "#define __forceinline__ inline __attribute__((always_inline))\n"
         "struct alignas(16) uint4 { unsigned x, y, z, w; };\n"
     )
     (tmp_path / "hip/hip_fp16.h").write_text("typedef _Float16 __half;\n")
-    (tmp_path / "tile.hip").write_text(emit("hip", problem, gpu, result))
+    text = emit("hip", *solved(ROOT / "problems/basics/gemm_a_128x64_f16.json"))
+    (tmp_path / "tile.hip").write_text(text)
     # What clang 14 knows, too: what is emitted depends on no processor.
-    flags = ["-x", "hip", "--cuda-device-only", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib"]
-    command = [
-        clang,
-        *flags,
+    flags = [
+        "-x",
+        "hip",
+        "--cuda-device-only",
+        "--offload-arch=gfx90a",
+        "-nogpuinc",
+        "-nogpulib",
         "-D__HIPCC__",
-        f"-I{tmp_path}",
-        "-std=c++17",
-        "-fsyntax-only",
-        str(tmp_path / "tile.hip"),
     ]
+    command = [clang, *flags, f"-I{tmp_path}", "-std=c++17", "-fsyntax-only", tmp_path / "tile.hip"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,10 @@
 """What `emit` prints of a layout: names, types, parts; and what it refuses."""
 
 import json
+import shlex
 
 import pytest
-from command import layoutopt, refused
+from command import answer, layoutopt, refused
 from conftest import ROOT
 from emit_programs import emit
 from written import access_from, data_of, one_tile, saved
@@ -29,29 +30,16 @@ def test_a_name(language):
 
 @pytest.mark.parametrize(
     ("element", "kind"),
-    [
-        ("float4", "float4"),
-        ("uint4", "uint4"),
-        ({"bytes": 16, "type": "my::Particle"}, "my::Particle"),
-        ({"bytes": 16}, "uint4"),
-    ],
-)
+    [("float4", "float4"), ("uint4", "uint4"), ({"bytes": 16}, "uint4"),
+     ({"bytes": 16, "type": "my::Particle"}, "my::Particle")],
+)  # fmt: skip
 def test_structures_keep_their_type(element, kind):
-    code = emit("cuda", problem(element, 16), GPU, "x0*33 + x1")
+    asked = problem(element, 16)
+    code = emit("cuda", asked, GPU, "x0*33 + x1")
     assert f"__forceinline__ {kind}* a_tile_rows(" in code
     assert ('static_assert(sizeof(my::Particle) == 16, "my::Particle");' in code) == ("my::" in kind)
     # A program of its own cannot know the kernel's types.
-    assert "my::" not in emit(
-        "cuda", run_plan(problem(element, 16), GPU, "x0*33 + x1").problem, GPU, "x0*33 + x1"
-    )
-
-
-def test_the_command_takes_names_that_all_languages_take():
-    run = layoutopt("emit", "transpose_32x32_f32", "--offset", "published", "--name", "stage")
-    assert run.returncode == 0
-    assert "stage_offset_bytes" in run.stdout
-    said = "a letter, then letters, digits and single underscores"
-    refused(said, "emit", "transpose_32x32_f32", "--name", "a b")
+    assert "my::" not in emit("cuda", run_plan(asked, GPU, "x0*33 + x1").problem, GPU, "x0*33 + x1")
 
 
 def test_a_predicate_that_no_loop_changes_stands_around_the_loops():
@@ -67,8 +55,7 @@ def test_a_predicate_that_no_loop_changes_stands_around_the_loops():
 def test_the_code_says_what_its_index_code_costs():
     code = emit("cuda", problem(), GPU, "x0*33 + x1")
     assert "// index instructions: 3 once, 0 in 4 iterations" in code
-    run = layoutopt("emit", "transpose_32x32_f32", "--offset", "published", "--json")
-    data = json.loads(run.stdout)
+    data = answer("emit", "transpose_32x32_f32", "--offset", "published")
     assert data["instructions"] == sum(access["once"] + access["looped"] for access in data["accesses"])
     assert [access["name"] for access in data["accesses"]] == ["rows", "columns"]
 
@@ -77,71 +64,80 @@ SMALL = str(ROOT / "problems/basics/transpose_16x32_f32.json")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("asked", "said"),
     [
         *((f"--lang {name}", "transpose_16x32_f32") for name in LANGUAGES),
         ("--lang c --offset published", "x0 * 34 + x1"),
         ("--lang c --offset x0*33+x1", "x0 * 33 + x1"),
+        ("--offset published --name stage", "stage_offset_bytes"),
         ("--self-test", "int main("),
         ("--self-test", "__global__ void transpose_16x32_f32_access_1("),
     ],
 )
-def test_what_is_printed(arguments, said):
-    done = layoutopt("emit", SMALL, *arguments.split())
+def test_what_is_printed(asked, said):
+    done = layoutopt("emit", SMALL, *asked.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert said in done.stdout
 
 
-def test_a_result_with_and_without_its_problem(tmp_path):
-    result = tmp_path / "r.json"
-    result.write_text(layoutopt("solve", SMALL, "--json").stdout)
-    alone = layoutopt("emit", result, "--lang", "c")
-    assert alone.returncode == 0
-    assert "_offset_bytes(" in alone.stdout
-    assert "_rows" not in alone.stdout
-    whole = layoutopt("emit", result, "--lang", "c", "--problem", SMALL)
-    assert whole.stdout == layoutopt("emit", SMALL, "--lang", "c").stdout
-    for change, message in (
-        ({"alignment_bytes": 1024}, "alignment_bytes: the counts need a base aligned to 128, not 1024"),
-        (
-            {"status": "feasible", "weighted_excess": 3},
-            "weighted_excess: the layout gives 0, the result says 3",
-        ),
-    ):
-        forged = saved(tmp_path, "forged.json", {**json.loads(result.read_text()), **change})
-        refused(message, "emit", forged, "--lang", "c", "--problem", SMALL)
-    other = str(ROOT / "problems/basics/transpose_32x32_f32.json")
-    refused("the result is of 'transpose_16x32_f32', not of", "emit", str(result), "--problem", other)
+PACKED = str(ROOT / "problems/cutlass/s4_a_128x128_s4.json")
 
 
-def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
-    problem, result = tmp_path / "p.json", tmp_path / "r.json"
-    load = {"name": "fill", "op": "tma.load", "mode": "128B"}
-    problem.write_text(json.dumps(data_of("128x64 f16, 128 threads", load)))
-    result.write_text(layoutopt("solve", problem, "--json").stdout)
-    whole = layoutopt("emit", result, "--problem", problem)
-    assert whole.returncode == 0, whole.stderr
-    assert whole.stdout == layoutopt("emit", problem).stdout
-    data = json.loads(result.read_text())
-    data["accesses"][0]["descriptor"]["box_offsets"] = [16]
-    result.write_text(json.dumps(data))
-    said = "accesses[0].descriptor: is not how the hardware reaches the layout"
-    refused(said, "emit", result, "--problem", problem)
+def result_of(problem, folder, **changes):
+    """The file of a result, changed."""
+    return saved(folder, "r.json", answer("solve", problem) | changes)
+
+
+@pytest.mark.parametrize(("path", "own"), [(SMALL, "_offset_bytes("), (PACKED, "_bit_shift(uint32_t x1)")])
+def test_a_result_with_and_without_its_problem(path, own, tmp_path):
+    result = result_of(path, tmp_path)
+    alone = layoutopt("emit", result, "--lang", "c").stdout
+    assert (own in alone, "_rows" in alone) == (True, False)
+    whole = layoutopt("emit", result, "--lang", "c", "--problem", path)
+    assert (whole.returncode, whole.stdout) == (0, layoutopt("emit", path, "--lang", "c").stdout)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("problem", "changes", "message"),
     [
-        (["--lang", "c", "--self-test"], "--lang c has none"),
-        (["--lang", "cobol"], "cobol"),
-        (["--offset", "x0*16 + x1"], "elements overlap"),
-        (["--offset", "x0 +"], "is not an expression"),
-        (["--problem", SMALL], "belongs to a result file"),
-        (["--offset", "x0*32 + (x1 + x0) % 32", "--lang", "gluon"], "this layout is neither"),
+        (SMALL, {"alignment_bytes": 1024}, "alignment_bytes: the counts need a base aligned to 128, not 1024"),
+        (SMALL, {"status": "feasible", "weighted_excess": 3},
+         "weighted_excess: the layout gives 0, the result says 3"),
+        ("transpose_32x32_f32", {}, "the result is of 'transpose_16x32_f32', not of"),
     ],
-)
-def test_refused(arguments, message):
-    refused(message, "emit", SMALL, *arguments)
+)  # fmt: skip
+def test_a_result_that_is_not_of_its_problem(problem, changes, message, tmp_path):
+    refused(message, "emit", result_of(SMALL, tmp_path, **changes), "--lang", "c", "--problem", problem)
+
+
+def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
+    load = {"name": "fill", "op": "tma.load", "mode": "128B"}
+    problem = saved(tmp_path, "p.json", data_of("128x64 f16, 128 threads", load))
+    result = result_of(problem, tmp_path)
+    whole = layoutopt("emit", result, "--problem", problem)
+    assert (whole.returncode, whole.stdout) == (0, layoutopt("emit", problem).stdout), whole.stderr
+    data = json.loads(result.read_text())
+    data["accesses"][0]["descriptor"]["box_offsets"] = [16]
+    said = "accesses[0].descriptor: is not how the hardware reaches the layout"
+    refused(said, "emit", saved(tmp_path, "r.json", data), "--problem", problem)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("TILE --lang c --self-test", "--lang c has none"),
+        ("TILE --lang cobol", "cobol"),
+        ("TILE --name 'a b'", "a letter, then letters, digits and single underscores"),
+        ("TILE --offset 'x0*16 + x1'", "elements overlap"),
+        ("TILE --offset 'x0 +'", "is not an expression"),
+        ("TILE --problem TILE", "belongs to a result file"),
+        ("TILE --offset 'x0*32 + (x1 + x0) % 32' --lang gluon", "this layout is neither"),
+        ("gemm_a_128x64_f16 --offset 'x0*65 + x1'",
+         "x0*65 + x1 cannot hold the tile: access 'fill' is misaligned: lane"),
+    ],
+)  # fmt: skip
+def test_refused(asked, message):
+    refused(message, "emit", *shlex.split(asked.replace("TILE", SMALL)))
 
 
 def test_gluon_looks_at_a_few_orders_of_eight_dimensions_only(tmp_path):
@@ -155,18 +151,3 @@ def test_gluon_looks_at_a_few_orders_of_eight_dimensions_only(tmp_path):
     ):
         done = layoutopt("emit", path, "--offset", f"{plain} + {last}", "--lang", "gluon")
         assert made in done.stdout
-
-
-def test_a_formula_that_tears_vectors_is_refused():
-    said = "x0*65 + x1 cannot hold the tile: access 'fill' is misaligned: lane"
-    refused(said, "emit", "gemm_a_128x64_f16", "--offset", "x0*65 + x1")
-
-
-def test_a_result_of_packed_elements(tmp_path):
-    (path,) = (str(p) for p in (ROOT / "problems").rglob("s4_*128x128*.json"))
-    result = tmp_path / "r.json"
-    result.write_text(layoutopt("solve", path, "--json").stdout)
-    whole = layoutopt("emit", result, "--lang", "c", "--problem", path)
-    assert (whole.returncode, whole.stdout) == (0, layoutopt("emit", path, "--lang", "c").stdout)
-    alone = layoutopt("emit", result, "--lang", "c")
-    assert "_bit_shift(uint32_t x1)" in alone.stdout

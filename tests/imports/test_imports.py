@@ -6,13 +6,12 @@ import subprocess
 
 import numpy as np
 import pytest
-from command import layoutopt, refused
+from command import answer, layoutopt, refused
 from conftest import ROOT
 from written import access_from, one_tile, problem_of, refused_with
 
 from layoutopt.accesses.ownership import access_of
 from layoutopt.accesses.trace import trace
-from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.fit import fit_threads, guard
 from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.files.file import from_data
@@ -80,12 +79,6 @@ def test_boxes_of_8_byte_elements():
     assert (triton_shared.offsets(text, (8, 32))[0] == want).all()
 
 
-def test_gaps_between_4_bit_elements_are_refused_by_name():
-    text = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2, fp4_padded=True)"
-    with pytest.raises(ProblemFileError, match="fp4Padded"):
-        triton_shared.offsets(text, (8, 128))
-
-
 def test_access_touches_what_the_table_says():
     for row in [row for row in [*TRITON, *CUTE][::5] if lanes_of(row) == 32]:
         table = (triton if "bases" in row else cute).thread_values(row["text"], row["tile"])
@@ -128,6 +121,23 @@ def test_compiler_text_and_gluon_text_are_the_same():
         "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8])", (16, 8))).all()  # fmt: skip
 
 
+with gzip.open(ROOT / "tests/data/cute_tiled_mma.json.gz", "rt") as file:
+    TILED_MMA = json.load(file)
+MMA = TILED_MMA[0]["text"]
+ATOM = "Copy_Atom\n  ThrID: {}:_1\n  ValLayoutSrc: {}\n  ValLayoutDst: {}\n  ValLayoutRef: {}\n  ValueType: 16b\n"
+# make_tiled_copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>, Layout<Shape<_16, _8>, Stride<_8, _1>>, ...)
+VECTORS = (
+    "TiledCopy\n  Tiler_MN:       (_16,_64)\n  TiledLayout_TV: ((_8,_16),_8):((_128,_1),_16)\n"
+    + ATOM.format("_1", *["(_1,_8):(_0,_1)"] * 3)
+)
+# make_tiled_copy_A(Copy_Atom<SM75_U32x4_LDSM_N, half_t>, a TiledMMA of 2 x 2 warps)
+MATRICES = (
+    "TiledCopy\n  Tiler_MN:       (_32,_16)\n  TiledLayout_TV: "
+    "((_4,_8,_2,_2),((_2,_2,_2),(_1,_1))):((_64,_1,_16,_0),((_32,_8,_256),(_0,_0)))\n"
+    + ATOM.format("_32", "(_32,_8):(_8,_1)", *["(_32,(_2,_4)):(_2,(_1,_64))"] * 2)
+)
+
+
 # What reads a text, the texts, and what is said of them.
 WRONG = {
     "CuTe": (lambda text: cute.thread_values(text, (16, 8)), [
@@ -166,7 +176,28 @@ WRONG = {
         ("#ttg.shared<{vec = 1}>", "none of blocked"),
         ("DotOperandLayout(operand_index=0, parent=3, k_width=2)", "parent of dot_op is no layout"),
         ("BlockedLayout(__import__('os'))", "cannot read"),
+        # Without end.
+        *((text, "not a Triton layout") for text in (
+            f"DistributedLinearLayout(reg_bases=[{'[0,1],' * 60}], warp_bases=[], lane_bases=[[0,1],[0,2],[0,4],[1,0],[2,0]])",
+            f"DotOperandLayout(operand_index=0, k_width={1 << 70}, parent="
+            "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]))",
+            "NVMMADistributedLayout(version=[], warps_per_cta=[1, 1], instr_shape=[16, 8])",
+            "BlockedLayout(CTAsPerCGA=3)", f"BlockedLayout(a=x{'.a' * 900})", f"BlockedLayout(a=1 + 0x{'f' * 4000})",
+        )),
         ("BlockedLayout(size_per_thread=[1, 1], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0], cga_layout=[[1, 0]])", "several blocks"),
+    ]),
+    "tiled MMA": (lambda text: cute_tiled.multiplied(text, (64, 32), "A"), [
+        (MMA.replace("LayoutA_TV", "x"), "a line LayoutA_TV"),
+        (MMA.replace("Shape_MNK", "x"), "a line Shape_MNK"),
+        (MMA.replace("(_,_,_)", "(_,(_2,_4):(_4,_1),_)"), "moves elements"),
+        (MMA.replace("(_16,_8,_16)", "(_8,_8,_8)"), "of its atom"),
+    ]),
+    "tiled copy": (lambda text: cute_tiled.copied(text, (32, 48), "load"), [
+        (VECTORS, "repeats every 16x64 elements"),
+        (VECTORS.replace("(_16,_64)", "(_16:_2,_64)"), "read where it is extents"),
+        (VECTORS.replace("  Tiler_MN:       (_16,_64)\n", ""), "has a line Tiler_MN"),
+        (VECTORS.replace("(_16,_64)", "(_8,_24)"), "of its tiler"),
+        (MATRICES.replace("Src: (_32,_8):(_8,_1)", "Src: (_32,_8):(_8,_9)").replace("_16)\n", "_24)\n"), "Copy_Atom"),
     ]),
     "shared CuTe": (lambda text: cute.offsets(text, (8, 64), 2), [
         ("Sw<3,3,3> o (8,64):(64,1)", "expected Sw<B,M,S> o _0"),
@@ -183,6 +214,8 @@ WRONG = {
         ("#ttg.nvmma_shared<{swizzlingByteWidth = 48, transposed = false, elementBitWidth = 16}>", "is read for"),
         ("#ttg.shared_linear<{offset = [[0, 1], [0, 1]]}, alignment = 16>", "2 bases"),
         ("#ttg.padded_shared<[3:+4] {order = [1, 0], shape = [8, 64]}>", "intervals and pads"),
+        # Gaps between elements of 4 bits.
+        ("NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2, fp4_padded=True)", "fp4Padded"),
     ]),
 }  # fmt: skip
 
@@ -198,16 +231,11 @@ def test_wrong_text(kind, text, reason):
 MEASURED = json.loads((ROOT / "tests/data/h200_fragments.json").read_text())
 
 
-@pytest.fixture
-def recorded(tmp_path):
-    """A trace recorded on an H200, unpacked."""
-
-    def unpack(name):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_bytes(gzip.decompress((ROOT / f"tests/data/trace_{name}.jsonl.gz").read_bytes()))
-        return path
-
-    return unpack
+def imported(kind, *arguments):
+    """The problem that is printed."""
+    done = layoutopt("import", kind, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 TRACES = {
@@ -218,20 +246,19 @@ TRACES = {
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_recorded_trace_becomes_the_problem_that_the_profiler_saw(name, recorded, tmp_path):
+def test_recorded_trace_becomes_the_problem_that_the_profiler_saw(name, tmp_path):
     """Imported, checked (as the profiler counted the kernel in use) and solved (as it counted the one solved)."""
     tile, element, threads, offset, before, after = TRACES[name]
-    path = tmp_path / "tile.json"
-    done = layoutopt("import", "trace", recorded(name), "--tile", tile, "--element", element, "--threads", threads,
+    path, recorded = tmp_path / "tile.json", tmp_path / "trace.jsonl"
+    recorded.write_bytes(gzip.decompress((ROOT / f"tests/data/trace_{name}.jsonl.gz").read_bytes()))
+    done = layoutopt("import", "trace", recorded, "--tile", tile, "--element", element, "--threads", threads,
                      "--offset", offset, "-o", path)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    audit = json.loads(layoutopt("check", path, "--no-fix", "--json").stdout)
+    audit, result = answer("check", path, "--no-fix"), answer("solve", path)
     for field in ("bank_conflicts", "wavefronts"):
-        assert sum(a[field] for a in audit["accesses"]) == MEASURED["kernels"][before][field]
-    result = json.loads(layoutopt("solve", path, "--json").stdout)
-    for field in ("bank_conflicts", "wavefronts"):
-        assert sum(a[field] for a in result["accesses"]) == MEASURED["kernels"][after][field]
-    assert layoutopt("count", recorded(name)).returncode == 0
+        for found, kernel in ((audit, before), (result, after)):
+            assert sum(a[field] for a in found["accesses"]) == MEASURED["kernels"][kernel][field]
+    assert layoutopt("count", recorded).returncode == 0
 
 
 def record(**changes):
@@ -243,22 +270,17 @@ def record(**changes):
 def import_lines(tmp_path, *lines, threads=32, offset="x0*8 + x1", tile="8x8"):
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    return layoutopt(
-        "import", "trace", path, "--tile", tile, "--element", "f32", "--threads", threads, "--offset", offset
-    )
+    launch = ("--threads", threads, "--offset", offset)
+    return layoutopt("import", "trace", path, "--tile", tile, "--element", "f32", *launch)
 
 
 def test_lanes_that_take_no_part(tmp_path):
     """A block of 40 threads, of which the last 24 lanes do not exist, reads 40 words."""
-    lines = [
-        record(warp=0),
-        record(warp=1, active="0x000000ff", byte_address=[4 * (32 + k) if k < 8 else 0 for k in range(32)]),
-    ]
-    done = import_lines(tmp_path, *lines, threads=40)
-    (access,) = json.loads(done.stdout)["accesses"]
+    rest = [4 * (32 + k) if k < 8 else 0 for k in range(32)]
+    lines = record(warp=0), record(warp=1, active="0x000000ff", byte_address=rest)
+    (access,) = json.loads(import_lines(tmp_path, *lines, threads=40).stdout)["accesses"]
     assert access == access_from("a: ld.shared.b32 [tid // 8, tid % 8]")
     # The same of a block of 64, where the condition has to be in the problem.
-    (access,) = json.loads(import_lines(tmp_path, *lines, threads=64).stdout)["accesses"]
     loaded = from_data(json.loads(import_lines(tmp_path, *lines, threads=64).stdout))
     (lanes,) = trace(loaded, device("sm_90")).accesses
     assert lanes.element[lanes.active].tolist() == list(range(40))
@@ -278,6 +300,11 @@ def test_lanes_that_take_no_part(tmp_path):
         ([record(active="x")], "line 1, active: "),
         ([record(active="0x0")], "the lanes of 'a': no lane with an address takes part"),
         ([record(sequence=10**9)], "sequence numbers reach 1000000000"),
+        (
+            [record(access=f"s{k}", sequence=600_000) for k in range(2)],
+            "line 2: sequence numbers reach 600000; too many",
+        ),
+        ([record(access=f"s{k}") for k in range(300)], "line 257, access: more than 256 sites"),
         ([""], "no records"),
         ([record(sequence=-5)], "line 1, sequence: "),
         ([record(byte_address=[1 << 70] + [0] * 31)], "line 1, byte_address[0]: "),
@@ -292,15 +319,6 @@ def test_wrong_traces(lines, message, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_traces_that_would_take_days_are_refused(tmp_path):
-    many = import_lines(tmp_path, *[record(access=f"s{k}") for k in range(300)])
-    assert (many.returncode, "line 257, access: more than 256 sites" in many.stderr) == (2, True)
-    late = [record(access=f"s{k}", sequence=600_000) for k in range(2)]
-    assert "line 2: sequence numbers reach 600000; too many" in import_lines(tmp_path, *late).stderr
-    large = import_lines(tmp_path, record(), tile="40000x40000", offset="x0*40000 + x1")
-    assert (large.returncode, "--tile: at most 2097152 elements" in large.stderr) == (2, True)
-
-
 def test_irregular_addresses_are_tables(tmp_path):
     noise = np.random.default_rng(3).integers(0, 256, (40, 32)) * 4
     lines = [record(sequence=i, byte_address=row.tolist()) for i, row in enumerate(noise)]
@@ -310,66 +328,54 @@ def test_irregular_addresses_are_tables(tmp_path):
 
 
 def test_the_layout_in_use_must_be_one(tmp_path):
+    large = {"tile": "40000x40000", "offset": "x0*40000 + x1"}
+    assert "--tile: at most 2097152 elements" in import_lines(tmp_path, record(), **large).stderr
     assert "puts two elements in one place" in import_lines(tmp_path, record(), offset="x0*4 + x1").stderr
     np.save(tmp_path / "table.npy", np.arange(64).reshape(8, 8) * 4)
-    path = tmp_path / "t.jsonl"
-    arguments = ("import", "trace", path, "--tile", "8x8", "--element", "f32", "--threads", 32)
-    assert layoutopt(*arguments, "--table", tmp_path / "table.npy").returncode == 0
-    assert "the layout in use is needed" in layoutopt(*arguments).stderr
-    both = ("--table", tmp_path / "table.npy", "--offset", "x0*8 + x1")
-    refused("--offset and --table both give the layout in use", *arguments, *both)
+    asked = ("import", "trace", tmp_path / "t.jsonl", "--tile", "8x8", "--element", "f32", "--threads", 32)
+    table = ("--table", tmp_path / "table.npy")
+    assert layoutopt(*asked, *table).returncode == 0
+    refused("the layout in use is needed", *asked)
+    refused("--offset and --table both give the layout in use", *asked, *table, "--offset", "x0*8 + x1")
+
+
+BLOCKED = "BlockedLayout(size_per_thread=[1, 8], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])"
+COMMON = ("--tile", "128x64", "--element", "f16")
 
 
 def test_two_layouts_into_one_problem(tmp_path):
     path = tmp_path / "tile.json"
-    blocked = (
-        "BlockedLayout(size_per_thread=[1, 8], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])"
-    )
     mma = "NVMMADistributedLayout(version=[2, 0], warps_per_cta=[2, 2], instr_shape=[16, 8])"
-    common = ("--tile", "128x64", "--element", "f16")
-    assert layoutopt("import", "triton", blocked, *common, "--name", "fill", "-o", path).returncode == 0
-    done = layoutopt("import", "triton", mma, *common, "--op", "load", "--name", "C", "--into", path)
+    assert layoutopt("import", "triton", BLOCKED, *COMMON, "--name", "fill", "-o", path).returncode == 0
+    done = layoutopt("import", "triton", mma, *COMMON, "--op", "load", "--name", "C", "--into", path)
     assert done.returncode == 0, done.stderr
-    result = json.loads(layoutopt("solve", path, "--json").stdout)
-    assert [a["name"] for a in result["accesses"]] == ["fill", "C"]
-    assert result["excess"] == 0
-    again = layoutopt("import", "triton", mma, *common, "--name", "C", "--into", path)
-    assert again.returncode == 2
-    other = layoutopt("import", "triton", mma, "--tile", "64x64", "--element", "f16", "--into", path)
-    assert "has another tile" in other.stderr
+    result = answer("solve", path)
+    assert ([a["name"] for a in result["accesses"]], result["excess"]) == (["fill", "C"], 0)
+    refused("", "import", "triton", mma, *COMMON, "--name", "C", "--into", path)
+    other = ("--tile", "64x64", "--element", "f16", "--into", path)
+    refused("has another tile", "import", "triton", mma, *other)
 
 
 def test_a_shared_layout_becomes_the_published_one(tmp_path):
     path, table = tmp_path / "tile.json", tmp_path / "offsets.npy"
-    common = ("--tile", "128x64", "--element", "f16")
-    rows = (
-        "BlockedLayout(size_per_thread=[1, 8], threads_per_warp=[4, 8], warps_per_cta=[4, 1], order=[1, 0])"
-    )
     swizzled = "#ttg.swizzled_shared<{vec = 8, perPhase = 1, maxPhase = 8, order = [1, 0]}>"
     atom = "Sw<3,4,3> o smem_ptr[16b](unset) o ((_8,_16),(_64,_1)):((_64,_512),(_1,_0))"
-    layoutopt("import", "triton", rows, *common, "-o", path)
-    printed = layoutopt("import", "cute", atom, *common).stdout.strip()
-    assert layoutopt("import", "triton", swizzled, *common, "--into", path).returncode == 0
-    published = json.loads(path.read_text())["published"]
-    checked = [json.loads(layoutopt("check", path, "--json", "--no-fix", *more).stdout)
-               for more in ((), ("--offset", printed))]  # fmt: skip
-    assert published["bytes"] == 16384
-    assert [c["accesses"][0]["wavefronts"] for c in checked] == [128, 128]
-    assert layoutopt("import", "cute", atom, *common, "-o", table).returncode == 0
-    assert layoutopt("check", path, "--table", table, "--no-fix").returncode == 0
-    refused("has a published layout already", "import", "cute", atom, *common, "--into", path)
+    layoutopt("import", "triton", BLOCKED, *COMMON, "-o", path)
+    printed = layoutopt("import", "cute", atom, *COMMON).stdout.strip()
+    assert layoutopt("import", "triton", swizzled, *COMMON, "--into", path).returncode == 0
+    assert json.loads(path.read_text())["published"]["bytes"] == 16384
+    assert layoutopt("import", "cute", atom, *COMMON, "-o", table).returncode == 0
+    for more in ((), ("--offset", printed), ("--table", table)):
+        assert answer("check", path, "--no-fix", *more)["accesses"][0]["wavefronts"] == 128
+    refused("has a published layout already", "import", "cute", atom, *COMMON, "--into", path)
 
 
-def test_waves_of_64(tmp_path):
+def test_waves_of_64():
     text = "#ttg.amd_mfma<{version = 3, warpsPerCTA = [4, 1], instrShape = [32, 32, 8], isTransposed = true}>"
-    common = ("import", "triton", text, "--tile", "128x64", "--element", "f32")
-    problem = json.loads(layoutopt(*common, "--target", "gfx942").stdout)
+    asked = ("triton", text, "--tile", "128x64", "--element", "f32")
+    problem = imported(*asked, "--target", "gfx942")
     assert (problem["threads"], problem["accesses"][0]["bytes"]) == (256, 16)
-    assert "its warps have 64 threads, those of the target 32" in layoutopt(*common).stderr
-
-
-with gzip.open(ROOT / "tests/data/cute_tiled_mma.json.gz", "rt") as file:
-    TILED_MMA = json.load(file)
+    refused("its warps have 64 threads, those of the target 32", "import", *asked)
 
 
 @pytest.mark.parametrize("row", TILED_MMA, ids=lambda row: row["operand"])
@@ -379,38 +385,14 @@ def test_a_printed_tiled_mma_is_what_cute_says(row):
 
 
 def test_a_tiled_mma_becomes_an_access(tmp_path):
-    text, path = TILED_MMA[0]["text"], tmp_path / "mma.txt"
-    path.write_text(text)
-    common = ("import", "cute", f"@{path}", "--element", "f16", "--op", "load")
-    done = layoutopt(*common, "--tile", "64x32", "--operand", "A")
-    problem = json.loads(done.stdout)
+    (tmp_path / "mma.txt").write_text(MMA)
+    asked = ("cute", f"@{tmp_path / 'mma.txt'}", "--element", "f16", "--op", "load", "--tile")
+    problem = imported(*asked, "64x32", "--operand", "A")
     assert (problem["threads"], problem["accesses"][0]["bytes"]) == (128, 4)
-    assert "operand A repeats every 32x16" in layoutopt(*common, "--tile", "40x32", "--operand", "A").stderr
-    assert "is one: say --operand" in layoutopt(*common, "--tile", "64x32").stderr
+    refused("operand A repeats every 32x16", "import", *asked, "40x32", "--operand", "A")
+    refused("is one: say --operand", "import", *asked, "64x32")
     plain = ("import", "cute", "(8,8):(8,1)", "--element", "f16", "--tile", "8x8")
     refused("is none: leave out", *plain, "--operand", "A")
-    for line, error in (("LayoutA_TV", "a line LayoutA_TV"), ("Shape_MNK", "a line Shape_MNK")):
-        with pytest.raises(ProblemFileError, match=error):
-            cute_tiled.multiplied(text.replace(line, "x"), (64, 32), "A")
-    moved = text.replace("(_,_,_)", "(_,(_2,_4):(_4,_1),_)")
-    with pytest.raises(ProblemFileError, match="moves elements"):
-        cute_tiled.multiplied(moved, (64, 32), "A")
-    with pytest.raises(ProblemFileError, match=r"reaches element \d+ of its atom"):
-        cute_tiled.multiplied(text.replace("(_16,_8,_16)", "(_8,_8,_8)"), (64, 32), "A")
-
-
-ATOM = "Copy_Atom\n  ThrID: {}:_1\n  ValLayoutSrc: {}\n  ValLayoutDst: {}\n  ValLayoutRef: {}\n  ValueType: 16b\n"
-# make_tiled_copy(Copy_Atom<UniversalCopy<uint128_t>, half_t>, Layout<Shape<_16, _8>, Stride<_8, _1>>, ...)
-VECTORS = (
-    "TiledCopy\n  Tiler_MN:       (_16,_64)\n  TiledLayout_TV: ((_8,_16),_8):((_128,_1),_16)\n"
-    + ATOM.format("_1", *["(_1,_8):(_0,_1)"] * 3)
-)
-# make_tiled_copy_A(Copy_Atom<SM75_U32x4_LDSM_N, half_t>, a TiledMMA of 2 x 2 warps)
-MATRICES = (
-    "TiledCopy\n  Tiler_MN:       (_32,_16)\n  TiledLayout_TV: "
-    "((_4,_8,_2,_2),((_2,_2,_2),(_1,_1))):((_64,_1,_16,_0),((_32,_8,_256),(_0,_0)))\n"
-    + ATOM.format("_32", "(_32,_8):(_8,_1)", *["(_32,(_2,_4)):(_2,(_1,_64))"] * 2)
-)
 
 
 def test_a_printed_tiled_copy_is_repeated_over_the_tile():
@@ -433,35 +415,12 @@ def test_a_tiled_copy_of_matrices_addresses_their_rows(tmp_path):
     refused("the Copy_Atom loads matrices: load is expected", *command)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (VECTORS, "repeats every 16x64 elements"),
-        (VECTORS.replace("(_16,_64)", "(_16:_2,_64)"), "read where it is extents"),
-        (VECTORS.replace("  Tiler_MN:       (_16,_64)\n", ""), "has a line Tiler_MN"),
-        (VECTORS.replace("(_16,_64)", "(_8,_24)"), "of its tiler"),
-        (
-            MATRICES.replace("Src: (_32,_8):(_8,_1)", "Src: (_32,_8):(_8,_9)").replace("_16)\n", "_24)\n"),
-            "Copy_Atom",
-        ),
-    ],
-)
-def test_wrong_tiled_copies(text, reason):
-    with refused_with(reason):
-        cute_tiled.copied(text, (24, 24) if reason.startswith("repeats") else (32, 48), "load")
-
-
-def test_order_turns_the_tile(tmp_path):
+def test_order_turns_the_tile():
     """Column-major pieces of a CuTe tile are wide only in a tile that has its dimensions turned."""
-    layout = "(32,8):(8,1)"
-    wide = json.loads(
-        layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16", "--order", "1,0").stdout
-    )
-    assert wide["accesses"][0]["bytes"] == 16
-    narrow = json.loads(layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16").stdout)
-    assert narrow["accesses"][0]["bytes"] == 2
-    refused = layoutopt("import", "cute", layout, "--tile", "16x16", "--element", "f16", "--bytes", 16)
-    assert "do not lie 16 bytes together" in refused.stderr
+    asked = ("cute", "(32,8):(8,1)", "--tile", "16x16", "--element", "f16")
+    widths = [imported(*asked, *more)["accesses"][0]["bytes"] for more in (("--order", "1,0"), ())]
+    assert widths == [16, 2]
+    refused("do not lie 16 bytes together", "import", *asked, "--bytes", 16)
 
 
 def test_header_is_printed():
@@ -532,17 +491,14 @@ def test_formulas_of_threads_and_iterations_are_found_again(threads, trips, inde
 
 
 def test_a_copy_of_part_of_the_threads_comes_back_from_its_trace(tmp_path):
-    problem = problem_of(
-        "24x40 f32, 128 threads", {"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}
-    )
-    (lanes,) = trace(problem, device("sm_90")).accesses
+    fill = {"name": "fill", "op": "store", "copy": {"bytes": 4, "threads": 100}}
+    (lanes,) = trace(problem_of("24x40 f32, 128 threads", fill), device("sm_90")).accesses
     lines = []
     for number, (element, active) in enumerate(zip(lanes.element, lanes.active, strict=True)):
         if active.any():
-            sequence, warp = divmod(number, 4)
             mask = sum(1 << lane for lane in range(32) if active[lane])
-            at = record(op="st.shared.b32", warp=warp, sequence=sequence, active=hex(mask))
-            lines.append(json.dumps(json.loads(at) | {"byte_address": (element * 4).tolist()}))
+            at = {"sequence": number // 4, "warp": number % 4, "byte_address": (element * 4).tolist()}
+            lines.append(record(op="st.shared.b32", active=hex(mask), **at))
     done = import_lines(tmp_path, *lines, tile="24x40", threads=128, offset="x0*40 + x1")
     (access,) = json.loads(done.stdout)["accesses"]
     assert access["index"] == ["(tid + i*100) // 40", "(tid + i*100) % 40"]

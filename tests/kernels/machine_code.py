@@ -9,9 +9,9 @@ from layoutopt.kernels.read import sass
 
 
 def program(*lines, parameters=None, **fields):
-    """The kernel of these instructions, EXIT behind them; a line that ends with a colon is a label."""
+    """The kernel of these instructions, which `; ` parts, EXIT behind them; one that ends with a colon is a label."""
     text, address = [], 0
-    for line in (*lines, "EXIT"):
+    for line in "; ".join((*lines, "EXIT")).split("; "):
         if line.endswith(":"):
             text.append(f".L_{line}")
         else:
