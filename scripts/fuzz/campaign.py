@@ -12,6 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))  # where the oracle is
 
@@ -21,11 +22,39 @@ from process import MEMORY_BYTES, Done, import_everything
 Case = dict
 Check = Callable[[Case, Path, Counter], None]
 Smaller = Callable[[Case], Iterator[Case]]
-SHRINK_RUNS = 150
+SHRINK_RUNS = 500
 SHRINK_S = 60
+KEPT = {"seed", "limit"}  # of a case: another one would be another case
+A_LINE = 200
 
 
-def run_campaign(text: str, make: Callable[[random.Random], Case], check: Check, smaller: Smaller) -> int:
+def smaller(case: Any) -> Iterator[Any]:
+    """JSON with something less, outer things first: a field, an entry, half of a number, a part of a text.
+
+    Of a text that is JSON itself, one with something less; a line becomes 0, as expressions may.
+    """
+    if isinstance(case, dict | list):
+        keyed = dict(case) if isinstance(case, dict) else dict(enumerate(case))
+        again = dict if isinstance(case, dict) else lambda entries: list(dict(entries).values())
+        for key in keyed:
+            yield again((k, v) for k, v in keyed.items() if k != key)
+        for key in keyed:
+            for less in smaller(keyed[key]) if key not in KEPT else ():
+                yield again({**keyed, key: less}.items())
+    elif isinstance(case, str) and len(case) > 1:
+        try:
+            yield from map(json.dumps, smaller(json.loads(case)))
+        except (ValueError, RecursionError):
+            sizes = [size for size in (len(case) // 2, len(case) // 10, 16) if 0 < size < len(case)]
+            parts = (case[:k] + case[k + size :] for size in sizes for k in range(0, len(case), size))
+            yield from parts if "\n" in case or len(case) > A_LINE else ("0",)
+    elif type(case) is int and abs(case) > 1:
+        yield case // 2
+
+
+def run_campaign(
+    text: str, make: Callable[[random.Random], Case], check: Check, smaller: Smaller = smaller
+) -> int:
     """The command line of a fuzzer; each kind of finding is shrunk and saved once. Returns the exit code."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="case k of a seed is always the same")

@@ -7,18 +7,14 @@ as they were, nothing half written or temporary is left, time and memory stay bo
 holds no control characters. Exit code 1: there are findings, saved and shrunk.
 """
 
-import base64
 import itertools
-import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import kinds
 from campaign import Case, judge, run_campaign
-from mutate import jsonable
 from oracle.answers import require
 from process import ROOT, call
 
@@ -38,17 +34,17 @@ def make(rng: random.Random) -> Case:
     return {"kind": kind.__name__, "command": command, "files": texts}
 
 
-def text_of(data: bytes) -> str:
-    """Text as it is, anything else in base 64, so that a saved case can be read."""
+def text_of(data: bytes) -> dict[str, str]:
+    """Text as it is, anything else byte by byte, under its encoding, so that a saved case can be read."""
     try:
-        text = data.decode()
+        return {"utf-8": data.decode()}
     except UnicodeDecodeError:
-        text = "base64:"
-    return "base64:" + base64.b64encode(data).decode() if text.startswith("base64:") else text
+        return {"latin-1": data.decode("latin-1")}
 
 
-def bytes_of(text: str) -> bytes:
-    return base64.b64decode(text[7:]) if text.startswith("base64:") else text.encode()
+def bytes_of(text: dict[str, str]) -> bytes:
+    ((encoding, content),) = text.items()
+    return content.encode(encoding, "replace")
 
 
 def check(case: Case, folder: Path, told: Counter) -> None:
@@ -81,31 +77,5 @@ def left(verb: str, folder: Path, files: dict[str, bytes], outputs: set[str]) ->
     require(all((folder / name).exists() for name in files), f"{verb}: an input is gone")
 
 
-def smaller(case: Case) -> Iterator[Case]:
-    """Files with one field or a part of their bytes less."""
-    for name, text in case["files"].items():
-        data = bytes_of(text)
-        try:
-            parts = map(jsonable, without(json.loads(data)))
-        except (ValueError, RecursionError):
-            sizes = [size for size in (len(data) // 2, len(data) // 10, 16) if 0 < size < len(data)]
-            parts = (data[:k] + data[k + size :] for size in sizes for k in range(0, len(data), size))
-        for part in parts:
-            yield {**case, "files": {**case["files"], name: text_of(part)}}
-
-
-def without(value: object) -> Iterator[object]:
-    """JSON with one field or entry less, outer ones first."""
-    if not isinstance(value, dict | list):
-        return
-    keyed = dict(value) if isinstance(value, dict) else dict(enumerate(value))
-    again = dict if isinstance(value, dict) else lambda entries: list(dict(entries).values())
-    for key in keyed:
-        yield again((k, v) for k, v in keyed.items() if k != key)
-    for key in keyed:
-        for fewer in without(keyed[key]):
-            yield again({**keyed, key: fewer})
-
-
 if __name__ == "__main__":
-    sys.exit(run_campaign(__doc__, make, check, smaller))
+    sys.exit(run_campaign(__doc__, make, check))

@@ -9,12 +9,9 @@ those of tiny problems by all placements. Samples go through `check`, `compare`,
 several and sweep. Exit code 1: there are findings, saved and shrunk.
 """
 
-import copy
 import random
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from campaign import Case, run_campaign
@@ -66,52 +63,9 @@ def check(case: Case, folder: Path, told: Counter) -> None:
         if session.rng.random() < CERTIFIED:
             certificate(session)
     elif session.verified():
-        for name in case["also"]:
+        for name in case.get("also", ()):
             NAMES[name](session)
 
 
-def smaller(case: Case) -> Iterator[Case]:
-    """Cases with one thing less."""
-    for k in range(len(case["also"])):
-        yield {**case, "also": case["also"][:k] + case["also"][k + 1 :]}
-    if case["options"]:
-        yield {**case, "options": []}
-    problem, layout = case["problem"], case["problem"].get("layout", {})
-    for k, access in enumerate(problem["accesses"]):
-        if len(problem["accesses"]) > 1:
-            yield changed(case, lambda p, k=k: p["accesses"].pop(k))
-        for key in {"where", "weight"} & set(access):
-            yield changed(case, lambda p, k=k, key=key: p["accesses"][k].pop(key))
-        for name in access.get("for", {}):
-            yield changed(case, lambda p, k=k, name=name: drop_loop(p["accesses"][k], name))
-        for d, text in enumerate(access["index"]):
-            if text not in ("0", 0):
-                yield changed(case, lambda p, k=k, d=d: p["accesses"][k]["index"].__setitem__(d, "0"))
-    for key in {"layout", "overlay"} & set(problem):
-        yield changed(case, lambda p, key=key: p.pop(key))
-    for key in layout:
-        yield changed(case, lambda p, key=key: p["layout"].pop(key))
-    for threads in (1, 2, 4, 8, 16, 32, problem["threads"] // 2):
-        if 0 < threads < problem["threads"]:
-            yield changed(case, lambda p, threads=threads: p.update(threads=threads))
-
-
-def changed(case: Case, change: Callable[[dict], object]) -> Case:
-    copied = copy.deepcopy(case)
-    change(copied["problem"])
-    return copied
-
-
-def drop_loop(access: dict, name: str) -> None:
-    del access["for"][name]
-    if not access["for"]:
-        del access["for"]
-    access["index"] = [re.sub(rf"\b{name}\b", "0", str(t)) for t in access["index"]]
-    if "weight" in access:
-        access["weight"] = float(
-            eval(re.sub(rf"\b{name}\b", "0", str(access["weight"])), {"__builtins__": {}})
-        )
-
-
 if __name__ == "__main__":
-    sys.exit(run_campaign(__doc__, make, check, smaller))
+    sys.exit(run_campaign(__doc__, make, check))

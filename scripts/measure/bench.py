@@ -158,12 +158,10 @@ def _copy_headers(source: Path, folder: Path) -> None:
 
 
 def measure(folder: Path) -> None:
-    entries = on_gpu.entries(folder)
-    for number, entry in enumerate(entries):
-        include = ("-I", folder / "include")
-        program = on_gpu.built(folder / f"{number:03}.cu", *on_gpu.compile_flags(), *include)
+    found = on_gpu.measured(folder, *on_gpu.compile_flags(), "-I", folder / "include", runs=_RUNS)
+    for entry, texts in found:
         rows: dict[str, dict[str, Any]] = {}
-        for line in (line for _ in range(_RUNS) for line in on_gpu.printed(program).splitlines()):
+        for line in "".join(texts).splitlines():
             _, name, time, registers, blocks, same, error = line.split("\t")
             new = {"microseconds": [], "registers": int(registers), "blocks": int(blocks)}
             row = rows.setdefault(name, {"layout": name, **new, "same_results": True, "error": error})
@@ -172,8 +170,8 @@ def measure(folder: Path) -> None:
         entry["times"] = list(rows.values())
         print(entry, flush=True)
     about = "Whole kernels with the layouts of their tiles: median times, run by run."
-    on_gpu.write_record(folder / "bench.json", about, {"kernels": entries})
+    on_gpu.write_record(folder / "bench.json", about, {"kernels": [entry for entry, _ in found]})
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, measure)

@@ -8,20 +8,16 @@ come from input data) and `bench` (a grid and arguments at which its time means 
 
     python3 scripts/measure/kernel_launches.py FOLDER NAME ...
 
-launches cubins of a folder by its launches.json, three times each, and prints a digest of what they left in
-their buffers; `profile` runs it under Nsight Compute.
+launches cubins of a folder by its launches.json, three times each; `profile` runs it under Nsight Compute.
 """
 
 import functools
 import hashlib
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,6 @@ from typing import Any
 import numpy as np
 import on_gpu
 
-from layoutopt.hardware import machine
 from layoutopt.hardware.driver import Driver, Kernel
 from layoutopt.kernels.program import GLOBAL_BASE, GLOBAL_STEP
 from layoutopt.kernels.read import elf
@@ -45,7 +40,6 @@ TYPES = {
 REPEAT = 3
 GROUP = 8  # kernels a run of the profiler: one that hangs takes few others with it
 SECONDS_A_RUN = 40
-PARTS = ("ld", "st", "atom")
 
 
 @dataclass(frozen=True)
@@ -202,42 +196,31 @@ def code_digest(cubin: bytes, symbol: str) -> str:
     raise SystemExit(f"no code of {symbol}")
 
 
-def watched(*command: Any) -> tuple[str, str]:
-    """What a command printed and complained of; one that hangs is ended with all that it started."""
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            return process.communicate(timeout=SECONDS_A_RUN)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return "", f"no end after {SECONDS_A_RUN} s"
-
-
 def profile(
-    folder: Path, metrics: Sequence[str], names: Sequence[str] = (), size: int = GROUP
+    folder: Path, counters: Mapping[str, str], names: Sequence[str] = (), size: int = GROUP
 ) -> dict[str, list[dict[str, int]] | str]:
     """Counters of the launches of a folder by name: a row for each repetition, or the text of an error.
 
-    Several kernels, `size` of those named or all, share a run of the profiler; where one fails, fewer do.
+    `counters`: by our names the profiler's. Several kernels, `size` of those named or all, share a run of the
+    profiler; where one fails, fewer do.
     """
     found: dict[str, list[dict[str, int]] | str] = {}
     every = names or [kernel.name for kernel in listed(folder)]
     groups = [every[k : k + size] for k in range(0, len(every), size)]
     while groups:
         group = groups.pop(0)
-        watch = (on_gpu.tool("ncu"), "--metrics", ",".join(metrics), *on_gpu.RAW_PAGE)
-        printed, errors = watched(*watch, sys.executable, __file__, folder, *group)
-        rows = machine.launches(printed)
-        failed = len(rows) != REPEAT * len(group) or any("nan" in row.values() for row in rows)
+        command = on_gpu.profiler(counters, sys.executable, __file__, folder, *group)
+        ran = on_gpu.watched(command, SECONDS_A_RUN)
+        rows = [one.counts for one in on_gpu.launched(ran.out, counters)]
+        failed = len(rows) != REPEAT * len(group) or any(-1 in row.values() for row in rows)
         if failed and len(group) > 1:
-            print(f"in halves: {' '.join(group)}: {errors.strip()[-300:]}", flush=True)
+            print(f"in halves: {' '.join(group)}: {ran.err.strip()[-300:]}", flush=True)
             groups = [group[: len(group) // 2], group[len(group) // 2 :], *groups]
             continue
         for k, name in enumerate(group):
-            mine = [{m: on_gpu.counted(row, m) for m in metrics} for row in rows[k * REPEAT :][:REPEAT]]
-            found[name] = f"launch failed: {errors.strip()[-300:]}" if failed else mine
-            print(name, found[name] if failed else "counted", flush=True)
+            error = f"launch failed: {ran.err.strip()[-300:]}"
+            found[name] = error if failed else rows[k * REPEAT :][:REPEAT]
+            print(name, error if failed else "counted", flush=True)
     return found
 
 
@@ -245,8 +228,7 @@ def main() -> None:
     folder, *names = sys.argv[1:]
     driver, known = Driver(), {kernel.name: kernel for kernel in listed(Path(folder))}
     for name in names:
-        left = driver.left(kernel_of(known[name]), REPEAT)
-        print(name, hashlib.sha256(b"".join(one.tobytes() for one in left)).hexdigest(), sep="\t", flush=True)
+        driver.left(kernel_of(known[name]), REPEAT)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""What the measurements on a GPU share: tools, where figures come from, the profiler's rows, records."""
+"""What the measurements on a GPU share: steps, compiling, running, the profiler's counters, records."""
 
 import argparse
+import inspect
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))  # where problems are written in few lines
 
@@ -20,6 +24,13 @@ WAVEFRONTS_SUM = f"{WAVEFRONTS}.sum"
 # The part of the wavefronts that no shared access causes: one in a launch of one warp, and one for each
 # instruction that all lanes skip by predicate, such as the loads that the compiler puts before cp.async.
 ELSEWHERE_SUM = f"{machine.ELSEWHERE}.sum"
+# What loads, stores and atomics count, by the names that `check` gives.
+PARTS = ("ld", "st", "atom")
+COUNTERS = {
+    f"{ours}_{part}": f"{theirs}_op_{part}.sum"
+    for ours, theirs in (("wavefronts", WAVEFRONTS), ("bank_conflicts", BANK_CONFLICTS))
+    for part in PARTS
+}
 # One row a launch, a column a counter, plain numbers; clocks and caches as they are.
 RAW_PAGE = (
     *("--csv", "--page", "raw", "--print-units", "base"),
@@ -58,12 +69,92 @@ def printed(program: str | Path, *arguments: str | Path, **options: Any) -> str:
     return subprocess.run([program, *arguments], stdout=subprocess.PIPE, text=True, **limits).stdout
 
 
+def measured(
+    folder: Path, *flags: str | Path, runs: int = 1, seconds: float = 120
+) -> list[tuple[dict[str, Any], list[str]]]:
+    """What each program of a folder is, and what it prints, run by run: all of them, then all of them again.
+
+    Nothing, where nvcc refuses it or it does not end in so many seconds, which is told.
+    """
+
+    def compiled(number: int) -> Path | None:
+        try:
+            return built(folder / f"{number:03}.cu", *flags, stderr=subprocess.DEVNULL, timeout=120)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            print(f"nvcc refuses {number:03}.cu", flush=True)
+            return None
+
+    found: list[tuple[dict[str, Any], list[str]]] = [(entry, []) for entry in entries(folder)]
+    with ThreadPoolExecutor() as pool:
+        programs = list(pool.map(compiled, range(len(found))))
+    for program, (_, texts) in [*zip(programs, found, strict=True)] * runs:
+        try:
+            texts.append(printed(program, timeout=seconds) if program else "")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            texts.append("")
+            print(error, flush=True)
+    return found
+
+
+class Ran(NamedTuple):
+    """How a command ended, after how many seconds, and what it wrote."""
+
+    code: int
+    seconds: float
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+
+def watched(command: Iterable[Any], seconds: float, folder: Path | None = None) -> Ran:
+    """Run a command; one that takes longer is ended with all that it started."""
+    began, piped = time.monotonic(), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
+        [*map(str, command)], cwd=folder, text=True, errors="replace", start_new_session=True, **piped
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=max(seconds, 1))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            err += f"no end after {seconds:.0f} s"
+    return Ran(process.returncode, round(time.monotonic() - began, 2), out, err)
+
+
+class Launched(NamedTuple):
+    """A launch under the profiler: which, and its counters by our names, -1 what could not be read."""
+
+    kernel: str
+    block: tuple[int, ...]
+    grid: tuple[int, ...]
+    counts: dict[str, int]
+
+
+def profiler(counters: Mapping[str, str], *more: str | Path) -> list[Any]:
+    """The start of a command under the profiler; `counters`: by our names its own."""
+    return [tool("ncu"), "--metrics", ",".join(counters.values()), *RAW_PAGE, *more]
+
+
+def launched(text: str, counters: Mapping[str, str]) -> list[Launched]:
+    """The launches that the profiler told of, in order."""
+    found = []
+    for row in machine.launches(text):
+        values = {ours: float(row[theirs].replace(",", "")) for ours, theirs in counters.items()}
+        counts = {ours: -1 if value != value else int(value) for ours, value in values.items()}  # nan
+        sizes = (tuple(map(int, re.findall(r"\d+", row[f"{what} Size"]))) for what in ("Block", "Grid"))
+        found.append(Launched(row["Kernel Name"].split("(")[0].removeprefix("void ").strip(), *sizes, counts))
+    return found
+
+
 def profiled(
-    metrics: Sequence[str], kernels: str, *command: str | Path, **options: Any
-) -> list[dict[str, str]]:
-    """Counters of each launch of the kernels so named that a command makes, a row each."""
-    watch = ("--metrics", ",".join(metrics), *RAW_PAGE, "--kernel-name", f"regex:{kernels}")
-    return machine.launches(run("ncu", *watch, *command, **options))
+    counters: Mapping[str, str], kernels: str, *command: str | Path, **options: Any
+) -> list[Launched]:
+    """Each launch of the kernels so named that a command makes."""
+    _, *watch = profiler(counters, "--kernel-name", f"regex:{kernels}")
+    return launched(run("ncu", *watch, *command, **options), counters)
 
 
 def provenance(script: str) -> dict[str, str]:
@@ -74,12 +165,6 @@ def provenance(script: str) -> dict[str, str]:
         if machine.find_tool(name) is not None:
             found[key] = (re.search(pattern, run(name, "--version")) or ["", ""])[1]
     return {**found, "script": f"scripts/measure/{script}", "date": time.strftime("%Y-%m-%d")}
-
-
-def counted(row: dict[str, str], metric: str) -> int:
-    """A counter in a row of `layoutopt.hardware.machine.launches`."""
-    value = float(row[metric].replace(",", ""))
-    return -1 if value != value else int(value)  # ncu prints nan for what it could not read
 
 
 def write_record(path: Path, about: str, found: dict[str, Any], script: str = "") -> None:
@@ -124,18 +209,35 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def write_or_measure(doc: str, write: Callable[[Path], None], measure: Callable[[Path], None]) -> None:
-    """The command line of a script in two steps: `--write FOLDER` anywhere, `--measure FOLDER` on the GPU.
+def put(page: Path, mark: str, text: str) -> None:
+    """Put a text into a page, between its marks."""
+    before, _, after = page.read_text().split(mark)
+    page.write_text(f"{before}{mark}\n{text}\n{mark}{after}")
 
-    The first gets a folder that is there.
+
+def command_line(doc: str, *steps: Callable[..., None]) -> None:
+    """The command line of a script in steps: an option for each, named as its function.
+
+    Its values are the function's arguments, paths; arguments by name alone are options of their own. What
+    writes gets a folder that is there.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    steps = parser.add_mutually_exclusive_group(required=True)
-    steps.add_argument("--write", type=Path, metavar="FOLDER")
-    steps.add_argument("--measure", type=Path, metavar="FOLDER")
-    args = parser.parse_args()
-    if args.measure:
-        measure(args.measure)
-    else:
-        args.write.mkdir(parents=True, exist_ok=True)
-        write(args.write)
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    named: dict[str, Any] = {}
+    for step in steps:
+        taken = inspect.signature(step).parameters.values()
+        places = tuple(one.name.upper() for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD)
+        several = next((one.name.upper() for one in taken if one.kind is one.VAR_POSITIONAL), None)
+        how = {"type": Path, "nargs": "+" if several else len(places), "metavar": several or places}
+        how = how if several or places else {"action": "store_const", "const": ()}
+        chosen.add_argument("--" + step.__name__.replace("_", "-"), **how)
+        named |= {one.name: one.default for one in taken if one.kind is one.KEYWORD_ONLY}
+    for name, value in named.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    given = vars(parser.parse_args())
+    for step in steps:
+        if given[step.__name__] is not None:
+            for folder in given[step.__name__] if step.__name__.startswith("write") else ():
+                folder.mkdir(parents=True, exist_ok=True)
+            own = inspect.signature(step).parameters.keys() & named.keys()
+            step(*given[step.__name__], **{name: given[name] for name in own})

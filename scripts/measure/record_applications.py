@@ -1,6 +1,6 @@
 """Programs, what `layoutopt capture` records of them, and the profiler: do launches and counters agree?
 
-    python3 scripts/measure/record_applications.py --measure FOLDER --out OUT [--seconds N]
+    python3 scripts/measure/record_applications.py --measure FOLDER OUT [--seconds N]
     python3 scripts/measure/record_applications.py --record OUT/applications.json ...
     python3 scripts/measure/record_applications.py --write-docs
 
@@ -12,13 +12,9 @@ OUT/applications.json after each program, until N seconds are over. The second k
 tests/data/launches/applications.json. Nothing of the sources is kept.
 """
 
-import argparse
 import collections
 import json
-import os
 import re
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import on_gpu
-from record_public import COUNTERS, OURS
+from on_gpu import COUNTERS, PARTS, watched
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/launches/applications.json"
@@ -34,29 +30,14 @@ PAGE = ROOT / "docs/applications.md"
 MARK = "<!-- programs: scripts/measure/record_applications.py --write-docs -->"
 SECONDS_A_RUN = 100
 LAYOUTOPT = ["layoutopt"]
-PARTS = 3  # wavefronts of loads, stores and atomics come first of the counters
+WAVES = len(PARTS)  # wavefronts of loads, stores and atomics come first of the counters
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
-def run(command: list[str], folder: Path, seconds: float = SECONDS_A_RUN) -> tuple[int, float, str]:
-    """Its exit code, seconds and output; a program that takes too long is ended with all that it started."""
-    began = time.monotonic()
-    process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        output = process.communicate(timeout=max(seconds, 1))[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output = process.communicate()[0]
-    return process.returncode, round(time.monotonic() - began, 2), output
-
-
-def measure(folder: Path, out: Path, seconds: float) -> None:
+def measure(folder: Path, out: Path, *, seconds: float = 1e9) -> None:
     began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    folder = folder.absolute()
+    folder, out = folder.absolute(), out.absolute()
     found: list[dict[str, Any]] = []
     waiting: list[Any] = []
 
@@ -73,24 +54,23 @@ def measure(folder: Path, out: Path, seconds: float) -> None:
             one = {key: program[key] for key in ("name", "of", "expected", "first") if key in program}
             found.append(one)
             recording = out / program["name"]
-            code, one["alone_s"], text = run(program["command"], folder, left)
-            data = ["--data", str(program["data"])] if "data" in program else []
+            alone = watched(program["command"], left, folder)
+            data = ["--data", program["data"]] if "data" in program else []
+            command = [*LAYOUTOPT, "capture", "-o", recording, *data, "--", *program["command"]]
             if program.get("records_itself"):  # by layoutopt.capture
-                one["code"], one["recorded_s"], said = run(
-                    [*program["command"], str(recording)], folder, left
-                )
-            else:
-                capture = [*LAYOUTOPT, "capture", "-o", str(recording), *data, "--", *program["command"]]
-                one["code"], one["recorded_s"], said = run(capture, folder, left)
-            one["code_alone"] = code
-            one["said"] = [line for line in said.splitlines() if "record" in line or "distinct" in line]
-            one["printed"] = [line for line in (text + said).splitlines() if "a launch" in line][:4]
+                command = [*program["command"], recording]
+            recorded = watched(command, left, folder)
+            one |= {"alone_s": alone.seconds, "recorded_s": recorded.seconds}
+            one |= {"code_alone": alone.code, "code": recorded.code}
+            said = recorded.text.splitlines()
+            one["said"] = [line for line in said if "record" in line or "distinct" in line]
+            one["printed"] = [line for line in [*alone.text.splitlines(), *said] if "a launch" in line][:4]
             if not one["said"]:
-                one["said"] = said[-300:]
+                one["said"] = recorded.text[-300:]
             waiting.append(pool.submit(audited, recording, one))
             if "expected" not in program:
                 one["profiled"] = profiled(program, folder, out, seconds - (time.monotonic() - began))
-            print(program["name"], code, one["code"], one["alone_s"], one["recorded_s"], one["said"],
+            print(program["name"], alone[:2], recorded[:2], one["said"],
                   one.get("profiled", {}).get("seconds"), flush=True)  # fmt: skip
             write()
         for answer in waiting:
@@ -100,13 +80,13 @@ def measure(folder: Path, out: Path, seconds: float) -> None:
 
 def audited(recording: Path, one: dict[str, Any]) -> None:
     """What `check` says of a recording; seconds, its report, and launches by kernel and shape."""
-    _, one["audit_s"], text = run(
-        [*LAYOUTOPT, "check", str(recording), "--no-fix", "--json"], recording.parent, 200
-    )
+    command = [*LAYOUTOPT, "check", recording, "--no-fix"]
+    done = watched([*command, "--json"], 200)
+    one["audit_s"] = done.seconds
     try:
-        data = json.loads(text[text.index("{") :])
+        data = json.loads(done.out)
     except ValueError:
-        one["audit"] = text[-400:]
+        one["audit"] = done.text[-400:]
         return
     one |= {key: data[key] for key in ("launches", "not_recorded", "missed", "wavefronts", "bank_conflicts")}
     one["distinct"] = len(data["kernels"])
@@ -114,13 +94,13 @@ def audited(recording: Path, one: dict[str, Any]) -> None:
         {
             "name": kernel["name"], "block": kernel["block"], "grid": kernel["grid"],
             "launches": kernel["launches"], "certain": kernel["certain"],
-            "totals": [kernel["totals"][ours] for ours in OURS], "unknown": kernel.get("unknown", [])[:2],
+            "totals": [kernel["totals"][ours] for ours in COUNTERS], "unknown": kernel.get("unknown", [])[:2],
         }
         if "totals" in kernel
         else {"name": kernel["entry"], "launches": kernel["launches"], "failure": kernel["failure"]}
         for kernel in data["kernels"]
     ]  # fmt: skip
-    said = run([*LAYOUTOPT, "check", str(recording), "--no-fix"], recording.parent)[2]
+    said = watched(command, SECONDS_A_RUN).out
     one["lines"] = re.findall(
         r"^  (\S.*wavefronts in shared memory are bank conflicts.*)$", said, re.MULTILINE
     )
@@ -130,33 +110,20 @@ def profiled(program: dict[str, Any], folder: Path, out: Path, left: float) -> d
     """The profiler's counters, by kernel and shape: how many launches had which."""
     log = out / "ncu.csv"
     log.unlink(missing_ok=True)
-    most = ["--launch-count", str(program["first"])] if "first" in program else []
-    metrics = ",".join(COUNTERS.values())
-    watch = [on_gpu.tool("ncu"), "--metrics", metrics, *on_gpu.RAW_PAGE, *most,
-             "--print-kernel-base", "mangled", "--target-processes", "all",
-             "--log-file", str(log)]  # fmt: skip
-    code, seconds, text = run(
-        [*watch, *program["command"]], folder, min(left, program.get("most_s", SECONDS_A_RUN))
-    )
-    rows = on_gpu.machine.launches(log.read_text(errors="replace")) if log.exists() else []
+    most = ["--launch-count", program["first"]] if "first" in program else []
+    all_of = ("--print-kernel-base", "mangled", "--target-processes", "all", "--log-file", log)
+    command = [*on_gpu.profiler(COUNTERS, *most, *all_of), *program["command"]]
+    done = watched(command, min(left, program.get("most_s", SECONDS_A_RUN)), folder)
+    told = log.read_text(errors="replace") if log.exists() else ""
     groups: dict[Key, collections.Counter[tuple[int, ...]]] = {}
-    for row in rows:
-        block, grid = (tuple(map(int, re.findall(r"\d+", row[f"{what} Size"]))) for what in ("Block", "Grid"))
-        counts = tuple(on_gpu.counted(row, metric) for metric in COUNTERS.values())
-        groups.setdefault((row["Kernel Name"], block, grid), collections.Counter())[counts] += 1
+    for *key, counts in (seen := on_gpu.launched(told, COUNTERS)):
+        groups.setdefault((*key,), collections.Counter())[(*counts.values(),)] += 1
     listed = [
-        {
-            "name": key[0],
-            "block": key[1],
-            "grid": key[2],
-            "counters": [[list(c), n] for c, n in counts.items()],
-        }
-        for key, counts in groups.items()
+        {"name": name, "block": block, "grid": grid, "counters": [[list(c), n] for c, n in counts.items()]}
+        for (name, block, grid), counts in groups.items()
     ]
-    told = (
-        {} if rows else {"error": (text + (log.read_text(errors="replace") if log.exists() else ""))[-400:]}
-    )
-    return {"seconds": seconds, "code": code, "launches": len(rows), "kernels": listed, **told}
+    error = {} if seen else {"error": (done.text + told)[-400:]}
+    return {"seconds": done.seconds, "code": done.code, "launches": len(seen), "kernels": listed, **error}
 
 
 # ------------------------------------------------------------------ compare
@@ -179,8 +146,8 @@ def agreement(one: dict[str, Any]) -> dict[str, Any]:
             verdict = "not evaluated" if seen["name"] in failed else "not recorded"
         verdicts[verdict] += 1
         if verdict in ("equal", "varies") and "first" not in one:
-            ours += sum(kernel["launches"] * sum(kernel["totals"][:PARTS]) for kernel in known)
-            counted += sum(times * sum(counts[:PARTS]) for counts, times in seen["counters"])
+            ours += sum(kernel["launches"] * sum(kernel["totals"][:WAVES]) for kernel in known)
+            counted += sum(times * sum(counts[:WAVES]) for counts, times in seen["counters"])
     return {"verdicts": dict(verdicts), "wavefronts": [ours, counted]}
 
 
@@ -193,14 +160,14 @@ def _verdict(seen: list[Any], known: list[dict[str, Any]], some: bool) -> str:
     told = {tuple(kernel["totals"]) for kernel in known}
     if {tuple(counts) for counts, _ in seen} == told:
         return "equal"
-    least = [min(counts[k] for counts, _ in seen) for k in range(len(OURS))]
-    ours = [min(totals[k] for totals in told) for k in range(len(OURS))]
+    least = [min(counts[k] for counts, _ in seen) for k in range(len(COUNTERS))]
+    ours = [min(totals[k] for totals in told) for k in range(len(COUNTERS))]
     # More launches than kinds of them, and what differs is beyond ours: wavefronts that waited for others.
     waits = all(a <= b for a, b in zip(ours, least, strict=True))
     return "varies" if waits and len(seen) > len(told) else "differs"
 
 
-def record(files: Sequence[Path]) -> None:
+def record(*files: Path) -> None:
     """Keep what the page needs, of each program the last measurement that is whole."""
     rows: dict[str, dict[str, Any]] = {}
     for file in files:
@@ -246,29 +213,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def write_docs() -> None:
     """Put the table into the page, between its marks."""
-    before, _, after = PAGE.read_text().split(MARK)
-    text = "\n".join(table(json.loads(RECORD.read_text())["programs"]))
-    PAGE.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    steps = parser.add_mutually_exclusive_group(required=True)
-    steps.add_argument("--measure", type=Path, metavar="FOLDER")
-    steps.add_argument("--record", type=Path, nargs="+", metavar="FILE")
-    steps.add_argument("--write-docs", action="store_true")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    args = parser.parse_args()
-    if args.measure:
-        measure(args.measure, args.out, args.seconds)
-    elif args.record:
-        record(args.record)
-    else:
-        write_docs()
+    on_gpu.put(PAGE, MARK, "\n".join(table(json.loads(RECORD.read_text())["programs"])))
 
 
 if __name__ == "__main__":
-    main()
+    on_gpu.command_line(__doc__, measure, record, write_docs)

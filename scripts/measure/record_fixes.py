@@ -16,7 +16,6 @@ Both steps may be ended and begun again: OUT keeps an answer a launch, and a lin
 along z where the kernel does not ask for it.
 """
 
-import argparse
 import json
 import math
 import re
@@ -34,10 +33,11 @@ from typing import Any
 import kernel_launches as collection
 import numpy as np
 import on_gpu
-from kernel_launches import KERNELS, PARTS, Launch
+import versions
+from kernel_launches import KERNELS, Launch
+from on_gpu import PARTS
+from versions import KINDS
 
-from layoutopt.hardware import machine
-from layoutopt.hardware.driver import Driver
 from layoutopt.kernels.launches import argument
 from layoutopt.kernels.machine.launch import element_type, is_pointer, type_size
 from layoutopt.kernels.program import Program
@@ -46,16 +46,12 @@ from layoutopt.kernels.read.files import chosen, compile_source, kernels
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/kernels/fixes.json"
 PAGE = ROOT / "docs/public-fixes.md"
-RACES = "races.jsonl"
 SECONDS = 100
 ELEMENTS = 1 << 22  # of each buffer
 BLOCKS = 1 << 11  # that fill a GPU
 MOST_TIME = 1.02  # of the time before
 PROFILED = 30  # launches a run of the profiler
 COMMAND = [sys.executable, "-c", 'from layoutopt.cli import run\nif __name__ == "__main__":\n    run()']
-KINDS = "plain", "patched"
-WAVEFRONTS = {part: f"{machine.WAVEFRONTS}_op_{part}.sum" for part in PARTS}
-CONFLICTS = [f"{machine.BANK_CONFLICTS}_op_{part}.sum" for part in PARTS]
 
 
 def answered(source: Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +165,8 @@ def launched(folder: Path) -> Iterator[tuple[str, tuple[Path, dict[str, Any]]]]:
         yield kernel.name, (KERNELS, row | {"options": ["--entry", kernel.symbol, *words_of(kernel)]})
 
 
-def fix(folder: Path, out: Path, jobs: int) -> None:
+def fix(folder: Path, out: Path, *, jobs: int = 2) -> None:
+    out.mkdir(exist_ok=True)
     rows = [place for _, place in launched(folder)]
     with ThreadPoolExecutor(jobs) as workers:
         found = list(workers.map(lambda one: fixed(one[0], out, one[1]), rows))
@@ -181,54 +178,15 @@ def fix(folder: Path, out: Path, jobs: int) -> None:
     )
 
 
-def race(out: Path) -> None:
-    """Both versions of what was not raced yet; a launch that fails ends it, as the GPU is lost to it."""
-    driver, launches = Driver(), {launch.name: launch for launch in collection.listed(out)}
-    with (out / RACES).open("a") as file:
-        for name in races_left(out):
-            row: dict[str, Any] = {"name": name}
-            first, _, bench = name.partition(" ")
-            both = (launches[f"{first} {kind}{bench and f' {bench}'}"] for kind in KINDS)
-            try:
-                found = driver.race(*map(collection.kernel_of, both))
-                row |= {"seconds": found.seconds, "differing": found.differing, "changing": found.changing}
-            finally:
-                row |= {} if "seconds" in row else {"error": f"{sys.exception()}"}
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                print(row, flush=True)
-
-
-def races_left(out: Path) -> list[str]:
-    """Names of launches of which no race is known."""
-    every = [
-        launch.name.replace(" plain", "") for launch in collection.listed(out) if " plain" in launch.name
-    ]
-    return [name for name in every if name not in raced(out)]
-
-
-def raced(out: Path) -> dict[str, dict[str, Any]]:
-    """The races by name."""
-    lines = (out / RACES).read_text().splitlines() if (out / RACES).exists() else []
-    return {row["name"]: row for row in map(json.loads, lines)}
-
-
 def measure(out: Path) -> None:
-    """Races in a process that a launch may end, and counters of the launches that end."""
-    while left := races_left(out):
-        subprocess.run([sys.executable, __file__, "--race", out])
-        if races_left(out) == left:
-            with (out / RACES).open("a") as file:
-                file.write(json.dumps({"name": left[0], "error": "the process ended"}) + "\n")
-    races = raced(out)
-    rows = json.loads((out / "kernels.json").read_text())
+    """Races, and counters of the launches that end."""
+    races, rows = versions.compared(out), json.loads((out / "kernels.json").read_text())
     ran = [row["name"] for row in rows if "seconds" in races.get(row["name"], ())]
     write(out, rows, races, {})
-    names = [f"{name} {kind}" for name in ran for kind in KINDS]
-    write(out, rows, races, collection.profile(out, [*WAVEFRONTS.values(), *CONFLICTS], names, PROFILED))
+    write(out, rows, races, versions.profile(out, ran, PROFILED))
 
 
-def run_again(folder: Path, out: Path) -> None:
+def run(folder: Path, out: Path) -> None:
     """`layoutopt fix --run` on what took longer, as launched or filling the GPU: what it says of each."""
     record, sources = json.loads((out / "fixes.json").read_text()), dict(launched(folder))
     for row in record["kernels"]:
@@ -271,8 +229,7 @@ def write(out: Path, rows: list[dict[str, Any]], races: dict[str, Any], seen: di
         each = {kind: seen.get(f"{row['name']} {kind}") for kind in KINDS}
         if all(isinstance(found, list) for found in each.values()):
             row["counted"] = {
-                kind: {part: min(one[metric] for one in found) for part, metric in WAVEFRONTS.items()}
-                | {"conflicts": min(sum(one[metric] for metric in CONFLICTS) for one in found)}
+                kind: {part: min(one[part] for one in found) for part in found[0]}
                 for kind, found in each.items()
             }
             row["varies"] = any(one != found[0] for found in each.values() for one in found)
@@ -400,24 +357,4 @@ def write_docs() -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--fix", nargs=2, type=Path, metavar=("FOLDER", "OUT"))
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--measure", type=Path, metavar="OUT")
-    parser.add_argument("--race", type=Path, metavar="OUT", help="what --measure starts")
-    parser.add_argument("--run", nargs=2, type=Path, metavar=("FOLDER", "OUT"))
-    parser.add_argument("--write-docs", action="store_true")
-    asked = parser.parse_args()
-    if asked.fix:
-        asked.fix[1].mkdir(exist_ok=True)
-        fix(asked.fix[0], asked.fix[1], asked.jobs)
-    if asked.measure:
-        measure(asked.measure)
-    if asked.race:
-        race(asked.race)
-    if asked.run:
-        run_again(*asked.run)
-    if asked.write_docs:
-        write_docs()
+    on_gpu.command_line(__doc__, fix, measure, run, write_docs)

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import on_gpu
-from on_gpu import counted
+from on_gpu import CONFLICTS_SUM, COUNTERS
 from written import data_of
 
 from layoutopt.codegen.templates import filled_text, parts_of
 
 PARTS: Final = parts_of(Path(__file__).with_suffix(".cu").read_text())
 # The total of wavefronts also counts what no shared access causes; the total of conflicts does not.
-WAVEFRONTS: Final = tuple(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in ("ld", "st"))
-CONFLICTS: Final = ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",)
-METRICS: Final = (*WAVEFRONTS, *CONFLICTS)
+WAVEFRONTS: Final = ("wavefronts_ld", "wavefronts_st")
+METRICS: Final = {**{name: COUNTERS[name] for name in WAVEFRONTS}, "bank_conflicts": CONFLICTS_SUM}
 
 # Element bytes, its name, bytes of one shared load, rows and columns of the tile, rows of the matrix.
 TRANSPOSES: Final = (
@@ -157,8 +156,8 @@ def measure(folder: Path) -> None:
         print(head, *lines, sep="\n", flush=True)
         kernels = "_transpose" if transposes else "_access_"
         launched = on_gpu.profiled(METRICS, kernels, program, "profile")
-        for line, row in zip(lines if transposes else lines[1:], launched, strict=True):
-            counts = [sum(counted(row, m) for m in names) for names in (WAVEFRONTS, CONFLICTS)]
+        for line, seen in zip(lines if transposes else lines[1:], launched, strict=True):
+            counts = [sum(seen.counts[one] for one in WAVEFRONTS), seen.counts["bank_conflicts"]]
             if transposes:
                 figures = dict(zip(head.split("\t"), line.split("\t"), strict=True))
                 found["transposes"].append({**figures, "bank_conflicts": counts[1]})
@@ -171,4 +170,4 @@ def measure(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, measure)

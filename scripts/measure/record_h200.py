@@ -1,6 +1,6 @@
 """Record what an NVIDIA GPU of compute capability 9.0 counts for single warp instructions.
 
-    python3 scripts/measure/record_h200.py --out h200_more.jsonl.gz
+    python3 scripts/measure/record_h200.py --record h200_more.jsonl.gz [--per-op N] [--seed N]
 
 Writes a CUDA program with one kernel an instruction, each of which issues exactly one warp-wide
 shared-memory access with addresses and mask from a table in global memory; profiles one launch a
@@ -10,7 +10,6 @@ profiles, it reads the machine code: each kernel must hold exactly one shared-me
 the kind meant. tests/engine/test_conflicts.py holds the engine against the records.
 """
 
-import argparse
 import gzip
 import json
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import on_gpu
-from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, WAVEFRONTS_SUM, counted
+from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, WAVEFRONTS_SUM
 from warp_instructions import INSTRUCTIONS, OPS, SHARED_BYTES, build, check_machine_code, kernel_name
 
 KNOWN = Path(__file__).parents[2] / "tests/data/h200_wavefronts.jsonl.gz"
@@ -32,7 +31,7 @@ FULL = 0xFFFFFFFF
 RECORDED_AS: dict[str, dict[str, object]] = {
     op: {"op": "atomic", "bytes": 4, "ptx": op} for op in OPS if " of " in op
 }
-METRICS = (WAVEFRONTS_SUM, ELSEWHERE_SUM, CONFLICTS_SUM)
+COUNTERS = {"wavefronts": WAVEFRONTS_SUM, "elsewhere": ELSEWHERE_SUM, "bank_conflicts": CONFLICTS_SUM}
 
 
 def addresses(rng: np.random.Generator, width: int) -> tuple[str, np.ndarray]:
@@ -122,19 +121,17 @@ def measure(records: list[dict[str, Any]], program: Path) -> list[dict[str, int]
     packed = [[index[op], active, *where] for op, active, *where in map(identity, launches)]
     table = program.with_name("records.bin")
     table.write_bytes(np.array(packed, "<u4").tobytes())
-    rows = on_gpu.profiled(METRICS, "^k_", program, table)
-    for i, (launch, row) in enumerate(zip(launches, rows, strict=True)):
-        given = row["Kernel Name"].split("(")[0].strip()
-        if given != kernel_name(launch["op"]):
-            sys.exit(f"launch {i} should be {kernel_name(launch['op'])}, but ncu reports {given}")
-    first, *counts, last = ({name: counted(row, name) for name in METRICS} for row in rows)
-    elsewhere = first[WAVEFRONTS_SUM] != first[ELSEWHERE_SUM] or first[CONFLICTS_SUM]
-    if first != last or elsewhere:
+    found = on_gpu.profiled(COUNTERS, "^k_", program, table)
+    for i, (launch, seen) in enumerate(zip(launches, found, strict=True)):
+        if seen.kernel != kernel_name(launch["op"]):
+            sys.exit(f"launch {i} should be {kernel_name(launch['op'])}, but ncu reports {seen.kernel}")
+    first, *counts, last = (seen.counts for seen in found)
+    if first != last or first["wavefronts"] != first["elsewhere"] or first["bank_conflicts"]:
         sys.exit(f"something else moves the counters: first launch {first}, last launch {last}")
     return counts
 
 
-def record(out: Path, per_op: int, seed: int) -> None:
+def record(out: Path, *, per_op: int = 48, seed: int = 20240907) -> None:
     records = make_records(per_op, seed)
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
@@ -142,22 +139,13 @@ def record(out: Path, per_op: int, seed: int) -> None:
         counts = measure(records, program)
     with gzip.open(out, "wt") as file:
         for r, counters in zip(records, counts, strict=True):
-            r["wavefronts"] = counters[WAVEFRONTS_SUM] - counters[ELSEWHERE_SUM]
-            r["bank_conflicts"] = counters[CONFLICTS_SUM]
+            r["wavefronts"] = counters["wavefronts"] - counters["elsewhere"]
+            r["bank_conflicts"] = counters["bank_conflicts"]
             if r["wavefronts"] < 1:
                 sys.exit(f"no wavefront counted for {r}")
             file.write(json.dumps(r | RECORDED_AS.get(r["op"], {}), separators=(",", ":")) + "\n")
     print(f"wrote {len(records)} records to {out}: {dict(Counter(r['op'] for r in records))}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="records to write, .jsonl.gz")
-    parser.add_argument("--per-op", type=int, default=48, help="records of each op")
-    parser.add_argument("--seed", type=int, default=20240907)
-    args = parser.parse_args()
-    record(args.out, args.per_op, args.seed)
-
-
 if __name__ == "__main__":
-    main()
+    on_gpu.command_line(__doc__, record)

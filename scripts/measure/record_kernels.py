@@ -1,6 +1,6 @@
 """Record the profiler's shared-memory counters of the kernels in tests/data/kernels, three launches each.
 
-    python3 scripts/measure/record_kernels.py --out FOLDER
+    python3 scripts/measure/record_kernels.py --record FOLDER
 
 needs a GPU, nvcc and ncu, and writes counters.json;
 
@@ -13,7 +13,6 @@ hangs is recorded with its error. `code` is a digest of the machine code that ra
 the same digest, so that a record can be told from one of another compiler.
 """
 
-import argparse
 import re
 import subprocess
 import tempfile
@@ -38,7 +37,7 @@ ALSO = {
     "sm_120": ("scan_tree", "transpose_plain"),
 }
 INSTRUCTIONS = (
-    *(f"smsp__inst_executed_op_shared_{part}.sum" for part in collection.PARTS),
+    *(f"smsp__inst_executed_op_shared_{part}.sum" for part in on_gpu.PARTS),
     "smsp__inst_executed_op_ldsm.sum",
     "smsp__sass_inst_executed_op_ldgsts.sum",
 )
@@ -69,45 +68,31 @@ def write_texts() -> None:
         on_gpu.run("nvcc", *flags, kernel.source.name, cwd=kernel.source.parent)
 
 
-def metrics() -> list[str]:
-    """Those counters that this profiler has."""
+def metrics() -> dict[str, str]:
+    """Those counters that this profiler has, by their names without the sum."""
     known = set(re.findall(r"^\w+", on_gpu.run("ncu", "--query-metrics"), re.M))
-    return [name for name in (*machine.METRICS, *INSTRUCTIONS) if name.removesuffix(".sum") in known]
+    every = {name.removesuffix(".sum"): name for name in (*machine.METRICS, *INSTRUCTIONS)}
+    return {short: name for short, name in every.items() if short in known}
 
 
-def record(out: Path) -> None:
+def record(folder: Path) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder, kernels = Path(temporary), {}
+        cubins, kernels = Path(temporary), {}
         with ThreadPoolExecutor() as pool:
-            jobs = [pool.submit(compiled, kernel, folder, "sm_90") for kernel in collection.launches()]
+            jobs = [pool.submit(compiled, kernel, cubins, "sm_90") for kernel in collection.launches()]
             for job in jobs:
                 try:
                     kernels[job.result().name] = job.result()
                 except subprocess.CalledProcessError as error:
                     print(error, flush=True)
-        collection.write_list(folder, kernels.values())
-        for name, seen in collection.profile(folder, metrics()).items():
+        collection.write_list(cubins, kernels.values())
+        for name, seen in collection.profile(cubins, metrics()).items():
             code = collection.code_digest(kernels[name].source.read_bytes(), kernels[name].symbol)
-            if isinstance(seen, str):
-                rows.append({"name": name, "code": code, "error": seen})
-            else:
-                launches = [{m.removesuffix(".sum"): n for m, n in one.items()} for one in seen]
-                rows.append({"name": name, "code": code, "launches": launches})
+            rows.append({"name": name, "code": code, "error" if isinstance(seen, str) else "launches": seen})
     about = "Nsight Compute's counters of the kernels beside this file, three launches each."
-    on_gpu.write_record(out / "counters.json", about, {"flags": list(FLAGS), "kernels": rows})
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    steps = parser.add_mutually_exclusive_group(required=True)
-    steps.add_argument("--out", type=Path, metavar="FOLDER", help="record counters.json there")
-    steps.add_argument(
-        "--write-texts", action="store_true", help="rewrite the machine code and PTX of the collection"
-    )
-    args = parser.parse_args()
-    write_texts() if args.write_texts else record(args.out)
+    on_gpu.write_record(folder / "counters.json", about, {"flags": list(FLAGS), "kernels": rows})
 
 
 if __name__ == "__main__":
-    main()
+    on_gpu.command_line(__doc__, record, write_texts)

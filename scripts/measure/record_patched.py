@@ -8,33 +8,13 @@ at which its time means something.
 """
 
 import json
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import kernel_launches as collection
 import on_gpu
-from kernel_launches import PARTS
-
-from layoutopt.hardware import machine
-
-JOBS = 6  # processes that launch kernels side by side, where only what they leave is looked at
-TIME = "gpu__time_duration.sum"
-WAVEFRONTS = {part: f"{machine.WAVEFRONTS}_op_{part}.sum" for part in PARTS}
-CONFLICTS = [f"{machine.BANK_CONFLICTS}_op_{part}.sum" for part in PARTS]
-
-
-def predicted(evaluation: Any) -> dict[str, int]:
-    """The totals that the profiler divides."""
-    found = dict.fromkeys((*PARTS, "conflicts"), 0)
-    for index, tally in evaluation.tallies.items():
-        action = evaluation.program.steps[index].action
-        if action.counter is not None:
-            found[action.counter] += tally.wavefronts * (2 if action.doubled else 1)
-            found["conflicts"] += tally.wavefronts - tally.phases
-    return found
+import versions
+from versions import KINDS
 
 
 def write(folder: Path) -> None:
@@ -42,6 +22,7 @@ def write(folder: Path) -> None:
     from layoutopt.errors import ProblemFileError
     from layoutopt.hardware.devices import device
     from layoutopt.kernels.machine.launch import Launch
+    from layoutopt.kernels.question.summary import summary
     from layoutopt.kernels.read.files import assemble, from_ptx
     from layoutopt.study.patch import PtxCode
     from layoutopt.study.source_fix import Request, fix
@@ -61,7 +42,7 @@ def write(folder: Path) -> None:
         if found.after is found.before:
             continue
         shared, changed = found.after.evaluation.launch.shared_bytes, found.files[kernel.name].decode()
-        for kind, ptx, size in (("plain", text, kernel.shared), ("patched", changed, shared)):
+        for kind, ptx, size in zip(KINDS, (text, changed), (kernel.shared, shared), strict=True):
             cubin = folder / f"{kernel.name}.{kind}.cubin"
             cubin.with_suffix(".ptx").write_text(ptx)
             cubin.write_bytes(assemble(ptx, "sm_90"))
@@ -69,9 +50,11 @@ def write(folder: Path) -> None:
                 launches.append(replace(one, name=f"{kernel.name} {kind}{more}", source=cubin, shared=size))
         layouts = {m.name: [m.bytes_before, m.bytes_after] for m in found.arrays if m.offset is not None}
         row = {"name": kernel.name, "shared": shared, "layouts": layouts}
-        both = found.before.evaluation, found.after.evaluation
-        row |= {"certain": both[1].certain}
-        row |= {"predicted": dict(zip(("plain", "patched"), map(predicted, both), strict=True))}
+        totals = {
+            kind: versions.totals(summary(one.evaluation).totals)
+            for kind, one in zip(KINDS, (found.before, found.after), strict=True)
+        }
+        row |= {"certain": found.after.evaluation.certain, "predicted": totals}
         rows.append(row)
         print(row, flush=True)
     collection.write_list(folder, launches)
@@ -79,45 +62,28 @@ def write(folder: Path) -> None:
 
 
 def measure(folder: Path) -> None:
-    """Outputs of each kernel in a process of its own, counters and times of a few kernels a run."""
-    rows = json.loads((folder / "kernels.json").read_text())
-    seen = collection.profile(folder, [*WAVEFRONTS.values(), *CONFLICTS, TIME])
-    kinds_of: dict[str, dict[str, str]] = {row["name"]: {} for row in rows}
-    for name in seen:
-        kinds_of[name.partition(" ")[0]][name.partition(" ")[2]] = name
-    rows = [row for row in rows if kinds_of[row["name"]]]
-    with ThreadPoolExecutor(JOBS) as workers:
-        left_by = workers.map(
-            lambda row: collection.watched(
-                sys.executable, collection.__file__, folder, *kinds_of[row["name"]].values()
-            ),
-            rows,
-        )
+    """Outputs and times, and counters of a few kernels a run."""
+    races, rows = versions.compared(folder), json.loads((folder / "kernels.json").read_text())
+    seen = versions.profile(folder, [row["name"] for row in rows], collection.GROUP)
     for row in rows:
-        kinds, (printed, errors) = kinds_of[row["name"]], next(left_by)
-        left = dict(line.split("\t") for line in printed.splitlines())
-        if set(kinds.values()) - left.keys():
-            row["outputs_equal"] = errors.strip()[-300:]
-        else:
-            pairs = [(kind, kind.replace("plain", "patched")) for kind in kinds if "plain" in kind]
-            row["outputs_equal"] = all(left[kinds[a]] == left[kinds[b]] for a, b in pairs)
-        if failed := [seen[name] for name in kinds.values() if isinstance(seen[name], str)]:
+        race = races[row["name"]]
+        row["outputs_equal"] = race["error"] if "error" in race else not race["differing"]
+        both = {kind: seen[f"{row['name']} {kind}"] for kind in KINDS}
+        if failed := [found for found in both.values() if isinstance(found, str)]:
             row["error"] = failed[0]
             continue
-        counts = {kind: seen[name] for kind, name in kinds.items()}
-        row["counted"] = {
-            kind: [
-                {part: one[metric] for part, metric in WAVEFRONTS.items()}
-                | {"conflicts": sum(one[metric] for metric in CONFLICTS)}
-                for one in launched
-            ]
-            for kind, launched in counts.items()
+        row["counted"] = both
+        timed = {"": race, " bench": races.get(f"{row['name']} bench", {})}
+        row["seconds"] = {
+            f"{kind}{size}": one["seconds"][k]
+            for size, one in timed.items()
+            if "seconds" in one
+            for k, kind in enumerate(KINDS)
         }
-        row["nanoseconds"] = {kind: [one[TIME] for one in launched] for kind, launched in counts.items()}
         print(row, flush=True)
-    about = "Kernels as compiled and with layouts patched into their PTX; three launches each."
+    about = "Kernels as compiled and with layouts patched into their PTX; counters of three launches each."
     on_gpu.write_record(folder / "patched.json", about, {"kernels": rows})
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, measure)

@@ -1,18 +1,18 @@
 """Public kernels and the profiler: record an H200's counters, compare what `check` predicts.
 
-    python3 scripts/measure/record_public.py --measure FOLDER --out OUT              needs a GPU and ncu
-    python3 scripts/measure/record_public.py --compare FOLDER [--record FILE]        needs nvdisasm
+    python3 scripts/measure/record_public.py --measure FOLDER OUT        needs a GPU and ncu
+    python3 scripts/measure/record_public.py --take FILE                 what was measured anew
+    python3 scripts/measure/record_public.py --compare FOLDER            needs nvdisasm
     python3 scripts/measure/record_public.py --write-docs
 
 FOLDER holds cubins and launches.json: for each kernel the fields of `kernel_launches.Launch`, and where it
 is from (`repository`, `commit`, `file`), what C++ calls it (`entry`) and whether its addresses, lanes or
 branches come from data (`data_dependent`). Nothing of the sources is kept: tests/data/kernels/public.json
 holds names, launches and counts. The first step writes the counters of three launches each to
-OUT/public.json; the second puts beside them what is predicted from the machine code, without and with the
+OUT/public.json; the third puts beside them what is predicted from the machine code, without and with the
 contents of the buffers, and its processor time.
 """
 
-import argparse
 import json
 import re
 import time
@@ -22,7 +22,8 @@ from typing import Any
 
 import kernel_launches
 import on_gpu
-from kernel_launches import PARTS, Launch
+from kernel_launches import Launch
+from on_gpu import COUNTERS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs/kernels.md"
@@ -30,11 +31,6 @@ PAGE = ROOT / "docs/public-kernels.md"
 MARK = "<!-- public kernels: scripts/measure/record_public.py --write-docs -->"
 RECORD = ROOT / "tests/data/kernels/public.json"
 SECONDS = 60.0
-COUNTERS = {
-    f"{ours}_{part}": f"l1tex__data_{theirs}_mem_shared_op_{part}.sum"
-    for ours, theirs in (("wavefronts", "pipe_lsu_wavefronts"), ("bank_conflicts", "bank_conflicts_pipe_lsu"))
-    for part in PARTS
-}
 OURS = tuple(COUNTERS)
 # What a row says of where a kernel is from and how it is launched.
 ORIGIN = ("repository", "commit", "file", "entry", "block", "grid", "shared", "data_dependent")
@@ -51,7 +47,7 @@ def measure(folder: Path, out: Path) -> None:
     records = []
     given = {row["name"]: row for row in json.loads((folder / "launches.json").read_text())}
     codes = {kernel.name: digest(kernel) for kernel in kernel_launches.listed(folder)}
-    for name, seen in kernel_launches.profile(folder, list(COUNTERS.values())).items():
+    for name, seen in kernel_launches.profile(folder, COUNTERS).items():
         told = {key: given[name][key] for key in ORIGIN if given[name].get(key)}
         what = {"error": seen} if isinstance(seen, str) else {"counters": counters(seen)}
         records.append({"name": name, **told, "code": codes[name], **what})
@@ -62,11 +58,8 @@ def measure(folder: Path, out: Path) -> None:
 
 def counters(launches: Sequence[dict[str, int]]) -> dict[str, int | list[int]]:
     """By our name of a counter its value, or those of all repetitions where they differ."""
-    found: dict[str, int | list[int]] = {}
-    for ours, theirs in COUNTERS.items():
-        seen = [launch[theirs] for launch in launches]
-        found[ours] = seen[0] if len(set(seen)) == 1 else seen
-    return found
+    seen = {ours: [launch[ours] for launch in launches] for ours in OURS}
+    return {ours: some[0] if len(set(some)) == 1 else some for ours, some in seen.items()}
 
 
 # ------------------------------------------------------------------ compare
@@ -117,15 +110,19 @@ def _without_folders(text: str) -> str:
     return re.sub(r"\((?:[^()]*/)?([^/()]+:\d+)\)", r"(\1)", text)[:160]
 
 
-def compare(folder: Path, measured: Path | None) -> None:
+def take(file: Path) -> None:
+    """Put launches that were measured anew into the record."""
+    record, new = (json.loads(path.read_text()) for path in (RECORD, file))
+    rows = {row["name"]: row for row in [*record["kernels"], *new["kernels"]]}
+    RECORD.write_text(on_gpu.text_of(record | {"kernels": list(rows.values())}))
+
+
+def compare(folder: Path) -> None:
     """Write what is predicted into the record, and print where it is not what was counted."""
     from layoutopt.kernels.read.files import kernels
 
     record = json.loads(RECORD.read_text())
     rows = {row["name"]: row for row in record["kernels"]}
-    if measured is not None:
-        rows |= {row["name"]: row for row in json.loads(measured.read_text())["kernels"]}
-        record["kernels"] = list(rows.values())
     for kernel in kernel_launches.listed(folder):
         row = rows.get(kernel.name)
         if row is None or row["code"] != digest(kernel):
@@ -233,31 +230,9 @@ def _reason(row: dict[str, Any]) -> str:
 def write_docs() -> None:
     """Put the table into docs/kernels.md, between its marks."""
     rows = json.loads(RECORD.read_text())["kernels"]
-    text = DOCS.read_text()
-    before, rest = text.split(MARK, 1)
-    after = rest.split(MARK, 1)[1]
     PAGE.write_text(page(rows))
-    DOCS.write_text(before + MARK + "\n" + "\n".join(summary_lines(rows)) + "\n" + MARK + after)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    steps = parser.add_mutually_exclusive_group(required=True)
-    steps.add_argument("--measure", type=Path, metavar="FOLDER")
-    steps.add_argument("--compare", type=Path, metavar="FOLDER")
-    steps.add_argument(
-        "--write-docs", action="store_true", help="put what the record holds into docs/kernels.md"
-    )
-    parser.add_argument("--record", type=Path, metavar="FILE", help="launches measured anew")
-    parser.add_argument("--out", type=Path, metavar="OUT", help="where public.json is written")
-    args = parser.parse_args()
-    if args.measure:
-        measure(args.measure, args.out)
-    elif args.compare:
-        compare(args.compare, args.record)
-    else:
-        write_docs()
+    on_gpu.put(DOCS, MARK, "\n".join(summary_lines(rows)))
 
 
 if __name__ == "__main__":
-    main()
+    on_gpu.command_line(__doc__, measure, take, compare, write_docs)

@@ -1,11 +1,13 @@
-"""Run every problem of the catalogue on a GPU, our layout and the published one, under the profiler.
+"""Run layouts on a GPU, under the profiler: of the catalogue, ours and the published; of instructions chosen.
 
-    python scripts/measure/record_run.py --write FOLDER     here: solve, and write one program a layout
-    python scripts/measure/record_run.py --measure FOLDER   on the GPU: compile, run, profile: measured.json
+    python scripts/measure/record_run.py --write FOLDER         here: solve the catalogue, a program a layout
+    python scripts/measure/record_run.py --write-tiles FOLDER   here: ten tiles with the instructions of their
+                                                                files, and with those that are chosen
+    python scripts/measure/record_run.py --measure FOLDER       on the GPU: compile, run, profile: measured.json
 
-The second step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one, so
-that the profiler starts once. `tests/data/h200_runs.json` is what it wrote; tests compare it with what
-the engine predicts today.
+The last step needs nvcc and ncu, numpy and msgspec; no solver. All programs are linked into one, so that the
+profiler starts once. `tests/data/h200_runs.json` and `h200_instructions.json` are what it wrote; tests compare
+them with what the engine predicts today.
 """
 
 from __future__ import annotations
@@ -29,14 +31,49 @@ if TYPE_CHECKING:
 
 TARGET = "sm_90"
 _PROFILES = 3
-ABOUT = (
-    "Every problem of the catalogue on a GPU: values, cycles of a block for one pass of each access, and the "
-    "profiler's counters beside those predicted."
-)
+ABOUT = "Values, cycles of a block for one pass of each access, and the profiler's counters beside those predicted."
+FILL = "fill: store 16 [tid // 8 + 16*i, tid % 8 * 8]; i<4"
+# As tests/written.py reads them; `instructions` are free, or free over these loops.
+TILES = {
+    "sgemm A, columns of a row-major tile": """128x8 f32, 256 threads
+        fill: store 4 [tid // 8 + 32*i, tid % 8]; i<4
+        read: load 4 [tid // 16 * 8 + i, k]; k<8, i<8; instructions i""",
+    "sgemm B, rows": """8x128 f32, 256 threads
+        fill: store 4 [tid // 128 + 2*i, tid % 128]; i<4
+        read: load 4 [k, tid % 16 * 8 + j]; k<8, j<8; instructions j""",
+    "dgemm A": """64x16 f64, 256 threads
+        fill: store 8 [tid // 16 + 16*i, tid % 16]; i<4
+        read: load 8 [tid // 16 * 4 + i, k]; k<16, i<4; instructions i""",
+    "mma A": f"""64x64 f16, 128 threads
+        {FILL}
+        a: load 4 [warp*16 + lane // 4 + 8*i, 16*k + lane % 4 * 2 + 8*j]; k<4, j<2, i<2; instructions free""",
+    "mma B, stored by rows of k": f"""64x64 f16, 128 threads
+        {FILL}
+        b: load 2 [16*k + lane % 4 * 2 + h + 8*j, 8*n + lane // 4]; k<4, n<8, j<2, h<2; instructions free""",
+    "attention, P from accumulators to rows": """64x64 f16, 128 threads
+        p: store 2 [warp*16 + lane // 4 + 8*i, 8*n + lane % 4 * 2 + h]; n<8, i<2, h<2; instructions free
+        rows: load 2 [tid // 8 + 16*i, tid % 8 * 8 + j]; i<4, j<8; instructions free""",
+    "transpose of words": """32x32 f32, 256 threads
+        w: store 4 [tid // 32 + 8*i, tid % 32]; i<4; instructions free
+        r: load 4 [tid % 32, tid // 32 + 8*i]; i<4; instructions free""",
+    "transpose of halves": """64x64 f16, 256 threads
+        w: store 2 [tid // 8 + 32*i, tid % 8 * 8 + j]; i<2, j<8; instructions free
+        r: load 2 [tid % 8 * 8 + j, tid // 8 + 32*i]; i<2, j<8; instructions free""",
+    "transpose of doubles": """32x32 f64, 256 threads
+        w: store 8 [tid // 16 + 16*i, tid % 16 * 2 + j]; i<2, j<2; instructions free
+        r: load 8 [tid % 16 * 2 + j, tid // 16 + 16*i]; i<2, j<2; instructions free""",
+    "transpose of three dimensions": """8x16x32 f32, 128 threads
+        w: store 4 [i, tid // 8, tid % 8 * 4 + j]; i<8, j<4; instructions free
+        r: load 4 [tid % 8, tid // 8, i]; i<32; instructions free""",
+}
 
 
 def write(folder: Path) -> None:
     on_gpu.write_programs(folder, programs())
+
+
+def write_tiles(folder: Path) -> None:
+    on_gpu.write_programs(folder, tiles())
 
 
 def programs() -> Iterator[tuple[dict[str, Any], str]]:
@@ -57,6 +94,25 @@ def programs() -> Iterator[tuple[dict[str, Any], str]]:
                 yield predicted(problem, answer, kind, {"problem": f"{name}.json", "layout": kind})
             except LayoutError as error:
                 print(f"{path.stem} {kind}: {error}", file=sys.stderr)
+
+
+def tiles() -> Iterator[tuple[dict[str, Any], str]]:
+    """Each tile with the instructions of its file, and with those that are chosen."""
+    from written import data_of
+
+    from layoutopt import problem, solve
+
+    for name, text in TILES.items():
+        data = data_of(text, name=name.replace(",", ""), target=TARGET)
+        for access in data["accesses"]:
+            if access.get("instructions", "free") != "free":
+                access["instructions"] = [access["instructions"]]
+        asked = problem(data)
+        plain = tuple(msgspec.structs.replace(a, instructions=None) for a in asked.accesses)
+        for kind, one in (("given", msgspec.structs.replace(asked, accesses=plain)), ("free", asked)):
+            answer = solve(one, time_limit=20)
+            told = {"problem": name, "instructions": kind, "offset": str(answer.offset)}
+            yield predicted(one, answer, kind, told)
 
 
 def predicted(
@@ -81,7 +137,7 @@ def predicted(
     return {**entry, "accesses": accesses}, program(planned)
 
 
-def measure(folder: Path, about: str = ABOUT) -> None:
+def measure(folder: Path) -> None:
     entries = on_gpu.entries(folder)
     build = Path("/tmp/layoutopt_record_run")
     build.mkdir(exist_ok=True)
@@ -120,10 +176,10 @@ def measure(folder: Path, about: str = ABOUT) -> None:
             access["measured_again"] = read[1:]
         if not right or "measured_again" in access:
             print(access, flush=True)
-    on_gpu.write_record(folder / "measured.json", about, {"runs": entries})
+    on_gpu.write_record(folder / "measured.json", ABOUT, {"runs": entries})
     wrong, differ = sum(not right for right, _ in values), sum("measured_again" in a for a in accesses)
     print(f"{len(accesses)} accesses: {wrong} with wrong values, {differ} with other counters than predicted")
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, write_tiles, measure)

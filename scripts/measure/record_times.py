@@ -9,10 +9,8 @@ solver.
 `tests/data/h200_times.json` is what it wrote; `scripts/measure/fit_time.py` fits the estimate to it.
 """
 
-import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,41 +57,29 @@ def programs() -> Iterator[tuple[dict[str, Any], str]]:
         yield {"problem": f"{name}.json", "rows": rows}, program(plans)
 
 
+def write(folder: Path) -> None:
+    on_gpu.write_programs(folder, programs())
+
+
 def measure(folder: Path) -> None:
-    entries = on_gpu.entries(folder)
-
-    def compiled(number: int) -> Path | None:
-        try:
-            return on_gpu.built(folder / f"{number:03}.cu", stderr=subprocess.DEVNULL, timeout=60)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            print(f"nvcc refuses {number:03}.cu, {entries[number]['problem']}", flush=True)
-            return None
-
-    with ThreadPoolExecutor() as pool:
-        programs = list(pool.map(compiled, range(len(entries))))
-    print("compiled", flush=True)
-    for again in (False, True):
-        for entry, program in zip(entries, programs, strict=True):
-            try:
-                printed = on_gpu.printed(program or "", timeout=15)
-            except (OSError, subprocess.TimeoutExpired) as error:
-                print(entry["problem"], error, flush=True)
-                continue
+    measured = on_gpu.measured(folder, runs=2, seconds=15)
+    for entry, texts in measured:
+        for again, printed in enumerate(texts):
             for found in machine.parse_times(printed):
                 times = msgspec.to_builtins(found)
                 row = entry["rows"][times.pop("row")]
                 row |= {"again": [times[name] for name in _TIMES]} if again else times
-            missing = [row["offset"] for row in entry["rows"] if ("again" if again else "once") not in row]
-            if missing:
-                print(f"{entry['problem']}: no times of {missing}", flush=True)
+        missing = [row["offset"] for row in entry["rows"] if not {"once", "again"} <= row.keys()]
+        if missing:
+            print(f"{entry['problem']}: no times of {missing}", flush=True)
     about = (
         "The layouts to choose from, every problem of the catalogue: cycles of one pass of a block over all "
         "accesses, computing its addresses in every pass (once) or keeping what does not change (kept), by "
         "one block alone; of a multiprocessor for one pass where as many blocks run as fit (together); and "
         "the same again, later."
     )
-    on_gpu.write_record(folder / "times.json", about, {"problems": entries})
+    on_gpu.write_record(folder / "times.json", about, {"problems": [entry for entry, _ in measured]})
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, lambda folder: on_gpu.write_programs(folder, programs()), measure)
+    on_gpu.command_line(__doc__, write, measure)

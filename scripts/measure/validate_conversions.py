@@ -18,7 +18,7 @@ from layoutopt.codegen.templates import filled_text, parts_of
 COUNT = 66
 THREADS = 128
 TYPES = {"f16": "unsigned short", "f32": "unsigned", "e4m3": "unsigned char"}
-COUNTERS = {kind: f"{on_gpu.WAVEFRONTS}_op_{short}.sum" for kind, short in (("load", "ld"), ("store", "st"))}
+COUNTERS = {"load": on_gpu.COUNTERS["wavefronts_ld"], "store": on_gpu.COUNTERS["wavefronts_st"]}
 
 
 def write(folder: Path) -> None:
@@ -85,10 +85,8 @@ def measure(folder: Path) -> None:
     """Compile, run, profile; one launch of each kernel a pass of its check."""
     program = on_gpu.built(folder / "conversions.cu")
     wrong = {name: int(count) for name, count in map(str.split, on_gpu.printed(program).splitlines())}
-    counted: dict[str, dict[str, int]] = {}
-    for launch in on_gpu.profiled(tuple(COUNTERS.values()), "conversion_.*", program):
-        name = launch["Kernel Name"].split("(")[0].removesuffix("_kernel")
-        counted[name] = {kind: on_gpu.counted(launch, metric) for kind, metric in COUNTERS.items()}
+    launched = on_gpu.profiled(COUNTERS, "conversion_.*", program)
+    counted = {one.kernel.removesuffix("_kernel"): one.counts for one in launched}
     rows = on_gpu.entries(folder)
     for row in rows:
         name = f"conversion_{row['seed']}"
@@ -100,4 +98,4 @@ def measure(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, measure)

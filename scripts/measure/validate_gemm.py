@@ -124,9 +124,8 @@ def programs(folder: Path) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def measure(folder: Path) -> None:
-    entries = on_gpu.entries(folder)
-    for number, entry in enumerate(entries):
-        printed = on_gpu.printed(on_gpu.built(folder / f"{number:03}.cu"))
+    measured = on_gpu.measured(folder)
+    for entry, (printed,) in measured:
         print(printed, end="", flush=True)
         found = re.findall(r"^\w+( control)? (right|WRONG) (\d+) of (\d+)$", printed, flags=re.M)
         for control, word, wrong, elements in found:
@@ -137,8 +136,8 @@ def measure(folder: Path) -> None:
         "Products through the code emitted for the problems of `layoutopt new gemm`; the control reads B as "
         "the neighbouring lane. code: the lines of the headers that compute or do something."
     )
-    on_gpu.write_record(folder / "measured.json", about, {"products": entries})
+    on_gpu.write_record(folder / "measured.json", about, {"products": [entry for entry, _ in measured]})
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, measure)

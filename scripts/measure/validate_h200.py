@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import on_gpu
-from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
+from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM
 from written import problem_of
 
 from layoutopt.accesses.trace import trace
@@ -29,7 +29,7 @@ from layoutopt.hardware.fragments import fragments
 from layoutopt.search.block import solve
 
 HERE = Path(__file__).parent
-METRICS = (CONFLICTS_SUM, WAVEFRONTS_SUM, ELSEWHERE_SUM)
+COUNTERS = {"bank_conflicts": CONFLICTS_SUM, "wavefronts": WAVEFRONTS_SUM, "elsewhere": ELSEWHERE_SUM}
 # instruction, operand types (A and B, accumulator), what follows the types in PTX
 PRODUCTS = [
     *(("m16n8k16", t, c, "") for t in ("f16", "bf16") for c in ("f32", "f16") if (t, c) != ("bf16", "f16")),
@@ -239,10 +239,9 @@ def measure(folder: Path) -> None:
     program = on_gpu.built(folder / "main.cu", *HOPPER_FLAGS)
     on_gpu.printed(program, ".", cwd=folder, check=True)
     counts = {}
-    for row in on_gpu.profiled(METRICS, "^(transpose|gemm)", program, "profiled", cwd=folder):
-        name = row["Kernel Name"].partition("(")[0].removeprefix("void ")
-        wavefronts = counted(row, WAVEFRONTS_SUM) - counted(row, ELSEWHERE_SUM)
-        counts[name] = {"wavefronts": wavefronts, "bank_conflicts": counted(row, CONFLICTS_SUM)}
+    for kernel, _, _, seen in on_gpu.profiled(COUNTERS, "^(transpose|gemm)", program, "profiled", cwd=folder):
+        wavefronts = seen["wavefronts"] - seen["elsewhere"]
+        counts[kernel] = {"wavefronts": wavefronts, "bank_conflicts": seen["bank_conflicts"]}
     seen, expected = (np.fromfile(folder / name, np.uint32) for name in ("out.bin", "expected.bin"))
     report: dict[str, dict] = {"products": {}, "matrices": {}}
     place = 0
@@ -255,4 +254,4 @@ def measure(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, measure)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import on_gpu
-from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM, counted
+from on_gpu import CONFLICTS_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM
 
 from layoutopt import solve
 from layoutopt.accesses.hardware_access import map_element
@@ -375,7 +375,8 @@ def measure(folder: Path) -> None:
     program, cases, lines = found_by(folder / "hopper")
     found: dict[str, Any] = {"copies": [], "products": []}
     names = [case["name"] for case in cases.values() if "d" in case]
-    launched = on_gpu.profiled(METRICS, "product", program, folder / "profiled.jsonl", *names)
+    counters = {name: name for name in METRICS}
+    launched = on_gpu.profiled(counters, "product", program, folder / "profiled.jsonl", *names)
     pairs = zip(launched[::2], launched[1::2], strict=True)  # without the stores, and with them
     for row in lines:
         if row["name"] == "narrow":
@@ -386,7 +387,7 @@ def measure(folder: Path) -> None:
         case |= {"wrong": row["wrong"]} | ({"error": row["error"]} if row["error"] else {})
         if "d" in case:
             without, stored = next(pairs)
-            case["counted"] = {key: counted(stored, key) - counted(without, key) for key in METRICS}
+            case["counted"] = {key: stored.counts[key] - without.counts[key] for key in METRICS}
         found[KINDS[case.pop("kind")][2]].append(case)
     told = [c for c in found["products"] if "counted" in c]
     other = [c["name"] for c in told if c["counted"][STORED] != c["wavefronts"]]
@@ -418,4 +419,4 @@ def print_wrong(rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    on_gpu.write_or_measure(__doc__, write, measure)
+    on_gpu.command_line(__doc__, write, measure)

@@ -32,7 +32,9 @@ RECORDS = {
 # Known only from what the text does not hold (constant tables), or from contents of buffers.
 NOT_CERTAIN = {"constant_table", *(name for name, launch in LAUNCHES.items() if launch.data_dependent)}
 COUNTERS = {ours: theirs.removesuffix(".sum") for ours, theirs in record_public.COUNTERS.items()}
-COUNTERS |= {f"executed_{part}": f"smsp__inst_executed_op_shared_{part}" for part in record_public.PARTS}
+COUNTERS |= {
+    f"executed_{part}": f"smsp__inst_executed_op_shared_{part}" for part in record_public.on_gpu.PARTS
+}
 
 
 def parameters(launch):
