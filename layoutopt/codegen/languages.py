@@ -18,13 +18,7 @@ from layoutopt.codegen.plan import Plan, make_plan
 from layoutopt.engine.case import case_under
 from layoutopt.engine.referee import rounded_count
 from layoutopt.errors import ExpressionError, LayoutError
-from layoutopt.expressions.grammar import (
-    Const,
-    Op,
-    coordinates,
-    parse,
-    to_text,
-)
+from layoutopt.expressions.grammar import Const, Op, to_text
 from layoutopt.ground.version import __version__
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
@@ -96,7 +90,7 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
 def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Plan:
     tile = problem.tile
     try:
-        node = parse(text, frozenset(coordinates(tile.shape)))
+        node = offset_formula(text, tile)
         elements = byte_table(node, tile).repeat(tile.packed)
         settled = under_layout(problem, gpu, elements)
         case = case_under(settled, gpu, node)

@@ -235,7 +235,7 @@ def make_plan(
     )
     problem, reports, about = _with_formulas(problem, reports, about)
     lanes = trace(problem, gpu)
-    codes = index_code(problem, gpu, lanes, offset, table, unit_bytes) if problem.accesses else ()
+    codes = index_code(problem, lanes, offset, table, unit_bytes) if problem.accesses else ()
     accesses = [
         _access_plan(_own_name(f"{name}_{identifier(a.name)}", used), a, part, report, code)
         for a, part, report, code in zip(problem.accesses, lanes.accesses, reports, codes, strict=True)

@@ -154,8 +154,8 @@ class Case(Struct, frozen=True):
         if self.view is not None:
             with unhurried():
                 own = trace(with_loops(self.problem), self.device)
-            return index_code(with_loops(self.problem), self.device, own, offset, self._own_table(layout))
-        return index_code(with_loops(self.lowered), self.device, self.lanes, offset, table)
+            return index_code(with_loops(self.problem), own, offset, self._own_table(layout))
+        return index_code(with_loops(self.lowered), self.lanes, offset, table)
 
     def index_cost(self, layout: Layout | Node) -> int:
         """Integer instructions of the index code of all accesses; arguments, errors as for `index_code`."""

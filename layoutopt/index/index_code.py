@@ -26,7 +26,6 @@ from layoutopt.errors import VerificationError
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, evaluate, parts, substituted
 from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 from layoutopt.index.address_forms import COMPARED, FormSearch, over_tid
 from layoutopt.index.cost import UNROLLED_WHOLE, Form, Start
@@ -90,7 +89,7 @@ class IndexCode(Struct, frozen=True):
 
 
 def index_code(
-    problem: Problem, device: Device, lanes: Trace, offset: Node, table: IntArray, unit_bytes: int = 1
+    problem: Problem, lanes: Trace, offset: Node, table: IntArray, unit_bytes: int = 1
 ) -> tuple[IndexCode, ...]:
     """The cheapest index code found for every access of a layout.
 

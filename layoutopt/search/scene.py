@@ -330,7 +330,7 @@ class Scene:
         """What the index code of a layout costs, as people are told it."""
         layout = self.layout(solution)
         problem, offset = with_loops(self.problem), offset_expression(layout)
-        codes = index_code(problem, self.case.device, self.trace, offset, layout.table())
+        codes = index_code(problem, self.trace, offset, layout.table())
         return sum(code.instructions.total for code in codes)
 
     def proposal(self, solution: Solution, excess_bound: int) -> Proposal:

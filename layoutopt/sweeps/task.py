@@ -104,7 +104,7 @@ json_data.prepare(Problem)
 json_data.prepare(Block)
 
 
-def outcome_of(task: Task, devices: Sequence[Device] = ()) -> Outcome:
+def outcome_of(task: Task, devices: Sequence[Device]) -> Outcome:
     """Solve a task: the same answer whoever calls it, and never an exception for what a problem may be.
 
     Args:
