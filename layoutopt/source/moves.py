@@ -28,7 +28,7 @@ class Move(Struct, frozen=True):
         extra: bytes between rows; 0 for an XOR.
         terms: of an XOR: (s, m), of which f is the XOR.
         unit: bytes of the vectors that stay together.
-        line: bytes of a row as it is declared, where that has several of these rows; else 0.
+        inside: each row as it is declared has several of these rows, and a pad behind each of them.
         rows: of a transposition: how many become columns, each with `extra` bytes behind it; else 0.
     """
 
@@ -36,19 +36,15 @@ class Move(Struct, frozen=True):
     extra: int = 0
     terms: tuple[tuple[int, int], ...] = ()
     unit: int = 1
-    line: int = 0
+    inside: bool = False
     rows: int = 0
 
     def apply(self, offsets: IntArray) -> IntArray:
         """Where bytes at these offsets go."""
+        row, column = offsets // self.row, offsets % self.row
         if self.rows:
-            inside, unit = offsets % (self.rows * self.row), self.unit
-            columns = inside % self.row // unit * self.longer + inside // self.row * unit
-            return offsets // (self.rows * self.row) * self.plane + columns + offsets % unit
-        if self.line and self.extra:
-            lines, columns = offsets // self.line, offsets % self.line
-            return lines * self.longer + columns + columns // self.row * self.extra
-        row = offsets // self.row
+            plane = row // self.rows * (self.row // self.unit) + column // self.unit
+            return plane * self.longer + row % self.rows * self.unit + column % self.unit
         moved = offsets + row * self.extra
         for shift, mask in self.terms:
             moved = moved ^ ((row >> shift & mask) * self.unit)
@@ -56,25 +52,15 @@ class Move(Struct, frozen=True):
 
     def size(self, before: int) -> int:
         """Bytes of an array of so many bytes: whole rows of an XOR, and no pad behind the last row."""
-        if self.terms:
-            return -(-before // self.block) * self.block
         if self.rows:
-            return before // (self.rows * self.row) * self.plane
-        if self.line:
-            return before // self.line * self.longer
-        return before + (before - 1) // self.row * self.extra
+            return before // self.rows // self.unit * self.longer
+        whole = -(-before // self.block) * self.block
+        return whole + (whole - (not self.inside)) // self.row * self.extra
 
     @property
     def longer(self) -> int:
-        """Bytes of a declared row with its pads, or of a column that is one."""
-        if self.rows:
-            return self.rows * self.unit + self.extra
-        return self.line + self.line // self.row * self.extra
-
-    @property
-    def plane(self) -> int:
-        """Bytes of all rows and columns, transposed."""
-        return self.row // self.unit * self.longer
+        """Bytes of a column of a transposition, which is a row then."""
+        return self.rows * self.unit + self.extra
 
     def bytes(self, n: str, bare: bool) -> str:
         """The same in C, for bytes that a launch computes; `bare` if n needs no brackets."""
@@ -86,13 +72,12 @@ class Move(Struct, frozen=True):
     @property
     def block(self) -> int:
         """Bytes that an XOR keeps among themselves, from every multiple of them on."""
-        return max((1 << mask.bit_length()) * self.unit for _, mask in self.terms) if self.terms else 1
+        return max(((1 << mask.bit_length()) * self.unit for _, mask in self.terms), default=1)
 
     @property
-    def period(self) -> int:
-        """Bytes behind which an array begins anew: P(period + v) is P(period) + P(v)."""
-        rows = max((1 << (shift + mask.bit_length()) for shift, mask in self.terms), default=1)
-        return self.row * rows
+    def told_apart(self) -> int:
+        """Rows behind which an XOR begins anew."""
+        return max((1 << (shift + mask.bit_length()) for shift, mask in self.terms), default=1)
 
     @property
     def text(self) -> str:
@@ -100,45 +85,38 @@ class Move(Struct, frozen=True):
         if self.rows:
             pad = f" and padded by {self.extra}" if self.extra else ""
             return f"rows of {self.row} bytes made columns of {self.rows * self.unit}{pad}"
-        if self.extra and self.line:
+        if self.extra and self.inside:
             return f"columns padded by {self.extra} bytes behind every {self.row}"
         if self.extra:
             return f"rows of {self.row} bytes padded by {self.extra}"
         return f"vectors of {self.unit} bytes moved by XOR within rows of {max(self.row, self.block)}"
 
-    def flat(self, e: str, element: int) -> str:
-        """The new index of an element in C, out of the old one.
+    def new_index(self, e: str, element: int, row: str = "") -> str:
+        """The new index of an element in C.
 
         Args:
-            e: a name.
+            e: a name of the old one; of the last coordinate where `row` is given, for an XOR.
             element: bytes of one.
+            row: a name of the number of the row.
         """
-        width = self.row // element
+        width = 1 if row else self.row // element
         if self.extra:
-            times = f" * {self.extra // element}" if self.extra > element else ""
-            return f"{e} + {_quotient(e, width)}{times}"
-        return self._flipped(e, [_part(e, width, shift, mask) for shift, mask in self.terms], element)
-
-    def within(self, r: str, c: str, element: int) -> str:
-        """The new last coordinate of an XOR, out of the number of the row and the old one."""
-        return self._flipped(c, [_part(r, 1, shift, mask) for shift, mask in self.terms], element)
-
-    def _flipped(self, e: str, parts: list[str], element: int) -> str:
+            pads = _row(e, width)
+            pads = f"({pads})" if ">>" in pads else pads
+            return f"{e} + {pads} * {self.extra // element}" if self.extra > element else f"{e} + {pads}"
+        parts = [f"({_row(row or e, width, shift)} & {mask})" for shift, mask in self.terms]
         count = self.unit // element
-        f = " ^ ".join(f"({part}) * {count}" if count > 1 else f"({part})" for part in parts)
+        f = " ^ ".join(f"{part} * {count}" if count > 1 else part for part in parts)
         return f"(({e} & -{count}) ^ {f}) + ({e} & {count - 1})" if count > 1 else f"{e} ^ {f}"
 
 
-def _quotient(e: str, by: int) -> str:
-    return f"({e} >> {by.bit_length() - 1})" if by & (by - 1) == 0 else f"{e} / {by}"
-
-
-def _part(e: str, width: int, shift: int, mask: int) -> str:
-    if width & (width - 1) == 0:
-        shift, row = shift + width.bit_length() - 1, e
+def _row(e: str, width: int, shift: int = 0) -> str:
+    """The number of a row in C, without its lowest bits."""
+    if width & (width - 1):
+        e = f"{e} / {width}"
     else:
-        row = f"{e} / {width}"
-    return f"{row} >> {shift} & {mask}" if shift else f"{row} & {mask}"
+        shift += width.bit_length() - 1
+    return f"{e} >> {shift}" if shift else e
 
 
 def pads(row: int, unit: int, size: int) -> Iterator[Move]:

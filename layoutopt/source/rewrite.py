@@ -331,13 +331,11 @@ class Moved(Walk):
     def declare(self) -> None:
         """As many elements as the layout takes."""
         last = self.array.extents[-1] if self.array.extents else None
-        if last is None or (len(self.extents) > 1 and not (self.move.line and self.move.extra)):
+        if last is None or (len(self.extents) > 1 and not (self.move.inside and self.move.extra)):
             return
         file = self.array.file
         count, text = self.values.integer(file, last), file.text(last)
-        size = (
-            self.move.longer if self.move.line else self.move.size((count or 0) * self.element)
-        ) // self.element
+        size = self.move.size((count or 0) * self.element) // self.element
         if count == size and count:
             return
         if last.type == "number_literal" and count is not None:
@@ -357,12 +355,8 @@ class Moved(Walk):
         line = file.data.rfind(b"\n", 0, array.node.start_byte) + 1
         indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
         before = "\n" + (indent[0].decode() if indent is not None else "")
-        if self.move.line:
-            given, body = "int c", self.move.flat("c", self.element)
-        elif len(self.extents) > 1:
-            given, body = "int r, int c", self.move.within("r", "c", self.element)
-        else:
-            given, body = "int e", self.move.flat("e", self.element)
+        names, body = self._index()
+        given = ", ".join(f"int {name}" for name in names)
         if array.function is None:
             text = f"\n__device__ __forceinline__ int {self._function}({given}) {{ return {body}; }}"
         else:
@@ -416,13 +410,12 @@ class Moved(Walk):
         """Replace the last index."""
         assert pointer.at is not None
         self._called = True
-        if self.move.line:
+        if self.move.inside:
             self.edit(file, pointer.at, f"{self._function}(", pointer.at, ")")
             return
         rows = [part for _, part in pointer.terms]
-        needed = max(1 << (shift + mask.bit_length()) for shift, mask in self.move.terms)
         parts: list[str | Node] = [rows[-1]]
-        if len(rows) > 1 and self.extents[-2] % needed:
+        if len(rows) > 1 and self.extents[-2] % self.move.told_apart:
             parts, stride = ["(", rows[-1], ")"], 1
             for part, size in zip(rows[-2::-1], self.extents[-2:0:-1], strict=True):
                 stride *= size
@@ -507,11 +500,14 @@ class Moved(Walk):
 
     def by_hand(self) -> str:
         """The function."""
-        if self.move.line:
-            return f"column c lies at {self.move.flat('c', self.element)}"
-        if len(self.extents) > 1:
-            return f"column c of row r lies at {self.move.within('r', 'c', self.element)}"
-        return f"element e lies at {self.move.flat('e', self.element)}"
+        names, body = self._index()
+        what = {"e": "element e", "c": "column c", "rc": "column c of row r"}[names]
+        return f"{what} lies at {body}"
+
+    def _index(self) -> tuple[str, str]:
+        """The arguments of the function, and what it returns."""
+        names = "c" if self.move.inside else "rc" if len(self.extents) > 1 else "e"
+        return names, self.move.new_index(names[-1], self.element, "r" if names == "rc" else "")
 
 
 def bracketed(part: str | Node) -> list[str | Node]:

@@ -332,7 +332,8 @@ def _families(
             yield kind(row, unit, array.size)
         line = extents[-1] * element if extents else 0
         if line > _BANKS and line % _BANKS == 0:
-            yield [replace(m, line=line) for m in kind(_BANKS, unit, line) if line % m.period == 0]
+            found = (m for m in kind(_BANKS, unit, line) if line // _BANKS % m.told_apart == 0)
+            yield [replace(m, inside=True) for m in found]
 
 
 def _solved(evaluation: Evaluation, array: Array, unit: int, gpu: Device) -> Iterator[Move]:
@@ -425,8 +426,8 @@ def _goes(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
     if move.rows or form is Transposed:
         return bool(move.rows) and form is Transposed
     if form is Pitched:
-        return bool(move.extra) and not move.line
-    return not (extents and move.extra) or bool(move.line)
+        return bool(move.extra) and not move.inside
+    return not (extents and move.extra) or move.inside
 
 
 def _fits(move: Move, element: int, array: Array) -> bool:

@@ -187,14 +187,14 @@ def test_an_xor_of_several_extents_is_one_of_the_last(tmp_path):
 
 def test_columns_are_padded_within_rows(tmp_path):
     text = kernel("s[n][t] = 0;", "#define W 128", "__shared__ float s[8][W];")
-    assert rewritten(tmp_path, text, Moved, Move(128, 16, unit=16, line=512), extents=(8, 128)) == [
+    assert rewritten(tmp_path, text, Moved, Move(128, 16, unit=16, inside=True), extents=(8, 128)) == [
         "__shared__ float s[8][W + W / 32 * 4];",
         "const auto s_at = [](int c) { return c + (c >> 5) * 4; };",
         "s[n][s_at(t)] = 0;",
     ]
-    moved = Move(128, 16, line=512).apply(np.arange(4096))
+    moved = Move(128, 16, inside=True).apply(np.arange(4096))
     assert np.unique(moved).size == 4096
-    assert moved.max() < Move(128, 16, line=512).size(4096) == 8 * 576
+    assert moved.max() < Move(128, 16, inside=True).size(4096) == 8 * 576
 
 
 @pytest.mark.parametrize(
@@ -318,14 +318,14 @@ def test_formulas_are_the_layouts(move):
     e = offsets[::4] // 4
     if move.rows:
         plane, r, c = e // 512, e // 32 % 16, e % 32
-        assert np.array_equal(moved[::4], plane * move.plane + 4 * r + c * move.longer)
+        assert np.array_equal(moved[::4], plane * move.row // 4 * move.longer + 4 * r + c * move.longer)
         return
-    flat = eval(move.flat("e", 4).replace("/", "//"), {"e": e})
+    flat = eval(move.new_index("e", 4).replace("/", "//"), {"e": e})
     assert np.array_equal(flat * 4, moved[::4])
     if move.terms and move.row >= move.block:
         r, c = e // (move.row // 4), e % (move.row // 4)
         assert np.array_equal(
-            (r * (move.row // 4) + eval(move.within("r", "c", 4), {"r": r, "c": c})) * 4, moved[::4]
+            (r * (move.row // 4) + eval(move.new_index("c", 4, "r"), {"r": r, "c": c})) * 4, moved[::4]
         )
 
 
