@@ -2,6 +2,7 @@
 
 pad         e + e / W * p                 rows of W elements lie W + p apart
 XOR         (e & -n ^ f) + (e & n - 1)    f = (r >> s & m) * n moves vectors of n within row r = e / W
+both        the XOR, + e / W * p          rows moved by XOR, then padded
 transposed  c * (R + p) + r               row r and column c of R rows, which lie behind one another in planes
 """
 
@@ -25,7 +26,7 @@ class Move(Struct, frozen=True):
 
     Attributes:
         row: bytes of a row.
-        extra: bytes between rows; 0 for an XOR.
+        extra: bytes between rows.
         terms: of an XOR: (s, m), of which f is the XOR.
         unit: bytes of the vectors that stay together.
         inside: each row as it is declared has several of these rows, and a pad behind each of them.
@@ -45,10 +46,10 @@ class Move(Struct, frozen=True):
         if self.rows:
             plane = row // self.rows * (self.row // self.unit) + column // self.unit
             return plane * self.longer + row % self.rows * self.unit + column % self.unit
-        moved = offsets + row * self.extra
+        moved = offsets
         for shift, mask in self.terms:
             moved = moved ^ ((row >> shift & mask) * self.unit)
-        return moved
+        return moved + row * self.extra
 
     def size(self, before: int) -> int:
         """Bytes of an array of so many bytes: whole rows of an XOR, and no pad behind the last row."""
@@ -62,12 +63,12 @@ class Move(Struct, frozen=True):
         """Bytes of a column of a transposition, which is a row then."""
         return self.rows * self.unit + self.extra
 
-    def bytes(self, n: str, bare: bool) -> str:
-        """The same in C, for bytes that a launch computes; `bare` if n needs no brackets."""
-        n = n if bare else f"({n})"
-        if self.extra:
-            return f"{n} + {n} / {self.row} * {self.extra}"
-        return f"({n} + {self.block - 1}) / {self.block} * {self.block}"
+    def count(self, n: str, element: int, bare: bool) -> str:
+        """The same in C, of n elements of so many bytes; `bare` if n needs no brackets."""
+        n, block = n if bare else f"({n})", self.block // element
+        if self.terms:
+            n = f"({n} + {block - 1}) / {block} * {block}"
+        return f"{n} + {n} / {self.row // element} * {self.extra // element}" if self.extra else n
 
     @property
     def block(self) -> int:
@@ -85,11 +86,12 @@ class Move(Struct, frozen=True):
         if self.rows:
             pad = f" and padded by {self.extra}" if self.extra else ""
             return f"rows of {self.row} bytes made columns of {self.rows * self.unit}{pad}"
-        if self.extra and self.inside:
+        if self.terms:
+            rows = f"rows of {max(self.row, self.block)}" + (f" padded by {self.extra}" if self.extra else "")
+            return f"vectors of {self.unit} bytes moved by XOR within {rows}"
+        if self.inside:
             return f"columns padded by {self.extra} bytes behind every {self.row}"
-        if self.extra:
-            return f"rows of {self.row} bytes padded by {self.extra}"
-        return f"vectors of {self.unit} bytes moved by XOR within rows of {max(self.row, self.block)}"
+        return f"rows of {self.row} bytes padded by {self.extra}"
 
     def new_index(self, e: str, element: int, row: str = "") -> str:
         """The new index of an element in C.
@@ -97,17 +99,19 @@ class Move(Struct, frozen=True):
         Args:
             e: a name of the old one; of the last coordinate where `row` is given, for an XOR.
             element: bytes of one.
-            row: a name of the number of the row.
+            row: a name of the number of the row, whose pitch the declaration says.
         """
-        width = 1 if row else self.row // element
-        if self.extra:
-            pads = _row(e, width)
-            pads = f"({pads})" if ">>" in pads else pads
-            return f"{e} + {pads} * {self.extra // element}" if self.extra > element else f"{e} + {pads}"
+        width, count, index = 1 if row else self.row // element, self.unit // element, e
         parts = [f"({_row(row or e, width, shift)} & {mask})" for shift, mask in self.terms]
-        count = self.unit // element
-        f = " ^ ".join(f"{part} * {count}" if count > 1 else part for part in parts)
-        return f"(({e} & -{count}) ^ {f}) + ({e} & {count - 1})" if count > 1 else f"{e} ^ {f}"
+        if parts:
+            f = " ^ ".join(f"{part} * {count}" if count > 1 else part for part in parts)
+            index = f"(({e} & -{count}) ^ {f}) + ({e} & {count - 1})" if count > 1 else f"{e} ^ {f}"
+        if row or not self.extra:
+            return index
+        pads = _row(e, width)
+        pads = f"({pads})" if ">>" in pads else pads
+        pads = f"{pads} * {self.extra // element}" if self.extra > element else pads
+        return f"({index}) + {pads}" if parts and count == 1 else f"{index} + {pads}"
 
 
 def _row(e: str, width: int, shift: int = 0) -> str:
@@ -158,11 +162,11 @@ def move_of(layout: Layout) -> Move:
     return move
 
 
-def flips(row: int, unit: int, size: int) -> Iterator[Move]:
-    """XORs of whole vectors within rows, those of fewest bits first."""
+def flips(row: int, unit: int, size: int, padded: bool = False) -> Iterator[Move]:
+    """XORs of whole vectors within rows, those of fewest bits first; rows may be padded by a vector, too."""
     for bits in range(1, 6):
         block = unit << bits
         if block > _BANKS_BYTES or row % block or row >= size:
             return
         for shift in range(_MOST_SHIFT + 1):
-            yield Move(row, 0, ((shift, (1 << bits) - 1),), unit)
+            yield Move(row, unit * padded, ((shift, (1 << bits) - 1),), unit)

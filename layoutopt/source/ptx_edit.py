@@ -57,7 +57,8 @@ class Region(Struct, frozen=True):
 
     def together(self) -> int:
         """Most bytes, up to a widest access, that stay together at every multiple of themselves."""
-        bits = self.start | (self.move.row | self.move.extra if self.move.extra else self.move.unit) | WIDEST
+        vectors = self.move.unit if self.move.terms else 0
+        bits = self.start | self.move.row | self.move.extra | vectors | WIDEST
         return bits & -bits
 
     def apply(self, offsets: IntArray) -> IntArray:
@@ -229,9 +230,6 @@ class _Code:
             self.add("add.s", "v", "v", region.growth, only=True)
         if guarded:
             self.add("setp.lt.u", "p", "v", region.length)
-        if move.extra:
-            self._quotient(move.row)
-            self.add("mad.lo.s", "v", "t", move.extra, "v", only=guarded)
         whole, several = move.row & (move.row - 1) == 0, len(move.terms) > 1
         if several:  # each of the bits that they were
             self.add("mov.b", "w", "v")
@@ -244,6 +242,9 @@ class _Code:
                 self.add("mul.lo.s", "t", "t", move.unit)
             self.add("and.b", "t", "t", mask * move.unit)
             self.add("xor.b", "v", "v", "t", only=guarded)
+        if move.extra:  # an XOR leaves the row what it was
+            self._quotient(move.row)
+            self.add("mad.lo.s", "v", "t", move.extra, "v", only=guarded)
 
     def _quotient(self, by: int) -> None:
         if by & (by - 1):

@@ -23,7 +23,7 @@ from typing import Final
 from msgspec.structs import replace
 from tree_sitter import Node
 
-from layoutopt.source.parse import File, Variable, enclosing, every
+from layoutopt.kernels.read.source import File, Variable, enclosing, every
 from layoutopt.source.walk import Edit, Pointer, Walk, product_of, sum_of
 
 _CLOSED: Final = (
@@ -331,23 +331,21 @@ class Moved(Walk):
     def declare(self) -> None:
         """As many elements as the layout takes."""
         last = self.array.extents[-1] if self.array.extents else None
-        if last is None or (len(self.extents) > 1 and not (self.move.inside and self.move.extra)):
+        if last is None:
             return
         file = self.array.file
+        if len(self.extents) > 1 and not self.move.inside:
+            if self.move.extra:
+                self.edit(file, last, plus(file.text(last), self.move.extra // self.element))
+            return
         count, text = self.values.integer(file, last), file.text(last)
         size = self.move.size((count or 0) * self.element) // self.element
         if count == size and count:
             return
         if last.type == "number_literal" and count is not None:
             self.edit(file, last, str(size))
-            return
-        text = f"({text})" if last.named_children else text
-        if self.move.extra:
-            width, extra = self.move.row // self.element, self.move.extra // self.element
-            self.edit(file, last, f"{text} + {text} / {width} * {extra}")
         else:
-            step = self.move.block // self.element
-            self.edit(file, last, f"({text} + {step - 1}) / {step} * {step}")
+            self.edit(file, last, self.move.count(text, self.element, not last.named_children))
 
     def _define(self) -> None:
         """The function, behind the declaration; where it may not hold, the compiler says so."""
@@ -362,11 +360,14 @@ class Moved(Walk):
         else:
             text = f"{before}const auto {self._function} = []({given}) {{ return {body}; }};"
         last = array.extents[-1] if array.extents else None
-        if last is not None and self.move.terms and last.type != "number_literal":
+        padded = self.move.extra // self.element
+        rounded = padded and (len(self.extents) <= 1 or self.move.inside)
+        if last is not None and self.move.terms and last.type != "number_literal" and not rounded:
             part = f"{array.name}{'[0]' * (len(self.extents) - 1)}" if self.extents else array.name
             count = self.move.block // self.element
-            ratio = f"sizeof({part}) / sizeof({part}[0]) % {count}"
-            text += f'{before}static_assert({ratio} == 0, "elements move among {count}");'
+            ratio = f"sizeof({part}) / sizeof({part}[0])"
+            ratio = f"({ratio} - {padded})" if padded else ratio
+            text += f'{before}static_assert({ratio} % {count} == 0, "elements move among {count}");'
         end = array.node.end_byte
         if (comment := _COMMENT.match(file.data, end)) is not None:
             end = comment.end()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 from tree_sitter import Node
 
-from layoutopt.source.parse import File, Variable
+from layoutopt.kernels.read.source import File, Variable
 from layoutopt.source.rewrite import Pitched, bracketed, plus
 from layoutopt.source.walk import Edit, Pointer, Walk, product_of
 

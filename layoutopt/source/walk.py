@@ -11,9 +11,9 @@ from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
+from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, named
+from layoutopt.kernels.read.values import Values
 from layoutopt.source.moves import Move
-from layoutopt.source.parse import File, Source, Variable, enclosing, every, named
-from layoutopt.source.values import Values
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
 AT_ONCE: Final = re.compile(
@@ -112,10 +112,10 @@ class Walk:
                 launched |= node.type == "kernel_call_syntax"
                 count = self.values.integer(file, given)
                 if count is None or self.move.extra or count % self.move.block:
-                    self.edit(file, given, self.move.bytes(file.text(given), not given.named_children))
+                    self.edit(file, given, self.move.count(file.text(given), 1, not given.named_children))
         if not launched:
             end = self.array.node.end_byte
-            asked = self.move.bytes("B", True)
+            asked = self.move.count("B", 1, True)
             text = f"  /* launch with {asked} bytes, where it was B bytes */"
             self.edits.append(Edit(self.array.file, end, end, (text,)))
             self.remark = f"the launch must ask for {asked} bytes where it asked for B bytes"

@@ -81,7 +81,7 @@ class PtxCode(Struct, frozen=True):
             except ProblemFileError as error:
                 yield error
                 return
-            yield Plan(0, _PAD if move.extra else _XOR, region, {self.origin: text.encode()})
+            yield Plan(0, _XOR if move.terms else _PAD, region, {self.origin: text.encode()})
 
         if self.move is not None:
             every = list(written(self.move))

@@ -28,14 +28,14 @@ from layoutopt.kernels.question.arrays import UsedArray, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem, lane_steps
 from layoutopt.kernels.read.declarations import base_name, demangled
 from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
+from layoutopt.kernels.read.source import Source, Variable
+from layoutopt.kernels.read.values import Values
 from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
 from layoutopt.source.moves import Move, flips, move_of, pads, transpositions
-from layoutopt.source.parse import Source, Variable
 from layoutopt.source.ptx_edit import WIDEST, Region
 from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.transposed import Transposed
-from layoutopt.source.values import Values
 from layoutopt.source.walk import Walk, rendered
 from layoutopt.study.moved import touching
 
@@ -291,12 +291,14 @@ def plans(
     widest = max((action.width_bytes for action in touching(evaluation, array).values()), default=element)
     found: list[tuple[tuple[int, ...], Plan]] = []
     refused: dict[str, None] = {}
-    for unit in (*dict.fromkeys((max(widest, element), element)), 0):
+    units = [*dict.fromkeys((max(widest, element), element))]
+    for unit, both in (*((unit, both) for both in (False, True) for unit in units), (0, False)):
         if unit and any(plan.wavefronts <= _ideal(merged, gpu) for _, plan in found):
             continue
         turned = _transpositions(sites, element, extents, array) if columns else ()
-        solved = [] if extents or not unit else [[m] for m in _solved(evaluation, array, unit, gpu)]
-        rows = _families(unit, sites, element, extents, array) if unit else turned
+        alone = unit and not both and not extents
+        solved = [[m] for m in _solved(evaluation, array, unit, gpu)] if alone else []
+        rows = _families(unit, both, sites, element, extents, array) if unit else turned
         for family in (*solved, *rows):
             moves = [m for m in family if _fits(m, element, array)]
             ranked = sorted(
@@ -324,10 +326,10 @@ def plans(
 
 
 def _families(
-    unit: int, sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array
+    unit: int, both: bool, sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array
 ) -> Iterator[Iterable[Move]]:
-    """Layouts of one kind each: pads and XORs of rows, and of lines of banks within longer rows."""
-    for kind in (pads, flips) if extents else (pads,):
+    """Layouts of one kind each: pads, XORs or both of rows, and of lines of banks within longer rows."""
+    for kind in (partial(flips, padded=True),) if both else (pads, flips) if extents else (pads,):
         for row in _rows(sites, element, extents, array):
             yield kind(row, unit, array.size)
         line = extents[-1] * element if extents else 0
@@ -426,8 +428,8 @@ def _goes(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
     if move.rows or form is Transposed:
         return bool(move.rows) and form is Transposed
     if form is Pitched:
-        return bool(move.extra) and not move.inside
-    return not (extents and move.extra) or move.inside
+        return bool(move.extra) and not move.inside and not move.terms
+    return not extents or move.inside or bool(move.terms)
 
 
 def _fits(move: Move, element: int, array: Array) -> bool:

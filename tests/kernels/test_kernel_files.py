@@ -24,8 +24,8 @@ from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.ptx import text as ptx_text
 from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read import elf, files, sass
-from layoutopt.kernels.read.declarations import source_parameters
 from layoutopt.kernels.read.files import compile_source
+from layoutopt.kernels.read.source import source_parameters
 
 KERNELS = ROOT / "tests/data/kernels"
 
@@ -261,8 +261,9 @@ int main() { turn<32, true><<<1, 256>>>(nullptr); turn<64, true><<<1, 256>>>(nul
     [
         ("__global__ void k(float* out, const int *__restrict__ a, const int n) {}",
          (("out", "float*"), ("a", "const int *"), ("n", ""))),
-        ("template <int N> __global__ __launch_bounds__(256)\nvoid k(T<int, 2> a, /* b */ float c[4], int d = 3) {",
+        ("template <int N> __global__ __launch_bounds__(256)\nvoid k(T<int, 2> a, /* b */ float c[4], int d = 3) {}",
          (("a", ""), ("c", ""), ("d", ""))),
+        ("__global__ void k(double * RESTRICT A, T *B = nullptr) {}", (("A", "double *"), ("B", "T *"))),
         ("__global__ void k(float*, int n) {}", ()),  # one has no name of its own
         ("__global__ void other(int n, int m) {}", ()),
     ],

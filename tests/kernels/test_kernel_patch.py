@@ -230,6 +230,7 @@ def test_arrays_carved_out_of_dynamic_memory_move_alone(tmp_path):
         Region(Move(100, 12), 64, 500, 1024),
         Region(Move(128, 0, ((0, 31),), 4), 256, 512, 1024),
         Region(Move(96, 0, ((1, 3),), 8), 16, 400, 1024),
+        Region(Move(128, 16, ((0, 7),), 16), 16, 496, 1024),
     ],
 )
 def test_a_part_moves_and_nothing_meets(region):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.kernels.read.source import File, Source, every
+from layoutopt.kernels.read.values import Values
 from layoutopt.source.moves import Move, flips, pads, transpositions
-from layoutopt.source.parse import File, Source, every
 from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.transposed import Transposed
-from layoutopt.source.values import Values
 from layoutopt.source.walk import rendered
 
 COLUMNS = Move(128, 16, unit=4, rows=32)
@@ -185,6 +185,32 @@ def test_an_xor_of_several_extents_is_one_of_the_last(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("declaration", "extents", "inside", "expected"),
+    [
+        (
+            "s[N]",
+            (),
+            False,
+            ("s[(N + 31) / 32 * 32 + (N + 31) / 32 * 32 / 32 * 4]", "int e", "s_at(32 * n + t)"),
+        ),
+        ("s[8][W]", (8, 32), False, ("s[8][W + 4]", "int r, int c", "n][s_at(n, t)")),
+        ("s[8][128]", (8, 128), True, ("s[8][144]", "int c", "n][s_at(t)")),
+    ],
+)
+def test_rows_moved_by_xor_are_padded(tmp_path, declaration, extents, inside, expected):
+    body = "s[n][t] = 0;" if extents else "s[32 * n + t] = 0;"
+    text = kernel(body, "#define W 32\n#define N 1000", f"__shared__ float {declaration};")
+    move = Move(128, 16, ((0, 7),), 16, inside)
+    found = rewritten(tmp_path, text, Moved, move, extents=extents)
+    assert found[0] == f"__shared__ float {expected[0]};"
+    assert f"[]({expected[1]}) {{ return ((" in found[1]
+    assert expected[2] in found[-1]
+    if extents == (8, 32):
+        ratio = "sizeof(s[0]) / sizeof(s[0][0]) - 4"
+        assert found[2] == f'static_assert(({ratio}) % 32 == 0, "elements move among 32");'
+
+
 def test_columns_are_padded_within_rows(tmp_path):
     text = kernel("s[n][t] = 0;", "#define W 128", "__shared__ float s[8][W];")
     assert rewritten(tmp_path, text, Moved, Move(128, 16, unit=16, inside=True), extents=(8, 128)) == [
@@ -305,6 +331,7 @@ def test_a_macro_that_names_arrays_of_two_kernels_is_refused(tmp_path):
     "move",
     [
         *(*pads(128, 4, 4096), *flips(128, 4, 4096), *flips(256, 16, 4096), *flips(96, 16, 960)),
+        *(*flips(128, 4, 4096, True), *flips(256, 16, 4096, True), *flips(96, 16, 960, True)),
         Move(16, 0, ((0, 8), (1, 4), (2, 2), (3, 1)), 8),  # one bit flips four
         *transpositions(128, 4, 2048),
     ],
@@ -322,7 +349,7 @@ def test_formulas_are_the_layouts(move):
         return
     flat = eval(move.new_index("e", 4).replace("/", "//"), {"e": e})
     assert np.array_equal(flat * 4, moved[::4])
-    if move.terms and move.row >= move.block:
+    if move.terms and move.row >= move.block and not move.extra:
         r, c = e // (move.row // 4), e % (move.row // 4)
         assert np.array_equal(
             (r * (move.row // 4) + eval(move.new_index("c", 4, "r"), {"r": r, "c": c})) * 4, moved[::4]

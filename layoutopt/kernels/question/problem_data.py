@@ -21,7 +21,6 @@ from layoutopt.ground.escape import comment, shown
 from layoutopt.hardware.operations import Operation
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.question.arrays import UsedArray, memory, moved_by_itself
-from layoutopt.kernels.read.declarations import declared_shape
 
 LANES: Final = 32
 _NAME_CHARACTERS: Final = 120  # of files and arrays, so that names of accesses keep to their limit
@@ -108,10 +107,15 @@ class _Question:
         self.extents: tuple[int, ...] = extents
 
     def _declared(self) -> tuple[int, ...] | None:
-        steps = (self._evaluation.program.steps[k] for k in self._used.steps)
-        files = {step.place.file for step in steps if step.place is not None}
-        name, size = self._used.array.name, self._used.array.size
-        return next((found for file in sorted(files) if (found := declared_shape(file, name, size))), None)
+        from layoutopt.kernels.read.values import declared_shape
+
+        program, array = self._evaluation.program, self._used.array
+        places = (program.steps[k].place for k in self._used.steps)
+        shapes = (
+            declared_shape(file, array.name, array.size, program.title)
+            for file in sorted({place.file for place in places if place is not None})
+        )
+        return next((shape for shape in shapes if shape), None)
 
     def pitches(self) -> list[tuple[int, int]]:
         """Two-dimensional extents with rows as long as steps between neighbouring lanes, likeliest first."""

@@ -1,76 +1,14 @@
-"""What sources, PTX and names say of kernels: arrays and their shapes, parameters and their types.
-
-Extents are numbers, or names that a `#define` or an integer constant of the file gives one. What is not
-understood is not told: a shape counts only where the array's bytes agree with it, names only where there are
-as many as parameters.
-"""
+"""What PTX and names say of kernels: arrays, parameters and their types."""
 
 import ctypes
 import ctypes.util
-import math
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import evaluate, names, parse
-from layoutopt.ground import json_data
 from layoutopt.ground.brackets import split
 from layoutopt.kernels.program import Array
 from layoutopt.kernels.ptx.text import Module
-
-MAX_BYTES: Final = 4 << 20
-_CONSTANT: Final = re.compile(
-    r"#\s*define\s+(\w+)\s+\(?(\d+)\)?\s*$|\b(?:const|constexpr)\b[\w\s]*\b(\w+)\s*=\s*(\d+)\s*;", re.M
-)
-
-
-def declared_shape(file: str | None, name: str, size: int) -> tuple[int, ...] | None:
-    """The extents of a `__shared__` array of so many bytes; None where the file does not say.
-
-    Args:
-        file: path of the source.
-        name: of the array.
-        size: its bytes.
-    """
-    if file is None or not re.fullmatch(r"\w+", name):
-        return None
-    try:
-        text = json_data.read(Path(file), MAX_BYTES).decode("utf-8", "replace")
-    except ProblemFileError:
-        return None
-    constants = {m[1] or m[3]: int(m[2] or m[4]) for m in _CONSTANT.finditer(text)}
-    for statement in re.findall(r"__shared__[^;{}]*", text):
-        match = re.search(rf"\b{name}\s*((?:\[[^\]]*\]\s*)+)", statement)
-        if match is None:
-            continue
-        extents = [_extent(part, constants) for part in re.findall(r"\[([^\]]*)\]", match[1])]
-        if all(extents):
-            shape = tuple(extent for extent in extents if extent)
-            element, rest = divmod(size, math.prod(shape))
-            if rest == 0 and element in (1, 2, 4, 8, 16):
-                return shape
-    return None
-
-
-def source_parameters(source: str, kernel: str) -> list[tuple[str, str]]:
-    """The names of a kernel's parameters as a CUDA source declares them, with the types of pointers.
-
-    Empty where it is not found, or one has no name.
-    """
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
-    head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^;{{}}]*)\)\s*\{{", plain)
-    found: list[tuple[str, str]] = []
-    for one in [] if head is None else split(head[1], "<([)]>"):
-        name = re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", one.split("=")[0].strip())
-        if name is None:
-            return []
-        pointer = re.search(r"\*[\s\w]*?\w+\s*$", one)
-        found.append((name[1], "" if pointer is None else " ".join(one[: pointer.start() + 1].split())))
-    return found
 
 
 def declared(ptx: Module, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
@@ -119,16 +57,6 @@ def ptx_parameters(ptx: Module, kernel: str) -> list[tuple[str, str]]:
         told = "" if name is None else name[1]
         found.append((told, "void*" if told in pointers else "" if kind is None else kind[0]))
     return found
-
-
-def _extent(text: str, constants: dict[str, int]) -> int | None:
-    try:
-        node = parse(text.strip(), frozenset(constants))
-        known = {name: np.array(constants[name], np.int64) for name in names(node)}
-        value = int(evaluate(node, known))
-    except (ProblemFileError, TypeError, ValueError):
-        return None
-    return value if 0 < value < 1 << 24 else None
 
 
 UNNAMED: Final = "(anonymous namespace)::"

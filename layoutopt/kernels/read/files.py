@@ -23,7 +23,6 @@ from layoutopt.kernels.read.declarations import (
     UNNAMED,
     base_name,
     demangled,
-    source_parameters,
     without_types,
 )
 
@@ -218,6 +217,8 @@ def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Liste
 
 def _named(kernel: Listed, source: str) -> Program:
     """The kernel with names of its parameters and types of pointers, which machine code does not hold."""
+    from layoutopt.kernels.read.source import source_parameters
+
     program = kernel.read()
     told = source_parameters(source, base_name(program.title))
     return replace(program, parameters=sass.described(program.parameters or (), told))

@@ -1,14 +1,17 @@
 """Integers and types of a source that no thread decides: macros, constants, parameters of templates."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from tree_sitter import Node
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.brackets import split
 from layoutopt.kernels.read.declarations import base_name, without_types
-from layoutopt.source.parse import File, Source, enclosing, every
+from layoutopt.kernels.read.source import File, Source, enclosing, every
 
 _MOST_STEPS: Final = 40
 _SIZES: Final = {
@@ -147,6 +150,28 @@ class Values:
             return None
         body = next((n for n in every(found[0].body) if n.type == "expression_statement"), None)
         return self._integer(found[0].file, body.named_children[0]) if body and body.named_children else None
+
+
+def declared_shape(path: str, name: str, size: int, title: str) -> tuple[int, ...] | None:
+    """The extents of a `__shared__` array of so many bytes; None where the source does not say.
+
+    Args:
+        path: of the source.
+        name: of the array.
+        size: its bytes.
+        title: of the kernel.
+    """
+    try:
+        source = Source(Path(path))
+    except ProblemFileError:
+        return None
+    values = Values(source, title)
+    for one in source.variables(name):
+        extents = [values.integer(one.file, extent) or 0 for extent in one.extents]
+        whole = math.prod(extents)
+        if one.is_shared and extents and min(extents) > 0 and size in (whole << k for k in range(5)):
+            return tuple(extents)
+    return None
 
 
 def _template_arguments(source: Source, title: str) -> dict[str, str]:

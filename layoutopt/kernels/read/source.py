@@ -7,7 +7,7 @@ Bodies of macros are parsed where they stand.
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +28,12 @@ _LANGUAGE: Final = Language(language())
 # What a body of a macro stands in.
 _OPENING: Final = b"void f(){"
 _INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.M)
-# What the grammar does not know, and what it does in as many letters.
-_SHADOWS: Final = ((rb"__align__(?=\s*\()", b"alignas  "), (rb"__forceinline__", b"inline         "))
+# What the grammar does not know, and what it does in as many letters or fewer.
+_SHADOWS: Final = (
+    (re.compile(rb"__align__(?=\s*\()"), b"alignas"),
+    (re.compile(rb"__forceinline__"), b"inline"),
+    (re.compile(rb"\*[ \t]*\w*RESTRICT\w*(?=\s+\w)"), b"*"),
+)
 
 
 class Variable(Struct, frozen=True, eq=False):
@@ -97,7 +101,7 @@ class File:
         self.path, self.data = path, data
         self._shadow = data
         for known, other in _SHADOWS:
-            self._shadow = re.sub(known, other, self._shadow)
+            self._shadow = known.sub(partial(_as_long, other), self._shadow)
         self.root = _parsed(self._shadow)
 
     def text(self, node: Node) -> str:
@@ -163,6 +167,10 @@ class File:
         told = [n for n in listed.named_children if n.type.endswith("parameter_declaration")]
         known = {one.node: one for some in self.variables.values() for one in some}
         return [known.get(node) for node in told]
+
+    def is_kernel(self, function: Node) -> bool:
+        """Whether a definition is one that the host launches."""
+        return "__global__" in self.text(function).partition(f"{self.function_name(function)}(")[0]
 
     def _declared(self, node: Node) -> Iterator[Variable]:
         if node.type not in ("declaration", "parameter_declaration", "optional_parameter_declaration"):
@@ -292,7 +300,7 @@ class Source:
     def passed(self, parameter: Variable) -> Iterator[tuple[File, Node]]:
         """What a parameter of a function is given, wherever that is called; nothing for one of a kernel."""
         function = parameter.function
-        if function is None or "__global__" in parameter.file.text(function).split("(")[0]:
+        if function is None or parameter.file.is_kernel(function):
             return
         place = parameter.file.parameters(function).index(parameter)
         for file in self.files:
@@ -336,6 +344,22 @@ class Source:
         return found[0] if len(found) == 1 else None
 
 
+def source_parameters(text: str, kernel: str) -> list[tuple[str, str]]:
+    """The names of a kernel's parameters as a CUDA source declares them, with the types of pointers.
+
+    Empty where it is not found, or one has no name.
+    """
+    file = File("", text.encode())
+    defined = next((one for one in file.functions.get(kernel, ()) if file.is_kernel(one)), None)
+    found = []
+    for one in file.parameters(defined) if defined is not None else ():
+        if one is None:
+            return []
+        kind = file.data[one.node.start_byte : one.identifier.start_byte].decode("utf-8", "replace")
+        found.append((one.name, " ".join(kind[: kind.rindex("*") + 1].split()) if one.pointer else ""))
+    return found
+
+
 def every(node: Node) -> Iterator[Node]:
     """A node and all below it, in the order of the text."""
     todo = [node]
@@ -356,6 +380,10 @@ def enclosing(node: Node, *types: str) -> Node | None:
     while above is not None and above.type not in types:
         above = above.parent
     return above
+
+
+def _as_long(other: bytes, match: re.Match[bytes]) -> bytes:
+    return other.ljust(len(match[0]))
 
 
 def _parsed(data: bytes) -> Node:
