@@ -74,8 +74,7 @@ class Pitched(Walk):
             rows = -(-count // width)
             self.edit(file, last, f"{rows} * {width + extra}")
             return
-        text = f"({text})" if last.named_children else text
-        self.edit(file, last, f"{text} + {text} / {width} * {extra}")
+        self.edit(file, last, self.move.count(text, self.element, not last.named_children))
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """Extents of a declaration are as they are; other indices have a pitch."""
@@ -294,14 +293,8 @@ class Pitched(Walk):
         if loop is None or loop.type != "for_statement":
             return not self.changes(variable)
         body = loop.child_by_field_name("body")
-        for _, use in self.source.uses(variable):
-            parent = use.parent
-            left = parent.child_by_field_name("left") if parent is not None else None
-            changed = parent is not None and (
-                parent.type == "update_expression" or (parent.type == "assignment_expression" and left == use)
-            )
-            if changed and body is not None and use.start_byte >= body.start_byte:
-                return False
+        if body is not None and any(use.start_byte >= body.start_byte for use in self.writes(variable)):
+            return False
         parts = [loop.child_by_field_name(part) for part in ("condition", "update")]
         names = [n for part in parts if part is not None for n in every(part) if n.type == "identifier"]
         return all(self._is_fixed_name(variable.file, one, depth + 1) for one in names)

@@ -134,13 +134,9 @@ class Walk:
         if name != "cudaFuncSetAttribute" or not file.text(given[1]).endswith("MaxDynamicSharedMemorySize"):
             return None
         meant = set(re.findall(r"\w+", file.text(given[0])))
-        if not meant & (names | self._functions()):
+        if not meant.intersection(names.union(*(one.functions for one in self.source.files))):
             self.refuse(file, node, "these bytes may be the kernel's")
         return given[2] if meant & names else None
-
-    def _functions(self) -> set[str]:
-        nodes = ((file, node) for file in self.source.files for node in every(file.root))
-        return {file.function_name(node) for file, node in nodes if node.type == "function_definition"}
 
     # What a rewriting does ------------------------------------------------------------------------
 
@@ -360,15 +356,19 @@ class Walk:
 
     def changes(self, variable: Variable) -> bool:
         """Whether a variable takes other values than its first."""
+        return any(True for _ in self.writes(variable))
+
+    def writes(self, variable: Variable) -> Iterator[Node]:
+        """Where it does, or may by its address."""
         for file, use in self.source.uses(variable):
             parent = use.parent
-            if parent is None or parent.type == "update_expression":
-                return True
-            if parent.type == "assignment_expression" and _role(parent, use) == "left":
-                return True
-            if parent.type == "pointer_expression" and file.text(parent.children[0]) == "&":
-                return True
-        return False
+            if (
+                parent is None
+                or parent.type == "update_expression"
+                or (parent.type == "assignment_expression" and _role(parent, use) == "left")
+                or (parent.type == "pointer_expression" and file.text(parent.children[0]) == "&")
+            ):
+                yield use
 
     def edit(self, file: File, node: Node, *parts: str | Node) -> None:
         """Replace a node."""

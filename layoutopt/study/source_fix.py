@@ -10,9 +10,10 @@ import difflib
 import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -34,8 +35,11 @@ from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read.declarations import base_name
 from layoutopt.kernels.read.files import Listed
 from layoutopt.study.moved import Part, astray, costs, footprint, touching, why_not_better
-from layoutopt.study.source_plans import DYNAMIC, Plan, arrays_of, carved
+from layoutopt.study.patch import PtxCode
+from layoutopt.study.source_plans import DYNAMIC, Plan, SourceCode, arrays_of, carved
 
+# What is changed.
+Code = SourceCode | PtxCode
 Minimise = Literal["time", "excess", "bytes"]
 # Bytes of a buffer that is made up, so that outputs can be compared; on a GPU.
 _BUFFER_BYTES: Final = 1 << 21
@@ -70,32 +74,6 @@ class Request(Struct, frozen=True):
     minimise: Minimise = "time"
     most_steps: int = 1_000_000
     driver: Driver | None = None
-
-
-class Code(Protocol):
-    """What is changed: a CUDA source, or PTX.
-
-    Attributes:
-        apart: an array that is carved out of dynamic memory can move alone.
-    """
-
-    @property
-    def apart(self) -> bool:
-        """See above."""
-
-    def files(self) -> dict[str, bytes]:
-        """The files that may change, by path."""
-
-    def dynamic_names(self) -> set[str]:
-        """What dynamic memory is called in them."""
-
-    def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
-        """The kernels; of changed files in the place of its own."""
-
-    def plans(
-        self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device
-    ) -> tuple[str, list[Plan], list[str]]:
-        """An array's name, changes that are worth compiling, and why others cannot be."""
 
 
 class FixedArray(Struct, frozen=True):
@@ -444,99 +422,95 @@ def _with(code: Code, plan: Plan, now: Version, key: str, request: Request, best
     Raises:
         ProblemFileError: it is not right, or not better than the code, or the best change so far.
     """
-    move, files = plan.move, plan.files
-    before = arrays_of(now.evaluation)
-    launch, array = now.evaluation.launch, before[key]
+    files, launch = plan.files, now.evaluation.launch
+    array = arrays_of(now.evaluation)[key]
     if key == DYNAMIC:
-        launch = replace(launch, shared_bytes=max(launch.shared_bytes, move.size(array.size)))
+        launch = replace(launch, shared_bytes=max(launch.shared_bytes, plan.move.size(array.size)))
         asks = any(b"MaxDynamicSharedMemorySize" in data for data in files.values())
         if now.evaluation.launch.shared_bytes <= _FREELY_ASKED < launch.shared_bytes and not asks:
             asked = "more than 48 KB must be allowed by cudaFuncSetAttribute"
-            raise ProblemFileError(array.name, f"{move.text}: {asked}")
+            raise ProblemFileError(array.name, f"{plan.move.text}: {asked}")
     listed = code.compiled(files)
     program = next((one.read() for one in listed if one.name == now.program.name), None)
     if program is None:
         raise ProblemFileError(now.program.title, "the changed source has no such kernel")
     program = replace(program, parameters=now.program.parameters)
     evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
-    if (why := why_not_better(now.evaluation, evaluation)) is not None:
-        raise ProblemFileError(array.name, f"{move.text}: {why}")
-    if (doubts := [*evaluation.doubts]) and not now.evaluation.doubts:
-        # A vector that a macro takes the address of may lie askew now.
-        raise ProblemFileError(array.name, f"{move.text}: {doubts[0]}")
     later = Version(files, evaluation, listed, now.most_steps)
-    if best is not None and request.driver is None and not _better(later, best, request):
-        raise ProblemFileError(array.name, f"{move.text}: another layout is better")
-    estimated = request.driver is None and request.minimise == "time"
-    if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):
-        why = "it takes fewer wavefronts, and is not expected to take less time (--minimise excess offers it)"
-        raise ProblemFileError(array.name, f"{move.text}: {why}")
-    after = arrays_of(later.evaluation)
-    if before.keys() != after.keys():
-        raise ProblemFileError(array.name, f"{move.text}: the arrays of the machine code are others")
-    parts = [Part(before[s], after[s], move.apply if s == key else None) for s in before]
-    if (name := astray(now.footprint, later.footprint, parts)) is not None:
-        raise ProblemFileError(array.name, f"{move.text}: threads reach other bytes of {name}")
-    if _outputs(now, later)[0]:
-        raise ProblemFileError(array.name, f"{move.text}: the block writes other bytes to global memory")
-    _check_instances(now, later, plan, key, request)
-    if request.driver is None:
-        return later
-    later.race = race = _raced(now, later, request.driver)
-    if race.differing:
-        raise ProblemFileError(array.name, f"{move.text}: on the GPU, {race.differing:,} bytes are others")
-    if race.ratio > _MOST_TIME:
-        raise ProblemFileError(array.name, f"{move.text}: on the GPU, it takes {race.ratio:.2f} of the time")
+    for why in _against(now, later, plan, key, request, best):
+        raise ProblemFileError(array.name, f"{plan.move.text}: {why}")
     return later
 
 
-def _check_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> None:
+def _against(
+    now: Version, later: Version, plan: Plan, key: str, request: Request, best: Version | None
+) -> Iterator[str]:
+    """Why a version is not right, or not better; what is seen at once comes first."""
+    if (why := why_not_better(now.evaluation, later.evaluation)) is not None:
+        yield why
+    if not now.evaluation.doubts:
+        # A vector that a macro takes the address of may lie askew now.
+        yield from later.evaluation.doubts
+    if best is not None and request.driver is None and not _better(later, best, request):
+        yield "another layout is better"
+    estimated = request.driver is None and request.minimise == "time"
+    if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):
+        yield "it takes fewer wavefronts, and is not expected to take less time (--minimise excess offers it)"
+    before, after = arrays_of(now.evaluation), arrays_of(later.evaluation)
+    if before.keys() != after.keys():
+        yield "the arrays of the machine code are others"
+    if (name := astray(now.footprint, later.footprint, _parts(before, after, plan, key))) is not None:
+        yield f"threads reach other bytes of {name}"
+    if _outputs(now, later)[0]:
+        yield "the block writes other bytes to global memory"
+    yield from _against_instances(now, later, plan, key, request)
+    if request.driver is not None:
+        later.race = race = _raced(now, later, request.driver)
+        if race.differing:
+            yield f"on the GPU, {race.differing:,} bytes are others"
+        if race.ratio > _MOST_TIME:
+            yield f"on the GPU, it takes {race.ratio:.2f} of the time"
+
+
+def _parts(before: dict[str, Array], after: dict[str, Array], plan: Plan, key: str) -> list[Part]:
+    return [Part(a, after[s], plan.move.apply if s == key else None) for s, a in before.items()]
+
+
+def _against_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> Iterator[str]:
     """Other instances of the kernel's template, at the same launch: none may take more wavefronts.
 
     Where pitches were changed, threads must reach the same elements in each of them, too. Of dynamic memory
     that moves in another way, all must have elements of one type: how many bytes to ask for depends on it.
-
-    Raises:
-        ProblemFileError: one does not, or that cannot be seen.
     """
-    program, launch = now.program, now.evaluation.launch
+    program = now.program
     new = {one.name: one for one in later.listed}
     name = base_name(program.title)
     others = [one for one in now.listed if one.name != program.name and base_name(one.title) == name]
     pitched = plan.rank == 0 and plan.pitched
-    if (
-        key == DYNAMIC
-        and not plan.pitched
-        and (other := next((o for o in others if _types(o) != _types(program)), None))
-    ):
+    unlike = [one for one in others if _types(one) != _types(program)]
+    if key == DYNAMIC and not plan.pitched and unlike:
         why = "has elements of another type: how many bytes a launch must ask for differs between them"
-        raise ProblemFileError(key, f"{plan.move.text}: {other.title} {why}")
+        yield f"{unlike[0].title} {why}"
     if pitched and len(others) > _MOST_INSTANCES:
-        raise ProblemFileError(key, f"{len(others)} other instances of {name} would have to be checked")
+        yield f"{len(others)} other instances of {name} would have to be checked"
     for one in others[:_MOST_INSTANCES]:
         try:
-            old = evaluate(one.read(), launch, request.gpu, most_steps=request.most_steps)
+            old = evaluate(one.read(), now.evaluation.launch, request.gpu, most_steps=request.most_steps)
         except ProblemFileError as error:
             if pitched:
-                raise ProblemFileError(
-                    key, f"{one.title} cannot be checked with this launch: {error}"
-                ) from None
+                yield f"{one.title} cannot be checked with this launch: {error}"
             continue
-        if key not in arrays_of(old):
+        before = arrays_of(old)
+        if key not in before:
             continue
         asked = later.evaluation.launch
         moved = evaluate(new[one.name].read(), asked, request.gpu, most_steps=request.most_steps)
         if any(b > a for a, b in zip(costs(old), costs(moved), strict=True)):
-            raise ProblemFileError(key, f"{plan.move.text}: {one.title} would take more wavefronts")
-        parts = [
-            Part(a, arrays_of(moved)[s], plan.move.apply if s == key else None)
-            for s, a in arrays_of(old).items()
-        ]
-        if pitched and (
-            astray(partial(footprint, old), partial(footprint, moved), parts)
-            or footprint(old, arrays_of(old)[key]) is None
-        ):
-            raise ProblemFileError(key, f"{plan.move.text}: threads of {one.title} would reach other bytes")
+            yield f"{one.title} would take more wavefronts"
+        reached, goes = (partial(footprint, version) for version in (old, moved))
+        parts = _parts(before, arrays_of(moved), plan, key)
+        if pitched and (astray(reached, goes, parts) or reached(before[key]) is None):
+            yield f"threads of {one.title} would reach other bytes"
 
 
 def _types(kernel: Listed | Program) -> str:

@@ -134,20 +134,16 @@ def _shape(source: Source, variable: Variable, array: Array, program: Program) -
     element = values.size(variable.file, variable.type)
     if extents and all(extents):
         element = array.size // math.prod(e for e in extents if e)
+    place, inner = variable.file.place(variable.node), [e for e in extents[1:] if e]
     if element is None:
-        raise ProblemFileError(
-            variable.file.place(variable.node), f"the size of {variable.type} is not known"
-        )
-    inner = [e for e in extents[1:] if e]
-    if len(inner) != max(len(extents) - 1, 0):
-        raise ProblemFileError(
-            variable.file.place(variable.node), f"the extents of {array.name} are not known"
-        )
+        raise ProblemFileError(place, f"the size of {variable.type} is not known")
+    if len(inner) != len(extents[1:]):
+        raise ProblemFileError(place, f"the extents of {array.name} are not known")
     if not inner:
         return element, ()
     rows, rest = divmod(array.size, element * math.prod(inner))
     if rest:
-        raise ProblemFileError(variable.file.place(variable.node), f"{array.name} has another size")
+        raise ProblemFileError(place, f"{array.name} has another size")
     return element, (rows, *inner)
 
 
@@ -299,21 +295,17 @@ def plans(
         alone = unit and not both and not extents
         solved = [[m] for m in _solved(evaluation, array, unit, gpu)] if alone else []
         rows = _families(unit, both, sites, element, extents, array) if unit else turned
+        reached = merged if unit else sites
         for family in (*solved, *rows):
-            moves = [m for m in family if _fits(m, element, array)]
-            ranked = sorted(
-                (
-                    _wavefronts(merged if unit else sites, m, array.size, gpu),
-                    m.size(array.size),
-                    m.extra,
-                    m.terms,
-                    m,
-                )
-                for m in moves
+            ranked = (
+                (_wavefronts(reached, m, array.size, gpu), m.size(array.size), m.extra, m.terms, m)
+                for m in family
+                if _fits(m, element, array)
             )
-            if not ranked or ranked[0][0] >= plain:
+            first = min(ranked, default=None)
+            if first is None or first[0] >= plain:
                 continue
-            wavefronts, size, *_, move = ranked[0]
+            wavefronts, size, *_, move = first
             for plan in written(move):
                 if isinstance(plan, ProblemFileError):
                     refused[str(plan)] = None
@@ -443,12 +435,7 @@ def _most_bytes(array: Array) -> int:
     return min(array.size * 5 // 4 + _BANKS, _MOST_SHARED)
 
 
-def _rows(
-    sites: Sequence[Site],
-    element: int,
-    extents: tuple[int, ...],
-    array: Array,
-) -> list[int]:
+def _rows(sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array) -> list[int]:
     """Bytes of the rows to try: those declared, else whole rows of banks and steps between lanes."""
     if extents:
         return [extents[-1] * element]

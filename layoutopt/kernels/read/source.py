@@ -151,13 +151,9 @@ class File:
 
     def function_name(self, node: Node) -> str:
         """The name of a definition, without scopes."""
-        declarator = node.child_by_field_name("declarator")
-        while declarator is not None and declarator.type != "function_declarator":
-            declarator = declarator.child_by_field_name("declarator") or next(
-                (child for child in declarator.named_children if "declarator" in child.type), None
-            )
-        inner = declarator.child_by_field_name("declarator") if declarator is not None else None
-        return self.text(inner).split("::")[-1] if inner is not None else ""
+        inner = (n.child_by_field_name("declarator") for n in _below(node) if n.type == "function_declarator")
+        name = next(inner, None)
+        return self.text(name).split("::")[-1] if name is not None else ""
 
     def parameters(self, function: Node) -> list[Variable | None]:
         """The parameters of a definition, in order; None for one without a name."""
@@ -193,24 +189,14 @@ class File:
             if declarator.type == "init_declarator":
                 value = declarator.child_by_field_name("value")
                 inner = declarator.child_by_field_name("declarator") or declarator
-            extents: list[Node | None] = []
-            pointer, at = False, inner
-            while at.type != "identifier":
-                if at.type == "array_declarator":
-                    extents.append(at.child_by_field_name("size"))
-                elif at.type == "pointer_declarator":
-                    pointer = True
-                elif at.type == "function_declarator":
-                    break
-                following = at.child_by_field_name("declarator") or next(
-                    (c for c in at.named_children if "declarator" in c.type or c.type == "identifier"), None
+            parts = [inner, *_below(inner)]
+            name, kinds = parts[-1], {one.type for one in parts}
+            if name.type == "identifier" and "function_declarator" not in kinds:
+                sizes = [n.child_by_field_name("size") for n in parts if n.type == "array_declarator"]
+                pointer = "pointer_declarator" in kinds
+                yield Variable(
+                    self.text(name), self, node, inner, name, tuple(sizes[::-1]), pointer, value, scope
                 )
-                if following is None:
-                    break
-                at = following
-            if at.type == "identifier":
-                shape = tuple(reversed(extents))
-                yield Variable(self.text(at), self, node, inner, at, shape, pointer, value, scope)
 
 
 class Source:
@@ -347,9 +333,9 @@ class Source:
 def source_parameters(text: str, kernel: str) -> list[tuple[str, str]]:
     """The names of a kernel's parameters as a CUDA source declares them, with the types of pointers.
 
-    Empty where it is not found, or one has no name.
+    Empty where it is not found, one has no name, or the source is too long.
     """
-    file = File("", text.encode())
+    file = File("", text.encode() if len(text) <= MAX_BYTES else b"")
     defined = next((one for one in file.functions.get(kernel, ()) if file.is_kernel(one)), None)
     found = []
     for one in file.parameters(defined) if defined is not None else ():
@@ -367,6 +353,16 @@ def every(node: Node) -> Iterator[Node]:
         one = todo.pop()
         yield one
         todo.extend(reversed(one.children))
+
+
+def _below(node: Node) -> Iterator[Node]:
+    """What is declared in a declarator, or a definition: the declarators in it, down to the name."""
+    at: Node | None = node
+    while at is not None:
+        inside = (n for n in at.named_children if "declarator" in n.type or n.type == "identifier")
+        at = at.child_by_field_name("declarator") or next(inside, None)
+        if at is not None:
+            yield at
 
 
 def named(file: File, node: Node, name: str) -> Iterator[Node]:

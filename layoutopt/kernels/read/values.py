@@ -65,7 +65,7 @@ class Values:
         self.templates = told
         return not fixed
 
-    def size(self, file: File, name: str, at: Node | None = None) -> int | None:
+    def size(self, file: File, name: str) -> int | None:
         """Bytes of a type."""
         self._left = _MOST_STEPS
         return self._size(file, name)
