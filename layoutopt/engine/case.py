@@ -76,7 +76,6 @@ class Case(Struct, frozen=True):
         lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
             for each value.
         accesses: the same, each able to count; where lanes choose, over all their values.
-        indexed: whether results count index code.
         view: how `lowered` has the coordinates, where that is another order; else None.
     """
 
@@ -86,7 +85,6 @@ class Case(Struct, frozen=True):
     device: Device
     lanes: Trace
     accesses: tuple[CountedAccess, ...]
-    indexed: bool = True
     view: View | None = None
 
     # Layouts -----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from layoutopt.model.space import Piece, Space, Structure
 
 MAX_DIGITS = 6
 MAX_CUTS = 2
+_CUT_UP_AT_ONCE = 64
 # Starts of accesses that are looked at first, where many turns of lines are.
 _STARTS_AT_FIRST = 16
 
@@ -98,21 +99,37 @@ def _moved(total: IntArray, digits: tuple[Digit, ...], turn: int, interval: tupl
 class Together:
     """Several linearisations, under all of which places are computed at once."""
 
-    def __init__(self, candidates: Sequence[Linearisation]) -> None:
-        """Their digits, and what moves their lines, as arrays."""
-        number: dict[tuple[int, int, int], int] = {}
+    def __init__(self, pieces: Sequence[Piece], digits: IntArray, moves: IntArray) -> None:
+        """Their digits, and what moves their lines.
+
+        Args:
+            pieces: that digits are of.
+            digits: the piece of each by its number, and its stride, shape (2, digits, linearisations).
+            moves: turn, pitch and size of a line; every and extra of an interval; (5, linearisations).
+        """
+        self._pieces, self._digits, self._moves = pieces, digits, moves[..., None]
+
+    @staticmethod
+    def of(candidates: Sequence[Linearisation]) -> "Together":
+        """Linearisations of any kind."""
+        number: dict[Piece, int] = {}
         most = max(len(c.digits) for c in candidates)
         digits = [
             [(number.setdefault((d.dim, d.divide, d.size), len(number)), d.stride) for d in c.digits]
             + [(0, 0)] * (most - len(c.digits))
             for c in candidates
         ]
-        self._pieces = tuple(number)
-        self._digits = np.array(digits).transpose(2, 1, 0)
         moves = [
             (c.turn, c.digits[-2].stride if c.turn else 1, c.digits[-1].size, *c.interval) for c in candidates
         ]
-        self._moves = np.array(moves).T[..., None]
+        return Together(tuple(number), np.array(digits).transpose(2, 1, 0), np.array(moves).T)
+
+    def __len__(self) -> int:
+        return int(self._digits.shape[2])
+
+    def pieces(self, which: int) -> Structure:
+        """What the digits of one of them are of, slowest first."""
+        return tuple(self._pieces[n] for n in self._digits[0, :, which].tolist())
 
     def offsets(self, at: IntArray, which: IntArray) -> IntArray:
         """Element offsets at coordinates, shape (dimensions, places), under some: (len(which), places)."""
@@ -252,16 +269,52 @@ def by_cost(candidate: Linearisation) -> tuple[int, int]:
 
 
 def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[Structure]:
-    """Every order of the pieces that the families allow, of coordinates cut so many times.
+    """Every order of the pieces that the families allow and that tears no vector, of so many cuts.
 
-    With `below`, without cuts that make every order cost that many operations or more.
+    Pieces of one value, whose stride nobody takes, stay where they are. With `below`, without cuts that make
+    every order cost that many operations or more.
     """
-    shape, families = space.shape, space.families
+    for pieces in _cut_up(space, cuts, below):
+        places = [place for place, (_, _, size) in enumerate(pieces) if size > 1]
+        for order in _orders(space, len(places), cuts):
+            arranged = list(pieces)
+            for place, n in zip(places, order, strict=True):
+                arranged[place] = pieces[places[n]]
+            if keeps_vectors(space, arranged):
+                yield tuple(arranged)
+                checkpoint()
+
+
+def of_own_bytes(space: Space, cuts: int, below: int) -> Iterator[Together]:
+    """`structures`, where strides are the products of the sizes further in, many at once.
+
+    Nothing is asked of alignment.
+    """
+    every = _cut_up(space, cuts, below)
+    while some := list(itertools.islice(every, _CUT_UP_AT_ONCE)):
+        number: dict[Piece, int] = {}
+        sets = [[number.setdefault(p, len(number)) for p in pieces if p[2] > 1] for pieces in some]
+        digits = np.array(sets)[:, list(_orders(space, len(sets[0]), cuts))].reshape(-1, len(sets[0]))
+        digits = digits[np.array([keeps_vectors(space, (piece,)) for piece in number])[digits[:, -1]]]
+        sizes = np.array([size for _, _, size in number])[digits]
+        strides = np.cumprod(sizes[:, ::-1], axis=1)[:, ::-1] // sizes
+        still = np.broadcast_to(np.array([[0], [1], [1], [0], [0]]), (5, len(digits)))
+        yield Together(tuple(number), np.array([digits.T, strides.T]), still)
+
+
+def _orders(space: Space, count: int, cuts: int) -> Iterator[tuple[int, ...]]:
+    """Every order of so many pieces that the families allow."""
+    fixed = not cuts and (space.order or "order" not in space.families)
+    return iter([tuple(range(count))]) if fixed else itertools.permutations(range(count))
+
+
+def _cut_up(space: Space, cuts: int, below: int | None) -> Iterator[list[Piece]]:
+    """Pieces of coordinates cut so many times; see `structures`."""
+    shape = space.shape
     if cuts == 0:
-        base = tuple((d, 1, shape[d]) for d in space.order or range(len(shape)))
-        yield from _orders(base) if "order" in families and not space.order else iter([base])
+        yield [(d, 1, shape[d]) for d in space.order or range(len(shape))]
         return
-    if "split" not in families or space.order:
+    if "split" not in space.families or space.order:
         return
     if sum(1 for extent in shape if extent > 1) + cuts > MAX_DIGITS:
         return
@@ -273,19 +326,9 @@ def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[St
                 break
             pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(d, 1, 1)]
         else:
+            checkpoint()
             if below is None or least_operations_of(tuple(pieces), shape) < below:
-                yield from _orders(pieces)
-
-
-def _orders(pieces: Sequence[Piece]) -> Iterator[Structure]:
-    """Every order of the pieces; those of one value, whose stride nobody takes, stay where they are."""
-    places = [place for place, (_, _, size) in enumerate(pieces) if size > 1]
-    for order in itertools.permutations(places):
-        arranged = list(pieces)
-        for place, piece in zip(places, order, strict=True):
-            arranged[place] = pieces[piece]
-        yield tuple(arranged)
-        checkpoint()
+                yield pieces
 
 
 def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -294,14 +337,12 @@ def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def candidate_of(
-    space: Space, structure: Structure, pads: tuple[int, ...], units: Sequence[int] | None = None
+    space: Space, structure: Structure, pads: tuple[int, ...] = (), units: Sequence[int] | None = None
 ) -> Linearisation | None:
-    """Strides from the inside out; None if it tears a vector, needs a pad, or has a cut for nothing.
+    """Strides from the inside out; None if it needs a pad, or has a cut for nothing.
 
     They are multiples of `units`; without them, of what keeps every access aligned by itself.
     """
-    if not keeps_vectors(space, structure):
-        return None
     digits: list[Digit] = []
     needed, padded = 1, any(pads)
     strides = strides_of(structure, units or stride_units(space, structure), pads)
@@ -363,7 +404,7 @@ def strides_of(structure: Structure, units: Sequence[int], pads: Sequence[int]) 
     return strides
 
 
-def keeps_vectors(space: Space, structure: Structure) -> bool:
+def keeps_vectors(space: Space, structure: Sequence[Piece]) -> bool:
     """Whether the innermost digit that has more than one value holds whole vectors."""
     if space.vector == 1:
         return True

@@ -19,7 +19,6 @@ from layoutopt.model.linearisations import (
     by_cost,
     candidate_of,
     cut_points,
-    keeps_vectors,
     keeps_whole,
     least_operations_of,
     least_units,
@@ -73,8 +72,6 @@ def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
 
 def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """Candidates of one structure with one pad, by rising span."""
-    if not keeps_vectors(space, structure):
-        return
     operations = least_operations_of(structure, space.shape)
     gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
     every = [stride_units(space, structure)]

@@ -363,7 +363,7 @@ def _before(given: _Found | None, found: _Found) -> Iterator[str]:
 
 class _Lanes(_Open):
     def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
-        super().__init__(problem, gpu, replace(ask, conflict_free=False))
+        super().__init__(problem, gpu, replace(ask, conflict_free=False, lanes_open=True))
         self.conflict_free = ask.conflict_free
         self.lanes = FreeLanes(problem, gpu)
         self.natural, self.relaxed = self.lanes.natural, self.lanes.relaxed()

@@ -60,6 +60,7 @@ class Ask(Struct, frozen=True):
         progress: called with a line of text from time to time.
         method: "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
         every_layout: bounds of every layout are wanted where the families leave excess, not the layout alone.
+        lanes_open: lanes are assigned once the layout is known, and their index code with them.
     """
 
     conflict_free: bool = False
@@ -67,6 +68,7 @@ class Ask(Struct, frozen=True):
     progress: Progress = LOG.debug
     method: Method = "auto"
     every_layout: bool = True
+    lanes_open: bool = False
 
     def __post_init__(self) -> None:
         check_workers(self.workers)

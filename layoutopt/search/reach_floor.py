@@ -19,19 +19,30 @@ is forbidden, and a layout that is known bounds the others:
                keep to its ceiling any more. Where nothing is left, there is no swizzle within the ceilings
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import LayoutModel, Solution
-from layoutopt.model.linearisations import Linearisation, unpadded
+from layoutopt.model.linearisations import (
+    MAX_CUTS,
+    Linearisation,
+    Together,
+    by_cost,
+    candidate_of,
+    of_own_bytes,
+    unpadded,
+)
 from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, shifts_of, textbook
@@ -46,7 +57,7 @@ from layoutopt.search.tables import soon
 # excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
 _PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
 # Layouts as small as the best whose index code is compared with its own.
-_MOST_ALIKE_BEST, _MOST_USUAL = 1, 2
+_MOST_ALIKE_BEST, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 2, 3
 # As small as a proposal that is not good enough, they are written out with it, for each would be proposed.
 _MOST_ALIKE = 32
 # Listed linearisations whose masks are made the cheapest.
@@ -59,7 +70,8 @@ _AHEAD: Final = 16
 _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
-_EFFORT_REFUTED = 5e-4  # of one that is refuted among many, and counted later
+# Of one that is refuted among many, and counted later; and as it is alone.
+_EFFORT_REFUTED, _EFFORT_OF_MANY = 5e-4, 1e-6
 
 
 class Verdict(Struct, frozen=True):
@@ -195,14 +207,19 @@ class ReachFloor:
 
     def _cheapest(self, best: Solution) -> Solution:
         """Of a few that are as small as the best, the one of the cheapest index code."""
-        if not (best.masks or best.candidate.turn) or not self.scene.case.indexed:
+        if not (best.masks or best.candidate.turn or "split" in best.candidate.family):
             return best
         alike = [c for c in self._known if c.candidate.span == best.candidate.span and c != best]
         alike = sorted(alike, key=lambda choice: choice.operations)[:_MOST_ALIKE_BEST]
         others = [c for c in (*self._of_few_shifts(best), *alike) if self._holds(c)]
         usual = (c for c in self._usual(best) if c != best and self._holds(c))
         others += itertools.islice(usual, _MOST_USUAL)
-        return min([best, *others], key=lambda choice: self.scene.instructions(choice))
+        cost, best = min(((self.scene.instructions(c), c) for c in (best, *others)), key=itemgetter(0))
+        below = max(cost, best.candidate.operations + 1)
+        for plain in itertools.islice(self._unswizzled_alike(best, below), _MOST_UNSWIZZLED):
+            if (its := self.scene.instructions(plain)) < cost:
+                cost, best = its, plain
+        return best
 
     def _of_few_shifts(self, best: Solution) -> Iterator[Solution]:
         """Where the model did not choose the masks, those of the fewest shifts, if that makes it cheapest."""
@@ -229,6 +246,37 @@ class ReachFloor:
                 found = scene.swizzled(best.candidate, phases, masks)
                 if found.operations <= best.operations:
                     yield found
+
+    def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
+        """Layouts of the tile's own bytes that do without a swizzle, by rising operations of the offset.
+
+        Where lanes lie along its cuts, the code of an index costs less than its operations say. What has
+        `below` or more of them is not asked.
+        """
+        if best.candidate.span > self.scene.tile.elements or self.scene.ask.lanes_open:
+            return
+        part = current().portion(*GATHERING)
+        self._refuters.learn(best.candidate, None)
+        with contextlib.suppress(OutOfTime):
+            for together in itertools.chain.from_iterable(
+                of_own_bytes(self.space, cuts, below) for cuts in range(MAX_CUTS + 1)
+            ):
+                part.charge(_EFFORT_OF_MANY * len(together))
+                part.check()
+                listed = (candidate_of(self.space, together.pieces(n)) for n in self._stand(together))
+                left = sorted((c for c in listed if c is not None), key=by_cost)
+                while left:
+                    if self._holds(plain := Solution(left.pop(0), {})):
+                        yield plain
+                    else:
+                        self._refuters.learn(plain.candidate, None)
+                        left = [left[n] for n in self._stand(Together.of(left))] if left else []
+
+    def _stand(self, together: Together) -> list[int]:
+        """Those of some linearisations that nothing learnt refutes as they are."""
+        fallen = self._refuters.refuted(together, np.zeros(len(together), np.bool_))
+        stand: list[int] = np.flatnonzero(~fallen).tolist()
+        return stand
 
     @property
     def _bound(self) -> int:
@@ -297,7 +345,8 @@ class ReachFloor:
             self._asked_at_once = min(2 * self._asked_at_once, TOGETHER)
             least, field = self.scene.tile.elements, self.scene.field
             may = [field is not None and c.may_swizzle and self._swizzled_bound(c) >= least for c in some]
-            self._asked = dict(zip(some, self._refuters.refuted(some, may).tolist(), strict=True))
+            fallen = self._refuters.refuted(Together.of(some), np.array(may))
+            self._asked = dict(zip(some, fallen.tolist(), strict=True))
         return self._asked[candidate]
 
     def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:

@@ -37,21 +37,20 @@ class Refuters:
         self._kept: dict[tuple[int, int], None] = {}  # phase set and row, the latest last
         self._bits = () if scene.field is None else tuple(scene.field.targets)
 
-    def refuted(self, candidates: Sequence[Linearisation], may_swizzle: Sequence[bool]) -> BoolArray:
+    def refuted(self, together: Together, may_swizzle: BoolArray) -> BoolArray:
         """Which keep to the ceilings neither as they are nor, where one may be of use, under a swizzle.
 
         Of the others nothing is known.
         """
-        fallen = np.zeros(len(candidates), np.bool_)
+        fallen = np.zeros(len(together), np.bool_)
         if not self._kept:
             return fallen
-        together, may = Together(candidates), np.array(may_swizzle, np.bool_)
-        left = np.flatnonzero(~may)
+        left = np.flatnonzero(~may_swizzle)
         for phases in self._latest_first(len(left)):
             words, ceilings = self._met(phases, together, left)
             fallen[left] = (costs_of(phases, words) > ceilings).any(axis=1)
             left = left[~fallen[left]]
-        left = np.flatnonzero(may)
+        left = np.flatnonzero(may_swizzle)
         sources = self._sources(together, left)
         if sources is None or len(left) << len(sources) > _MOST_ENTRIES:
             return fallen
@@ -72,7 +71,7 @@ class Refuters:
 
     def learn(self, candidate: Linearisation, bit: int | None) -> None:
         """Keep the phases to which it fell: the worst as it is, or a few under every mask of a bank bit."""
-        together, one, sets = Together([candidate]), np.zeros(1, np.int64), self.scene.sets
+        together, one, sets = Together.of([candidate]), np.zeros(1, np.int64), self.scene.sets
         if bit is None:
             met = [(s, *self._met(s, together, one)) for s in sets]
             found = [int(np.concatenate([costs_of(s, w)[0] - c[0] for s, w, c in met]).argmax())]
@@ -90,7 +89,7 @@ class Refuters:
         """Candidates as they are, with their excess."""
         for start in range(0, len(candidates), _COUNTED):
             some = candidates[start : start + _COUNTED]
-            together, each = Together(some), np.arange(len(some))
+            together, each = Together.of(some), np.arange(len(some))
             excess = np.zeros(len(some), np.int64)
             for s in self.scene.sets:
                 words = self._words(s, together, each)

@@ -129,7 +129,7 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None
-    if proposal.layout is not None and case.indexed and not case.lowered.is_dictated:
+    if proposal.layout is not None and not case.lowered.is_dictated:
         value = case.index_cost(case.as_elements(proposal.layout))
         cost = IndexCost(value, value <= case.least_instructions, MEASURE)
     # The search itself proves of every layout what counting gives.

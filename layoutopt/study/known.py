@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from layoutopt.accesses.lower import assigned
 from layoutopt.engine.case import Case, case_of, case_of_result, check_claims
 from layoutopt.errors import ProblemFileError
@@ -76,7 +74,6 @@ def solved(
     *,
     progress: Progress = LOG.debug,
     known: Result | None = None,
-    indexed: bool = True,
     **constraints: Any,
 ) -> tuple[Case, Result]:
     """Solve a problem in half of the time, what follows having the rest; as much before it for free lanes.
@@ -86,7 +83,6 @@ def solved(
         gpu: its device.
         progress: called with a line of text from time to time.
         known: the answer, where it is known: nothing is searched.
-        indexed: index code of what is proved is counted.
         constraints: of the layout, in the place of the file's, once the lanes are chosen.
 
     Returns:
@@ -109,7 +105,7 @@ def solved(
         elif case.widths:
             result = solve(asked, target=gpu, progress=progress, time_limit=None)
         else:
-            result = solve_cases([replace(case, indexed=case.indexed and indexed)], ask)
+            result = solve_cases([case], ask)
     if case.widths:
         with unhurried():
             case = case_of_result(asked, gpu, result)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from layoutopt.accesses.instructions import as_given
 from layoutopt.accesses.lower import offset_formula, over_elements
@@ -76,7 +75,7 @@ class TileRows:
         self.budget = Budget(None if time_limit is None else 2 * time_limit)
         self.allowed = problem.layout.families or FAMILIES
         families = tuple(f for f in FAMILIES if f in self.allowed)
-        layout: dict[str, Any] = {"minimise": "excess", "indexed": False}
+        layout: dict[str, Any] = {"minimise": "excess"}
         if not problem.is_dictated:
             layout["families"] = families
         search = partial(solved, problem, gpu, progress=progress, known=known, **layout)
@@ -125,9 +124,8 @@ class TileRows:
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
         layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
         ask = Ask(progress=self.progress, every_layout=not self.budget.spent)
-        # No row tells what the index of a proof costs.
         with spending(self.budget.part(_SEARCH_SHARE)):
-            return solve_cases([replace(self.case.constrained(layout), indexed=False)], ask)
+            return solve_cases([self.case.constrained(layout)], ask)
 
     def _families(self) -> list[Row]:
         """The best of each family."""

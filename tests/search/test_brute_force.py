@@ -14,7 +14,7 @@ from layoutopt import Status, compare, load, solve
 from layoutopt.engine.case import case_of
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.model.linearisations import rotated, unpadded
+from layoutopt.model.linearisations import Together, rotated, unpadded
 from layoutopt.problems.answer import METHODS
 from layoutopt.search.proposal import Ask
 from layoutopt.search.reach_floor import ReachFloor, Verdict
@@ -292,7 +292,7 @@ def test_what_falls_to_the_phases_of_others_has_no_swizzle(name, many):
         nothing.append(searched.complete and searched.best is None)
         if searched.bit is not None and number % 7 == 0:
             refuters.learn(candidate, searched.bit)
-    fallen = refuters.refuted(every, [True] * len(every))
+    fallen = refuters.refuted(Together.of(every), np.ones(len(every), np.bool_))
     assert not (fallen & ~np.array(nothing)).any()
     assert fallen.sum() >= many
 
