@@ -7,7 +7,7 @@ registers, predicates and lines of the source stay what they were.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -183,71 +183,50 @@ def _moved(
         new = int(region.apply(np.array([place.offset + place.inside], np.int64))[0])
         return text[: match.start()] + f"[{name}+{new}]" + text[match.end() :]
     register = place.base.split(" ")[1]
-    wide = use.function.registers.get(register, "").endswith("64")
+    wide, bits = use.function.registers.get(register, "").endswith("64"), 64 if use.generic else 32
     offset, inside = (place.offset, place.inside) if shared else (place.offset + place.inside, 0)
-    code = _Code(prefix, use.generic)
-    code.address(base, wide, offset, f"{name}+{region.start}" if region.start else name)
-    code.layout(region, guarded=region.is_part or not use.sure)
-    if shared and place.unit > 1:
+    lines = [
+        f"{'cvt.u32.u64' if wide and not use.generic else f'mov.b{bits}'} ~v, {base}",
+        f"add.s# ~v, ~v, {offset}" if offset else "",
+        f"mov.u# ~s, {name}+{region.start}" if region.start else f"mov.u# ~s, {name}",
+        "cvta.shared.u# ~s, ~s" if use.generic else "",
+        "sub.s# ~v, ~v, ~s",
+        *_layout(region, guarded=region.is_part or not use.sure),
         # These bits are 0 already; the assembler does not see it.
-        code.add("and.b", "v", "v", -place.unit)
-    code.add("add.s", "v", "v", "s")
+        f"and.b# ~v, ~v, {-place.unit}" if shared and place.unit > 1 else "",
+        "add.s# ~v, ~v, ~s",
+    ]
+    code = "".join(f"\t{line};\n" for line in lines if line).replace("~", prefix).replace("#", f"{bits}")
     behind = f"+{inside}" if inside else ""
     access = text[: match.start()] + f"[{prefix}v{behind}]" + text[match.end() :]
-    declared = f"\t.reg .b{code.bits} {', '.join(prefix + r for r in 'vstw')};\n\t.reg .pred {prefix}p;\n"
-    return "{\n" + declared + "".join(f"\t{line};\n" for line in code.lines) + f"\t{access}\n\t}}"
+    declared = f"\t.reg .b{bits} {', '.join(prefix + r for r in 'vstw')};\n\t.reg .pred {prefix}p;\n"
+    return "{\n" + declared + code + f"\t{access}\n\t}}"
 
 
-class _Code:
-    """Instructions that leave a new address in the register v; s is where the array begins."""
+def _layout(region: Region, guarded: bool) -> Iterator[str]:
+    """Instructions of # bits on registers that begin with ~, which move the offset ~v of an address.
 
-    def __init__(self, prefix: str, generic: bool) -> None:
-        self.prefix, self.generic, self.bits = prefix, generic, 64 if generic else 32
-        self.lines: list[str] = []
-
-    def add(self, opcode: str, *operands: str | int, only: bool = False) -> None:
-        """An instruction of so many bits; registers by their letter; `only` where the predicate holds."""
-        named = ", ".join(f"{self.prefix}{o}" if o in [*"vstwp"] else str(o) for o in operands)
-        self.lines.append(f"{f'@{self.prefix}p ' if only else ''}{opcode}{self.bits} {named}")
-
-    def address(self, base: str, wide: bool, offset: int, start: str) -> None:
-        """The offset of an address from the start of the array."""
-        taken = "cvt.u32.u64" if wide and not self.generic else f"mov.b{self.bits}"
-        self.lines.append(f"{taken} {self.prefix}v, {base}")
-        if offset:
-            self.add("add.s", "v", "v", offset)
-        self.lines.append(f"mov.u{self.bits} {self.prefix}s, {start}")
-        if self.generic:
-            self.add("cvta.shared.u", "s", "s")
-        self.add("sub.s", "v", "v", "s")
-
-    def layout(self, region: Region, guarded: bool) -> None:
-        """The offset moved; guarded where it lies in the array, and by its growth where it lies behind."""
-        move, rest = region.move, region.end - region.start - region.length
-        if rest and region.growth:
-            self.add("sub.s", "t", "v", region.length)
-            self.add("setp.lt.u", "p", "t", rest)
-            self.add("add.s", "v", "v", region.growth, only=True)
-        if guarded:
-            self.add("setp.lt.u", "p", "v", region.length)
-        whole, several = move.row & (move.row - 1) == 0, len(move.terms) > 1
-        if several:  # each of the bits that they were
-            self.add("mov.b", "w", "v")
-        for shift, mask in move.terms:
-            if whole:
-                by = (move.row // move.unit).bit_length() - 1 + shift
-                self.add("shr.u", "t", "w" if several else "v", by)
-            else:
-                self._quotient(move.row << shift)
-                self.add("mul.lo.s", "t", "t", move.unit)
-            self.add("and.b", "t", "t", mask * move.unit)
-            self.add("xor.b", "v", "v", "t", only=guarded)
-        if move.extra:  # an XOR leaves the row what it was
-            self._quotient(move.row)
-            self.add("mad.lo.s", "v", "t", move.extra, "v", only=guarded)
-
-    def _quotient(self, by: int) -> None:
-        if by & (by - 1):
-            self.add("div.u", "t", "v", by)
+    Guarded, they do so where it lies in the array, and by its growth where it lies behind.
+    """
+    move, rest = region.move, region.end - region.start - region.length
+    if rest and region.growth:
+        yield from (f"sub.s# ~t, ~v, {region.length}", f"setp.lt.u# ~p, ~t, {rest}")
+        yield f"@~p add.s# ~v, ~v, {region.growth}"
+    if guarded:
+        yield f"setp.lt.u# ~p, ~v, {region.length}"
+    only, whole, several = "@~p " if guarded else "", move.row & (move.row - 1) == 0, len(move.terms) > 1
+    if several:  # each of the bits that they were
+        yield "mov.b# ~w, ~v"
+    for shift, mask in move.terms:
+        if whole:
+            by = (move.row // move.unit).bit_length() - 1 + shift
+            yield f"shr.u# ~t, {'~w' if several else '~v'}, {by}"
         else:
-            self.add("shr.u", "t", "v", by.bit_length() - 1)
+            yield from (_quotient(move.row << shift), f"mul.lo.s# ~t, ~t, {move.unit}")
+        yield from (f"and.b# ~t, ~t, {mask * move.unit}", f"{only}xor.b# ~v, ~v, ~t")
+    if move.extra:  # an XOR leaves the row what it was
+        yield from (_quotient(move.row), f"{only}mad.lo.s# ~v, ~t, {move.extra}, ~v")
+
+
+def _quotient(by: int) -> str:
+    return f"div.u# ~t, ~v, {by}" if by & (by - 1) else f"shr.u# ~t, ~v, {by.bit_length() - 1}"
