@@ -43,7 +43,6 @@ class Variable(Struct, frozen=True, eq=False):
         name: of it.
         file: where it is declared.
         node: the declaration.
-        declarator: the name with its extents, stars and references.
         identifier: the name.
         extents: of an array, the outermost first; None for `[]`.
         pointer: whether it is a pointer.
@@ -54,7 +53,6 @@ class Variable(Struct, frozen=True, eq=False):
     name: str
     file: "File"
     node: Node
-    declarator: Node
     identifier: Node
     extents: tuple[Node | None, ...]
     pointer: bool
@@ -194,9 +192,7 @@ class File:
             if name.type == "identifier" and "function_declarator" not in kinds:
                 sizes = [n.child_by_field_name("size") for n in parts if n.type == "array_declarator"]
                 pointer = "pointer_declarator" in kinds
-                yield Variable(
-                    self.text(name), self, node, inner, name, tuple(sizes[::-1]), pointer, value, scope
-                )
+                yield Variable(self.text(name), self, node, name, tuple(sizes[::-1]), pointer, value, scope)
 
 
 class Source:
