@@ -8,18 +8,21 @@ from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.read import sass
 
 
-def program(*lines, parameters=None, **fields):
-    """The kernel of these instructions, which `; ` parts, EXIT behind them; one that ends with a colon is a label."""
-    text, address = [], 0
-    for line in "; ".join((*lines, "EXIT")).split("; "):
+def listing(*lines, name="k"):
+    """The text of these instructions, which `; ` parts; one that ends with a colon is a label."""
+    text, address = ["code for sm_90", f" Function : {name}"], 0
+    for line in "; ".join(lines).split("; "):
         if line.endswith(":"):
             text.append(f".L_{line}")
         else:
             text.append(f" /*{address:04x}*/ {line} ;")
             address += 16
-    (found,) = sass.from_text("code for sm_90\n Function : k\n" + "\n".join(text) + "\n")
-    if parameters is not None:
-        fields["parameters"] = parameters
+    return "\n".join((*text, ""))
+
+
+def program(*lines, **fields):
+    """The kernel of these instructions, EXIT behind them."""
+    (found,) = sass.from_text(listing(*lines, "EXIT"))
     return msgspec.structs.replace(found, **fields)
 
 

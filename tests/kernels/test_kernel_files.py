@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from command import layoutopt
 from conftest import ROOT
-from machine_code import program
+from machine_code import listing, program
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import budget
@@ -28,6 +27,7 @@ from layoutopt.kernels.read.files import compile_source
 from layoutopt.kernels.read.source import source_parameters
 
 KERNELS = ROOT / "tests/data/kernels"
+PLAIN = KERNELS / "transpose_plain.sm_90.sass"
 
 
 PATHS = """
@@ -59,77 +59,75 @@ def check(*arguments, code=0):
     return json.loads(done.stdout)
 
 
+def written(folder, text, name="k.sass"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
 def refused(*arguments):
     done = layoutopt("check", *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     return done.stderr
 
 
 def test_a_listing_is_checked():
-    found = check(
-        KERNELS / "transpose_plain.sm_90.sass", "--block", "32,8", "--grid", "2,2", "--arg", "+16=64"
-    )
-    assert found["schema"] == "layoutopt.kernel/1"
-    assert found["certain"]
-    assert found["assumed"] == {}
+    found = check(PLAIN, "--block", "32,8", "--grid", "2,2", "--arg", "+16=64")
+    assert (found["schema"], found["certain"], found["assumed"]) == ("layoutopt.kernel/1", True, {})
     assert found["totals"]["bank_conflicts_ld"] == 31 * found["totals"]["executed_ld"]
+    found = check(PLAIN, "--block", "32,8", "--assume", "+16=64", "--assume", "+0=nan")
+    assert found["certain"]
+    assert found["assumed"] == {"+16": 64, "+0": "nan"}  # JSON has no such number
 
 
 def test_eight_bytes_of_a_listing_may_be_two_parameters():
-    kernel = KERNELS / "transpose_ragged.sm_90.sass"
-    launch = (kernel, "--block", "32,8", "--grid", "2,2")
+    launch = (KERNELS / "transpose_ragged.sm_90.sass", "--block", "32,8", "--grid", "2,2")
     for small in ("2=50", "+16=50", "2=-1", "2=1.5"):
         said = refused(*launch, "--arg", small)
         assert "one value or two of 4 bytes" in said
         assert "--arg +16=VALUE --arg +20=VALUE" in said
-    for both in (("+16=50", "+20=45"), ("2+0=50", "2+4=45"), (f"2={45 << 32 | 50}",)):
-        found = check(*launch, *(word for one in both for word in ("--arg", one)))
+    # As parts, as one value, and beside an address, which is one.
+    for given in (
+        ("+16=50", "+20=45"),
+        ("2+0=50", "2+4=45"),
+        (f"2={45 << 32 | 50}",),
+        ("+16=50", "+20=45", "0=4096"),
+    ):
+        found = check(*launch, *(word for one in given for word in ("--arg", one)))
         assert found["certain"]
         # The wavefronts of an H200 for 50 columns and 45 rows: counters.json.
         assert (found["totals"]["wavefronts_ld"], found["totals"]["wavefronts_st"]) == (2250, 90)
     (missing,) = check(*launch)["unknown"][:1]
     assert missing.endswith("--arg +16=VALUE --arg +20=VALUE, or --arg 2=pointer")
-    # An address is one value.
-    assert check(*launch, "--arg", "+16=50", "--arg", "+20=45", "--arg", "0=4096")["certain"]
 
 
 def test_shared_memory_that_only_hardware_touches_is_said(tmp_path):
-    code = ("UTMALDG.2D [UR8], [UR4]", "HGMMA.64x64x16.F32 R24, gdesc[UR4], R24, gsb0", "EXIT")
-    lines = (f"/*{16 * k:04x}*/ {text} ;" for k, text in enumerate(code))
-    (tmp_path / "k.sass").write_text("code for sm_90\nFunction : k\n" + "\n".join(lines) + "\n")
-    said = layoutopt("check", tmp_path / "k.sass", "--block", "128").stdout
-    assert (
-        "  no shared memory is touched by loads, stores and atomics; what HGMMA, UTMALDG move, no counter"
-        in said
-    )
-    assert check(tmp_path / "k.sass", "--block", "128")["by_hardware"] == ["HGMMA", "UTMALDG"]
+    code = "UTMALDG.2D [UR8], [UR4]; HGMMA.64x64x16.F32 R24, gdesc[UR4], R24, gsb0; EXIT"
+    kernel = written(tmp_path, listing(code))
+    told = "  no shared memory is touched by loads, stores and atomics; what HGMMA, UTMALDG move, no counter"
+    assert told in layoutopt("check", kernel, "--block", "128").stdout
+    assert check(kernel, "--block", "128")["by_hardware"] == ["HGMMA", "UTMALDG"]
 
 
 def test_what_a_header_of_the_toolkit_does_stands_where_it_is_called():
     header = "/usr/local/cuda-13.0/bin/../targets/x86_64-linux/include/cuda_fp16.hpp"
-    told = (
-        f'//## File "{header}", line 274 inlined at "/home/me/helper.cuh", line 9',
-        '//## File "/home/me/helper.cuh", line 9 inlined at "/home/me/k.cu", line 30',
-        '//## File "/home/me/k.cu", line 30',
-        "/*0000*/ STS [R2], R3 ;",
-        '//## File "/home/me/helper.cuh", line 11 inlined at "/home/me/k.cu", line 31',
-        '//## File "/home/me/k.cu", line 31',
-        "/*0010*/ EXIT ;",
-    )
-    (program,) = sass.from_text("\n".join(("code for sm_90", "Function : k", *told)) + "\n")
-    assert [(step.place.file, step.place.line) for step in program.steps] == [
-        ("/home/me/helper.cuh", 9),
-        ("/home/me/helper.cuh", 11),
-    ]
+    told = f"""code for sm_90
+        Function : k
+        //## File "{header}", line 274 inlined at "/home/me/helper.cuh", line 9
+        //## File "/home/me/helper.cuh", line 9 inlined at "/home/me/k.cu", line 30
+        //## File "/home/me/k.cu", line 30
+        /*0000*/ STS [R2], R3 ;
+        //## File "/home/me/helper.cuh", line 11 inlined at "/home/me/k.cu", line 31
+        //## File "/home/me/k.cu", line 31
+        /*0010*/ EXIT ;"""
+    (program,) = sass.from_text(told)
+    places = [(step.place.file, step.place.line) for step in program.steps]
+    assert places == [("/home/me/helper.cuh", 9), ("/home/me/helper.cuh", 11)]
 
 
 def test_what_cannot_be_read_behind_a_parameter_is_not_followed(tmp_path):
-    (tmp_path / "k.sass").write_text(
-        "code for sm_90\n/*0000*/ LDC R2, c[0x0][0x220] ;\n/*0010*/ IMAD.WIDE R10, R0 ;\n"
-    )
-    assert not check(tmp_path / "k.sass", "--block", "32")["certain"]
+    kernel = written(tmp_path, listing("LDC R2, c[0x0][0x220]; IMAD.WIDE R10, R0"))
+    assert not check(kernel, "--block", "32")["certain"]
 
 
 @pytest.mark.parametrize(
@@ -140,8 +138,8 @@ def test_what_cannot_be_read_behind_a_parameter_is_not_followed(tmp_path):
         ("bytes.sass", bytes(range(256))),
         ("short.cubin", b"\x7fELF\x02\x01\x01" + bytes(57)),
         ("sections.cubin", b"\x7fELF\x02\x01\x01" + bytes(33) + b"\xff" * 24),
-        ("twice.sass", b"code for sm_90\nFunction : k\n/*0000*/ EXIT ;\n/*0000*/ EXIT ;\n"),
-        ("old.sass", b"code for sm_35\nFunction : k\n/*0000*/ EXIT ;\n"),
+        ("twice.sass", (listing("EXIT") + "/*0000*/ EXIT ;\n").encode()),
+        ("old.sass", listing("EXIT").replace("90", "35").encode()),
     ],
 )
 def test_broken_files_are_one_line(tmp_path, name, content):
@@ -157,73 +155,54 @@ def test_shared_memory_of_what_is_not_linked_has_no_bytes_in_the_file():
     assert [(one.content, one.size) for one in elf.sections(data)] == [(b"", 0), (b"", 4096)]
 
 
-def test_wrong_launches_are_one_line():
-    kernel = KERNELS / "transpose_plain.sm_90.sass"
-    assert "--block 32,8 --grid 32,32 --arg 2=1024 (parameters: 0 8 bytes, 1 8 bytes, 2 4 bytes;" in refused(
-        kernel
-    )
-    assert "1024" in refused(kernel, "--block", "1025")
-    assert "no parameter" in refused(kernel, "--block", "32", "--arg", "77=1")
-    assert "--entry" in refused(kernel, "--block", "32", "--entry", "other")
-    assert "for kernels" in refused("transpose_32x32_f32", "--block", "32")
-
-
-def test_what_is_assumed_is_named():
-    kernel = KERNELS / "transpose_plain.sm_90.sass"
-    found = check(kernel, "--block", "32,8", "--assume", "+16=64", "--assume", "+0=nan")
-    assert found["certain"]
-    assert found["assumed"] == {"+16": 64, "+0": "nan"}  # JSON has no such number
-
-
-def test_an_opcode_that_does_not_matter_is_skipped(tmp_path):
-    listing = (
-        "code for sm_90\nFunction : k\n/*0000*/ FLURB R1, R2 ;\n/*0010*/ LDS R3, [RZ] ;\n/*0020*/ EXIT ;\n"
-    )
-    (tmp_path / "k.sass").write_text(listing)
-    assert check(tmp_path / "k.sass", "--block", "32")["totals"]["wavefronts_ld"] == 1
+@pytest.mark.parametrize(
+    ("kernel", "launch", "said"),
+    [
+        (PLAIN, "", "--block 32,8 --grid 32,32 --arg 2=1024 (parameters: 0 8 bytes, 1 8 bytes, 2 4 bytes;"),
+        (PLAIN, "--block 1025", "1024"),
+        (PLAIN, "--block 32 --arg 77=1", "no parameter"),
+        (PLAIN, "--block 32 --entry other", "--entry"),
+        (PLAIN, "--block 32 --target gfx942", "expected a GPU of NVIDIA"),
+        ("transpose_32x32_f32", "--block 32", "for kernels"),
+    ],
+)
+def test_wrong_launches_are_one_line(kernel, launch, said):
+    assert said in refused(kernel, *launch.split())
 
 
 @pytest.mark.nvcc
 def test_sources_cubins_and_executables(tmp_path):
-    (tmp_path / "paths.cu").write_text(PATHS)
-    source = check(tmp_path / "paths.cu", "--block", "256", "--arg", "2=0")
+    launch = ("--block", "256", "--arg", "2=0")
+    source = check(written(tmp_path, PATHS, "paths.cu"), *launch)
     assert source["certain"], source["unknown"]
-    assert source["totals"]["executed_ld"] == 10
-    assert source["totals"]["wavefronts_ld"] == 18
+    assert (source["totals"]["executed_ld"], source["totals"]["wavefronts_ld"]) == (10, 18)
     assert {access["array"] for access in source["accesses"]} == {"s"}
     command = [find_tool("nvcc"), "-arch=sm_90", "-lineinfo", "-fatbin", "paths.cu", "-o", "paths.fatbin"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    if shutil.which("cuobjdump") or find_tool("cuobjdump"):
-        binary = check(tmp_path / "paths.fatbin", "--block", "256", "--arg", "2=0")
-        assert binary["totals"] == source["totals"]
+    if find_tool("cuobjdump"):
+        assert check(tmp_path / "paths.fatbin", *launch)["totals"] == source["totals"]
 
 
 @pytest.mark.nvcc
 def test_what_headers_of_the_toolkit_do_stands_where_they_are_called(tmp_path):
-    (tmp_path / "k.cu").write_text(
+    kernel = written(
+        tmp_path,
         "__global__ void k(int* o) {\n  __shared__ int s[64];\n  s[threadIdx.x] = 0;\n  __syncthreads();\n"
-        "  atomicAdd(&s[threadIdx.x / 2], 3);\n  __syncthreads();\n  o[threadIdx.x] = s[threadIdx.x];\n}\n"
+        "  atomicAdd(&s[threadIdx.x / 2], 3);\n  __syncthreads();\n  o[threadIdx.x] = s[threadIdx.x];\n}\n",
+        "k.cu",
     )
-    found = check(tmp_path / "k.cu", "--block", "64")
-    assert [(Path(one["file"]).name, one["line"]) for one in found["accesses"]] == [
-        ("k.cu", 3), ("k.cu", 5), ("k.cu", 7),
-    ]  # fmt: skip
+    places = [(Path(one["file"]).name, one["line"]) for one in check(kernel, "--block", "64")["accesses"]]
+    assert places == [("k.cu", 3), ("k.cu", 5), ("k.cu", 7)]
 
 
 @pytest.mark.nvcc
-def test_constant_memory_of_the_file_is_read(tmp_path):
-    shutil.copy(KERNELS / "constant_table.cu", tmp_path)
-    found = check(tmp_path / "constant_table.cu", "--block", "64")
+def test_constant_memory_of_the_file_is_read_where_the_host_does_not_fill_it(tmp_path):
+    text = (KERNELS / "constant_table.cu").read_text()
+    found = check(written(tmp_path, text, "k.cu"), "--block", "64")
     assert found["certain"]
     assert (found["totals"]["wavefronts_ld"], found["totals"]["bank_conflicts_ld"]) == (192, 160)
-
-
-@pytest.mark.nvcc
-def test_constant_memory_that_the_host_fills_is_not_zero(tmp_path):
-    text = (KERNELS / "constant_table.cu").read_text()
-    (tmp_path / "filled.cu").write_text(re.sub(r"(__constant__ [^=;]*?) *=[^;]*;", r"\1;", text))
-    assert (tmp_path / "filled.cu").read_text() != text
-    found = check(tmp_path / "filled.cu", "--block", "64")
+    filled = re.sub(r"(__constant__ [^=;]*?) *=[^;]*;", r"\1;", text)
+    found = check(written(tmp_path, filled, "filled.cu"), "--block", "64")
     assert any("the address of LDS" in why for why in found["unknown"])
 
 
@@ -292,19 +271,24 @@ STORE = "mov.u32 %r1, %tid.x; mul.lo.u32 %r1, %r1, 128; mov.u32 %r2, tile; add.u
     ["bra ;", "ld.param.u64 %rd1;", "call (retval0), twice;", "call f, (a), (b), (c);", "}", "frob %rd1;"],
 )
 def test_ptx_that_the_assembler_refuses_is_one_line(tmp_path, line):
-    (tmp_path / "k.ptx").write_text(PTX.format(line))
-    said = refused(tmp_path / "k.ptx", "--block", "32")
+    said = refused(written(tmp_path, PTX.format(line), "k.ptx"), "--block", "32")
     assert said.startswith("error: ptxas fails: ")
     assert "kernel.ptx, line" in said
+    old = written(tmp_path, PTX.format(STORE).replace("sm_90", "sm_30"), "k.ptx")
+    assert "(--target says another GPU)" in refused(old, "--block", "32")
 
 
 @pytest.mark.nvcc
-def test_ptx_is_assembled_for_its_own_gpu_or_the_one_given(tmp_path):
-    (tmp_path / "k.ptx").write_text(PTX.format(STORE))
-    for target, asked in (("sm_90", ()), ("sm_100", ("--target", "sm_100"))):
-        found = check(tmp_path / "k.ptx", "--block", "32", *asked)
-        assert (found["form"], found["target"], found["certain"]) == ("sass", target, True)
-        assert (found["totals"]["wavefronts_st"], found["arrays"][0]["name"]) == (32, "tile")
+@pytest.mark.parametrize(
+    ("own", "asked", "target"), [("sm_90", (), "sm_90"), ("sm_90", ("--target", "sm_100"), "sm_100"),
+                                 ("sm_30", ("--target", "sm_90"), "sm_90")],
+)  # fmt: skip
+def test_ptx_is_assembled_for_its_own_gpu_or_the_one_given(own, asked, target, tmp_path):
+    found = check(
+        written(tmp_path, PTX.format(STORE).replace("sm_90", own), "k.ptx"), "--block", "32", *asked
+    )
+    assert (found["form"], found["target"], found["certain"]) == ("sass", target, True)
+    assert (found["totals"]["wavefronts_st"], found["arrays"][0]["name"]) == (32, "tile")
 
 
 @pytest.mark.nvcc
@@ -318,51 +302,30 @@ def test_checked_ptx_ends_with_the_command_that_patches_it(tmp_path, monkeypatch
     assert (tmp_path / "k.fixed.ptx").exists()
 
 
-@pytest.mark.nvcc
-def test_ptx_for_a_gpu_that_the_assembler_does_not_know(tmp_path):
-    (tmp_path / "k.ptx").write_text(PTX.format(STORE).replace("sm_90", "sm_30"))
-    assert "(--target says another GPU)" in refused(tmp_path / "k.ptx", "--block", "32")
-    assert check(tmp_path / "k.ptx", "--block", "32", "--target", "sm_90")["certain"]
-
-
 def test_without_an_assembler_the_message_says_what_to_install(tmp_path, monkeypatch):
-    (tmp_path / "k.ptx").write_text(PTX.format(STORE))
     monkeypatch.setattr(files, "find_tool", lambda _: None)
     with pytest.raises(MachineError, match=r"ptxas is not on this machine \(pip install 'layoutopt\[cuda\]'"):
-        files.kernels(tmp_path / "k.ptx")
+        files.kernels(written(tmp_path, PTX.format(STORE), "k.ptx"))
 
 
 @pytest.mark.nvcc
-def test_parameters_have_the_names_of_the_ptx(tmp_path):
+def test_parameters_have_the_names_of_the_ptx():
     kernel = KERNELS / "transpose_plain.ptx"
-    found = check(kernel, "--block", "32,8", "--arg", "transpose_param_2=64")
-    assert found["certain"]
-    assert found["totals"] == check(kernel, "--block", "32,8", "--arg", "2=64")["totals"]
+    named, numbered = (
+        check(kernel, "--block", "32,8", "--arg", arg) for arg in ("transpose_param_2=64", "2=64")
+    )
+    assert (named["certain"], named["totals"]) == (True, numbered["totals"])
 
 
-def test_machine_code_of_another_maker_is_not_asked_for():
-    kernel = KERNELS / "transpose_plain.sm_90.sass"
-    assert "expected a GPU of NVIDIA" in refused(kernel, "--block", "32", "--target", "gfx942")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "        /*0000*/                   BRA ;\n        /*0010*/                   CALL.REL.NOINC ;\n",
-        "        /*0000*/                   RET.REL.NODEC ;\n",
-    ],
-)
-def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, line):
-    path = tmp_path / "bad.sass"
-    path.write_text("code for sm_90\n\tFunction : k\n" + line)
-    done = layoutopt("check", path, "--block", "32")
+@pytest.mark.parametrize("code", ["BRA; CALL.REL.NOINC", "RET.REL.NODEC"])
+def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, code):
+    done = layoutopt("check", written(tmp_path, listing(code)), "--block", "32")
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 1
 
 
 def test_a_loop_without_an_end_is_named(tmp_path):
-    (tmp_path / "endless.sass").write_bytes(b"code for sm_90\nFunction : k\n/*0000*/ BRA 0x0 ;\n")
-    done = layoutopt("check", tmp_path / "endless.sass", "--block", "32", "--max-steps", "1000")
+    done = layoutopt("check", written(tmp_path, listing("BRA 0x0")), "--block", "32", "--max-steps", "1000")
     assert (done.returncode, done.stderr) == (3, "")
     assert "not certain, and no worst case is known:\n    the loop at BRA" in done.stdout
 
@@ -378,17 +341,16 @@ def test_nvcc_gets_no_name_that_a_shell_would_run(name, options, tmp_path, monke
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{ .reg .b32 %r<9>;\n"
 BODY = "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; st.shared.b32 [%r2], %r1; ret; }"
-STORED = ("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", "STS [R2], R1")
-SASS = "code for sm_90\n Function : kernel\n /*0000*/ EXIT ;\n"
+STORED = "S2R R1, SR_TID.X; SHF.L.U32 R2, R1, 0x2, RZ; STS [R2], R1"
 
 
 @pytest.mark.parametrize(
     "work",
     [
         lambda: read_ptx(HEAD + BODY, "k.ptx"),
-        lambda: sass.from_text(SASS, None),
-        lambda: evaluate(program(*STORED), Launch(block=(32, 1, 1)), device("sm_90")),
-        lambda: relevance.relevance(program(*STORED), ()),
+        lambda: sass.from_text(listing("EXIT"), None),
+        lambda: evaluate(program(STORED), Launch(block=(32, 1, 1)), device("sm_90")),
+        lambda: relevance.relevance(program(STORED), ()),
     ],
 )
 def test_without_time_nothing_is_read_or_evaluated(work):
@@ -399,7 +361,7 @@ def test_without_time_nothing_is_read_or_evaluated(work):
 def test_what_is_too_large_is_said(monkeypatch):
     monkeypatch.setattr(relevance, "MOST_LIVE", 1)
     with pytest.raises(ProblemFileError, match="the kernel is too large: more than 1 live values"):
-        relevance.relevance(program(*STORED), ())
+        relevance.relevance(program(STORED), ())
     monkeypatch.setattr(ptx_text, "MAX_STATEMENTS", 4)
     with pytest.raises(ProblemFileError, match="expected at most 4 statements"):
         read_ptx(HEAD + BODY, "k.ptx")
@@ -421,18 +383,10 @@ def test_a_disassembler_that_never_ends_is_out_of_time(tmp_path, monkeypatch):
 
 
 def test_the_time_that_a_compiler_takes_is_not_counted(tmp_path, monkeypatch):
-    clock = [0.0]
+    clock, left = [0.0], []
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-
-    def compiled(*_):
-        clock[0] += 1000
-        return b"cubin"
-
-    source = tmp_path / "k.cu"
-    source.write_text("")
-    monkeypatch.setattr(files, "compile_source", compiled)
-    left = []
+    monkeypatch.setattr(files, "compile_source", lambda *_: clock.insert(0, clock[0] + 1000) or b"cubin")
     monkeypatch.setattr(files, "_from_cubin", lambda _: left.append(current().seconds) or ())
     with spending(Budget(10)):
-        files.kernels(source)
-    assert left == [10]
+        files.kernels(written(tmp_path, "", "k.cu"))
+    assert (clock[0], left) == (1000, [10])

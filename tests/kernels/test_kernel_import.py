@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from command import layoutopt
+from command import layoutopt, refused
 from conftest import ROOT
 from machine_code import program
 from test_kernel_counters import LAUNCHES, RECORDS, evaluation
+from written import refused_with
 
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
@@ -38,32 +39,31 @@ def test_problems_cost_what_the_kernel_does(name):
         if any(tally.unknown for tally in tallies):
             continue
         problem = from_data(array_problem(found, used))
-        weights = {access.name: access.weight for access in problem.accesses}
         audit = check(problem)
-        assert sum(a.wavefronts * weights[a.name] for a in audit.accesses) == sum(
-            t.wavefronts for t in tallies
-        )
+        weighted = zip(audit.accesses, problem.accesses, strict=True)
+        assert sum(a.wavefronts * asked.weight for a, asked in weighted) == sum(t.wavefronts for t in tallies)
         assert audit.bytes <= used.array.size
 
 
-def test_accesses_become_formulas():
-    found = evaluation("transpose_plain")
+def array_of(name, *shape):
+    """The problem of the only array of a kernel of the collection."""
+    found = evaluation(name)
     (used,) = used_arrays(found)
-    data = array_problem(found, used)
+    return array_problem(found, used, *shape)
+
+
+def test_accesses_become_formulas():
+    data = array_of("transpose_plain")
     assert data["tile"] == {"shape": [32, 32], "element": "f32"}
     assert data["published"]["offset"] == "x0*32 + x1"
-    assert {tuple(access["index"]) for access in data["accesses"]} <= {
-        ("warp + i*8", "lane"),
-        ("lane", "warp + i*8"),
-        *((f"warp + {8 * k}" if k else "warp", "lane") for k in range(4)),
-        *(("lane", f"warp + {8 * k}" if k else "warp") for k in range(4)),
-    }
+    rows = ["warp", "warp + i*8", *(f"warp + {8 * k}" for k in (1, 2, 3))]
+    expected = {index for row in rows for index in ((row, "lane"), ("lane", row))}
+    assert {tuple(access["index"]) for access in data["accesses"]} <= expected
 
 
 def test_unrolled_accesses_are_one_loop_whatever_order_they_got():
-    order = (5, 0, 3, 1, 7, 2, 6, 4)
-    lines = (f"LDS R4, [R2+{0x100 * k:#x}]" for k in order)
-    kernel = program("S2R R1, SR_TID.X", "SHF.L.U32 R2, R1, 0x2, RZ", *lines)
+    lines = (f"LDS R4, [R2+{0x100 * k:#x}]" for k in (5, 0, 3, 1, 7, 2, 6, 4))
+    kernel = program("S2R R1, SR_TID.X; SHF.L.U32 R2, R1, 0x2, RZ", *lines)
     steps = tuple(msgspec.structs.replace(step, place=Place("k.cu", 7)) for step in kernel.steps)
     launch = Launch(block=(64, 1, 1), shared_bytes=2048)
     found = evaluate(msgspec.structs.replace(kernel, steps=steps), launch, device("sm_90"))
@@ -73,20 +73,13 @@ def test_unrolled_accesses_are_one_loop_whatever_order_they_got():
 
 
 def test_a_pad_is_not_part_of_the_tile():
-    found = evaluation("transpose_padded")
-    (used,) = used_arrays(found)
-    data = (
-        array_problem(found, used, (32, 33)) if used.array.size == 32 * 33 * 4 else array_problem(found, used)
-    )
-    assert data["tile"]["shape"] == [32, 32]
-    assert data["published"]["offset"] == "x0*33 + x1"
+    data = array_of("transpose_padded")
+    assert (data["tile"]["shape"], data["published"]["offset"]) == ([32, 32], "x0*33 + x1")
 
 
 def test_a_shape_that_the_bytes_contradict_is_refused():
-    found = evaluation("transpose_plain")
-    (used,) = used_arrays(found)
-    with pytest.raises(Exception, match="--shape"):
-        array_problem(found, used, (31, 7))
+    with refused_with("--shape"):
+        array_of("transpose_plain", (31, 7))
 
 
 @pytest.mark.parametrize(
@@ -137,10 +130,7 @@ def test_arrays_that_nothing_is_known_of_are_one_error(tmp_path):
         ".reg .b32 %r<3>; .reg .pred %p<2>; .shared .align 4 .b8 a[128]; .shared .align 4 .b8 b[128];\n"
         f"mov.u32 %r2, %ctaid.x; setp.eq.u32 %p1, %r2, 1;\n{stores}ret;\n}}\n"
     )
-    done = layoutopt("import", "kernel", kernel, "--block", "32", "--grid", "2", "-o", tmp_path / "o")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: nothing is known of any array: a: the first block accesses none of it; "
-        "b: the first block accesses none of it\n"
-    )
+    none = "the first block accesses none of it"
+    said = f"error: nothing is known of any array: a: {none}; b: {none}\n"
+    refused(said, "import", "kernel", kernel, "--block", "32", "--grid", "2", "-o", tmp_path / "o")
     assert not (tmp_path / "o").exists()

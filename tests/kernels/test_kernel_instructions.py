@@ -1,7 +1,5 @@
 """What instructions of machine code compute, number by number, and what launches of small kernels do."""
 
-import re
-
 import numpy as np
 import pytest
 from machine_code import counted, program
@@ -12,7 +10,7 @@ from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.machine.relevance import relevance
 from layoutopt.kernels.machine.values import Value, known
-from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, Compute, Parameter
+from layoutopt.kernels.program import Compute, Parameter
 from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read import sass
@@ -123,103 +121,17 @@ def test_a_shift_by_an_unknown_amount_is_unknown():
     assert not computed(step, {"R1": known(np.array([[5]], np.int64)), "R2": hidden})[0].sure
 
 
-def test_an_unknown_instruction_matters_only_to_addresses():
-    assert counted("FROB R3, R1", "STS [R2], R3").certain
-    found = counted("FROB R2, R1", "STS [R2], R1")
-    assert [why.split(" at ")[0] for why in found.doubts] == ["FROB", "the address of STS"]
-    assert found.bounded
-
-
-def test_an_address_of_the_linker_is_not_known():
-    lines = ("UMOV UR4, 32@lo(tile)", "STS [R2+UR4], R1")
-    assert "gets an address that only the linker knows" in next(iter(counted(*lines).doubts))
-    assert counted(lines[0], "STG.E desc[UR6][R4.64+UR4], R1", "STS [R2], R1").certain
-
-
-def test_an_unknown_instruction_that_may_touch_shared_memory_is_named():
-    found = counted("LDFROB [R1]", "STS [R2], R1")
-    (why,) = found.doubts
-    assert "LDFROB at 0x20 is an instruction that is not known; what it does is not counted" in why
-    assert not found.bounded
-
-
-@pytest.mark.parametrize(
-    ("behind", "certain"),
-    [("STG.E desc[UR4][R6.64], R1", True), ("BAR.SYNC 0x0", False), ("LDS R4, [R2]", False)],
-)
-def test_a_return_on_data_behind_which_nothing_is_counted_is_not_asked_for(behind, certain):
-    read = ("LDG.E R3, desc[UR4][R6.64]", "ISETP.NE.AND P0, PT, R3, RZ, PT")
-    assert counted(*read, "STS [R2], R1", "@P0 EXIT", behind).certain == certain
-
-
 @pytest.mark.parametrize("read", ["R3", "UR3"])
 @pytest.mark.parametrize(("address", "certain"), [("R2", True), ("R8", False)])
 def test_a_switch_on_data_is_passed_over_where_its_cases_touch_nothing_shared(read, address, certain):
     found = counted(
-        "MOV R8, R2",
-        "LDG.E R3, desc[UR4][R6.64]",
-        "R2UR UR3, R3",
-        "BSSY B0, `(.L_meet)",
+        "MOV R8, R2; LDG.E R3, desc[UR4][R6.64]; R2UR UR3, R3; BSSY B0, `(.L_meet)",
         f'BRX{"U" * (read[0] == "U")} {read} -0x70 (*"BRANCH_TARGETS .L_a,.L_b"*)',
-        "a:",
-        "FADD R8, R9, R9",
-        "BRA `(.L_meet)",
-        "b:",
-        "STG.E desc[UR4][R6.64], R9",
-        "meet:",
-        "BSYNC B0",
+        "a:; FADD R8, R9, R9; BRA `(.L_meet); b:; STG.E desc[UR4][R6.64], R9; meet:; BSYNC B0",
         f"STS [{address}], R1",
     )
     assert found.certain == certain
     assert all("the address of STS" in why for why in found.doubts)
-
-
-@pytest.mark.parametrize("line", ["BMOV.32.PQUAD R0, B2", "BMOV.64 R0, ATEXIT_PC", "BXYZ R0"])
-def test_what_is_not_known_of_control_makes_the_verdict_not_certain(line):
-    found = counted(line, "STS [R2], R1")
-    assert not found.certain
-    assert any("is an instruction that is not known" in why for why in found.doubts)
-
-
-def test_additions_of_one_without_a_result_serve_lanes_of_one_word_together():
-    counts, adds = (counted(line) for line in ("ATOMS.POPC.INC.32 RZ, [RZ]", "ATOMS.ADD RZ, [RZ], R1"))
-    assert [[t.wavefronts for t in found.tallies.values()] for found in (counts, adds)] == [[1], [32]]
-    assert counts.certain
-    assert adds.certain
-
-
-@pytest.mark.parametrize(
-    "lines", [("LDG.E.64 R4, desc[UR4][R6.64]", "CALL.ABS R4"), ("LD.E R8, desc[UR4][R6.64]",)]
-)
-def test_what_is_left_out_has_no_worst_case(lines):
-    found = counted(*lines)
-    assert not found.certain
-    assert not found.bounded
-
-
-@pytest.mark.parametrize(
-    ("kind", "window", "loads"), [("S", SHARED_WINDOW, 1), ("S", 0x7F00, 0), ("L", LOCAL_WINDOW, 1)]
-)
-def test_the_memory_of_a_generic_address_is_asked_for(kind, window, loads):
-    asked = (
-        f"MOV R5, {window:#x}",
-        f"QSPC.E.{kind} P0, RZ, [R4]",
-        "@!P0 BRA `(.L_END)",
-        "LDS R6, [R2]",
-        "END:",
-    )
-    found = counted("MOV R4, R2", *asked)
-    assert found.certain
-    assert len(found.tallies) == loads
-
-
-@pytest.mark.parametrize(("high", "certain"), [("0x7f00", True), ("R9", False)])
-def test_a_generic_atomic_of_global_memory_is_done(high, certain):
-    """What atomicAdd(half2*) becomes: where it is not done, the address is one of shared memory."""
-    atomic = "ATOM.E.ADD.F16x2.RN.STRONG.GPU P0, RZ, desc[UR4][R4.64], R6"
-    loop = ("@P0 EXIT", "LDS R6, [R2]", "ATOMS.CAST.SPIN R7, [R2], R6, R6")
-    found = counted("MOV R4, R2", f"MOV R5, {high}", atomic, *loop)
-    assert found.certain == certain
 
 
 @pytest.mark.parametrize(("start", "certain"), [(0, False), (16, True), (32, False)])
@@ -230,46 +142,39 @@ def test_constants_that_the_host_fills_are_not_zeros(start, certain):
     assert evaluate(kernel, Launch(block=(32, 1, 1)), device("sm_90")).certain == certain
 
 
-def test_a_bulk_copy_leaves_nothing_known():
-    """An index that a bulk copy may have replaced is unknown."""
-    kept = ["STS [R2], R2", "BAR.SYNC 0x0", "LDS R3, [R2]", "LDS R4, [R3]"]
-    assert counted(*kept).certain
-    assert not counted(*kept[:2], "UBLKCP [UR4], [UR6], UR8", *kept[2:]).certain
-
-
 START = (
-    "S2R R1, SR_TID.X", "MOV R2, 0x400", "IMAD R3, R1, 0x40, R2", "IMAD R5, R1, 0x4, R2", "IMAD R6, R1, 0x80, R2",
-    "IMAD R4, R1, 0x40, RZ", "LOP3.LUT R4, R4, 0x40, RZ, 0x3c, !PT", "IADD3 R4, R4, R2, RZ",
-    "IMAD R7, R1, 0x80, RZ", "LOP3.LUT R7, R7, 0x1000, RZ, 0x3c, !PT", "IADD3 R7, R7, R2, RZ",
-)  # fmt: skip
-LOADED = "STS [R3], R1; STS [R5+0x1000], R1; BAR.SYNC 0x0; LDS R8, [R4]; LDS R9, [R5+0x1000]; "
-ROUND = (
-    "MOV R20, RZ; L:; {}IADD3 R20, R20, 0x1, RZ; ISETP.LT.U32.AND P0, PT, R20, 0x80, PT; @P0 BRA `(.L_L); "
+    "S2R R1, SR_TID.X; MOV R2, 0x400; IMAD R3, R1, 0x40, R2; IMAD R5, R1, 0x4, R2; IMAD R6, R1, 0x80, R2; "
+    "IMAD R4, R1, 0x40, RZ; LOP3.LUT R4, R4, 0x40, RZ, 0x3c, !PT; IADD3 R4, R4, R2, RZ; "
+    "IMAD R7, R1, 0x80, RZ; LOP3.LUT R7, R7, 0x1000, RZ, 0x3c, !PT; IADD3 R7, R7, R2, RZ"
 )
-EPILOGUE = "STS [R6], R1; BAR.SYNC 0x0; LDS R10, [R7]; "
+LOADED = "STS [R3], R1; STS [R5+0x1000], R1; BAR.SYNC 0x0; LDS R8, [R4]; LDS R9, [R5+0x1000]"
+ROUND = (
+    "MOV R20, RZ; L:; {}; IADD3 R20, R20, 0x1, RZ; ISETP.LT.U32.AND P0, PT, R20, 0x80, PT; @P0 BRA `(.L_L)"
+)
+EPILOGUE = "STS [R6], R1; BAR.SYNC 0x0; LDS R10, [R7]"
 
 
 @pytest.mark.parametrize(
     ("body", "names"),
     [
-        (LOADED + "BAR.SYNC 0x0; " + EPILOGUE, ["dynamic+0", "dynamic+0 (2)", "dynamic+4096"]),
-        (LOADED + "WARPSYNC.ALL; " + EPILOGUE, ["dynamic"]),
-        (LOADED + "LDS R11, [R4]; BAR.SYNC 0x0; LDS R12, [R4]; " + EPILOGUE, ["dynamic"]),
+        (f"{LOADED}; BAR.SYNC 0x0; {EPILOGUE}", ["dynamic+0", "dynamic+0 (2)", "dynamic+4096"]),
+        (f"{LOADED}; WARPSYNC.ALL; {EPILOGUE}", ["dynamic"]),
+        (f"{LOADED}; LDS R11, [R4]; BAR.SYNC 0x0; LDS R12, [R4]; {EPILOGUE}", ["dynamic"]),
         # The epilogue reads what it did not write.
-        (LOADED + "BAR.SYNC 0x0; " + EPILOGUE + "LDS R13, [R5+0x1000]; ", ["dynamic"]),
+        (f"{LOADED}; BAR.SYNC 0x0; {EPILOGUE}; LDS R13, [R5+0x1000]", ["dynamic"]),
         # What is exchanged again in the same bytes is one array.
-        ("STS [R5], R1; BAR.SYNC 0x0; LDS R8, [R5]; BAR.SYNC 0x0; STS [R5], R1; ", ["dynamic"]),
+        ("STS [R5], R1; BAR.SYNC 0x0; LDS R8, [R5]; BAR.SYNC 0x0; STS [R5], R1", ["dynamic"]),
         # So is what a round of a loop reads where the last one wrote it, and what it has rewritten before.
-        (ROUND.format("LDS R8, [R5]; BAR.SYNC 0x0; STS [R5], R1; "), ["dynamic"]),
+        (ROUND.format("LDS R8, [R5]; BAR.SYNC 0x0; STS [R5], R1"), ["dynamic"]),
         (
-            ROUND.format("STS [R5], R1; LDS R8, [R5]; BAR.SYNC 0x0; STS [R3], R1; BAR.SYNC 0x0; "),
+            ROUND.format("STS [R5], R1; LDS R8, [R5]; BAR.SYNC 0x0; STS [R3], R1; BAR.SYNC 0x0"),
             ["dynamic+0", "dynamic+0 (2)"],
         ),
     ],
 )
 def test_dynamic_memory_holds_arrays_in_turn(body, names):
     """As the epilogue of a GEMM, behind a barrier of the whole block, takes the memory of its operands."""
-    kernel = program(*START, *re.findall(r"[^; ][^;]*(?=; )", body), static_bytes=0x400)
+    kernel = program(START, body, static_bytes=0x400)
     found = evaluate(kernel, Launch(block=(64, 1, 1), shared_bytes=8192), device("sm_90"))
     assert [used.array.name for used in used_arrays(found)] == names
     assert sum(len(used.steps) for used in used_arrays(found)) == len(found.tallies)
@@ -277,15 +182,17 @@ def test_dynamic_memory_holds_arrays_in_turn(body, names):
 
 def test_members_of_a_structure_are_given_by_their_bytes():
     parameters = (Parameter(0, 4, "first"), Parameter(8, 24, "params"))
-    lines = ("S2R R2, SR_TID.X", "LDC R1, c[0x0][0x224]", "IMAD R3, R1, R2, RZ", "SHF.L.U32 R3, R3, 0x2, RZ")
-    kernel = program(*lines, "STS [R3], R2", parameters=parameters)
-    for key, wavefronts in (("params+12", 32), ("1+12", 32)):
+    lines = "S2R R2, SR_TID.X; LDC R1, c[0x0][0x224]; IMAD R3, R1, R2, RZ; SHF.L.U32 R3, R3, 0x2, RZ; STS [R3], R2"
+
+    def given(key):
         launch = Launch(block=(32, 1, 1), arguments={key: 32})
-        found = evaluate(kernel, launch, device("sm_90"))
-        assert (found.certain, found.tallies.popitem()[1].wavefronts) == (True, wavefronts)
+        return evaluate(program(lines, parameters=parameters), launch, device("sm_90"))
+
+    for key in ("params+12", "1+12"):
+        assert (given(key).certain, given(key).tallies.popitem()[1].wavefronts) == (True, 32)
     for key in ("params+24", "nothing+4", "params+x"):
         with pytest.raises(ProblemFileError, match="--arg"):
-            evaluate(kernel, Launch(block=(32, 1, 1), arguments={key: 32}), device("sm_90"))
+            given(key)
 
 
 def report(*lines):
@@ -296,117 +203,117 @@ def report(*lines):
 ROW = "IMAD R9, R0, 0x80, RZ"
 WORD = "SHF.L.U32 R8, R0, 0x2, RZ"
 SOME = "ISETP.LT.U32.AND P1, PT, R0, 0x7, PT"
+ONE_FOR_ALL = (
+    "LDS R2, [RZ]; ISETP.NE.AND P0, PT, R2, RZ, PT; @P0 BRA 0x60; MOV R4, 0x50; CALL.REL.NOINC 0xa0; NOP; "
+    "IMAD R9, R0, 0x4, RZ; STS [R9], R0; EXIT; NOP; VIADD R3, R3, 0x1; RET.REL.NODEC R4 0x0"
+)
+
+
 CERTAIN = {
     "lanes that parted, on ways of different length, go on together": (
-        (WORD, "BSSY B0, 0x70", SOME, "@P1 BRA 0x60", "VIADD R3, R0, 0x1", "NOP", "BSYNC B0", "STS [R8], R3"),
+        f"{WORD}; BSSY B0, 0x70; {SOME}; @P1 BRA 0x60; VIADD R3, R0, 0x1; NOP; BSYNC B0; STS [R8], R3",
         {"executed_st": 1, "wavefronts_st": 1},
     ),
     "a mask of lanes is saved nowhere, as compilers for sm_75 clear one": (
-        (WORD, "BSSY B0, 0x40", "BMOV.32.CLEAR RZ, B0", "STS [R8], R1"),
-        {"executed_st": 1},
+        f"{WORD}; BSSY B0, 0x40; BMOV.32.CLEAR RZ, B0; STS [R8], R1", {"executed_st": 1},
     ),
     "a mask of lanes is copied": (
-        (WORD, "BSSY B0, 0x60", "BMOV.32 R5, B0", SOME, "@P1 BRA 0x60", "BSYNC B0", "STS [R8], R1"),
-        {"executed_st": 1},
+        f"{WORD}; BSSY B0, 0x60; BMOV.32 R5, B0; {SOME}; @P1 BRA 0x60; BSYNC B0; STS [R8], R1", {"executed_st": 1},
     ),
     "a mask of lanes is taken away and given back": (
-        (WORD, "BSSY B0, 0x70", "BMOV.32.CLEAR R5, B0", "BMOV.32 B0, R5", SOME, "@P1 BRA 0x70", "BSYNC B0",
-         "STS [R8], R1"),
+        f"{WORD}; BSSY B0, 0x70; BMOV.32.CLEAR R5, B0; BMOV.32 B0, R5; {SOME}; @P1 BRA 0x70; BSYNC B0; STS [R8], R1",
         {"executed_st": 1},
     ),
     "lanes leave a loop one by one and go on together": (
-        (WORD, "BSSY B0, 0x80", "MOV R3, RZ", "STS [R8], R3", "VIADD R3, R3, 0x1",
-         "ISETP.LT.U32.AND P1, PT, R3, R0, PT", "@P1 BRA 0x40", "BSYNC B0", "LDS R4, [R8]"),
-        {"executed_st": 31, "executed_ld": 1},
+        f"{WORD}; BSSY B0, 0x80; MOV R3, RZ; STS [R8], R3; VIADD R3, R3, 0x1; ISETP.LT.U32.AND P1, PT, R3, R0, PT; "
+        "@P1 BRA 0x40; BSYNC B0; LDS R4, [R8]", {"executed_st": 31, "executed_ld": 1},
     ),
     "a single lane cannot part, though what a slow path writes is unknown": (
-        ("LDG.E R2, [R4.64]", "ISETP.EQ.AND P1, PT, R2, RZ, PT", "ISETP.NE.AND P0, PT, R0, RZ, PT",
-         "@P0 BRA 0x80", "@P1 BRA 0x70", "VIADD R3, R3, 0x1", "LDS R1, [RZ]"),
-        {"wavefronts_ld": 1},
+        "LDG.E R2, [R4.64]; ISETP.EQ.AND P1, PT, R2, RZ, PT; ISETP.NE.AND P0, PT, R0, RZ, PT; @P0 BRA 0x80; "
+        "@P1 BRA 0x70; VIADD R3, R3, 0x1; LDS R1, [RZ]", {"wavefronts_ld": 1},
     ),
     "the first eight lanes, which have the same number, at byte 128, the others at 0": (
-        ("SHF.R.U32.HI R2, RZ, 0x3, R0", "MATCH.ANY R9, R2", "LOP3.LUT R9, R9, 0x10, RZ, 0xc0, !PT",
-         "IMAD R9, R9, 0x8, RZ", "LDS R1, [R9]"),
-        {"wavefronts_ld": 2},
+        "SHF.R.U32.HI R2, RZ, 0x3, R0; MATCH.ANY R9, R2; LOP3.LUT R9, R9, 0x10, RZ, 0xc0, !PT; IMAD R9, R9, 0x8, RZ; "
+        "LDS R1, [R9]", {"wavefronts_ld": 2},
     ),
     "what the disassembler remarks is no operand": (
-        (ROW, 'STL [R1+0x8], R9     (*"SpillRefill"*)', "LDS R2, [R9]"),
-        {"wavefronts_ld": 32},
+        f'{ROW}; STL [R1+0x8], R9     (*"SpillRefill"*); LDS R2, [R9]', {"wavefronts_ld": 32},
     ),
     "lanes end where two conditions hold": (
-        (ROW, "ISETP.LT.AND P0, PT, R0, 0x8, PT", "ISETP.LT.AND P1, PT, R0, 0x10, PT", "@!P0 EXIT !P1",
-         "LDS R1, [R9]"),
+        f"{ROW}; ISETP.LT.AND P0, PT, R0, 0x8, PT; ISETP.LT.AND P1, PT, R0, 0x10, PT; @!P0 EXIT !P1; LDS R1, [R9]",
         {"wavefronts_ld": 16},
     ),
     "four numbers of eight lanes each: the loop goes round four times": (
-        ("SHF.R.U32.HI R2, RZ, 0x3, R0", "ISETP.EQ.AND P1, PT, RZ, RZ, PT", "@P1 R2UR P0, UR4, R2",
-         "@P1 PLOP3.LUT P1, PT, P0, PT, PT, 0x80, 0x0", "LDS R1, [RZ]", "@P1 BRA.U.ANY 0x30"),
-        {"executed_ld": 4},
+        "SHF.R.U32.HI R2, RZ, 0x3, R0; ISETP.EQ.AND P1, PT, RZ, RZ, PT; @P1 R2UR P0, UR4, R2; "
+        "@P1 PLOP3.LUT P1, PT, P0, PT, PT, 0x80, 0x0; LDS R1, [RZ]; @P1 BRA.U.ANY 0x30", {"executed_ld": 4},
     ),
     "a slow path takes lanes out of a group that it made itself": (
-        (ROW, "LDS R2, [R9]", "ISETP.NE.AND P0, PT, R2, RZ, PT", "BSSY B0, 0xb0", "@!P0 BRA 0xb0",
-         "BSSY B2, 0xa0", "ISETP.LT.AND P1, PT, R2, RZ, PT", "@P1 BREAK B2", "@P1 BRA 0xb0", "BSYNC B2",
-         "BSYNC B0", "STS [R9], R0"),
+        f"{ROW}; LDS R2, [R9]; ISETP.NE.AND P0, PT, R2, RZ, PT; BSSY B0, 0xb0; @!P0 BRA 0xb0; BSSY B2, 0xa0; "
+        "ISETP.LT.AND P1, PT, R2, RZ, PT; @P1 BREAK B2; @P1 BRA 0xb0; BSYNC B2; BSYNC B0; STS [R9], R0",
         {"executed_st": 1},
     ),
     "what a texture holds is unknown and no address": (
-        (ROW, "TEX.SCR.LL R4, R16, R1, R8, 0x0, 0x60, 2D, 0xf", "STS [R9], R4"),
-        {"wavefronts_st": 32},
+        f"{ROW}; TEX.SCR.LL R4, R16, R1, R8, 0x0, 0x60, 2D, 0xf; STS [R9], R4", {"wavefronts_st": 32},
     ),
     "one component of a texture is one register": (
-        (ROW, "TEX.LL RZ, R8, R16, R1, UR4, 0x0, 2D, 0x1", "STS [R9], R8"),
-        {"wavefronts_st": 32},
+        f"{ROW}; TEX.LL RZ, R8, R16, R1, UR4, 0x0, 2D, 0x1; STS [R9], R8", {"wavefronts_st": 32},
     ),
+    # Compilers repair an approximation of 1 / x in 64 bits by two steps of Newton's.
+    "a reciprocal in 64 bits is repaired by what follows": (
+        "VIADD R0, R0, 0x1; I2F.F64 R4, R0; MUFU.RCP64H R7, R5; IMAD.MOV.U32 R6, RZ, RZ, RZ; DFMA R8, -R4, R6, 1; "
+        "DFMA R8, R8, R8, R8; DFMA R8, R6, R8, R6; DFMA R10, -R4, R8, 1; DFMA R10, R8, R10, R8; DMUL R10, R10, R4; "
+        "DMUL R10, R10, 128; F2I.F64 R12, R10; IMAD R9, R12, R0, RZ; LDS R1, [R9]", {"wavefronts_ld": 32},
+    ),
+    # Nothing joins lanes behind the branch: it must be decided.
+    "a division of plain numbers takes no slow path": (
+        f"I2F R2, R0; FADD R2, R2, 1; FCHK P0, R2, 3; @P0 BRA 0x0; {ROW}; LDS R1, [R9]", {"wavefronts_ld": 32},
+    ),
+    **{
+        f"numbers become addresses: {lines}": (f"{lines}; LDS R1, [R9]", {"wavefronts_ld": 32})
+        for lines in (
+            "I2F.F64 R2, R0; DMUL R4, R2, 128; F2I.F64.TRUNC R9, R4",
+            "I2F.F64.U32 R2, R0; DFMA R4, R2, 127, R2; F2I.F64 R9, R4",
+            "I2F.F64 R2, R0; DADD R4, -R2, |R2|; DFMA R4, R2, 128, -R4; F2I.F64 R9, R4",
+            "I2F R2, R0; F2F.F64.F32 R4, R2; DMUL R4, R4, 128; F2F.F32.F64 R6, R4; F2I.TRUNC R9, R6",
+            "I2F R2, R0; FADD R2, R2, 0.25; FRND.FLOOR R2, R2; FMUL R2, R2, 128; F2I R9, R2",
+            "IMAD R2, R0, 0x80, RZ; VIMNMX3 R9, R2, 0x7fffff, R2, PT",
+            "IMAD R2, R0, 0x80, RZ; VIMNMX3 R9, R2, RZ, R2, !PT",
+        )
+    },
+    **{
+        f"a branch around what matters is decided: {between}": (
+            f"{ROW}; ISETP.LT.AND P0, PT, R0, 0x10, PT; BSSY B0, 0x70; @P0 BRA 0x60; {between}; BSYNC B0; LDS R1, [R9]",
+            totals,
+        )
+        for between, totals in (
+            ("VIADD R9, R9, 0x4", {"wavefronts_ld": 16, "executed_ld": 1}),
+            ("STS [R9], R0", {"wavefronts_ld": 32, "executed_ld": 1, "executed_st": 1}),
+            ("LDS R1, [R9]", {"wavefronts_ld": 48, "executed_ld": 2}),
+        )
+    },
+    # As in 1 / s[0]: the slow path is taken by all lanes or by none, and no lanes are told to meet again.
+    "lanes that all test the same number do not part": (ONE_FOR_ALL, {"executed_st": 1}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CERTAIN)
 def test_what_is_certain(name):
     lines, totals = CERTAIN[name]
-    found = report(*lines)
+    found = report(lines)
     assert found.certain, found.unknown
     assert found.totals | totals == found.totals
-
-
-def ways(*lines):
-    """Wavefronts of a load from the address in R9 of every lane."""
-    found = report(*lines, "LDS R1, [R9]")
-    assert found.certain, found.unknown
-    return found.totals["wavefronts_ld"]
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        ("I2F.F64 R2, R0", "DMUL R4, R2, 128", "F2I.F64.TRUNC R9, R4"),
-        ("I2F.F64.U32 R2, R0", "DFMA R4, R2, 127, R2", "F2I.F64 R9, R4"),
-        ("I2F.F64 R2, R0", "DADD R4, -R2, |R2|", "DFMA R4, R2, 128, -R4", "F2I.F64 R9, R4"),
-        ("I2F R2, R0", "F2F.F64.F32 R4, R2", "DMUL R4, R4, 128", "F2F.F32.F64 R6, R4", "F2I.TRUNC R9, R6"),
-        ("I2F R2, R0", "FADD R2, R2, 0.25", "FRND.FLOOR R2, R2", "FMUL R2, R2, 128", "F2I R9, R2"),
-        ("IMAD R2, R0, 0x80, RZ", "VIMNMX3 R9, R2, 0x7fffff, R2, PT"),
-        ("IMAD R2, R0, 0x80, RZ", "VIMNMX3 R9, R2, RZ, R2, !PT"),
+        "I2F R2, R0; FCHK P0, R2, 3; @P0 BRA 0x0; LDS R1, [R0]",
+        ONE_FOR_ALL.replace("LDS R2, [RZ]", "LDL R2, [R1]"),
+        f"IMAD R8, R0, 0x4, RZ; {ONE_FOR_ALL.replace('[RZ]', '[R8]').replace('BRA 0x60', 'BRA 0x70')}",
     ],
 )
-def test_numbers_become_addresses(lines):
-    assert ways(*lines) == 32
-
-
-def test_a_reciprocal_in_64_bits_is_repaired_by_what_follows():
-    """1 / x as the compiler writes it: an approximation, two steps of Newton's."""
-    lines = (
-        "VIADD R0, R0, 0x1", "I2F.F64 R4, R0", "MUFU.RCP64H R7, R5", "IMAD.MOV.U32 R6, RZ, RZ, RZ",
-        "DFMA R8, -R4, R6, 1", "DFMA R8, R8, R8, R8", "DFMA R8, R6, R8, R6", "DFMA R10, -R4, R8, 1",
-        "DFMA R10, R8, R10, R8", "DMUL R10, R10, R4", "DMUL R10, R10, 128", "F2I.F64 R12, R10",
-        "IMAD R9, R12, R0, RZ",
-    )  # fmt: skip
-    assert ways(*lines) == 32
-
-
-def test_a_division_of_plain_numbers_takes_no_slow_path():
-    """Nothing joins lanes behind the branch: it must be decided."""
-    lines = ("I2F R2, R0", "FADD R2, R2, 1", "FCHK P0, R2, 3", "@P0 BRA 0x0", "IMAD R9, R0, 0x80, RZ")
-    assert ways(*lines) == 32
-    assert not report("I2F R2, R0", "FCHK P0, R2, 3", "@P0 BRA 0x0", "LDS R1, [R0]").certain
+def test_lanes_that_test_numbers_of_their_own_may_part(lines):
+    assert not report(lines).certain
 
 
 def test_operations_without_a_rule_are_said_and_the_rest_is_counted():
@@ -459,35 +366,19 @@ def test_matrix_products_write_as_many_registers_as_their_results_take(product, 
 
 
 SLOW_PATH = (
-    "I2F R2, R0", "LDG.E R3, [R4.64]", "MUFU.RCP R6, R3", "FCHK P0, R2, R3", "BSSY B0, 0xb0",
-    "@!P0 BRA 0xa0", "MOV R20, 0xa0", "CALL.REL.NOINC 0xd0", "BSYNC B0", "LDS R1, [R9]", "EXIT",
-    "MUFU.RCP R6, R3", "RET.REL.NODEC R20 0x0",
-)  # fmt: skip
+    f"{ROW}; I2F R2, R0; LDG.E R3, [R4.64]; MUFU.RCP R6, R3; FCHK P0, R2, R3; BSSY B0, 0xb0; @!P0 BRA 0xa0; MOV R20, 0xa0; "
+    "CALL.REL.NOINC 0xd0; BSYNC B0; LDS R1, [R9]; EXIT; MUFU.RCP R6, R3; RET.REL.NODEC R20 0x0"
+)
 
 
 def test_what_slow_paths_ask_is_not_computed():
     """Nothing between the branch and its meeting point matters: floats do not, nor does what they load."""
-    lines = ("IMAD R9, R0, 0x80, RZ", *SLOW_PATH)
-    kernel = program("S2R R0, SR_TID.X", *lines)
+    kernel = program("S2R R0, SR_TID.X", SLOW_PATH)
     found = relevance(kernel, ("shared", "local"))
     pairs = zip(kernel.steps, found.matters, strict=True)
     needed = {step.text.split()[0] for step, matters in pairs if matters}
     assert needed.isdisjoint({"I2F", "LDG.E", "MUFU.RCP", "FCHK", "CALL.REL.NOINC"})
-    assert report(*lines).certain
-
-
-@pytest.mark.parametrize(
-    ("between", "wavefronts"), [("VIADD R9, R9, 0x4", 16), ("STS [R9], R0", 32), ("LDS R1, [R9]", 48)]
-)
-def test_branches_around_what_matters_are_decided(between, wavefronts):
-    lines = (
-        "IMAD R9, R0, 0x80, RZ", "ISETP.LT.AND P0, PT, R0, 0x10, PT", "BSSY B0, 0x70", "@P0 BRA 0x60", between,
-        "BSYNC B0",
-    )  # fmt: skip
-    found = report(*lines, "LDS R1, [R9]")
-    assert found.certain
-    assert found.totals["wavefronts_ld"] == wavefronts
-    assert found.totals["executed_ld"] + found.totals["executed_st"] == 1 + ("[R9]" in between)
+    assert report(SLOW_PATH).certain
 
 
 def test_a_sum_of_nothing_is_not_read():
@@ -496,38 +387,17 @@ def test_a_sum_of_nothing_is_not_read():
 
 
 @pytest.mark.parametrize(
-    ("how", "result", "address"),
+    ("how", "read", "address"),
     [
-        ("POPC", "B2R.RESULT R3", 40), ("OR", "B2R.RESULT RZ, P1", 4), ("AND", "B2R.RESULT RZ, P1", 0),
+        ("POPC", "B2R.RESULT R3; SHF.L.U32 R4, R3, 0x2, RZ", 40),
+        ("OR", "B2R.RESULT RZ, P1; SEL R4, 0x4, RZ, P1", 4),
+        ("AND", "B2R.RESULT RZ, P1; SEL R4, 0x4, RZ, P1", 0),
     ],
-)  # fmt: skip
-def test_a_barrier_tells_of_how_many_threads_a_predicate_holds(how, result, address):
+)
+def test_a_barrier_tells_of_how_many_threads_a_predicate_holds(how, read, address):
     """Of threads 0 to 9, in the first of two warps: of some and not of all."""
-    read = ("SHF.L.U32 R4, R3, 0x2, RZ",) if how == "POPC" else ("SEL R4, 0x4, RZ, P1",)
-    lines = ("ISETP.GE.AND P0, PT, R1, 0xa, PT", f"BAR.RED.{how}.DEFER_BLOCKING 0x0, !P0", result, *read)
-    found = counted(*lines, "STS [R4], R1", threads=64)
+    joined = f"ISETP.GE.AND P0, PT, R1, 0xa, PT; BAR.RED.{how}.DEFER_BLOCKING 0x0, !P0; {read}; STS [R4], R1"
+    found = counted(joined, threads=64)
     (tally,) = found.tallies.values()
     assert found.certain, found.doubts
     assert (tally.low, tally.executions) == (address, 2)
-
-
-def test_a_barrier_whose_predicate_is_unknown_says_so():
-    lines = ("LDG.E R5, [R6.64]", "ISETP.NE.AND P0, PT, R5, RZ, PT", "BAR.RED.POPC 0x0, P0", "B2R.RESULT R3")
-    assert not counted(*lines, "STS [R3], R1").certain
-    assert counted(*lines, "STS [R2], R1").certain
-
-
-ONE_FOR_ALL = (
-    "LDS R2, [RZ]", "ISETP.NE.AND P0, PT, R2, RZ, PT", "@P0 BRA 0x60", "MOV R4, 0x50",
-    "CALL.REL.NOINC 0xa0", "NOP", "IMAD R9, R0, 0x4, RZ",
-)  # fmt: skip
-
-
-def test_lanes_that_all_test_the_same_number_do_not_part():
-    """As in 1 / s[0]: the slow path is taken by all lanes or by none, and no lanes are told to meet again."""
-    lines = (*ONE_FOR_ALL, "STS [R9], R0", "EXIT", "NOP", "VIADD R3, R3, 0x1", "RET.REL.NODEC R4 0x0")
-    assert report(*lines).certain
-    own = ("LDS R2, [R8]", *ONE_FOR_ALL[1:], *lines[len(ONE_FOR_ALL) :])
-    assert report("IMAD R8, R0, 0x4, RZ", *own[:2], "@P0 BRA 0x70", *own[3:]).unknown
-    spilled = ("LDL R2, [R1]", *lines[1:])
-    assert not report(*spilled).certain

@@ -14,7 +14,7 @@ from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.machine.relevance import relevance
-from layoutopt.kernels.program import Array, Place
+from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, Array, Place
 from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.summary import summary
 from layoutopt.report.kernel_text import kernel_report
@@ -22,7 +22,7 @@ from layoutopt.report.kernel_text import kernel_report
 # R1 is the thread, R2 its word; R3 its row of banks, P1 a predicate that nobody knows.
 COLUMN = "IMAD R3, R1, 0x80, RZ"
 HIDDEN = "LDG.E R4, desc[UR4][R6.64]"
-UNKNOWN = (HIDDEN, "ISETP.NE.AND P1, PT, R4, RZ, PT")
+UNKNOWN = f"{HIDDEN}; ISETP.NE.AND P1, PT, R4, RZ, PT"
 
 
 def tallies(found):
@@ -30,36 +30,141 @@ def tallies(found):
     return [found.tallies[k] for k in sorted(found.tallies)]
 
 
-def test_a_column_is_32_way():
-    found = counted(COLUMN, "STS [R3], RZ", threads=64, grid=(3, 5, 1))
-    (tally,) = tallies(found)
-    assert found.certain
-    assert found.evaluated_blocks < 15
-    assert (tally.executions, tally.wavefronts, tally.phases) == (30, 960, 30)
+PART = "BSSY B0, `(.L_M); @P1 BRA `(.L_M)"
+THROUGH = "LOP3.LUT R3, R2, 0xfc, RZ, 0x3c, !PT; LDS R4, [R3]; LDS R5, [R4]"
+LOWER = "S2R R3, SR_CTAID.Y; ISETP.LT.AND P1, PT, R3, 0x3, PT; @P1 LDS R4, [R2]; @P1 LDS R5, [R4]"
+LEAVE = f"{HIDDEN}; ISETP.NE.AND P0, PT, R4, RZ, PT; STS [R2], R1; @P0 EXIT"
+KIND = "MOV R4, R2; MOV R5, {}; QSPC.E.{} P0, RZ, [R4]; @!P0 BRA `(.L_END); LDS R6, [R2]; END:"
+# What atomicAdd(half2*) becomes: where it is not done, the address is one of shared memory.
+GENERIC = "ATOM.E.ADD.F16x2.RN.STRONG.GPU P0, RZ, desc[UR4][R4.64], R6; @P0 EXIT; LDS R6, [R2]; ATOMS.CAST.SPIN R7, [R2], R6, R6"
+BARRIER = f"{HIDDEN}; ISETP.NE.AND P0, PT, R4, RZ, PT; BAR.RED.POPC 0x0, P0; B2R.RESULT R3"
+LINKED = "UMOV UR4, 32@lo(tile)"
+TWO = {"threads": 64}
+BOTH_WAYS, NOT_KNOWN, ADDRESS = (
+    "both ways are counted",
+    "is an instruction that is not known",
+    "the address of ",
+)
+# Code, and its launch; whether all is certain, or has a worst case at least, or not even that; of each instruction on
+# shared memory its executions and wavefronts, and the fewest and most of what is not known; and a doubt that is said.
+COUNTED = {
+    "a column is 32-way": (f"{COLUMN}; STS [R3], RZ", {**TWO, "grid": (3, 5, 1)}, "certain", [(30, 960)], ""),
+    "of blocks that differ, each, of strides of 0 to 4 words": (
+        "S2R R3, SR_CTAID.X; IMAD R3, R2, R3, RZ; LDS R4, [R3]",
+        {"grid": (5, 1, 1)}, "certain", [(5, 1 + 1 + 2 + 1 + 4)], "",
+    ),
+    "blocks beside one that is not certain": (
+        LOWER, {"grid": (1, 5, 1)}, "bounded", [(5, 3), (5, 0, 3, 3 * 32)], ADDRESS,
+    ),
+    "thousands of them": (
+        LOWER, {"grid": (1000, 5, 7)}, "bounded", [(35_000, 21_000), (35_000, 0, 21_000, 21_000 * 32)], ADDRESS,
+    ),
+    "groups that diverge execute apart until they meet": (
+        "ISETP.LT.AND P1, PT, R1, 0x5, PT; BSSY B0, `(.L_M); @P1 BRA `(.L_A); LDS R4, [R2]; A:; LDS R4, [R2]; M:; "
+        "BSYNC B0; LDS R4, [R2]", {}, "certain", [(1, 1), (2, 2), (1, 1)], "",
+    ),
+    "a loop with a trip count of its own for each thread": (
+        "SHF.L.U32 R3, R1, 0x4, RZ; L:; LDS R4, [R3]; VIADD R3, R3, 0x40; ISETP.LT.AND P1, PT, R3, 0x400, PT; @P1 BRA `(.L_L)",
+        TWO, "certain", [(16 + 8, 52 + 20)], "",
+    ),
+    "a loop that begins at its block: for (k = 16 * block; k < 16 * block + 16 && k < size; k += 4)": (
+        "S2R R3, SR_CTAID.X; IMAD.SHL.U32 R3, R3, 0x10, RZ; IADD3 R4, R3, 0x10, RZ; L:; LDS R6, [R2]; "
+        "IADD3 R3, R3, 0x4, RZ; ISETP.LT.AND P1, PT, R3, R4, PT; ISETP.LT.AND P1, PT, R3, 0xfff5, P1; @P1 BRA `(.L_L)",
+        {"grid": (4096, 1, 1)}, "certain", [(4095 * 4 + 2,) * 2], "",
+    ),
+    "values go through shared memory after a barrier": (
+        f"STS [R2], R2; BAR.SYNC 0x0; {THROUGH}", TWO, "certain", [(2, 2)] * 3, "",
+    ),
+    "and without one they do not": (
+        f"STS [R2], R2; {THROUGH}", TWO, "bounded", [(2, 2), (2, 2), (2, 0, 2, 64)], ADDRESS,
+    ),
+    "a bulk copy leaves nothing known": (
+        f"STS [R2], R2; BAR.SYNC 0x0; UBLKCP [UR4], [UR6], UR8; {THROUGH}",
+        TWO, "bounded", [(2, 2), (2, 2), (2, 0, 2, 64)], ADDRESS,
+    ),
+    "an unknown address": (f"{HIDDEN}; LDS R5, [R4]", {"threads": 40}, "bounded", [(2, 0, 2, 40)], ADDRESS),
+    "of an atomic": ("CS2R R3, SR_CLOCKLO; ATOMS.ADD RZ, [R3], R1", {}, "bounded", [(1, 0, 1, 32)], ADDRESS),
+    "both ways of a branch, after which only the lowest bits of the address agree": (
+        f"{COLUMN}; {UNKNOWN}; {PART}; LDS R5, [R3]; MOV R3, R2; LDS R5, [R3]; M:; BSYNC B0; STS [R3], RZ",
+        TWO, "bounded", [(2, 0, 0, 64), (2, 0, 0, 2), (2, 0, 2, 64)], BOTH_WAYS,
+    ),
+    "what both ways leave alone stays known": (
+        f"{COLUMN}; {UNKNOWN}; {PART}; LDS R5, [R3]; BAR.SYNC 0x0; M:; BSYNC B0; STS [R3], RZ",
+        TWO, "bounded", [(2, 0, 0, 64), (2, 64)], BOTH_WAYS,
+    ),
+    "one way leaves those who wait behind it; those who come all the same are counted": (
+        f"BSSY B1, `(.L_M); {UNKNOWN}; @!P1 BRA `(.L_B); LDS R5, [R2]; BREAK B1; BRA `(.L_B); B:; STS [R2], RZ; "
+        "M:; BSYNC B1; LDS R5, [R2]", {}, "bounded", [(1, 0, 0, 1), (1, 1), (1, 1)], BOTH_WAYS,
+    ),
+    "lanes that may have ended": (
+        f"{COLUMN}; {UNKNOWN}; @P1 EXIT; BAR.SYNC 0x0; STS [R3], RZ",
+        {}, "bounded", [(1, 0, 0, 32)], "lanes that may have ended are counted",
+    ),
+    "a return on data behind which nothing is counted": (
+        f"{LEAVE}; STG.E desc[UR4][R6.64], R1", {}, "certain", [(1, 1)], "",
+    ),
+    "behind which threads wait": (f"{LEAVE}; BAR.SYNC 0x0", {}, "bounded", [(1, 1)], "whether EXIT"),
+    "behind which a load is": (f"{LEAVE}; LDS R4, [R2]", {}, "bounded", [(1, 1), (1, 0, 0, 1)], "whether EXIT"),
+    "a loop that data ends is counted once more": (
+        f"L:; LDS R5, [R2]; {UNKNOWN}; @P1 BRA `(.L_L); STS [R2], RZ",
+        {}, "open", [(2, 1, 0, 1), (1, 1)], "of rounds that it may begin one is counted",
+    ),
+    "a function that is not at hand keeps what its caller keeps in registers from R16 on": (
+        "IMAD R16, R1, 0x80, RZ; MOV R3, R2; CALL.REL.NOINC `(elsewhere); STS [R16], RZ; STS [R3], RZ",
+        {}, "open", [(1, 32), (1, 0, 1, 32)], "CALL",
+    ),
+    "one that data names": ("LDG.E.64 R4, desc[UR4][R6.64]; CALL.ABS R4", {}, "open", [], "CALL.ABS"),
+    "BRA.CONV goes on where the mask's lanes are together": (
+        "UMOV UR4, 0xffffffff; BRA.CONV UR4, `(.L_A); LDS R4, [RZ]; A:; NOP", {}, "certain", [], "",
+    ),
+    "BRA.DIV where they are not": (
+        "UMOV UR4, 0xffffffff; BRA.DIV UR4, `(.L_A); LDS R4, [RZ]; A:; NOP", {}, "certain", [(1, 1)], "",
+    ),
+    "additions of one without a result serve lanes of one word together": (
+        "ATOMS.POPC.INC.32 RZ, [RZ]; ATOMS.ADD RZ, [RZ], R1", {}, "certain", [(1, 1), (1, 32)], "",
+    ),
+    "an unknown instruction matters only to addresses": ("FROB R3, R1; STS [R2], R3", {}, "certain", [(1, 1)], ""),
+    "and to them it does": ("FROB R2, R1; STS [R2], R1", {}, "bounded", [(1, 0, 1, 32)], f"FROB at 0x20 {NOT_KNOWN}"),
+    "one that may touch shared memory": (
+        "LDFROB [R1]; STS [R2], R1", {}, "open", [(1, 1)], f"LDFROB at 0x20 {NOT_KNOWN}; what it does is not counted",
+    ),
+    **{
+        f"{line} is of control": (f"{line}; STS [R2], R1", {}, "open", [(1, 0, 1, 32)], NOT_KNOWN)
+        for line in ("BMOV.32.PQUAD R0, B2", "BMOV.64 R0, ATEXIT_PC", "BXYZ R0")
+    },
+    "an address of the linker": (
+        f"{LINKED}; STS [R2+UR4], R1", {}, "bounded", [(1, 0, 1, 32)], "gets an address that only the linker knows",
+    ),
+    "of global memory": (f"{LINKED}; STG.E desc[UR6][R4.64+UR4], R1; STS [R2], R1", {}, "certain", [(1, 1)], ""),
+    "a generic address may be one of shared memory": ("LD.E R8, desc[UR4][R6.64]", {}, "open", [], "whether LD.E"),
+    "it is": (KIND.format(hex(SHARED_WINDOW), "S"), {}, "certain", [(1, 1)], ""),
+    "it is not": (KIND.format("0x7f00", "S"), {}, "certain", [], ""),
+    "it is one of local memory": (KIND.format(hex(LOCAL_WINDOW), "L"), {}, "certain", [(1, 1)], ""),
+    "a generic atomic of global memory is done": (f"MOV R4, R2; MOV R5, 0x7f00; {GENERIC}", {}, "certain", [], ""),
+    "one of some memory": (
+        f"MOV R4, R2; MOV R5, R9; {GENERIC}", {}, "open", [(1, 0, 0, 1)] * 2, "reaches shared memory is not known",
+    ),
+    "a barrier joins what is unknown": (f"{BARRIER}; STS [R3], R1", {}, "bounded", [(1, 0, 1, 32)], ADDRESS),
+    "which nobody asks for": (f"{BARRIER}; STS [R2], R1", {}, "certain", [(1, 1)], ""),
+}  # fmt: skip
 
 
-def test_blocks_that_differ_are_all_evaluated():
-    lines = ("S2R R3, SR_CTAID.X", "IMAD R3, R2, R3, RZ", "LDS R4, [R3]")
-    found = counted(*lines, grid=(5, 1, 1))
-    # Strides of 0 to 4 words.
-    assert [tally.wavefronts for tally in tallies(found)] == [1 + 1 + 2 + 1 + 4]
-    assert found.certain
-
-
-@pytest.mark.parametrize(("grid", "blocks"), [((1, 5, 1), 3), ((1000, 5, 7), 21_000)])
-def test_blocks_beside_one_that_is_not_certain_count_for_themselves(grid, blocks):
-    lines = ("S2R R3, SR_CTAID.Y", "ISETP.LT.AND P1, PT, R3, 0x3, PT", "@P1 LDS R4, [R2]", "@P1 LDS R5, [R4]")
-    found = counted(*lines, grid=grid)
-    first, second = tallies(found)
-    assert not found.certain
-    assert found.bounded
-    assert first.wavefronts == blocks
-    assert (second.best, second.worst) == (blocks, 32 * blocks)
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_is_counted_and_how_certain_it_is(name):
+    code, launch, verdict, expected, why = COUNTED[name]
+    found = counted(code, **launch)
+    rows = [(t.executions, t.wavefronts, *((t.best, t.worst) if t.unknown else ())) for t in tallies(found)]
+    assert (rows, "certain" if found.certain else "bounded" if found.bounded else "open") == (
+        expected,
+        verdict,
+    )
+    assert (why in " | ".join(found.doubts), why == "") == (True, not found.doubts)
+    assert found.evaluated_blocks <= 5
 
 
 def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
-    lines = ("S2R R3, SR_CTAID.X", "IMAD R3, R2, R3, RZ", "LOP3.LUT R3, R3, 0xffc, RZ, 0xc0, !PT")
-    found = counted(*lines, "LDS R4, [R3]", "LDS R5, [R4]", grid=(3_000_000, 1, 1))
+    lines = "S2R R3, SR_CTAID.X; IMAD R3, R2, R3, RZ; LOP3.LUT R3, R3, 0xffc, RZ, 0xc0, !PT; LDS R4, [R3]; LDS R5, [R4]"
+    found = counted(lines, grid=(3_000_000, 1, 1))
     assert not found.bounded
     assert found.evaluated_blocks < 3_000_000
     assert any("blocks that may differ" in why for why in found.doubts)
@@ -89,33 +194,6 @@ def test_shared_memory_that_is_left_says_what_a_block_has(arrays, why):
     code = program("MOV R3, 0x600", "LDS R4, [R3]", static_bytes=0x600, arrays=arrays)
     with pytest.raises(ProblemFileError, match=why):
         evaluate(code, Launch(block=(32, 1, 1)), device("sm_90"))
-
-
-def test_divergent_groups_execute_apart_until_they_meet():
-    found = counted(
-        "ISETP.LT.AND P1, PT, R1, 0x5, PT", "BSSY B0, `(.L_M)", "@P1 BRA `(.L_A)", "LDS R4, [R2]",
-        "A:", "LDS R4, [R2]", "M:", "BSYNC B0", "LDS R4, [R2]",
-    )  # fmt: skip
-    assert [tally.executions for tally in tallies(found)] == [1, 2, 1]
-
-
-def test_a_loop_with_a_trip_count_of_its_own_for_each_thread():
-    lines = ("MOV R3, R1", "L:", "LDS R4, [R3]", "VIADD R3, R3, 0x4", "ISETP.LT.AND P1, PT, R3, 0x40, PT")
-    found = counted(*lines, "@P1 BRA `(.L_L)", threads=64)
-    assert [tally.executions for tally in tallies(found)] == [16 + 8]
-
-
-def test_unknown_addresses_are_doubted_and_bounded():
-    found = counted(HIDDEN, "LDS R5, [R4]", threads=40)
-    (tally,) = tallies(found)
-    assert not found.certain
-    assert (tally.unknown, tally.best, tally.worst) == (2, 2, 40)
-
-
-def test_values_go_through_shared_memory_after_a_barrier():
-    read = ("LOP3.LUT R3, R2, 0xfc, RZ, 0x3c, !PT", "LDS R4, [R3]", "LDS R5, [R4]")
-    assert counted("STS [R2], R2", "BAR.SYNC 0x0", *read, threads=64).certain
-    assert not counted("STS [R2], R2", *read, threads=64).certain
 
 
 @pytest.mark.parametrize("load", ["M88", "MT88"])
@@ -262,114 +340,41 @@ def test_blocks_at_the_faces_of_a_grid_are_told_from_those_inside(grid):
     assert sum(tally.executions for tally in found.tallies.values()) == grid[0] * inside
 
 
-def test_a_loop_that_begins_at_its_block_is_one_for_all_blocks():
-    """for (k = 16 * block; k < 16 * block + 16 && k < size; k += 4)"""
-    lines = ("S2R R3, SR_CTAID.X", "IMAD.SHL.U32 R3, R3, 0x10, RZ", "IADD3 R4, R3, 0x10, RZ", "L:")
-    ends = ("ISETP.LT.AND P1, PT, R3, R4, PT", "ISETP.LT.AND P1, PT, R3, 0xfff5, P1", "@P1 BRA `(.L_L)")
-    found = counted(*lines, "LDS R6, [R2]", "IADD3 R3, R3, 0x4, RZ", *ends, grid=(4096, 1, 1))
-    assert found.certain
-    assert found.evaluated_blocks <= 3
-    assert [tally.wavefronts for tally in tallies(found)] == [4095 * 4 + 2]
-
-
-def unknown_branch(*between):
-    """Lanes go to the end of the part between, or through it, as a word of global memory says."""
-    meeting = ("BSSY B0, `(.L_M)", "@P1 BRA `(.L_M)", *between, "M:", "BSYNC B0")
-    return counted(COLUMN, *UNKNOWN, *meeting, "STS [R3], RZ", threads=64)
-
-
-def test_both_ways_of_an_unknown_branch_are_counted():
-    found = unknown_branch("LDS R5, [R3]", "MOV R3, R2", "LDS R5, [R3]")
-    doubt, *_ = found.doubts
-    assert "both ways are counted" in doubt
-    *between, after = tallies(found)
-    for tally, most in zip(between, (64, 2), strict=True):
-        assert (tally.wavefronts, tally.unknown, tally.best, tally.worst) == (0, 2, 0, most)
-    # Only the lowest bits of the address agree after both ways: it is not known afterwards.
-    assert after.unknown == 2
-
-
-def test_what_both_ways_leave_alone_stays_known():
-    _, after = tallies(unknown_branch("LDS R5, [R3]", "BAR.SYNC 0x0"))
-    assert (after.wavefronts, after.unknown) == (64, 0)
-
-
-ROUNDS = ("L:", "LDS R5, [R2]", *UNKNOWN, "@P1 BRA `(.L_L)")
-
-
-def test_a_loop_that_data_ends_is_counted_once_more():
-    found = counted(*ROUNDS, "STS [R2], RZ")
-    assert any("of rounds that it may begin one is counted" in why for why in found.doubts)
-    inside, after = tallies(found)
-    assert (inside.wavefronts, inside.best, inside.worst) == (1, 0, 1)
-    assert after.wavefronts == 1
-
-
-def test_a_loop_of_unknown_rounds_has_no_worst_case():
-    report = summary(counted(*ROUNDS))
-    data = report.to_json()
+@pytest.mark.parametrize(
+    ("code", "worst"),
+    [
+        (f"L:; LDS R5, [R2]; {UNKNOWN}; @P1 BRA `(.L_L)", [None]),  # of rounds of which nobody knows how many
+        # Nobody knows who waits; what comes behind is not counted, so that nothing is the most there may be.
+        (f"LDS R5, [R2]; {UNKNOWN}; @P1 BAR.SYNC 0x0; LDS R6, [R2]", [0]),
+    ],
+)
+def test_where_no_worst_case_is_known_none_is_said(code, worst):
+    report = summary(counted(code, threads=64))
+    data, text = report.to_json(), kernel_report(report)
     assert data["totals"]["wavefronts_worst"] is None
-    assert [access["worst"] for access in data["accesses"]] == [None]
-    text = kernel_report(report)
-    assert "at least 1" in text
-    assert "at most" not in text
-
-
-def test_an_evaluation_that_ends_early_knows_no_worst_case():
-    """Nobody knows who waits; what comes behind is not counted, so that nothing is the most there may be."""
-    lines = ("LDS R5, [R2]", *UNKNOWN, "@P1 BAR.SYNC 0x0", "LDS R6, [R2]")
-    report = summary(counted(*lines, threads=64))
-    assert report.to_json()["totals"]["wavefronts_worst"] is None
-    text = kernel_report(report)
-    assert "wavefronts, at least" in text
-    assert "no worst case is known" in text
-
-
-def test_lanes_that_may_have_ended_are_counted_as_such():
-    found = counted(COLUMN, *UNKNOWN, "@P1 EXIT", "BAR.SYNC 0x0", "STS [R3], RZ")
-    (tally,) = tallies(found)
-    assert not found.certain
-    assert (tally.best, tally.worst) == (0, 32)
-
-
-def test_code_that_is_not_at_hand_is_passed_over_and_named():
-    """A function that is called keeps what its caller keeps in registers from R16 on."""
-    lines = ("IMAD R16, R1, 0x80, RZ", "MOV R3, R2", "CALL.REL.NOINC `(elsewhere)")
-    found = counted(*lines, "STS [R16], RZ", "STS [R3], RZ")
-    assert [why for why in found.doubts if "CALL" in why]
-    kept, lost = tallies(found)
-    assert (kept.wavefronts, lost.unknown) == (32, 1)
-
-
-@pytest.mark.parametrize(("mask", "executions"), [("CONV", []), ("DIV", [1])])
-def test_a_branch_of_lanes_that_are_all_there(mask, executions):
-    """BRA.CONV goes on where the mask's lanes are together; BRA.DIV where they are not."""
-    found = counted("UMOV UR4, 0xffffffff", f"BRA.{mask} UR4, `(.L_A)", "LDS R4, [RZ]", "A:", "NOP")
-    assert [tally.executions for tally in tallies(found) if tally.executions] == executions
+    assert [access["worst"] for access in data["accesses"]] == worst
+    assert ("at least" in text, "at most" in text, "no worst case is known" in text) == (True, False, True)
 
 
 def test_copies_of_one_instruction_use_one_array():
     """As compilers unroll loops: the same lanes, other bytes, one line of the source."""
-    kernel = program(
-        "S2R R1, SR_TID.X", "IMAD R2, R1, 0x4, RZ", "IMAD R3, R1, 0x20, RZ",
-        "STS [R2], RZ", "STS [R2+0x420], RZ", "STS [R3+0x2000], RZ",
-    )  # fmt: skip
+    stores = "STS [R2], RZ; STS [R2+0x420], RZ; STS [R3+0x2000], RZ"
+    kernel = program("S2R R1, SR_TID.X; IMAD R2, R1, 0x4, RZ; IMAD R3, R1, 0x20, RZ", stores)
     steps = tuple(msgspec.structs.replace(step, place=Place("k.cu", 7)) for step in kernel.steps)
     launch = Launch(block=(64, 1, 1), shared_bytes=16384)
     used = used_arrays(evaluate(msgspec.structs.replace(kernel, steps=steps), launch, device("sm_90")))
     assert [(one.array.start, one.array.size, one.steps) for one in used] == [
-        (0, 1312, (3, 4)),
-        (8192, 63 * 32 + 4, (5,)),
-    ]
+        (0, 1312, (3, 4)), (8192, 63 * 32 + 4, (5,)),
+    ]  # fmt: skip
 
 
 def test_the_least_of_an_atomic_that_is_tried_again_has_no_conflicts():
     """An H200 counts 2 a warp instruction, 4 of a warp of which 4 lanes each share a word, and no conflicts."""
-    found = summary(counted(
-        "LOP3.LUT R3, R1, 0xfffffffc, RZ, 0xc0, !PT", "L:", "LDS R4, [R3]", "FADD R5, R4, 2",
-        "ATOMS.CAST.SPIN R5, [R3], R4, R5", "ISETP.EQ.U32.AND P0, PT, R5, 0x1, PT", "@!P0 BRA `(.L_L)",
-        shared_bytes=32,
-    ))  # fmt: skip
+    again = (
+        "LDS R4, [R3]; FADD R5, R4, 2; ATOMS.CAST.SPIN R5, [R3], R4, R5; ISETP.EQ.U32.AND P0, PT, R5, 0x1, PT"
+    )
+    lines = f"LOP3.LUT R3, R1, 0xfffffffc, RZ, 0xc0, !PT; L:; {again}; @!P0 BRA `(.L_L)"
+    found = summary(counted(lines, shared_bytes=32))
     (atomic,) = (access for access in found.accesses if access.counter == "atom")
     assert not found.certain
     assert found.totals["wavefronts_atom"] <= 2 * 4
@@ -379,35 +384,19 @@ def test_the_least_of_an_atomic_that_is_tried_again_has_no_conflicts():
     assert atomic.worst >= 2 * 4
 
 
-def test_an_atomic_at_an_unknown_address_may_have_no_conflicts():
-    found = summary(counted("CS2R R3, SR_CLOCKLO", "ATOMS.ADD RZ, [R3], R1"))
-    assert found.totals["wavefronts_atom"] == 1
-    assert found.totals["wavefronts_worst_atom"] == 32
-
-
-def test_whom_lanes_meet_behind_an_unknown_branch_is_what_it_was_before():
-    """One way leaves those who wait behind it; those who come all the same are counted."""
-    left = ("BSSY B1, `(.L_M)", *UNKNOWN, "@!P1 BRA `(.L_B)", "LDS R5, [R2]", "BREAK B1", "BRA `(.L_B)")
-    found = counted(*left, "B:", "STS [R2], RZ", "M:", "BSYNC B1", "LDS R5, [R2]")
-    assert found.bounded
-    assert [tally.worst + tally.wavefronts for tally in tallies(found)] == [1, 1, 1]
-
-
-# P2 and P3 are the same lanes: the upper half of the warp; R8 keeps it, as compilers keep predicates.
-HALF = ("ISETP.GT.AND P2, PT, R1, 0xf, PT", "SEL R8, RZ, 0x1, !P2", "ISETP.NE.AND P3, PT, R8, RZ, PT")
+HALF = "ISETP.GT.AND P2, PT, R1, 0xf, PT; SEL R8, RZ, 0x1, !P2; ISETP.NE.AND P3, PT, R8, RZ, PT"
 
 
 @pytest.mark.parametrize(("guard", "kept"), [("P2", ()), ("!P2", ("shared",)), ("P3", ("shared",))])
 def test_what_is_written_under_a_guard_is_not_asked_for_where_it_is_read_under_it(guard, kept):
     """Nobody reads what was loaded, if the guards are one; only then need shared memory not be followed."""
-    lines = (*HALF, "LDS R5, [R2]", "@P2 MOV R5, R3", f"@{guard} LDS R6, [R5]")
-    found = relevance(program("S2R R1, SR_TID.X", COLUMN, *lines), ("shared",))
-    assert found.kept == set(kept)
-    assert not found.bold
+    lines = f"{HALF}; LDS R5, [R2]; @P2 MOV R5, R3; @{guard} LDS R6, [R5]"
+    found = relevance(program("S2R R1, SR_TID.X", COLUMN, lines), ("shared",))
+    assert (found.kept, found.bold) == (set(kept), False)
 
 
 def test_results_that_nobody_asks_for_are_not_followed():
-    found = relevance(program(*HALF, "LDS.64 R4, [R2]", "LDS R6, [R5]", "LDS.64 R6, [R6]"), ("shared",))
+    found = relevance(program(HALF, "LDS.64 R4, [R2]; LDS R6, [R5]; LDS.64 R6, [R6]"), ("shared",))
     loads = [step.dests for step in found.steps if step.text.startswith("LDS")]
     assert loads == [("", "R5"), ("R6",), ("", "")]
 
@@ -415,10 +404,9 @@ def test_results_that_nobody_asks_for_are_not_followed():
 @pytest.mark.parametrize(("guard", "wavefronts"), [("P2", 16), ("P3", 16), ("!P3", 1), ("P1", 8)])
 def test_a_guard_that_was_kept_is_the_same_one(guard, wavefronts):
     """What is stored below the guard is read where it is not what it seems: words of a row, or of a column."""
-    lines = (*HALF, "STS [R2], R2", "BAR.SYNC 0x0", "ISETP.GT.AND P1, PT, R1, 0x17, PT", "LDS R5, [R2]")
-    found = counted(COLUMN, *lines, "@P2 MOV R5, R3", f"@{guard} LDS R6, [R5]")
-    assert found.certain
-    assert tallies(found)[-1].wavefronts == wavefronts
+    lines = f"{HALF}; STS [R2], R2; BAR.SYNC 0x0; ISETP.GT.AND P1, PT, R1, 0x17, PT; LDS R5, [R2]"
+    found = counted(COLUMN, lines, f"@P2 MOV R5, R3; @{guard} LDS R6, [R5]")
+    assert (found.certain, tallies(found)[-1].wavefronts) == (True, wavefronts)
     kept = [relevance(found.program, ("shared",), bold=bold).kept for bold in (True, False)]
     assert kept == [set(), set() if guard == "P2" else {"shared"}]
 

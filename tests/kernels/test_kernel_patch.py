@@ -4,12 +4,12 @@ import json
 import re
 import sys
 from functools import cache
-from importlib import import_module
 
 import numpy as np
 import pytest
-from command import layoutopt
+from command import answer, layoutopt, refused
 from conftest import ROOT
+from written import saved
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
@@ -29,6 +29,7 @@ import kernel_launches
 LAUNCHES = {kernel.name: kernel for kernel in kernel_launches.launches()}
 GPU = device("sm_90")
 EXCESS = ("--minimise", "excess")
+PLAIN = kernel_launches.KERNELS / "transpose_plain.ptx"
 FLIPS = Move(128, 0, ((0, 31),), 4)
 
 
@@ -106,10 +107,9 @@ __global__ void gemm(const float* A, const float* B, float* C, int n) {
 def test_what_the_assembler_joins_stays_joined(tmp_path):
     """Four loads of 4 bytes that are one of 16: counted as such before, and still one afterwards."""
     (tmp_path / "gemm.cu").write_text(PRODUCT)
-    done = run(
-        tmp_path / "gemm.cu", "--block", "32,32", "--arg", "n=32", "-o", tmp_path / "o.ptx", "--json", *EXCESS
+    data = answer(
+        "patch", "gemm.cu", "--block", "32,32", "--arg", "n=32", "-o", "o.ptx", *EXCESS, cwd=tmp_path
     )
-    data = json.loads(done.output)
     # 8 loads of 16 bytes and 32 of 4 by each of 32 warps; an H200 counts as many of the former.
     assert (data["before"]["wavefronts_ld"], data["after"]["wavefronts_ld"]) == (9216, 2048)
     assert data["before"]["executed_ld"] == data["after"]["executed_ld"] == 32 * (8 + 32)
@@ -125,23 +125,15 @@ def test_no_kernel_gets_more_wavefronts(name):
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+    ("right", "wrong"),
     [
-        ("xor.b32 %movedv, %movedv, %movedt", "mov.b32 %movedt, 0", "reach other bytes|wavefronts where"),
-        (
-            "and.b32 %movedt, %movedt, 124",
-            "and.b32 %movedt, %movedt, 120",
-            "wavefronts where|reach other bytes",
-        ),
-        (
-            "add.s32 %movedv, %movedv, %moveds",
-            "mov.b32 %movedv, %moveds",
-            "reach other bytes|wavefronts where",
-        ),
+        ("xor.b32 %movedv, %movedv, %movedt", "mov.b32 %movedt, 0"),
+        ("and.b32 %movedt, %movedt, 124", "and.b32 %movedt, %movedt, 120"),
+        ("add.s32 %movedv, %movedv, %moveds", "mov.b32 %movedv, %moveds"),
     ],
 )
 @pytest.mark.parametrize("times", [1, -1])
-def test_bytes_that_another_thread_reaches_are_found(right, wrong, said, times, monkeypatch):
+def test_bytes_that_another_thread_reaches_are_found(right, wrong, times, monkeypatch):
     plans = PtxCode.plans
 
     def broken(*given):
@@ -154,14 +146,18 @@ def test_bytes_that_another_thread_reaches_are_found(right, wrong, said, times, 
     monkeypatch.setattr(PtxCode, "plans", broken)
     done = found("transpose_plain")
     assert not done.files
-    assert re.search(said, done.arrays[0].reason)
+    assert re.search("reach other bytes|wavefronts where", done.arrays[0].reason)
 
 
 @pytest.mark.nvcc
-def test_layouts_that_would_not_save_time_are_not_offered():
-    done = found("early_exit", "time")
+@pytest.mark.parametrize(
+    ("name", "minimise", "why"),
+    [("early_exit", "time", "not expected to take less time"), ("bulk_copy", "excess", "UBLKCP")],
+)
+def test_an_array_that_stays_says_why(name, minimise, why):
+    done = found(name, minimise)
     assert not done.files
-    assert "not expected to take less time" in done.arrays[0].reason
+    assert why in done.arrays[0].reason
 
 
 @pytest.mark.nvcc
@@ -204,23 +200,17 @@ __global__ void turn(const float* in, float* out) {
 def test_arrays_carved_out_of_dynamic_memory_move_alone(tmp_path):
     """Others stay where they are, or make room; a barrier that joins predicates of addresses is no obstacle."""
     (tmp_path / "k.cu").write_text(CARVED)
-    launch = (
-        tmp_path / "k.cu",
-        "--block",
-        "32,32",
-        "--shared",
-        str(4 * (256 + 2048)),
-        "-o",
-        tmp_path / "o.ptx",
-    )
-    one = json.loads(run(*launch, "--json", *EXCESS, "--array", "dynamic+1024").output)
-    assert [array["name"] for array in one["arrays"]] == ["dynamic+1024"]
-    assert one["after"]["bank_conflicts"] == one["before"]["bank_conflicts"] // 2
-    both = json.loads(run(*launch, "--json", *EXCESS).output)
-    assert {array["name"] for array in both["arrays"] if array["offset"]} == {"dynamic+1024", "dynamic+5120"}
-    assert both["after"]["bank_conflicts"] == 0
-    named = json.loads(run(*launch, "--json", *EXCESS, "--array", "memory").output)
-    assert named["after"] == both["after"]
+
+    def after(*array):
+        launch = ("--block", "32,32", "--shared", 4 * (256 + 2048), "-o", "o.ptx")
+        data = answer("patch", "k.cu", *launch, *EXCESS, *array, cwd=tmp_path)
+        names = {one["name"] for one in data["arrays"] if one["offset"]}
+        return names, data["before"]["bank_conflicts"], data["after"]["bank_conflicts"]
+
+    one, conflicts, left = after("--array", "dynamic+1024")
+    assert (one, left) == ({"dynamic+1024"}, conflicts // 2)
+    assert after() == ({"dynamic+1024", "dynamic+5120"}, conflicts, 0)
+    assert after("--array", "memory")[1:] == (conflicts, 0)
 
 
 @pytest.mark.parametrize(
@@ -298,55 +288,67 @@ def test_addresses_are_followed_and_else_told_apart_as_the_kernel_runs(body, use
     assert text.count("cvta.shared.u64 %moveds") == sum(generic for *_, generic in uses)
 
 
-def test_constant_and_wide_addresses():
-    body = "cvt.u64.u32 %rd1, %r4; st.shared.b32 [%rd1+4], %r1; ld.shared.b32 %r5, [tile+132]; ret; }"
-    module = read_ptx(HEAD + body, "k.ptx")
-    text = moved(module, "tile", FLIPS, "k")
-    assert "[tile+128]" in text  # 132 ^ (132 >> 5 & 0x7c)
-    assert "cvt.u32.u64" in text
-    read_ptx(text, "k.ptx")
+KERNEL = (
+    ".visible .entry {0}() {{ .reg .b32 %r<5>; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, all; "
+    "add.s32 %r4, %r3, %r2; {1} ret; }}\n"
+)
+DYNAMIC = ".version 9.0\n.target sm_90\n.address_size 64\n.extern .shared .align 16 .b8 all[];\n"
+STORED = "st.shared.b32 [%r4], %r1;"
+# A file, the array that is moved, how, and how often the new text says what; each kernel is called `k`.
+MOVED = {
+    "constant and wide addresses": (
+        HEAD + "cvt.u64.u32 %rd1, %r4; st.shared.b32 [%rd1+4], %r1; ld.shared.b32 %r5, [tile+132]; ret; }",
+        "tile", FLIPS, {"[tile+128]": 1, "cvt.u32.u64": 1},  # 132 ^ (132 >> 5 & 0x7c)
+    ),
+    "an address made generic and shared again is followed": (
+        HEAD + "cvt.u64.u32 %rd1, %r4; cvta.shared.u64 %rd2, %rd1; cvta.to.shared.u64 %rd3, %rd2; "
+        "cvt.u32.u64 %r5, %rd3; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r5]; ret; }",
+        "tile", Move(128, 0, ((0, 7),), 16), {"xor.b32": 1},
+    ),
+    "other kernels of the file keep their layout": (
+        DYNAMIC + KERNEL.format("one", STORED) + KERNEL.format("k", STORED), "all", FLIPS, {"%movedv]": 1},
+    ),
+    # All of them begin at one place, so that what moves in one moves in all.
+    "names of dynamic shared memory are one array": (
+        f"{DYNAMIC}.extern .shared .align 16 .b8 words[];\n" + KERNEL.format("k", STORED + " mov.u32 %r0, words; "
+        "ld.shared.b32 %r1, [%r0]; ld.shared.b32 %r2, [words+132];"),
+        "all", FLIPS, {"%movedv]": 2, "[all+128]": 1},
+    ),
+}  # fmt: skip
 
 
-def test_an_address_made_generic_and_shared_again_is_followed():
-    body = (
-        "cvt.u64.u32 %rd1, %r4; cvta.shared.u64 %rd2, %rd1; cvta.to.shared.u64 %rd3, %rd2; "
-        "cvt.u32.u64 %r5, %rd3; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r5]; ret; }"
-    )
-    module = read_ptx(HEAD + body, "k.ptx")
-    (use,) = uses_of(module, "tile", "k")
-    assert use.instruction.opcode.startswith("ldmatrix")
-    assert moved(module, "tile", Move(128, 0, ((0, 7),), 16), "k").count("xor.b32") == 1
+@pytest.mark.parametrize("name", MOVED)
+def test_addresses_that_are_moved(name):
+    text, array, move, said = MOVED[name]
+    new = moved(read_ptx(text, "k.ptx"), array, move, "k")
+    assert {part: new.count(part) for part in said} == said
+    assert new.index("%moved") > new.index(".entry k")
+    read_ptx(new, "k.ptx")
 
 
-def test_low_bits_of_registers_that_are_surely_0():
-    """The row of a thread, 128 bytes; what is added, or loaded, or of floats, says nothing."""
-    body = (
-        "add.s32 %r5, %r4, 12; shl.b32 %r6, %r1, 1; mad.lo.s32 %r7, %r6, 4, %r4; ld.shared.b32 %r8, [%r4];"
-        "LOOP: add.s32 %r3, %r3, 16; bra LOOP; }"
-    )
-    module = read_ptx(HEAD + body, "k.ptx")
-    found = held_in(module.functions["k"], "tile", {"tile": frozenset({"tile"})})
-    bits = {name: found[f"%r{name}"].zeros for name in (1, 2, 3, 4, 5, 6, 7, 8)}
-    assert bits == {1: 0, 2: 7, 3: 4, 4: 4, 5: 2, 6: 1, 7: 3, 8: 0}
-
-
+# What is added, or loaded, or of floats, says nothing; %r4 is the row of a thread, 128 bytes, in an array.
 @pytest.mark.parametrize(
-    "line",
+    ("line", "zeros"),
     [
-        "mov.b64 {%r6, %r5}, %rd2;",
-        "add.sat.s32 %r5, %r4, 128;",
-        "mul.hi.u32 %r5, %r4, %r4;",
-        "cvt.rn.f32.u32 %r5, %r4;",
-        "shr.u32 %r5, %r4, 1;",
-        "ld.shared.b32 %r5, [%r4];",
-        "mov.u32 %r5, %tid.x;",
-        "mov.u32 %r5, other;",
-        "mul.lo.s32 %r5, %r1, 010;",
+        ("mov.u32 %r5, %r2;", 7),
+        ("add.s32 %r5, %r4, 12;", 2),
+        ("shl.b32 %r5, %r1, 1;", 1),
+        ("shl.b32 %r6, %r1, 1; mad.lo.s32 %r5, %r6, 4, %r4;", 3),
+        ("mov.u32 %r5, %r3; LOOP: add.s32 %r5, %r5, 16; bra LOOP;", 4),
+        ("mov.b64 {%r6, %r5}, %rd2;", 0),
+        ("add.sat.s32 %r5, %r4, 128;", 0),
+        ("mul.hi.u32 %r5, %r4, %r4;", 0),
+        ("cvt.rn.f32.u32 %r5, %r4;", 0),
+        ("shr.u32 %r5, %r4, 1;", 0),
+        ("ld.shared.b32 %r5, [%r4];", 0),
+        ("mov.u32 %r5, %tid.x;", 0),
+        ("mov.u32 %r5, other;", 0),
+        ("mul.lo.s32 %r5, %r1, 010;", 0),
     ],
 )
-def test_low_bits_that_may_be_anything(line):
+def test_low_bits_that_are_surely_0(line, zeros):
     module = read_ptx(HEAD + f"shl.b64 %rd2, %rd1, 4; {line} ret; }}", "k.ptx")
-    assert held_in(module.functions["k"], "tile", {"tile": frozenset({"tile"})})["%r5"].zeros == 0
+    assert held_in(module.functions["k"], "tile", {"tile": frozenset({"tile"})})["%r5"].zeros == zeros
 
 
 def test_a_file_patched_twice_keeps_its_names_apart():
@@ -373,24 +375,15 @@ def test_a_gpu_computes_the_same_with_the_conflicts_that_were_predicted():
             assert row["name"] in NOT_AS_PREDICTED or counted == {row["predicted"][kind]["conflicts"]}
 
 
-def run(*arguments, command="patch"):
-    from click.testing import CliRunner
-
-    found = import_module(f"layoutopt.cli.{command}").command
-    return CliRunner().invoke(found, [str(a) for a in arguments], standalone_mode=False)
-
-
 @pytest.mark.nvcc
 def test_the_command_writes_the_file(tmp_path):
-    source = kernel_launches.KERNELS / "transpose_plain.ptx"
-    out = tmp_path / "out.ptx"
-    done = run(source, "--block", "32,8", "--grid", "2,2", "--arg", "2=64", "-o", out, "--json")
-    data = json.loads(done.output)
-    assert done.return_value == 0
+    data = answer(
+        "patch", PLAIN, "--block", "32,8", "--grid", "2,2", "--arg", "2=64", "-o", "out.ptx", cwd=tmp_path
+    )
     assert (data["before"]["bank_conflicts"], data["after"]["bank_conflicts"]) == (3968, 0)
     assert (data["schema"], data["arrays"][0]["name"]) == ("layoutopt.patch/1", "tile")
     assert data["arrays"][0]["offset"]
-    assert "%moved" in out.read_text()
+    assert "%moved" in (tmp_path / "out.ptx").read_text()
 
 
 @pytest.mark.nvcc
@@ -403,59 +396,32 @@ def test_the_command_writes_the_file(tmp_path):
     ],
 )
 def test_the_layout_of_a_result_is_put_in(families, said, tmp_path):
-    problem = ROOT / "problems" / "basics" / "transpose_32x32_f32.json"
-    solved = run(problem, "--families", families, "--json", command="solve")
-    (tmp_path / "r.json").write_text(solved.output)
-    source = kernel_launches.KERNELS / "transpose_plain.ptx"
-    options = ("--block", "32,8", "--arg", "2=32", "-o", tmp_path / "o.ptx", "--result", tmp_path / "r.json")
-    done = run(source, *options, "--array", "tile")
-    assert said in (str(done.exception) if done.exception else done.output)
-    assert "name it with --array" in str(run(source, *options).exception)
-
-
-@pytest.mark.nvcc
-def test_an_array_that_a_bulk_copy_fills_stays():
-    done = found("bulk_copy")
-    assert not done.files
-    assert "UBLKCP" in done.arrays[0].reason
-
-
-KERNEL = (
-    ".visible .entry {0}() {{ .reg .b32 %r<5>; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, all; "
-    "add.s32 %r4, %r3, %r2; {1} ret; }}\n"
-)
-TWO = ".version 9.0\n.target sm_90\n.address_size 64\n.extern .shared .align 16 .b8 all[];\n"
-
-
-def test_other_kernels_of_the_file_keep_their_layout():
-    store = "st.shared.b32 [%r4], %r1;"
-    text = TWO + KERNEL.format("one", store) + KERNEL.format("two", store)
-    new = moved(read_ptx(text, "k.ptx"), "all", FLIPS, "two")
-    assert new.count("%movedv]") == 1
-    assert new.index("%moved") > new.index(".entry two")
-
-
-def test_names_of_dynamic_shared_memory_are_one_array():
-    """All of them begin at one place, so that what moves in one moves in all."""
-    text = TWO + TWO.splitlines()[-1].replace("all[]", "words[]") + "\n"
-    body = "st.shared.b32 [%r4], %r1; mov.u32 %r0, words; ld.shared.b32 %r1, [%r0]; ld.shared.b32 %r2, [words+132];"
-    new = moved(read_ptx(text + KERNEL.format("k", body), "k.ptx"), "all", FLIPS, "k")
-    assert new.count("%movedv]") == 2
-    assert "[all+128]" in new
+    result = saved(tmp_path, "r.json", answer("solve", "transpose_32x32_f32", "--families", families))
+    options = (
+        "patch",
+        PLAIN,
+        "--block",
+        "32,8",
+        "--arg",
+        "2=32",
+        "-o",
+        tmp_path / "o.ptx",
+        "--result",
+        result,
+    )
+    done = layoutopt(*options, "--array", "tile")
+    assert said in done.stdout + done.stderr
+    refused("name it with --array", *options)
 
 
 def test_a_function_of_two_kernels_is_not_changed_for_one():
     inner = ".func f() { .reg .b32 %r<3>; mov.u32 %r1, all; st.shared.b32 [%r1], 1; ret; }\n"
-    text = TWO + inner + KERNEL.format("one", "call.uni f;") + KERNEL.format("two", "call.uni f;")
+    text = DYNAMIC + inner + KERNEL.format("one", "call.uni f;") + KERNEL.format("two", "call.uni f;")
     with pytest.raises(ProblemFileError, match="one calls the same functions"):
         uses_of(read_ptx(text, "k.ptx"), "all", "two")
 
 
 @pytest.mark.parametrize("name", ["k.cubin", "k.CU", "k.o"])
 def test_ptx_is_not_written_under_the_name_of_something_else(tmp_path, name):
-    done = layoutopt(
-        "patch", kernel_launches.KERNELS / "transpose.ptx", "--block", "32", "-o", tmp_path / name
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "must end in .ptx" in done.stderr
+    refused("must end in .ptx", "patch", PLAIN, "--block", "32", "-o", tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import answer, refused
 from command import layoutopt as command
 from conftest import ROOT
+from written import refused_with
 
 import layoutopt
 from layoutopt.errors import ProblemFileError
@@ -26,6 +28,7 @@ sys.path.insert(0, str(ROOT / "scripts/measure"))
 import record_applications
 
 KERNELS = ROOT / "tests/data/kernels"
+SCAN = KERNELS / "scan_tree.sm_90.sass"
 # A program of ours (app.cu beside it) as an H200 ran it, recorded: two streams, a graph launched five times, and a
 # kernel whose addresses are data. All counters of the profiler were those that are expected here.
 APP = ROOT / "tests/data/launches/app"
@@ -39,6 +42,10 @@ def written(folder, text, name="launches.toml"):
     return path
 
 
+def checked(*asked, **options):
+    return command("check", *asked, "--no-fix", **options)
+
+
 def diagonals(folder, text=DIAGONALS):
     """The launches of a text, and the kernel that they name, all of whose code is of line 13 of its source."""
     source = written(folder, (KERNELS / "align_diagonals.cu").read_text(), "align_diagonals.cu")
@@ -48,28 +55,30 @@ def diagonals(folder, text=DIAGONALS):
     return written(folder, text)
 
 
+# What a launch says, and what is said of it.
+WRONG = {
+    "block = 'x'": ".block: expected `array | null`, got `str`",
+    "block = [1, 2, 3, 4]": ".block: expected `array` of length 3, got 4",
+    "blok = [32]": ": object contains unknown field `blok`",
+    "arg = {0 = 'x'}": ".arg.0: expected a number",
+    "arg = {0 = [1]}": ".arg.0: expected a number",
+    "arg = {0 = 1}\nparameters = '00'": ".parameters: all are given",
+    "launches = -1": ".launches: expected a count, given -1",
+    'include = ["\\u0000"]': ": nvcc takes no option with a NUL",
+}
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("[[launch", "no TOML: "),
         ("launch = 3", "launch: expected `array`, got `int`, given 3"),
-        ("[[launch]]\nfile = 'a'\nblock = 'x'", "launch[0].block: expected `array | null`, got `str`"),
-        (
-            "[[launch]]\nfile = 'a'\nblock = [1, 2, 3, 4]",
-            "launch[0].block: expected `array` of length 3, got 4",
-        ),
-        ("[[launch]]\nfile = 'a'\nblok = [32]", "launch[0]: object contains unknown field `blok`"),
-        ("[[launch]]\nfile = 'a'\narg = {0 = 'x'}", "launch[0].arg.0: expected a number"),
-        ("[[launch]]\nfile = 'a'\narg = {0 = [1]}", "launch[0].arg.0: expected a number"),
-        ("[[launch]]\nfile = 'a'\narg = {0 = 1}\nparameters = '00'", "launch[0].parameters: all are given"),
-        ("[[launch]]\nfile = 'a'\nlaunches = -1", "launch[0].launches: expected a count, given -1"),
-        ("[[launch]]\nfile = 'a'\ninclude = [\"\\u0000\"]", "launch[0]: nvcc takes no option with a NUL"),
+        *((f"[[launch]]\nfile = 'a'\n{said}", f"launch[0]{told}") for said, told in WRONG.items()),
     ],
 )
 def test_a_wrong_file_is_told_by_its_place(tmp_path, text, told):
-    with pytest.raises(ProblemFileError) as error:
+    with refused_with(told):
         read_launches(written(tmp_path, text))
-    assert told in str(error.value)
 
 
 def test_a_kernel_is_named_without_the_tags_that_numba_gives():
@@ -79,18 +88,14 @@ def test_a_kernel_is_named_without_the_tags_that_numba_gives():
 
 def test_equal_launches_are_one_and_names_are_beside_the_file(tmp_path):
     one = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ndata = {0 = "zeros", 1 = "x.npy"}\nlaunches = 2\n'
-    (found,) = read_launches(written(tmp_path, one + one + "not_recorded = 3\n")).launches
+    # A number beyond 64 bits is no error of the reader.
+    more = f"not_recorded = 3\n[[launch]]\nfile = 'a'\nshared = {1 << 64}\n"
+    found, large = read_launches(written(tmp_path, one + one + more)).launches
     assert (found.launches, found.not_recorded, found.block) == (4, 3, (32, 8, 1))
     assert found.file == str(tmp_path / "k.cu")
     assert found.data == {"0": "zeros", "1": str(tmp_path / "x.npy")}
+    assert large.shared == 1 << 64
     assert read_launches(written(tmp_path, one.replace("launches = 2", "launches = 0"))).launches == ()
-
-
-def test_a_number_beyond_64_bits_is_no_error_of_the_reader(tmp_path):
-    (one,) = read_launches(
-        written(tmp_path, '[[launch]]\nfile = "a"\nshared = 18446744073709551616\n')
-    ).launches
-    assert one.shared == 1 << 64
 
 
 def test_what_is_said_of_a_parameter(tmp_path):
@@ -100,33 +105,26 @@ def test_what_is_said_of_a_parameter(tmp_path):
 
 
 def test_launches_are_ranked_by_their_conflicts_and_failures_stop_no_other(tmp_path):
-    text = f'{DIAGONALS}launches = 3\n[[launch]]\nfile = "none.sass"\nblock = [32]\n'
-    path = diagonals(tmp_path, text)
-    done = command("check", path, "--no-fix", "--json")
-    data = json.loads(done.stdout)
-    assert done.returncode == 1
-    assert (data["schema"], data["launches"], data["bank_conflicts"]) == (
-        "layoutopt.application/1",
-        4,
-        3 * 3844,
-    )
+    path = diagonals(tmp_path, f'{DIAGONALS}launches = 3\n[[launch]]\nfile = "none.sass"\nblock = [32]\n')
+    data = answer("check", path, "--no-fix")
+    got = data["schema"], data["launches"], data["bank_conflicts"]
+    assert got == ("layoutopt.application/1", 4, 3 * 3844)
     assert [one.get("failure", "")[:11] for one in data["kernels"]] == ["", "cannot read"]
-    said = command("check", path, "--no-fix").stdout
-    assert "4 launches, 2 distinct: 1 certain, 1 not evaluated" in said
-    assert (
+    done = checked(path)
+    assert (done.returncode, "4 launches, 2 distinct: 1 certain, 1 not evaluated" in done.stdout) == (1, True)
+    line = (
         "align_diagonals.cu:13: 8,649 of 9,216 wavefronts in shared memory are bank conflicts (align, load)"
-        in said
     )
+    assert line in done.stdout
 
 
 def test_fixes_are_ranked_by_what_they_save_over_all_launches(tmp_path):
-    path = diagonals(tmp_path, f"{DIAGONALS}launches = 3\n")
-    data = json.loads(command("check", path, "--json").stdout)
+    path, page = diagonals(tmp_path, f"{DIAGONALS}launches = 3\n"), tmp_path / "page.html"
+    data = answer("check", path)
     (fix,) = data["fixes"]
     (one,) = (array["fix"] for array in data["kernels"][0]["arrays"] if array["fix"])
     assert fix["saved_wavefronts"] == 3 * one["saved_wavefronts"] > 0
     assert (fix["offset"], fix["message"]) == (one["offset"], one["message"])
-    page = tmp_path / "page.html"
     told = f"{fix['saved_wavefronts']:,} fewer wavefronts over all launches (align"
     assert told in command("check", path, "--html", page).stdout
     assert told in page.read_text()
@@ -135,25 +133,24 @@ def test_fixes_are_ranked_by_what_they_save_over_all_launches(tmp_path):
 def test_nothing_evaluated_is_an_error_and_options_of_one_kernel_are_refused(tmp_path):
     path = written(tmp_path, '[[launch]]\nfile = "none.sass"\nblock = [32]\n')
     assert command("check", path).returncode == 2
-    assert "--block is for a kernel" in command("check", path, "--block", "32").stderr
-    assert "no launch in" in command("check", written(tmp_path, "", "empty.toml")).stderr
+    refused("--block is for a kernel", "check", path, "--block", "32")
+    refused("no launch in", "check", written(tmp_path, "", "empty.toml"))
 
 
 def test_what_continuous_integration_reads(tmp_path):
     path = diagonals(tmp_path)
-    github = command("check", path, "--no-fix", "--format", "github").stdout.splitlines()
+    github = checked(path, "--format", "github").stdout.splitlines()
     assert len(github) == 2
-    assert all(
-        line.startswith("::warning file=") and ",line=13,title=bank conflicts::" in line for line in github
-    )
-    sarif = json.loads(command("check", path, "--no-fix", "--format", "sarif").stdout)
+    told = ("::warning file=", ",line=13,title=bank conflicts::")
+    assert all(line.startswith(told[0]) and told[1] in line for line in github)
+    sarif = json.loads(checked(path, "--format", "sarif").stdout)
     (run,) = sarif["runs"]
     assert sarif["version"] == "2.1.0"
     assert run["tool"]["driver"]["rules"][0]["id"] == run["results"][0]["ruleId"]
     assert run["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 13}
     assert len({one["partialFingerprints"]["kernelLine/v1"] for one in run["results"]}) == 2
     path.write_text(f"{DIAGONALS}{DIAGONALS}shared = 4\n")  # tests of one name are one to some servers
-    suite = ET.fromstring(command("check", path, "--no-fix", "--format", "junit").stdout)
+    suite = ET.fromstring(checked(path, "--format", "junit").stdout)
     names = [case.get("name") for case in suite]
     assert names == ["block 32,1,1 grid 1,1,1", "block 32,1,1 grid 1,1,1 (2)"]
     assert (suite.get("tests"), suite.get("failures"), len(suite.findall("testcase/failure"))) == (
@@ -163,16 +160,14 @@ def test_what_continuous_integration_reads(tmp_path):
     )
 
 
-def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter(tmp_path):
-    kernel = ("check", KERNELS / "scan_tree.sm_90.sass", "--block", "128")
+def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter():
+    kernel = ("check", SCAN, "--block", "128")
     done = command(*kernel)
-    assert done.returncode == 3
     assert done.stdout.splitlines()[1] == "  not certain: give --arg 2=VALUE"
-    assert "bank conflicts, at least" in done.stdout
-    assert "data-dependent" not in done.stdout
-    done = command(*kernel, "--arg", "2=256")
-    assert done.returncode == 1
-    assert "executed: warp instructions; ideal: the fewest wavefronts" in done.stdout
+    assert ("bank conflicts, at least" in done.stdout, "data-dependent" in done.stdout) == (True, False)
+    given = command(*kernel, "--arg", "2=256")
+    assert "executed: warp instructions; ideal: the fewest wavefronts" in given.stdout
+    assert (done.returncode, given.returncode) == (3, 1)
     for form, told in (
         ("github", "::notice title=not certain::scan: give --arg 2=VALUE"),
         ("sarif", "scan: not certain: give --arg 2=VALUE"),
@@ -183,28 +178,23 @@ def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("asked", "told"),
     [
-        (("{kernel}", "--block", "32", "32"), "unexpected 32; extents are one word, such as --block 32,32"),
-        (("{kernel}", "awq/a_128x32_f16"), "is a kernel, and awq/a_128x32_f16 is none"),
-        (
-            ("{kernel}", "--block", "128", "--shared", "32K"),
-            "expected a plain number of bytes, such as 32768",
-        ),
-        (("{kernel}", "--block", "128", "--shared", "250000"), "expected 0 to 232448 bytes, got 250000"),
-        (("{kernel}",), "for example, with your values in the place of these: --block 256"),
-        (("{folder}",), "is a folder of kernels; give one of them: k.sass"),
-        (("{folder}/train.py",), "layoutopt capture -o launches -- python"),
-        (("{folder}/host.cpp",), "host.cpp: expected a kernel (.cu, .ptx, .cubin), launches or a problem"),
+        ("{kernel} --block 32 32", "unexpected 32; extents are one word, such as --block 32,32"),
+        ("{kernel} awq/a_128x32_f16", "is a kernel, and awq/a_128x32_f16 is none"),
+        ("{kernel} --block 128 --shared 32K", "expected a plain number of bytes, such as 32768"),
+        ("{kernel} --block 128 --shared 250000", "expected 0 to 232448 bytes, got 250000"),
+        ("{kernel}", "for example, with your values in the place of these: --block 256"),
+        ("{folder}", "is a folder of kernels; give one of them: k.sass"),
+        ("{folder}/train.py", "layoutopt capture -o launches -- python"),
+        ("{folder}/host.cpp", "host.cpp: expected a kernel (.cu, .ptx, .cubin), launches or a problem"),
     ],
 )
-def test_what_is_no_launch_is_told_what_to_give(tmp_path, arguments, told):
-    kernel = KERNELS / "scan_tree.sm_90.sass"
-    shutil.copy(kernel, tmp_path / "k.sass")
+def test_what_is_no_launch_is_told_what_to_give(tmp_path, asked, told):
+    shutil.copy(SCAN, tmp_path / "k.sass")
     for source in ("train.py", "host.cpp"):
-        (tmp_path / source).write_text("")
-    done = command("check", *(word.format(kernel=kernel, folder=tmp_path) for word in arguments))
-    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+        written(tmp_path, "", source)
+    refused(told, "check", *asked.format(kernel=SCAN, folder=tmp_path).split())
 
 
 def test_no_layout_is_advised_for_an_array_of_which_an_access_is_not_counted():
@@ -216,35 +206,29 @@ def test_no_layout_is_advised_for_an_array_of_which_an_access_is_not_counted():
 
 def test_the_page_holds_the_table_and_the_source(tmp_path):
     page = tmp_path / "page.html"
-    path = diagonals(tmp_path)
-    assert command("check", path, "--no-fix", "--html", page).returncode == 1
+    assert checked(diagonals(tmp_path), "--html", page).returncode == 1
     text = page.read_text()
-    assert "<mark>   13  " in text
-    assert 'data-value="3844"' in text
-    assert "by lane:" in text
-    assert "The worst lines" in text
+    for told in ("<mark>   13  ", 'data-value="3844"', "by lane:", "The worst lines"):
+        assert told in text
     assert "The fixes that save most" not in text  # none were sought
 
 
 def test_a_baseline_fails_on_more_conflicts_only(tmp_path):
-    path, known = diagonals(tmp_path), tmp_path / "conflicts.json"
-    assert command("check", path, "--no-fix", "--baseline", known).returncode == 2  # there is none yet
-    assert command("check", path, "--no-fix", "--baseline", known, "--update-baseline").returncode == 0
-    assert command("check", path, "--no-fix", "--baseline", known).returncode == 0
+    known = tmp_path / "conflicts.json"
+    told = (diagonals(tmp_path), "--baseline", known)
+    codes = [checked(*told, *more).returncode for more in ((), ("--update-baseline",), ())]
+    assert codes == [2, 0, 0]  # first there is none yet
     counts = json.loads(known.read_text())
     (load, store) = counts["bank_conflicts"]
     counts["bank_conflicts"][load] -= 1
     known.write_text(json.dumps(counts))
-    done = command("check", path, "--no-fix", "--baseline", known)
-    assert done.returncode == 1
+    done = checked(*told)
+    assert (done.returncode, store in done.stdout) == (1, False)
     assert f"{load}: 2,883 bank conflicts, 2,882 in the baseline" in done.stdout
-    assert store not in done.stdout
-    github = command("check", path, "--no-fix", "--baseline", known, "--format", "github").stdout
-    assert github.count("::warning") == 1
-    assert "load)" in github
+    github = checked(*told, "--format", "github").stdout
+    assert (github.count("::warning"), "load)" in github) == (1, True)
     known.write_text(json.dumps(counts | {"bank_conflicts": {load: 10**6, store: 10**6}}))
-    suite = ET.fromstring(command("check", path, "--no-fix", "--baseline", known, "--format", "junit").stdout)
-    assert suite.get("failures") == "0"
+    assert ET.fromstring(checked(*told, "--format", "junit").stdout).get("failures") == "0"
 
 
 @pytest.mark.nvcc
@@ -252,64 +236,64 @@ def test_a_kernel_that_is_edited_to_conflict_fails_on_its_line(tmp_path):
     source = (KERNELS / "transpose_plain.cu").read_text()
     kernel = written(tmp_path, source.replace("tile[32][32]", "tile[32][33]"), "k.cu")
     launches = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ngrid = [2, 2]\narg = {n = 64}\n'
-    told = ("check", written(tmp_path, launches), "--no-fix", "--baseline", tmp_path / "known.json")
-    assert command(*told, "--update-baseline").returncode == 0
-    assert command(*told, "--format", "github").stdout.count("::warning") == 0
+    told = (written(tmp_path, launches), "--baseline", tmp_path / "known.json")
+    assert checked(*told, "--update-baseline").returncode == 0
+    assert checked(*told, "--format", "github").stdout.count("::warning") == 0
     kernel.write_text(source)
-    done = command(*told, "--format", "github")
+    done = checked(*told, "--format", "github")
     line = 1 + next(n for n, text in enumerate(source.splitlines()) if "= tile[threadIdx.x]" in text)
-    assert done.returncode == 1
-    assert done.stdout.count("::warning") == 1
-    assert f"k.cu,line={line}," in done.stdout
+    assert (done.returncode, done.stdout.count("::warning"), f"k.cu,line={line}," in done.stdout) == (
+        1,
+        1,
+        True,
+    )
 
 
 def test_a_baseline_is_not_replaced_by_nothing_and_is_read_first(tmp_path):
     path, known = written(tmp_path, DIAGONALS), tmp_path / "conflicts.json"
-    assert "needs the file" in command("check", path, "--update-baseline").stderr
-    done = command("check", path, "--baseline", known, "--update-baseline")
-    assert (done.returncode, known.exists()) == (2, False)
-    assert "--baseline: cannot read" in command("check", path, "--baseline", known).stderr
+    refused("needs the file", "check", path, "--update-baseline")
+    assert command("check", path, "--baseline", known, "--update-baseline").returncode == 2
+    refused("--baseline: cannot read", "check", path, "--baseline", known)
+    assert not known.exists()
 
 
 def test_no_page_takes_the_place_of_a_kernel_or_of_a_file_of_a_folder(tmp_path):
     path = diagonals(tmp_path)
     for file, what in ((tmp_path / "k.sass", "a launch"), (path, "launches")):
         before = file.read_bytes()
-        done = command("check", tmp_path, "--no-fix", "--html", file)
-        assert f"would overwrite {what}" in done.stderr
-        assert (done.returncode, file.read_bytes()) == (2, before)
+        refused(f"would overwrite {what}", "check", tmp_path, "--no-fix", "--html", file)
+        assert file.read_bytes() == before
 
 
 def test_import_takes_one_launch_of_a_file(tmp_path):
     path = diagonals(tmp_path, f'{DIAGONALS}entry = "align"\n{DIAGONALS}grid = [2]\n')
-    out = tmp_path / "tiles"
-    assert command("import", "kernel", path, "--entry", "align", "-o", out).returncode == 0
-    assert list(out.glob("*.json"))
+    asked = ("import", "kernel", path, "-o", tmp_path / "tiles")
+    for entry in ("align", "2"):
+        assert command(*asked, "--entry", entry).returncode == 0
+        assert list((tmp_path / "tiles").glob("*.json"))
+    said = "expected one launch, by its kernel or number: 1 align block (32, 1, 1)"
     for more in ((), ("--entry", "none"), ("--entry", "3")):
-        done = command("import", "kernel", path, *more, "-o", tmp_path / "no")
-        assert "expected one launch, by its kernel or number: 1 align block (32, 1, 1)" in done.stderr
-        assert done.returncode == 2
-    assert command("import", "kernel", path, "--entry", "2", "-o", out).returncode == 0
-    assert "--grid is for a kernel" in command("import", "kernel", path, "--grid", "2", "-o", out).stderr
+        refused(said, *asked, *more)
+    refused("--grid is for a kernel", *asked, "--grid", "2")
 
 
 def test_what_is_checked_may_be_configured(tmp_path):
     diagonals(tmp_path)
-    assert "nothing to check" in command("check", cwd=tmp_path).stderr
+    refused("nothing to check", "check", cwd=tmp_path)
     written(tmp_path, "[tool]\nlayoutopt = 3\n", "pyproject.toml")
-    assert "pyproject.toml: tool.layoutopt: expected a table" in command("check", cwd=tmp_path).stderr
+    refused("pyproject.toml: tool.layoutopt: expected a table", "check", cwd=tmp_path)
     written(tmp_path, '[tool.layoutopt]\ncheck = ["launches.toml"]\n', "pyproject.toml")
-    assert command("check", "--no-fix", cwd=tmp_path).returncode == 1
+    assert checked(cwd=tmp_path).returncode == 1
     written(tmp_path, 'check = ["launches.toml"]\nbaseline = "b.json"\n', "layoutopt.toml")
-    assert command("check", "--no-fix", "--update-baseline", cwd=tmp_path).returncode == 0
-    assert command("check", "--no-fix", cwd=tmp_path).returncode == 0
+    assert checked("--update-baseline", cwd=tmp_path).returncode == 0
+    assert checked(cwd=tmp_path).returncode == 0
     written(tmp_path, "chekc = []\n", "layoutopt.toml")
-    assert "expected check and baseline, given chekc" in command("check", cwd=tmp_path).stderr
+    refused("expected check and baseline, given chekc", "check", cwd=tmp_path)
 
 
 @needs_nvdisasm
 def test_a_recorded_program(tmp_path):
-    data = json.loads(command("check", APP, "--no-fix", "--json").stdout)
+    data = answer("check", APP, "--no-fix")
     totals = {(one["name"], tuple(one["grid"])): one["totals"] for one in data["kernels"]}
     assert all(one["certain"] for one in data["kernels"])
     assert [one["launches"] for one in data["kernels"]] == [20, 15, 2]
@@ -317,7 +301,7 @@ def test_a_recorded_program(tmp_path):
     assert totals["_Z9transposePfPKfi", (8, 8, 1)]["bank_conflicts_ld"] == 64 * 32 * 31
     copy = shutil.copytree(APP, tmp_path / "app")
     (copy / "56bbaf95dffec325.bin.gz").unlink()
-    assert "cannot read" in command("check", copy, "--no-fix").stdout
+    assert "cannot read" in checked(copy).stdout
 
 
 def test_the_page_says_what_was_recorded_and_no_counter_differs():
@@ -409,7 +393,7 @@ def test_what_is_recorded_of_each_call(played):
     assert found.spent_us > 0
     path = written(folder, DIAGONALS.replace("k.sass", "none.sass"), "launches.toml")
     written(folder, "[missed]\nunwritten = 1\nnested = 2\n", "launches.2.toml")
-    said = command("check", folder, "--no-fix").stdout
+    said = checked(folder).stdout
     assert path.exists()
     for told in ("1 launches could not be written", "at least 4 of graphs", "not seen (2 can)"):
         assert told in said.partition("not all launches were recorded: ")[2].partition("\n")[0]
