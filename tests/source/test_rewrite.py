@@ -1,9 +1,11 @@
 """Sources rewritten for a layout, without a compiler: what is changed, and what is refused with its line."""
 
 import difflib
+import re
 
 import numpy as np
 import pytest
+from written import refused_with
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.read.source import File, Source, every
@@ -14,14 +16,16 @@ from layoutopt.source.transposed import Transposed
 from layoutopt.source.walk import rendered
 
 COLUMNS = Move(128, 16, unit=4, rows=32)
+SQUARE = "__shared__ float s[32][32];"
 PAD, PAD4, XOR = Move(128, 16, unit=16), Move(128, 4, unit=4), Move(128, 0, ((0, 7),), 16)
 
 
-def rewritten(tmp_path, text, form, move=PAD, name="s", extents=(), title="k(float*)", **more):
+def rewritten(tmp_path, text, form=Pitched, move=PAD, extents=(), title="k(float*)"):
+    """The lines that are new or changed."""
     path = tmp_path / "kernel.cu"
     path.write_text(text)
-    source = Source(path, **more)
-    (array,) = [one for one in source.variables(name) if one.is_shared]
+    source = Source(path)
+    (array,) = [one for one in source.variables("s") if one.is_shared]
     values = Values(source, title)
     edits = form(source, values, array, values.size(array.file, array.type), extents, move).run()
     new = rendered(source.files[0], edits).decode()
@@ -33,156 +37,137 @@ def kernel(body, head="", declaration="__shared__ float s[1024];"):
     return f"{head}\n{opening}\n  {declaration}\n  int t = threadIdx.x;\n  {body}\n}}\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("s[t / 32 * 32 + t % 32] = 0;", "s[t / 32 * 36 + t % 32] = 0;"),
-        ("s[(t / 8 << 5) + t % 8] = 0;", "s[((t / 8) * 36) + t % 8] = 0;"),
-        ("s[n * 64 + 3] = 0;", "s[n * 72 + 3] = 0;"),
-        (
-            "for (int i = 0; i < 32; ++i) s[t * 32 + i] = 0;",
-            "for (int i = 0; i < 32; ++i) s[t * 36 + i] = 0;",
-        ),
-        ("float* p = s + t * 32; p[3] = 0;", "float* p = s + t * 36; p[3] = 0;"),
-        ("float* p = &s[t * 32]; p += 32; p[3] = 0;", "float* p = &s[t * 36]; p += 36; p[3] = 0;"),
-        (
-            "reinterpret_cast<float4*>(s)[t * 8 + n * 16] = {};",
-            "reinterpret_cast<float4*>(s)[t * 9 + n * 18] = {};",
-        ),
-        ("atomicAdd(&s[t * 32 + 1], 1.f);", "atomicAdd(&s[t * 36 + 1], 1.f);"),
-        ("int e = t * 32 + 4; s[e] = s[e + 1];", "int e = t * 36 + 4; s[e] = s[e + 1];"),
-    ],
+PITCHED, AT = (
+    "__shared__ float s[32 * 36];",
+    "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };",
 )
-def test_pitches_of_indices_become_longer(tmp_path, body, expected):
-    assert rewritten(tmp_path, kernel(body), Pitched) == ["__shared__ float s[32 * 36];", expected]
+# Each way to write a layout: how the array moves, the line that is written for it, and what bodies become.
+BODIES = {
+    Pitched: (PAD, PITCHED, {
+        "s[t / 32 * 32 + t % 32] = 0;": "s[t / 32 * 36 + t % 32] = 0;",
+        "s[(t / 8 << 5) + t % 8] = 0;": "s[((t / 8) * 36) + t % 8] = 0;",
+        "s[n * 64 + 3] = 0;": "s[n * 72 + 3] = 0;",
+        "for (int i = 0; i < 32; ++i) s[t * 32 + i] = 0;": "for (int i = 0; i < 32; ++i) s[t * 36 + i] = 0;",
+        "float* p = s + t * 32; p[3] = 0;": "float* p = s + t * 36; p[3] = 0;",
+        "float* p = &s[t * 32]; p += 32; p[3] = 0;": "float* p = &s[t * 36]; p += 36; p[3] = 0;",
+        "reinterpret_cast<float4*>(s)[t * 8 + n * 16] = {};": "reinterpret_cast<float4*>(s)[t * 9 + n * 18] = {};",
+        "atomicAdd(&s[t * 32 + 1], 1.f);": "atomicAdd(&s[t * 36 + 1], 1.f);",
+        "int e = t * 32 + 4; s[e] = s[e + 1];": "int e = t * 36 + 4; s[e] = s[e + 1];",
+    }),
+    Moved: (XOR, AT, {
+        "s[n + t] = s[n++];": "s[s_at(n + t)] = s[s_at(n++)];",
+        "*(float4*)&s[n] = {};": "*(float4*)&s[s_at(n)] = {};",
+        "reinterpret_cast<float4*>(s)[n] = {};": "reinterpret_cast<float4*>(s)[s_at(4 * n) / 4] = {};",
+        "float* p = s + n; p[t] = *p;": "float* p = s + n; s[s_at(int(p - s) + t)] = s[s_at(int(p - s))];",
+        "float* p = s; p[t] = 0;": "float* p = s; p[s_at(t)] = 0;",
+        "atomicAdd(s + n, 1.f);": "atomicAdd(s + s_at(n), 1.f);",
+        "s[(int)s[n]] = 0;": "s[s_at((int)s[s_at(n)])] = 0;",
+    }),
+    Transposed: (COLUMNS, PITCHED, {
+        "s[t % 8 * 32 + t / 8] = s[(t << 5) + 3];": "s[(t % 8) + (t / 8) * 36] = s[(t) + 3 * 36];",
+        "s[n * 64 + (t + 1)] = s[32 + t];": "s[n * 2 + (t * 36 + 1 * 36)] = s[1 + t * 36];",
+        "float* p = s + t * 32; p += 32; p[3] = 0;": "float* p = s + t; p += 1; p[3 * 36] = 0;",
+        "atomicAdd(&s[t * 32], 1.f);": "atomicAdd(&s[t], 1.f);",
+        "s[(int)s[n * 32] * 32] = 0;": "s[(int)s[n]] = 0;",
+    }),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("declaration", "head", "expected"),
-    [
-        ("__shared__ float s[R * W];", "#define W 32\n#define R 8", "__shared__ float s[R * (W + 4)];"),
-        ("__shared__ float s[8 * W];", "constexpr int W = 1 << 5;", "__shared__ float s[8 * (W + 4)];"),
-        ("__shared__ float s[N];", "#define N 256", "__shared__ float s[N + N / 32 * 4];"),
-    ],
-)
-def test_the_declaration_holds_the_longer_rows(tmp_path, declaration, head, expected):
-    found = rewritten(tmp_path, kernel("s[t * 32] = 0;", head, declaration), Pitched)
-    assert found == [expected, "s[t * 36] = 0;"]
+@pytest.mark.parametrize(("form", "body"), [(form, body) for form in BODIES for body in BODIES[form][2]])
+def test_indices_become_those_of_the_layout(tmp_path, form, body):
+    move, line, expected = BODIES[form]
+    assert rewritten(tmp_path, kernel(body), form, move) == [line, expected[body]]
 
 
-@pytest.mark.parametrize(
-    ("launch", "expected"),
-    [
-        ("4 * n * sizeof(float)", "(4 * n * sizeof(float)) + (4 * n * sizeof(float)) / 128 * 16"),
-        ("bytes", "bytes + bytes / 128 * 16"),
-    ],
-)
-def test_launches_ask_for_more_dynamic_memory(tmp_path, launch, expected):
-    most = "cudaFuncSetAttribute(%s, cudaFuncAttributeMaxDynamicSharedMemorySize, %s); "
-    host = "void host(int n, int bytes) {{ " + most % ("(const void*)&k", "{0}") + most % ("other", "bytes")
-    host += "k<<<1, 32, {0}>>>(0, n); other<<<1, 32, bytes>>>(); }}"
-    text = kernel("s[t * 32] = 0;", "__global__ void other() {}", "extern __shared__ float s[];")
-    found = rewritten(tmp_path, text + host.format(launch), Pitched)
-    assert found == ["s[t * 36] = 0;", host.format(expected)]
-    with pytest.raises(ProblemFileError, match="these bytes may be the kernel's"):
-        rewritten(tmp_path, text + host.format(launch).replace("(other", "(f"), Pitched)
+def template(arguments, element, body):
+    return f"template <{arguments}> __global__ void k({element}* out) {{\n  __shared__ {element} s[8 * W];\n  {body}\n}}\n"
 
 
-def test_without_a_launch_the_declaration_says_the_bytes(tmp_path):
-    found = rewritten(tmp_path, kernel("s[t * 32] = 0;", "", "extern __shared__ float s[];"), Pitched)
-    said = "launch with B + B / 128 * 16 bytes, where it was B bytes"
-    assert found == [f"extern __shared__ float s[];  /* {said} */", "s[t * 36] = 0;"]
+BEFORE, ROWS = "s[t * 32] = 0;", "__shared__ float s[2][16][W];"
+POINTER = "#define W 32\n__device__ void f({}, int n) {{ p[n][1] = 0; }}"
+CALLED = "__device__ void f(float* p, int r) {{ p[r{}] = 0; p[3] = 1; }}"
+POINTED = "f(s[1], t); auto q = s[0]; q[n][t] = 0;"
+LOAD = "#define vload(v, p) v = *((float4*)({}));"
+# A source, what it becomes, and how: by a pad of 16 bytes if nothing else is said.
+SOURCES = {
+    **{
+        f"the declaration holds the longer rows: {declaration}": (
+            kernel(BEFORE, head, declaration), [expected, "s[t * 36] = 0;"], {},
+        )
+        for declaration, head, expected in (
+            ("__shared__ float s[R * W];", "#define W 32\n#define R 8", "__shared__ float s[R * (W + 4)];"),
+            ("__shared__ float s[8 * W];", "constexpr int W = 1 << 5;", "__shared__ float s[8 * (W + 4)];"),
+            ("__shared__ float s[N];", "#define N 256", "__shared__ float s[N + N / 32 * 4];"),
+            # There is no launch here.
+            ("extern __shared__ float s[];", "",
+             "extern __shared__ float s[];  /* launch with B + B / 128 * 16 bytes, where it was B bytes */"),
+        )
+    },
+    "rows of several extents are padded in the declaration alone": (
+        kernel("s[1][t][n] = *(float4*)&s[0][t][4]; float* r = s[0][t]; r[n] = 0;", "#define W 32", ROWS),
+        ["__shared__ float s[2][16][W + 4];"], {"extents": (2, 16, 32)},
+    ),
+    **{
+        f"a pointer to rows has their length: {parameter}": (
+            kernel(POINTED, POINTER.format(parameter), ROWS),
+            [POINTER.format(longer).splitlines()[1], "__shared__ float s[2][16][W + 4];"], {"extents": (2, 16, 32)},
+        )
+        for parameter, longer in (
+            ("float (*p)[32]", "float (*p)[36]"),
+            ("float p[16][W]", "float p[16][W + 4]"),
+            ("float (&p)[16][W]", "float (&p)[16][W + 4]"),
+        )
+    },
+    "a function that need not change is called for other memory": (
+        kernel("f(s, t % 32); f(out, 3);", CALLED.format("")), [PITCHED], {},
+    ),
+    "the arguments of a template give pitches": (
+        template("int W, typename T", "T", "for (int i = 0; i < W; i += 4) s[threadIdx.x * W + i] = 0;"),
+        ["__shared__ T s[8 * (W + 4)];", "for (int i = 0; i < W; i += 4) s[threadIdx.x * (W + 4) + i] = 0;"],
+        {"title": "void k<32, float>(float*)"},
+    ),
+    "macros and functions are followed": (
+        kernel("S(t % 32, n) = 0; f(s, t);", "#define S(i, j) s[((j) << 5) + (i)]\n" + CALLED.format(" * 32 + 1")),
+        ["#define S(i, j) s[((j) * 36) + (i)]", CALLED.format(" * 36 + 1"), PITCHED], {},
+    ),
+    "a macro may reach one element at a pointer": (
+        kernel("float4 v; vload(v, &s[t * 32]);", LOAD.format("p")), [PITCHED, "float4 v; vload(v, &s[t * 36]);"], {},
+    ),
+    "what the parser does not understand elsewhere is no matter": (
+        f"#define BEGIN(x) {{\nBEGIN(x) }}\n{kernel(BEFORE)}\n}}}} BEGIN(\n", [PITCHED, "s[t * 36] = 0;"], {},
+    ),
+    "in the kernel neither": (
+        kernel("if (n) { out[0] = = 1 1; }\n s[t * 32] = 0;").replace("float* out", "float* RESTRICT out"),
+        [PITCHED, "s[t * 36] = 0;"], {},
+    ),
+    "an XOR of several extents is one of the last": (
+        kernel("s[n][t] = 0; *(float4*)&s[n][4 * t] = {};", "", SQUARE),
+        ["const auto s_at = [](int r, int c) { return ((c & -4) ^ (r & 7) * 4) + (c & 3); };",
+         "s[n][s_at(n, t)] = 0; *(float4*)&s[n][s_at(n, 4 * t)] = {};"],
+        {"form": Moved, "move": XOR, "extents": (32, 32)},
+    ),
+    "columns are padded within rows": (
+        kernel("s[n][t] = 0;", "#define W 128", "__shared__ float s[8][W];"),
+        ["__shared__ float s[8][W + W / 32 * 4];", "const auto s_at = [](int c) { return c + (c >> 5) * 4; };",
+         "s[n][s_at(t)] = 0;"],
+        {"form": Moved, "move": Move(128, 16, unit=16, inside=True), "extents": (8, 128)},
+    ),
+    "factors change places": (
+        kernel("s[t * W + 1] = 0;", "#define R 16\n#define W (8 * 4)", "__shared__ float s[R * W];"),
+        ["__shared__ float s[W * R];", "s[t + 1 * R] = 0;"], {"form": Transposed, "move": Move(128, 0, unit=4, rows=16)},
+    ),
+    "extents change places": (
+        kernel("s[1][t][n] = s[0][(int)s[0][t][0]][n];", "#define R 32\n#define W (8 * 4)", "__shared__ float s[2][R][W];"),
+        ["__shared__ float s[2][W][R + 4];", "s[1][n][t] = s[0][n][(int)s[0][0][t]];"],
+        {"form": Transposed, "move": COLUMNS, "extents": (2, 32, 32)},
+    ),
+}  # fmt: skip
 
 
-def test_a_pitch_that_a_template_decides_has_one_name(tmp_path):
-    text = "template <int W, int V> __global__ void k(float* out) {\n  __shared__ float s[8 * W];\n" \
-        "  s[threadIdx.x / 8 * W] = s[threadIdx.x / 8 * V];\n}\n"  # fmt: skip
-    with pytest.raises(ProblemFileError, match="another instance of the template"):
-        rewritten(tmp_path, text, Pitched, title="void k<32, 32>(float*)")
-
-
-def test_rows_of_several_extents_are_padded_in_the_declaration_alone(tmp_path):
-    text = kernel("s[1][t][n] = *(float4*)&s[0][t][4]; float* r = s[0][t]; r[n] = 0;", "#define W 32",
-                  "__shared__ float s[2][16][W];")  # fmt: skip
-    assert rewritten(tmp_path, text, Pitched, extents=(2, 16, 32)) == ["__shared__ float s[2][16][W + 4];"]
-
-
-@pytest.mark.parametrize(
-    ("parameter", "longer"),
-    [
-        ("float (*p)[32]", "float (*p)[36]"),
-        ("float p[16][W]", "float p[16][W + 4]"),
-        ("float (&p)[16][W]", "float (&p)[16][W + 4]"),
-        ("float p[16][16][32]", None),
-        ("float (*p)", None),
-    ],
-)
-def test_a_pointer_to_rows_has_their_length(tmp_path, parameter, longer):
-    head = f"#define W 32\n__device__ void f({parameter}, int n) {{ p[n][1] = 0; }}"
-    text = kernel("f(s[1], t); auto q = s[0]; q[n][t] = 0;", head, "__shared__ float s[2][16][W];")
-    if longer is None:
-        with pytest.raises(ProblemFileError, match=r"kernel.cu:6: s: p has other extents"):
-            rewritten(tmp_path, text, Pitched, extents=(2, 16, 32))
-        return
-    assert rewritten(tmp_path, text, Pitched, extents=(2, 16, 32)) == [
-        f"__device__ void f({longer}, int n) {{ p[n][1] = 0; }}",
-        "__shared__ float s[2][16][W + 4];",
-    ]
-
-
-def test_a_function_that_changes_is_called_for_the_array_alone(tmp_path):
-    head = "__device__ void f(float* p, int r) {{ p[r{}] = 0; p[3] = 1; }}"
-    body = "f(s, t % 32); f(out, 3);"
-    assert rewritten(tmp_path, kernel(body, head.format("")), Pitched)[-1] == "__shared__ float s[32 * 36];"
-    with pytest.raises(ProblemFileError, match=r"f is called for other memory, too \(kernel.cu:5\)"):
-        rewritten(tmp_path, kernel(body, head.format(" * 32")), Pitched)
-
-
-def test_the_arguments_of_a_template_give_pitches(tmp_path):
-    text = "template <int BM, typename T> __global__ void k(T* out) {\n  __shared__ T s[8 * BM];\n" \
-        "  for (int i = 0; i < BM; i += 4) s[threadIdx.x * BM + i] = 0;\n}\n"  # fmt: skip
-    found = rewritten(tmp_path, text, Pitched, title="void k<32, float>(float*)")
-    assert found == [
-        "__shared__ T s[8 * (BM + 4)];",
-        "for (int i = 0; i < BM; i += 4) s[threadIdx.x * (BM + 4) + i] = 0;",
-    ]
-
-
-def test_macros_and_functions_are_followed(tmp_path):
-    head = "#define S(i, j) s[((j) << 5) + (i)]\n__device__ void f(float* p, int r) { p[r * 32 + 1] = 0; }"
-    found = rewritten(tmp_path, kernel("S(t % 32, n) = 0; f(s, t);", head), Pitched)
-    assert found == [
-        "#define S(i, j) s[((j) * 36) + (i)]",
-        "__device__ void f(float* p, int r) { p[r * 36 + 1] = 0; }",
-        "__shared__ float s[32 * 36];",
-    ]
-
-
-AT = "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };"
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("s[n + t] = s[n++];", "s[s_at(n + t)] = s[s_at(n++)];"),
-        ("*(float4*)&s[n] = {};", "*(float4*)&s[s_at(n)] = {};"),
-        ("reinterpret_cast<float4*>(s)[n] = {};", "reinterpret_cast<float4*>(s)[s_at(4 * n) / 4] = {};"),
-        ("float* p = s + n; p[t] = *p;", "float* p = s + n; s[s_at(int(p - s) + t)] = s[s_at(int(p - s))];"),
-        ("float* p = s; p[t] = 0;", "float* p = s; p[s_at(t)] = 0;"),
-        ("atomicAdd(s + n, 1.f);", "atomicAdd(s + s_at(n), 1.f);"),
-        ("s[(int)s[n]] = 0;", "s[s_at((int)s[s_at(n)])] = 0;"),
-    ],
-)
-def test_indices_go_through_a_function(tmp_path, body, expected):
-    assert rewritten(tmp_path, kernel(body), Moved, XOR) == [AT, expected]
-
-
-def test_an_xor_of_several_extents_is_one_of_the_last(tmp_path):
-    text = kernel("s[n][t] = 0; *(float4*)&s[n][4 * t] = {};", "", "__shared__ float s[32][32];")
-    assert rewritten(tmp_path, text, Moved, XOR, extents=(32, 32)) == [
-        "const auto s_at = [](int r, int c) { return ((c & -4) ^ (r & 7) * 4) + (c & 3); };",
-        "s[n][s_at(n, t)] = 0; *(float4*)&s[n][s_at(n, 4 * t)] = {};",
-    ]
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_become_those_of_the_layout(tmp_path, name):
+    text, expected, how = SOURCES[name]
+    assert rewritten(tmp_path, text, **how) == expected
 
 
 @pytest.mark.parametrize(
@@ -211,117 +196,74 @@ def test_rows_moved_by_xor_are_padded(tmp_path, declaration, extents, inside, ex
         assert found[2] == f'static_assert(({ratio}) % 32 == 0, "elements move among 32");'
 
 
-def test_columns_are_padded_within_rows(tmp_path):
-    text = kernel("s[n][t] = 0;", "#define W 128", "__shared__ float s[8][W];")
-    assert rewritten(tmp_path, text, Moved, Move(128, 16, unit=16, inside=True), extents=(8, 128)) == [
-        "__shared__ float s[8][W + W / 32 * 4];",
-        "const auto s_at = [](int c) { return c + (c >> 5) * 4; };",
-        "s[n][s_at(t)] = 0;",
-    ]
-    moved = Move(128, 16, inside=True).apply(np.arange(4096))
-    assert np.unique(moved).size == 4096
-    assert moved.max() < Move(128, 16, inside=True).size(4096) == 8 * 576
-
-
 @pytest.mark.parametrize(
-    ("body", "expected"),
+    ("launch", "expected"),
     [
-        ("s[t % 8 * 32 + t / 8] = s[(t << 5) + 3];", "s[(t % 8) + (t / 8) * 36] = s[(t) + 3 * 36];"),
-        ("s[n * 64 + (t + 1)] = s[32 + t];", "s[n * 2 + (t * 36 + 1 * 36)] = s[1 + t * 36];"),
-        ("float* p = s + t * 32; p += 32; p[3] = 0;", "float* p = s + t; p += 1; p[3 * 36] = 0;"),
-        ("atomicAdd(&s[t * 32], 1.f);", "atomicAdd(&s[t], 1.f);"),
-        ("s[(int)s[n * 32] * 32] = 0;", "s[(int)s[n]] = 0;"),
+        ("4 * n * sizeof(float)", "(4 * n * sizeof(float)) + (4 * n * sizeof(float)) / 128 * 16"),
+        ("bytes", "bytes + bytes / 128 * 16"),
     ],
 )
-def test_rows_of_indices_become_columns(tmp_path, body, expected):
-    found = rewritten(tmp_path, kernel(body), Transposed, COLUMNS)
-    assert found == ["__shared__ float s[32 * 36];", expected]
+def test_launches_ask_for_more_dynamic_memory(tmp_path, launch, expected):
+    most = "cudaFuncSetAttribute(%s, cudaFuncAttributeMaxDynamicSharedMemorySize, %s); "
+    host = "void host(int n, int bytes) {{ " + most % ("(const void*)&k", "{0}") + most % ("other", "bytes")
+    host += "k<<<1, 32, {0}>>>(0, n); other<<<1, 32, bytes>>>(); }}"
+    text = kernel(BEFORE, "__global__ void other() {}", "extern __shared__ float s[];")
+    assert rewritten(tmp_path, text + host.format(launch)) == ["s[t * 36] = 0;", host.format(expected)]
+    with refused_with("these bytes may be the kernel's"):
+        rewritten(tmp_path, text + host.format(launch).replace("(other", "(f"))
 
 
-def test_factors_and_extents_change_places(tmp_path):
-    head, declaration = "#define R 32\n#define W (8 * 4)", "__shared__ float s[R * W];"
-    text = kernel("s[t * W + 1] = 0;", head.replace("32", "16"), declaration)
-    assert rewritten(tmp_path, text, Transposed, Move(128, 0, unit=4, rows=16)) == [
-        "__shared__ float s[W * R];",
-        "s[t + 1 * R] = 0;",
-    ]
-    text = kernel("s[1][t][n] = s[0][(int)s[0][t][0]][n];", head, "__shared__ float s[2][R][W];")
-    assert rewritten(tmp_path, text, Transposed, COLUMNS, extents=(2, 32, 32)) == [
-        "__shared__ float s[2][W][R + 4];",
-        "s[1][n][t] = s[0][n][(int)s[0][0][t]];",
-    ]
+AT = "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };"
 
 
-SQUARE = "__shared__ float s[32][32];"
-
-
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        ("*(float4*)&s[t][n] = {};", "vectors of 16 bytes would not stay whole"),
-        ("float* p = s[t]; p[n] = 0;", "a pointer into rows is used"),
-        ("*(s[t] + n) = 0;", "a pointer into rows is used"),
-        ("float* p = &s[t][n]; ++p;", "a pointer into rows is used"),
-    ],
+WITHIN, WHOLE = (
+    "whether it stays within a row depends on arguments",
+    "vectors of 16 bytes would not stay whole",
 )
-def test_rows_that_are_used_as_such_stay(tmp_path, body, why):
-    with pytest.raises(ProblemFileError, match=why):
-        rewritten(tmp_path, kernel(body, "", SQUARE), Transposed, COLUMNS, extents=(32, 32))
+INTO = "a pointer into rows is used"
+AS_COLUMNS = {"form": Transposed, "move": COLUMNS}
+SQUARES = {**AS_COLUMNS, "extents": (32, 32)}
+# A body, or a source, of which a layout cannot be written in this way, and why.
+REFUSED = [
+    ("s[t * 32 + n] = 0;", AS_COLUMNS, WITHIN),
+    ("*(float4*)&s[t * 32] = {};", AS_COLUMNS, WHOLE),
+    *((kernel(body, "", SQUARE), SQUARES, why) for body, why in (
+        ("*(float4*)&s[t][n] = {};", WHOLE), ("float* p = s[t]; p[n] = 0;", INTO), ("*(s[t] + n) = 0;", INTO),
+        ("float* p = &s[t][n]; ++p;", INTO),
+    )),
+    ("s[t * 32 + n] = 0;", {}, f"kernel.cu:5: s: {WITHIN}"),
+    ("s[t * 32 + (int)out[t]] = 0;", {}, "whether it stays within a row depends"),
+    ("int e = t * 32; s[e] = e;", {}, "e holds rows, and is used elsewhere"),
+    ("g(s);", {}, "it is passed to g, which is not defined here once"),
+    ("s[t * 32] = = 0 0;", {}, "the parser does not understand the statement"),
+    (kernel("vload(v, &s[t * 32]);", LOAD.format("p + n")), {}, "passed to vload, which is not defined here once"),
+    (kernel("f(s, t % 32); f(out, 3);", CALLED.format(" * 32")), {}, "f is called for other memory, too (kernel.cu:5)"),
+    (template("int W, int V", "float", "s[threadIdx.x / 8 * W] = s[threadIdx.x / 8 * V];"),
+     {"title": "void k<32, 32>(float*)"}, "another instance of the template"),
+    *((kernel(POINTED, POINTER.format(p), ROWS), {"extents": (2, 16, 32)}, "kernel.cu:6: s: p has other extents")
+      for p in ("float p[16][16][32]", "float (*p)")),
+    ("reinterpret_cast<float4*>(s)[n] = {};", {"form": Moved, "move": PAD4}, WHOLE),
+    *((body, {"form": Moved, "move": XOR}, why) for body, why in (
+        ("g(s);", "it is passed to g, which is not defined here once"),
+        ("unsigned long p = (unsigned long)s;", "it is cast to unsigned long"),
+        ("char* p = (char*)s; p[n] = 0;", "a pointer to parts of its elements is followed"),
+        ("out = t ? s : out;", "it is used in a conditional expression"),
+        ("float* q[2]; q[0] = s;", "it is kept where it cannot be followed"),
+    )),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("form", "move", "body", "why"),
-    [
-        (Transposed, COLUMNS, "s[t * 32 + n] = 0;", "whether it stays within a row depends on arguments"),
-        (Transposed, COLUMNS, "*(float4*)&s[t * 32] = {};", "vectors of 16 bytes would not stay whole"),
-        (
-            Pitched,
-            PAD,
-            "s[t * 32 + n] = 0;",
-            "kernel.cu:5: s: whether it stays within a row depends on arguments",
-        ),
-        (Pitched, PAD, "s[t * 32 + (int)out[t]] = 0;", "whether it stays within a row depends"),
-        (Pitched, PAD, "int e = t * 32; s[e] = e;", "e holds rows, and is used elsewhere"),
-        (Pitched, PAD, "g(s);", "it is passed to g, which is not defined here once"),
-        (Moved, XOR, "g(s);", "it is passed to g, which is not defined here once"),
-        (Moved, PAD4, "reinterpret_cast<float4*>(s)[n] = {};", "vectors of 16 bytes would not stay whole"),
-        (Moved, XOR, "unsigned long p = (unsigned long)s;", "it is cast to unsigned long"),
-        (Moved, XOR, "char* p = (char*)s; p[n] = 0;", "a pointer to parts of its elements is followed"),
-        (Moved, XOR, "out = t ? s : out;", "it is used in a conditional expression"),
-        (Moved, XOR, "float* q[2]; q[0] = s;", "it is kept where it cannot be followed"),
-    ],
-)
-def test_what_is_not_understood_is_refused_with_its_line(tmp_path, form, move, body, why):
-    with pytest.raises(ProblemFileError, match=r"kernel.cu:\d+: ") as error:
-        rewritten(tmp_path, kernel(body), form, move)
-    assert why in str(error.value)
-
-
-def test_a_macro_may_reach_one_element_at_a_pointer(tmp_path):
-    head = "#define vload(v, p) v = *((float4*)(p));"
-    found = rewritten(tmp_path, kernel("float4 v; vload(v, &s[t * 32]);", head), Pitched)
-    assert found == ["__shared__ float s[32 * 36];", "float4 v; vload(v, &s[t * 36]);"]
-    with pytest.raises(ProblemFileError, match="passed to vload, which is not defined here once"):
-        rewritten(tmp_path, kernel("vload(v, &s[t * 32]);", head.replace("(p)", "(p + n)")), Pitched)
-
-
-def test_what_the_parser_does_not_understand_elsewhere_is_no_matter(tmp_path):
-    text = f"#define BEGIN(x) {{\nBEGIN(x) }}\n{kernel('s[t * 32] = 0;')}\n}}}} BEGIN(\n"
-    assert rewritten(tmp_path, text, Pitched) == ["__shared__ float s[32 * 36];", "s[t * 36] = 0;"]
-    text = kernel("if (n) { out[0] = = 1 1; }\n s[t * 32] = 0;").replace("float* out", "float* RESTRICT out")
-    assert rewritten(tmp_path, text, Pitched) == ["__shared__ float s[32 * 36];", "s[t * 36] = 0;"]
-    with pytest.raises(ProblemFileError, match="the parser does not understand the statement"):
-        rewritten(tmp_path, kernel("s[t * 32] = = 0 0;"), Pitched)
+@pytest.mark.parametrize(("source", "how", "why"), REFUSED)
+def test_what_is_not_understood_is_refused_with_its_line(tmp_path, source, how, why):
+    with refused_with(why) as error:
+        rewritten(tmp_path, source if "__global__" in source else kernel(source), **how)
+    assert re.match(r".*kernel.cu:\d+: ", str(error.value))
 
 
 def test_a_macro_that_names_arrays_of_two_kernels_is_refused(tmp_path):
-    text = (
-        kernel("S(t) = 0;", "#define S(i) s[i]").replace("void k", "void other")
-        + "float u;\n"
-        + kernel("S(t) = 0;")
-    )
+    other = kernel("S(t) = 0;", "#define S(i) s[i]").replace("void k", "void other")
     path = tmp_path / "kernel.cu"
-    path.write_text(text)
+    path.write_text(f"{other}float u;\n{kernel('S(t) = 0;')}")
     source = Source(path)
     with pytest.raises(ProblemFileError, match=r"the macro S .* is used for other arrays, too"):
         list(source.uses(next(source.variables("s"))))
@@ -334,6 +276,7 @@ def test_a_macro_that_names_arrays_of_two_kernels_is_refused(tmp_path):
         *(*flips(128, 4, 4096, True), *flips(256, 16, 4096, True), *flips(96, 16, 960, True)),
         Move(16, 0, ((0, 8), (1, 4), (2, 2), (3, 1)), 8),  # one bit flips four
         *transpositions(128, 4, 2048),
+        Move(128, 16, inside=True),
     ],
 )
 def test_formulas_are_the_layouts(move):
@@ -342,6 +285,7 @@ def test_formulas_are_the_layouts(move):
     moved = move.apply(offsets)
     assert np.unique(moved).size == size
     assert moved.max() < move.size(size)
+    assert move != Move(128, 16, inside=True) or move.size(size) == 8 * 576
     e = offsets[::4] // 4
     if move.rows:
         plane, r, c = e // 512, e // 32 % 16, e % 32
