@@ -173,13 +173,6 @@ def test_a_gpu_decides(ratios, told):
     assert told in found("transpose_plain", "time", driver=Gpu()).arrays[0].offset
 
 
-@pytest.mark.nvcc
-def test_one_array_of_two():
-    done = found("gemm_ldmatrix", array="Bs")
-    assert [one.name for one in done.arrays] == ["Bs"]
-    assert 0 < conflicts(done.after) < conflicts(done.before)
-
-
 CARVED = """
 __global__ void turn(const float* in, float* out) {
   extern __shared__ float memory[];

@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from command import layoutopt, refused
+from command import answer, layoutopt, refused
 from conftest import ROOT
 from written import constrained, data_of, lines_of, problem_of, refused_with
 
@@ -137,10 +137,9 @@ def test_a_fix_never_costs_wavefronts(monkeypatch):
 def test_bytes_alone_are_no_reason():
     """124 bytes fewer change no blocks on a multiprocessor: no fix, and the audit says so."""
     result = audit("transpose_32x32_f32", "x0*33 + x1", mend=True)
-    (keep,) = findings(result, "keep")
+    (keep,) = result.findings
     assert keep.message.startswith("leave it as it is: x0*33 + x1 has no bank conflicts")
-    assert findings(result, "fix") == []
-    assert (result.estimate.blocks_per_sm, result.estimate.instructions > 0) == (2, True)
+    assert (keep.kind, result.estimate.blocks_per_sm, result.estimate.instructions > 0) == ("keep", 2, True)
     mended = audit("transpose_32x32_f32", "x0*32 + (x1 ^ x0)", mend=True)
     assert [f.kind for f in mended.findings] == ["alignment"]
 
@@ -207,43 +206,35 @@ def test_a_layout_that_the_hardware_dictates_is_the_only_fix():
 
 def test_command_line(tmp_path):
     clean = layoutopt("check", TRANSPOSE, "--no-fix")
-    data = json.loads(layoutopt("check", TRANSPOSE, "--no-fix", "--json").stdout)
-    assert (data["schema"], data["status"]) == ("layoutopt.audit/1", "conflict_free")
     assert (clean.returncode, clean.stderr, "no bank conflicts" in clean.stdout) == (0, "", True)
     row_major = ("check", TRANSPOSE, "--offset", "x0*32 + x1")
-    assert "layoutopt fix" in layoutopt(*row_major).stdout
-    bad = layoutopt(*row_major, "--json")
-    data = json.loads(bad.stdout)
-    assert (bad.returncode, data["schema"], data["status"]) == (1, "layoutopt.audit/1", "conflicts")
+    done = layoutopt(*row_major)
+    assert (done.returncode, "layoutopt fix" in done.stdout) == (1, True)
+    data = answer(*row_major)
+    got = [data[field] for field in ("schema", "status", "excess", "offset", "bytes")]
+    assert got == ["layoutopt.audit/1", "conflicts", 992, "x0*32 + x1", 4096]
     assert json.loads(json.dumps(msgspec.convert(data, Audit).to_json())) == data
-    assert (data["excess"], data["offset"], data["bytes"]) == (992, "x0*32 + x1", 4096)
     assert [f["kind"] for f in data["findings"]] == ["conflict", "fix"]
     table = tmp_path / "t.npy"
     np.save(table, 4 * (np.arange(32)[:, None] * 33 + np.arange(32)))
-    assert layoutopt("check", TRANSPOSE, "--table", table, "--no-fix").returncode == 0
-    for arguments in (
-        ("--offset", "x0 +"),
-        ("--offset", "y"),
-        ("--table", "missing.npy"),
-        ("--table", TRANSPOSE),
-        ("--offset", "x0", "--table", table),
-    ):
-        refused("", "check", TRANSPOSE, *arguments)
+    assert answer("check", TRANSPOSE, "--table", table, "--no-fix")["status"] == "conflict_free"
+    for asked in (("--offset", "x0 +"), ("--offset", "y"), ("--table", "missing.npy"), ("--table", TRANSPOSE),
+                  ("--offset", "x0", "--table", table)):  # fmt: skip
+        refused("", "check", TRANSPOSE, *asked)
 
 
-def test_more_than_a_block_of_the_gpu_has_is_said():
-    data = data_of("256x64 f32, 256 threads; target sm_75", "rows: store 16 [tid, 4*i]; i<16")
-    for offset, more, said in (
-        ("x0*68 + x1", {}, ["69,616 bytes; a block of sm_75 has 65,536 for it"]),
-        ("x0*64 + x1", {}, []),
-        (
-            "x0*64 + x1",
-            {"block": {"other_shared_bytes": 16}},
-            ["65,536 bytes; a block of sm_75 has 65,520 for it"],
-        ),
-    ):
-        found = check(from_data({**data, **more}), offset)
-        assert [f.message for f in findings(found, "too_large")] == said
+@pytest.mark.parametrize(
+    ("offset", "others", "said"),
+    [
+        ("x0*68 + x1", 0, ["69,616 bytes; a block of sm_75 has 65,536 for it"]),
+        ("x0*64 + x1", 0, []),
+        ("x0*64 + x1", 16, ["65,536 bytes; a block of sm_75 has 65,520 for it"]),
+    ],
+)
+def test_more_than_a_block_of_the_gpu_has_is_said(offset, others, said):
+    rows = "rows: store 16 [tid, 4*i]; i<16"
+    asked = problem_of("256x64 f32, 256 threads; target sm_75", rows, block={"other_shared_bytes": others})
+    assert [f.message for f in findings(check(asked, offset), "too_large")] == said
 
 
 @pytest.mark.parametrize("layout", ["x0", 4 * np.arange(256)])

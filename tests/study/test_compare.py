@@ -9,14 +9,13 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
-from command import layoutopt, refused
+from command import answer, layoutopt, refused
 from conftest import ROOT
 from oracle.banks import weighted_excess
 from written import access_from, constrained, data_of, lines_of, problem_of, refused_with, rows_of, saved
 
 from layoutopt import Status, check, compare, load, solve
 from layoutopt.accesses.trace import trace
-from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.expressions.simplify import operations
 from layoutopt.files.inputs import problem as from_fields
@@ -49,13 +48,20 @@ def test_the_question_that_started_it():
     comparison = compare(load(BASICS / "transpose_32x32_f32.json"))
     rows = rows_of(comparison)
     pad, xor = rows["pad"], rows["xor"]
-    assert (pad.offset, pad.excess, pad.bytes, pad.declared_bytes) == ("x0*33 + x1", 0, 4220, 4224)
-    assert (xor.offset, xor.excess, xor.bytes, xor.declared_bytes) == ("x0*32 + (x1 ^ x0)", 0, 4096, 4096)
-    assert (pad.index_ops, xor.index_ops) == (pad.instructions, xor.instructions) == (6, 7)
-    assert sum(access.index_ops for access in xor.accesses) == 7
-    assert (pad.blocks_per_sm, xor.blocks_per_sm, xor.limited_by) == (2, 2, "threads")
-    assert (pad.blocks_by_shared_memory, xor.blocks_by_shared_memory) == (44, 45)
-    assert rows["none"].ways == 32
+    # Formula, excess, bytes, declared bytes, operations, instructions, blocks, and those that shared memory allows.
+    figures = [
+        (row.offset, row.excess, row.bytes, row.declared_bytes, row.index_ops, row.instructions, row.blocks_per_sm,
+         row.blocks_by_shared_memory) for row in (pad, xor)
+    ]  # fmt: skip
+    assert figures == [
+        ("x0*33 + x1", 0, 4220, 4224, 6, 6, 2, 44),
+        ("x0*32 + (x1 ^ x0)", 0, 4096, 4096, 7, 7, 2, 45),
+    ]
+    assert (sum(access.index_ops for access in xor.accesses), xor.limited_by, rows["none"].ways) == (
+        7,
+        "threads",
+        32,
+    )
     # The published pad takes as long as any: it stays.
     taken = comparison.recommendation
     assert (taken.family, taken.offset, taken.keep) == ("published", "x0*33 + x1", True)
@@ -168,20 +174,15 @@ def test_rows_are_verified_marked_and_agree_with_the_solver(name):
         beaten = any(w <= weight and b <= size and (w, b) != (weight, size) for w, b in costs.values())
         assert row.pareto == (not beaten), row.family
         assert (weight, size) >= (costs["all"][0], costs["all"][1] * (row.excess == rows["all"].excess))
-        assert row.cycles > 0 <= row.instructions
-        assert row.time > 0
+        assert min(row.cycles, row.time) > 0 <= row.instructions
     assert "cute" not in costs or costs["xor"] <= costs["cute"]
     alike = [row for row in usable if (row.excess, row.bytes) == (rows["all"].excess, rows["all"].bytes)]
     least = min(row.index_ops for row in alike if row.family not in ("published", "edit"))
     assert rows["all"].index_ops == solve(problem, time_limit=20).proof.index_cost.value == least
     taken = costs[comparison.recommendation.family]
     assert taken[0] <= costs.get("published", taken)[0]
-    for family, families in {
-        "none": ("none",),
-        "pad": ("none", "pad"),
-        "order/split": ("none", "order", "split"),
-    }.items():
-        result = solve(constrained(problem, families=families), time_limit=20)
+    for family, families in (("none", ()), ("pad", ("pad",)), ("order/split", ("order", "split"))):
+        result = solve(constrained(problem, families=("none", *families)), time_limit=20)
         if result.layout is None:
             assert rows[family].wavefronts is None
         elif result.status is Status.OPTIMAL:
@@ -204,13 +205,13 @@ def test_cute_swizzles_by_brute_force(name):
 def test_interval_pads_by_brute_force():
     problem = load(BASICS / "scan_512_f32.json")
     index = np.arange(512)
-    costs = {
-        (n, p): (excess_of(problem, (index + p * (index // n)) * 4), 512 + p * (511 // n))
+    costs = [
+        (excess_of(problem, (index + p * (index // n)) * 4), 512 + p * (511 // n))
         for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)
         for p in range(32)
-    }
+    ]
     row = rows_of(compare(problem))["interval"]
-    assert (row.excess, row.bytes // 4) == min(costs.values())
+    assert (row.excess, row.bytes // 4) == min(costs)
     assert (row.offset, row.label) == ("x0 + x0 // 32", "1 after every 32")
 
 
@@ -244,11 +245,8 @@ OCCUPANCY = [
 def test_occupancy_by_the_documented_arithmetic(size, threads, target, more, blocks, limit):
     found = occupancy(size, 128 if threads == 128 else 16, threads, device(target), target, **more)
     assert (found.blocks, found.limited_by) == (blocks, limit)
-
-
-def test_stages_and_chips_of_no_known_size():
-    assert occupancy(227 << 10, 128, 128, device("h100"), "sm_90").stages == 1
-    assert occupancy(64, 16, 128, device("sm_80"), "sm_8x") is None
+    assert found.stages == 1 or size != 227 << 10
+    assert occupancy(64, 16, 128, device("sm_80"), "sm_8x") is None  # a chip of no known size
 
 
 @pytest.mark.parametrize(
@@ -273,14 +271,14 @@ def test_operations(text, count):
 
 
 def test_forms_of_output():
-    path = str(BASICS / "transpose_16x32_f32.json")
+    path = BASICS / "transpose_16x32_f32.json"
     shown = layoutopt("compare", path)
     lines = shown.stdout.splitlines()
     assert (shown.returncode, "best CuTe swizzle is Swizzle<4,1,4>" in shown.stdout) == (0, True)
     assert lines[2].startswith("  leave it as it is: x0*34 + x1")
     assert lines[2].endswith("no row is estimated faster")  # of others nobody asked
     assert max(map(len, lines)) <= 160
-    data, again = (json.loads(layoutopt("compare", path, "--json").stdout) for _ in range(2))
+    data, again = (answer("compare", path) for _ in range(2))
     needed = "family offset bytes declared_bytes wavefronts excess blocks_per_sm index_ops pareto"
     assert data["schema"] == "layoutopt.comparison/1"
     assert all({*needed.split()} <= set(row) for row in data["rows"])
@@ -293,6 +291,13 @@ def test_forms_of_output():
     for row in (*data["rows"], *again["rows"]):
         del row["seconds"]
     assert data == again
+    for asked, said in (
+        ((path, "--plot", "x.svg"), "--plot"),
+        ((path, "--time-limit", "0"), "above 0"),
+        (("none.json",), "none.json"),
+        ((path, "--csv", "--json"), "use one of them"),
+    ):
+        refused(said, "compare", *asked)
 
 
 def test_lines_are_as_long_as_the_terminal_is_wide():
@@ -306,22 +311,13 @@ def test_lines_are_as_long_as_the_terminal_is_wide():
         assert all(row.title in whole for row in comparison.rows)
 
 
-def test_wrong_use(tmp_path):
-    path = str(BASICS / "transpose_16x32_f32.json")
-    for arguments in (("--plot", "x.svg"), ("--time-limit", "0")):
-        refused("", "compare", path, *arguments)
-    refused("none.json", "compare", tmp_path / "none.json")
-    refused("use one of them", "compare", "transpose_32x32_f32", "--csv", "--json")
-
-
 def test_conflicts_that_no_layout_avoids_are_exit_code_1(tmp_path):
     data = data_of("""32x16 f32, 32 threads
         s: store 16 [tid // 4 + 8*i, tid % 4 * 4]; i<4
         l: load 4 [tid, 0]""")
     done = layoutopt("compare", saved(tmp_path, "p.json", data), "--json")
     assert (done.returncode, json.loads(done.stdout)["rows"][0]["excess"] > 0) == (1, True)
-    problem = from_fields(data)
-    assert case_of(problem, device("sm_90")).measure(solve(problem).layout)[1].excess > 0
+    assert solve(from_fields(data)).accesses[1].excess > 0
 
 
 def test_everything_is_searched_once(monkeypatch):

@@ -311,10 +311,16 @@ def test_what_an_access_weighs_does_not_free_it_of_conflicts():
     assert not [r for r in explanation.relaxations if r.kind == "drop_access"]
 
 
-def test_what_only_the_constraints_rule_out_is_not_said_of_every_layout():
-    explanation = explain(problem_of("4 6B, 4 threads; families none order", "a: load 4 [tid]"))
+@pytest.mark.parametrize(
+    ("tiles", "accesses"),
+    [("4 6B, 4 threads", "a: load 4 [tid]"),
+     ("4 threads", "tile A: 4 6B\ntile B: 4 f32\na: load 4 [tid]; tile A\nb: load 4 [tid]; tile B")],
+)  # fmt: skip
+def test_what_only_the_constraints_rule_out_is_not_said_of_every_layout(tiles, accesses):
+    explanation = explain(problem_of(f"{tiles}; families none order\n{accesses}"))
     assert (explanation.conflict_free, explanation.lower_bound) == (False, 0)
     assert explanation.scope == "the layouts that the constraints allow"
+    assert not any("has conflicts" in reason for reason in explanation.reasons)
 
 
 def test_what_the_constraints_do_not_allow_is_no_relaxation():
