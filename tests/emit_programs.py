@@ -152,12 +152,13 @@ def built(folder, text, *flags, compiler=None):
     return subprocess.run([folder / "check"], check=True, capture_output=True, text=True).stdout
 
 
-def run_python(problem, gpu, answer):
-    """Compare what Numba's functions compute as plain Python."""
+def run_python(problem, gpu, answer, numba=None):
+    """Compare what the functions for Numba, or for a module in its place, compute; without one, as plain Python."""
     space, size = {}, problem.tile.element_bytes
-    stub = types.ModuleType("numba")
-    stub.cuda = types.SimpleNamespace(jit=lambda **_: lambda f: f)
-    with mock.patch.dict(sys.modules, numba=stub):
+    if numba is None:
+        numba = types.ModuleType("numba")
+        numba.cuda = types.SimpleNamespace(jit=lambda **_: lambda f: f)
+    with mock.patch.dict(sys.modules, numba=numba):
         exec(emit("numba", problem, gpu, answer), space)
     name = planned(problem, gpu, answer).name
 

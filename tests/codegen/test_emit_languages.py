@@ -5,7 +5,6 @@ Gluon's and CuTe's layouts are evaluated by Triton's and CUTLASS's Python packag
 whatever platform there is (PoCL on a CPU), Numba's functions run in its CUDA simulator.
 """
 
-import math
 import os
 import re
 import shutil
@@ -15,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import ENVIRONMENT, python
 from conftest import ROOT, problem_id
 from emit_programs import (
     FORMULAS,
     GXX,
     SOLVED,
-    calls,
     emit,
     expected,
     run_python,
@@ -234,65 +233,25 @@ def test_tilelang_refuses_what_its_index_expressions_lack():
 
 
 NUMBA = """
-import sys, json
-import numpy as np
-from numba import cuda
-job = json.load(open(sys.argv[1]))
-for entry in job:
-    space = {}
-    exec(entry["code"], space)
-    f = space[entry["offset"]]
-    shape, trips_of = entry["shape"], entry["calls"]
-    total = int(np.prod(shape)) + sum(entry["threads"] * int(np.prod(t)) for _, _, t in trips_of)
-    out = np.zeros(total, np.int64)
+import sys
+import numba.cuda
+from conftest import Path
+from emit_programs import run_python, solved
 
-    @cuda.jit
-    def kernel(out):
-        at = 0
-        for x in np.ndindex(*shape):
-            out[at] = f(*x)
-            at += 1
-        for name, active, trips in trips_of:
-            for iteration in np.ndindex(*trips):
-                for tid in range(entry["threads"]):
-                    on = active is None or space[active](tid, *iteration)
-                    out[at] = space[name](tid, *iteration) if on else -1
-                    at += 1
+@numba.cuda.jit
+def kernel():
+    for path in sys.argv[1:]:
+        run_python(*solved(Path(path)), numba)
 
-    kernel[1, 1](out)
-    np.save(entry["out"], out)
+kernel[1, 1]()
 """
 
 
-def test_numba_in_its_simulator(tmp_path):
+def test_numba_in_its_simulator():
     pytest.importorskip("numba", reason="Numba is not installed")
-    import json
-
-    jobs = []
-    for k, path in enumerate(FORMULAS):
-        problem, gpu, result = solved(path)
-        called = calls(problem, gpu, result)
-        addresses = problem.threads * sum(math.prod(trips) for *_, trips in called)
-        if problem.tile.elements + addresses > 5000:
-            continue  # the simulator takes a microsecond times a hundred for each call
-        planned = plan(problem, gpu, result)
-        jobs.append(
-            {
-                "path": str(path), "code": emit("numba", problem, gpu, result), "offset": f"{planned.name}_offset",
-                "shape": problem.tile.shape, "threads": problem.threads,
-                "calls": called, "out": str(tmp_path / f"{k}.npy"),
-            }
-        )  # fmt: skip
-    assert len(jobs) > 15
-    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    (tmp_path / "simulate.py").write_text(NUMBA)
-    command = [sys.executable, "-W", "ignore", str(tmp_path / "simulate.py"), str(tmp_path / "jobs.json")]
-    subprocess.run(command, check=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
-    for job in jobs:
-        problem, gpu, result = solved(Path(job["path"]))
-        size = problem.tile.element_bytes
-        found = [0xFFFFFFFF if v < 0 else v * size for v in np.load(job["out"]).tolist()]
-        same(found, expected(problem, gpu, result))
+    env = {**ENVIRONMENT, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    done = python("-W", "ignore", "-c", NUMBA, *FORMULAS[::6], env=env)
+    assert done.returncode == 0, done.stderr
 
 
 @every_problem
