@@ -4,11 +4,12 @@
 """
 
 import json
-import sys
 from functools import cache
 
+import kernel_launches
 import msgspec
 import pytest
+import record_public
 from conftest import ROOT
 
 from layoutopt.hardware.devices import device
@@ -17,10 +18,6 @@ from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Parameter
 from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read import sass
-
-sys.path.insert(0, str(ROOT / "scripts/measure"))
-import kernel_launches
-import record_public
 
 KERNELS = ROOT / "tests/data/kernels"
 LAUNCHES = {launch.name: launch for launch in kernel_launches.launches(KERNELS)}

@@ -2,13 +2,12 @@
 
 import json
 import re
-import sys
 from functools import cache
 
+import kernel_launches
 import numpy as np
 import pytest
 from command import answer, layoutopt, refused
-from conftest import ROOT
 from written import saved
 
 from layoutopt.errors import ProblemFileError
@@ -22,9 +21,6 @@ from layoutopt.source.ptx_edit import Region, patched
 from layoutopt.source.ptx_flow import held_in, uses_of
 from layoutopt.study.patch import PtxCode
 from layoutopt.study.source_fix import Request, fix
-
-sys.path.insert(0, str(ROOT / "scripts" / "measure"))
-import kernel_launches
 
 LAUNCHES = {kernel.name: kernel for kernel in kernel_launches.launches()}
 GPU = device("sm_90")

@@ -4,12 +4,12 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
 import pytest
+import record_applications
 from command import answer, refused
 from command import layoutopt as command
 from conftest import ROOT
@@ -23,9 +23,6 @@ from layoutopt.kernels.capture.recorder import new_folder, recorder
 from layoutopt.kernels.launches import LaunchOptions, argument, read_launches
 from layoutopt.report.launches_text import name
 from layoutopt.study.launches import CheckedLaunch
-
-sys.path.insert(0, str(ROOT / "scripts/measure"))
-import record_applications
 
 KERNELS = ROOT / "tests/data/kernels"
 SCAN = KERNELS / "scan_tree.sm_90.sass"

@@ -4,11 +4,10 @@ import json
 import re
 import struct
 import subprocess
-import sys
 
+import kernel_launches
 import pytest
 from command import answer, layoutopt, refused
-from conftest import ROOT
 
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
@@ -21,9 +20,6 @@ from layoutopt.source.transposed import Transposed
 from layoutopt.study import source_plans
 from layoutopt.study.source_fix import Request, fix
 from layoutopt.study.source_plans import SourceCode
-
-sys.path.insert(0, str(ROOT / "scripts" / "measure"))
-import kernel_launches
 
 LAUNCHES = {kernel.name: kernel for kernel in kernel_launches.launches()}
 pytestmark = pytest.mark.nvcc
