@@ -60,6 +60,11 @@ def python(*arguments, env=ENVIRONMENT, **options):
     return subprocess.run(words, env=env, **{"capture_output": True, "text": True, "check": False, **options})
 
 
+def started(*arguments, code=COMMAND[-1], **options):
+    """`layoutopt ARGUMENTS`, or what this code makes of them, by a Python that starts for it."""
+    return python("-c", code, *arguments, **options)
+
+
 def answer(*arguments, **options):
     """What the command answers as JSON."""
     done = layoutopt(*arguments, "--json", **options)

@@ -10,12 +10,11 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import COMMAND, ENVIRONMENT, answer, layoutopt, python, refused
+from command import COMMAND, ENVIRONMENT, answer, layoutopt, python, refused, started
 from conftest import ROOT
 from written import data_of, lines_of, saved
 
@@ -153,14 +152,10 @@ def test_standard_output_keeps_what_it_has(tmp_path):
     stream.symlink_to("/proc/self/fd/1")
     for output in ("-", stream):
         with log.open("a") as file:
-            subprocess.run(
-                [*COMMAND, "new", "blank", "-o", str(output)],
-                stdout=file,
-                stderr=subprocess.DEVNULL,
-                env=ENVIRONMENT,
-                cwd=tmp_path,
-                check=True,
+            done = started(
+                "new", "blank", "-o", output, capture_output=False, stdout=file, stderr=subprocess.DEVNULL
             )
+        assert done.returncode == 0
     text = log.read_text()
     assert text.startswith("before\n")
     assert text.count('"name": "blank"') == 2
@@ -168,17 +163,24 @@ def test_standard_output_keeps_what_it_has(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-def test_a_full_disk_is_one_line():
+@pytest.mark.parametrize(
+    ("stream", "arguments", "code", "said"),
+    [
+        (
+            "stdout",
+            ("solve", TRANSPOSE, "--json"),
+            2,
+            "error: cannot write the output: No space left on device\n",
+        ),
+        ("stderr", ("solve", "no/such"), 2, None),
+        ("stderr", ("new", "blank", "-o", "o"), 0, None),
+    ],
+)
+def test_a_full_disk_is_one_line_and_changes_no_exit_code(stream, arguments, code, said, tmp_path):
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*COMMAND, "solve", str(TRANSPOSE), "--json"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-        )
-    assert done.returncode == 2
-    assert done.stderr == "error: cannot write the output: No space left on device\n"
+        streams = {"stderr": subprocess.PIPE, stream: full}
+        done = started(*arguments, capture_output=False, cwd=tmp_path, **streams)
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_a_time_limit_is_what_a_person_waits():
@@ -250,19 +252,17 @@ def test_interrupt_gives_the_best_so_far():
 @pytest.mark.parametrize(
     ("arguments", "said", "heavy"),
     [
-        (["--help"], b"solve", ["numpy", "ortools", "sympy", "msgspec"]),
-        (["solve", str(TRANSPOSE), "--json"], b"optimal", ["sympy", "pandas"]),
+        (["--help"], "solve", ["numpy", "ortools", "sympy", "msgspec"]),
+        (["solve", str(TRANSPOSE), "--json"], "optimal", ["sympy", "pandas"]),
     ],
 )
 def test_what_a_command_does_not_need_is_not_loaded(arguments, said, heavy):
     probe = (
-        f"import sys; sys.argv = ['layoutopt', *{arguments}]\n"
-        "from layoutopt.cli.commands import main\n"
-        "main(standalone_mode=False)\n"
+        "import sys; from layoutopt.cli.commands import main\nmain(standalone_mode=False)\n"
         f"assert not set({heavy}) & set(sys.modules), set({heavy}) & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", probe], check=True, env=ENVIRONMENT, capture_output=True)
-    assert said in done.stdout
+    done = started(*arguments, code=probe)
+    assert (done.returncode, said in done.stdout) == (0, True), done.stderr
 
 
 SMALL = ROOT / "problems" / "basics" / "transpose_16x32_f32.json"
@@ -455,9 +455,8 @@ def test_shells_complete(shell):
 
     def asked(how, word):
         words = {"COMP_WORDS": f"layoutopt {word}", "COMP_CWORD": word if shell == "fish" else "1"}
-        named = f"import sys; sys.argv[0] = 'layoutopt'; {COMMAND[-1]}"
         env = {**ENVIRONMENT, "_LAYOUTOPT_COMPLETE": f"{shell}_{how}", **words}
-        return python("-c", named, env=env).stdout
+        return started(code=f"import sys; sys.argv[0] = 'layoutopt'; {COMMAND[-1]}", env=env).stdout
 
     assert "_layoutopt_completion" in asked("source", "")
     assert "solve" in asked("complete", "so")

@@ -6,7 +6,7 @@ import subprocess
 
 import msgspec
 import pytest
-from command import COMMAND, layoutopt, python, refused
+from command import COMMAND, layoutopt, refused, started
 from conftest import ROOT
 from written import data_of, problem_of, saved
 
@@ -120,7 +120,7 @@ def test_without_a_gpu_it_is_one_line(arguments, said, tmp_path):
         "import os; os.environ['PATH'] = ''; import layoutopt.hardware.machine as g; g.find_tool = lambda name: None; "
         f"import layoutopt.hardware.driver as d; d.LIBRARY = 'none'; {COMMAND[-1]}"
     )
-    done = python("-c", hidden, *arguments, cwd=tmp_path)
+    done = started(*arguments, code=hidden, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["broken.json"]
@@ -181,7 +181,7 @@ def test_self_tests_compile(name, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.nvcc
 def test_run_on_this_machines_gpu(tmp_path):
-    done = python("-c", COMMAND[-1], "run", SMALL, "--json", cwd=tmp_path)
+    done = started("run", SMALL, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["agrees"]
     assert not list(tmp_path.iterdir())

@@ -78,6 +78,7 @@ static void called_with(int id, const void *parameters, CUresult result) {
 }
 #define CALL(name, result, ...) called_with(CUPTI_DRIVER_TRACE_CBID_##name, &(name##_params){__VA_ARGS__}, result)
 
+static int rounds; /* of all threads */
 static void *work(void *which) {
     uintptr_t t = (uintptr_t)which;
     for (uint32_t r = 0; r < 200; r++) {
@@ -92,6 +93,7 @@ static void *work(void *which) {
         if (r % 10 == 0) CALL(cuGraphInstantiateWithFlags, 0, &made, (CUgraph)1, 0);
         CALL(cuGraphLaunch, 0, made, NULL);
         if (r % 3 == 0) module(id, 1);
+        __atomic_add_fetch(&rounds, 1, __ATOMIC_RELEASE);
     }
     return NULL;
 }
@@ -103,7 +105,8 @@ int main(int count_, char **given) {
     if (given[2]) {
         pthread_t threads[4];
         for (uintptr_t k = 0; k < 4; k++) pthread_create(threads + k, NULL, work, (void *)k);
-        if (given[3]) usleep(3000), layoutopt_capture_end();
+        while (given[3] && __atomic_load_n(&rounds, __ATOMIC_ACQUIRE) < 8) usleep(100);
+        if (given[3]) layoutopt_capture_end();
         for (int k = 0; k < 4; k++) pthread_join(threads[k], NULL);
         layoutopt_capture_end();
         return 0;
