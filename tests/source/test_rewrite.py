@@ -146,6 +146,28 @@ SOURCES = {
          "s[n][s_at(n, t)] = 0; *(float4*)&s[n][s_at(n, 4 * t)] = {};"],
         {"form": Moved, "move": XOR, "extents": (32, 32)},
     ),
+    "rows moved by XOR are padded": (
+        kernel("s[32 * n + t] = 0;", "#define N 1000", "__shared__ float s[N];"),
+        ["__shared__ float s[(N + 31) / 32 * 32 + (N + 31) / 32 * 32 / 32 * 4];",
+         "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3) + (e >> 5) * 4; };",
+         "s[s_at(32 * n + t)] = 0;"],
+        {"form": Moved, "move": Move(128, 16, ((0, 7),), 16)},
+    ),
+    "those of several extents": (
+        kernel("s[n][t] = 0;", "#define W 32", "__shared__ float s[8][W];"),
+        ["__shared__ float s[8][W + 4];",
+         "const auto s_at = [](int r, int c) { return ((c & -4) ^ (r & 7) * 4) + (c & 3); };",
+         'static_assert((sizeof(s[0]) / sizeof(s[0][0]) - 4) % 32 == 0, "elements move among 32");',
+         "s[n][s_at(n, t)] = 0;"],
+        {"form": Moved, "move": Move(128, 16, ((0, 7),), 16), "extents": (8, 32)},
+    ),
+    "within rows": (
+        kernel("s[n][t] = 0;", "", "__shared__ float s[8][128];"),
+        ["__shared__ float s[8][144];",
+         "const auto s_at = [](int c) { return ((c & -4) ^ (c >> 5 & 7) * 4) + (c & 3) + (c >> 5) * 4; };",
+         "s[n][s_at(t)] = 0;"],
+        {"form": Moved, "move": Move(128, 16, ((0, 7),), 16, inside=True), "extents": (8, 128)},
+    ),
     "columns are padded within rows": (
         kernel("s[n][t] = 0;", "#define W 128", "__shared__ float s[8][W];"),
         ["__shared__ float s[8][W + W / 32 * 4];", "const auto s_at = [](int c) { return c + (c >> 5) * 4; };",
@@ -168,32 +190,6 @@ SOURCES = {
 def test_sources_become_those_of_the_layout(tmp_path, name):
     text, expected, how = SOURCES[name]
     assert rewritten(tmp_path, text, **how) == expected
-
-
-@pytest.mark.parametrize(
-    ("declaration", "extents", "inside", "expected"),
-    [
-        (
-            "s[N]",
-            (),
-            False,
-            ("s[(N + 31) / 32 * 32 + (N + 31) / 32 * 32 / 32 * 4]", "int e", "s_at(32 * n + t)"),
-        ),
-        ("s[8][W]", (8, 32), False, ("s[8][W + 4]", "int r, int c", "n][s_at(n, t)")),
-        ("s[8][128]", (8, 128), True, ("s[8][144]", "int c", "n][s_at(t)")),
-    ],
-)
-def test_rows_moved_by_xor_are_padded(tmp_path, declaration, extents, inside, expected):
-    body = "s[n][t] = 0;" if extents else "s[32 * n + t] = 0;"
-    text = kernel(body, "#define W 32\n#define N 1000", f"__shared__ float {declaration};")
-    move = Move(128, 16, ((0, 7),), 16, inside)
-    found = rewritten(tmp_path, text, Moved, move, extents=extents)
-    assert found[0] == f"__shared__ float {expected[0]};"
-    assert f"[]({expected[1]}) {{ return ((" in found[1]
-    assert expected[2] in found[-1]
-    if extents == (8, 32):
-        ratio = "sizeof(s[0]) / sizeof(s[0][0]) - 4"
-        assert found[2] == f'static_assert(({ratio}) % 32 == 0, "elements move among 32");'
 
 
 @pytest.mark.parametrize(
