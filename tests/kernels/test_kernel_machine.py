@@ -56,7 +56,7 @@ COUNTED = {
     "blocks beside one that is not certain": (
         LOWER, {"grid": (1, 5, 1)}, "bounded", [(5, 3), (5, 0, 3, 3 * 32)], ADDRESS,
     ),
-    "thousands of them": (
+    "thousands of blocks beside such ones": (
         LOWER, {"grid": (1000, 5, 7)}, "bounded", [(35_000, 21_000), (35_000, 0, 21_000, 21_000 * 32)], ADDRESS,
     ),
     "groups that diverge execute apart until they meet": (
@@ -75,7 +75,7 @@ COUNTED = {
     "values go through shared memory after a barrier": (
         f"STS [R2], R2; BAR.SYNC 0x0; {THROUGH}", TWO, "certain", [(2, 2)] * 3, "",
     ),
-    "and without one they do not": (
+    "values do not without one": (
         f"STS [R2], R2; {THROUGH}", TWO, "bounded", [(2, 2), (2, 2), (2, 0, 2, 64)], ADDRESS,
     ),
     "a bulk copy leaves nothing known": (
@@ -83,7 +83,7 @@ COUNTED = {
         TWO, "bounded", [(2, 2), (2, 2), (2, 0, 2, 64)], ADDRESS,
     ),
     "an unknown address": (f"{HIDDEN}; LDS R5, [R4]", {"threads": 40}, "bounded", [(2, 0, 2, 40)], ADDRESS),
-    "of an atomic": ("CS2R R3, SR_CLOCKLO; ATOMS.ADD RZ, [R3], R1", {}, "bounded", [(1, 0, 1, 32)], ADDRESS),
+    "an unknown address of an atomic": ("CS2R R3, SR_CLOCKLO; ATOMS.ADD RZ, [R3], R1", {}, "bounded", [(1, 0, 1, 32)], ADDRESS),
     "both ways of a branch, after which only the lowest bits of the address agree": (
         f"{COLUMN}; {UNKNOWN}; {PART}; LDS R5, [R3]; MOV R3, R2; LDS R5, [R3]; M:; BSYNC B0; STS [R3], RZ",
         TWO, "bounded", [(2, 0, 0, 64), (2, 0, 0, 2), (2, 0, 2, 64)], BOTH_WAYS,
@@ -103,8 +103,8 @@ COUNTED = {
     "a return on data behind which nothing is counted": (
         f"{LEAVE}; STG.E desc[UR4][R6.64], R1", {}, "certain", [(1, 1)], "",
     ),
-    "behind which threads wait": (f"{LEAVE}; BAR.SYNC 0x0", {}, "bounded", [(1, 1)], "whether EXIT"),
-    "behind which a load is": (f"{LEAVE}; LDS R4, [R2]", {}, "bounded", [(1, 1), (1, 0, 0, 1)], "whether EXIT"),
+    "a return behind which threads wait": (f"{LEAVE}; BAR.SYNC 0x0", {}, "bounded", [(1, 1)], "whether EXIT"),
+    "a return behind which a load is": (f"{LEAVE}; LDS R4, [R2]", {}, "bounded", [(1, 1), (1, 0, 0, 1)], "whether EXIT"),
     "a loop that data ends is counted once more": (
         f"L:; LDS R5, [R2]; {UNKNOWN}; @P1 BRA `(.L_L); STS [R2], RZ",
         {}, "open", [(2, 1, 0, 1), (1, 1)], "of rounds that it may begin one is counted",
@@ -113,11 +113,11 @@ COUNTED = {
         "IMAD R16, R1, 0x80, RZ; MOV R3, R2; CALL.REL.NOINC `(elsewhere); STS [R16], RZ; STS [R3], RZ",
         {}, "open", [(1, 32), (1, 0, 1, 32)], "CALL",
     ),
-    "one that data names": ("LDG.E.64 R4, desc[UR4][R6.64]; CALL.ABS R4", {}, "open", [], "CALL.ABS"),
+    "a function that data names": ("LDG.E.64 R4, desc[UR4][R6.64]; CALL.ABS R4", {}, "open", [], "CALL.ABS"),
     "BRA.CONV goes on where the mask's lanes are together": (
         "UMOV UR4, 0xffffffff; BRA.CONV UR4, `(.L_A); LDS R4, [RZ]; A:; NOP", {}, "certain", [], "",
     ),
-    "BRA.DIV where they are not": (
+    "BRA.DIV goes on where they are not": (
         "UMOV UR4, 0xffffffff; BRA.DIV UR4, `(.L_A); LDS R4, [RZ]; A:; NOP", {}, "certain", [(1, 1)], "",
     ),
     "additions of one without a result serve lanes of one word together": (
@@ -126,8 +126,8 @@ COUNTED = {
     # Counted as one that is not known.
     "an instruction that a listing cuts in the middle": ("VIADD R9; LDS R4, [R2]", {}, "certain", [(1, 1)], ""),
     "an unknown instruction matters only to addresses": ("FROB R3, R1; STS [R2], R3", {}, "certain", [(1, 1)], ""),
-    "and to them it does": ("FROB R2, R1; STS [R2], R1", {}, "bounded", [(1, 0, 1, 32)], f"FROB at 0x20 {NOT_KNOWN}"),
-    "one that may touch shared memory": (
+    "an unknown instruction that gives an address": ("FROB R2, R1; STS [R2], R1", {}, "bounded", [(1, 0, 1, 32)], f"FROB at 0x20 {NOT_KNOWN}"),
+    "an unknown instruction that may touch shared memory": (
         "LDFROB [R1]; STS [R2], R1", {}, "open", [(1, 1)], f"LDFROB at 0x20 {NOT_KNOWN}; what it does is not counted",
     ),
     **{
@@ -137,17 +137,17 @@ COUNTED = {
     "an address of the linker": (
         f"{LINKED}; STS [R2+UR4], R1", {}, "bounded", [(1, 0, 1, 32)], "gets an address that only the linker knows",
     ),
-    "of global memory": (f"{LINKED}; STG.E desc[UR6][R4.64+UR4], R1; STS [R2], R1", {}, "certain", [(1, 1)], ""),
+    "an address of the linker in global memory": (f"{LINKED}; STG.E desc[UR6][R4.64+UR4], R1; STS [R2], R1", {}, "certain", [(1, 1)], ""),
     "a generic address may be one of shared memory": ("LD.E R8, desc[UR4][R6.64]", {}, "open", [], "whether LD.E"),
-    "it is": (KIND.format(hex(SHARED_WINDOW), "S"), {}, "certain", [(1, 1)], ""),
-    "it is not": (KIND.format("0x7f00", "S"), {}, "certain", [], ""),
-    "it is one of local memory": (KIND.format(hex(LOCAL_WINDOW), "L"), {}, "certain", [(1, 1)], ""),
+    "a generic address is one of shared memory": (KIND.format(hex(SHARED_WINDOW), "S"), {}, "certain", [(1, 1)], ""),
+    "a generic address is none of shared memory": (KIND.format("0x7f00", "S"), {}, "certain", [], ""),
+    "a generic address is one of local memory": (KIND.format(hex(LOCAL_WINDOW), "L"), {}, "certain", [(1, 1)], ""),
     "a generic atomic of global memory is done": (f"MOV R4, R2; MOV R5, 0x7f00; {GENERIC}", {}, "certain", [], ""),
-    "one of some memory": (
+    "a generic atomic of some memory": (
         f"MOV R4, R2; MOV R5, R9; {GENERIC}", {}, "open", [(1, 0, 0, 1)] * 2, "reaches shared memory is not known",
     ),
     "a barrier joins what is unknown": (f"{BARRIER}; STS [R3], R1", {}, "bounded", [(1, 0, 1, 32)], ADDRESS),
-    "which nobody asks for": (f"{BARRIER}; STS [R2], R1", {}, "certain", [(1, 1)], ""),
+    "what a barrier joins and nobody asks for": (f"{BARRIER}; STS [R2], R1", {}, "certain", [(1, 1)], ""),
 }  # fmt: skip
 
 

@@ -136,7 +136,7 @@ SOURCES = {
     "what the parser does not understand elsewhere is no matter": (
         f"#define BEGIN(x) {{\nBEGIN(x) }}\n{kernel(BEFORE)}\n}}}} BEGIN(\n", [PITCHED, "s[t * 36] = 0;"], {},
     ),
-    "in the kernel neither": (
+    "what the parser does not understand in the kernel neither": (
         kernel("if (n) { out[0] = = 1 1; }\n s[t * 32] = 0;").replace("float* out", "float* RESTRICT out"),
         [PITCHED, "s[t * 36] = 0;"], {},
     ),
@@ -153,7 +153,7 @@ SOURCES = {
          "s[s_at(32 * n + t)] = 0;"],
         {"form": Moved, "move": Move(128, 16, ((0, 7),), 16)},
     ),
-    "those of several extents": (
+    "rows of several extents moved by XOR are padded": (
         kernel("s[n][t] = 0;", "#define W 32", "__shared__ float s[8][W];"),
         ["__shared__ float s[8][W + 4];",
          "const auto s_at = [](int r, int c) { return ((c & -4) ^ (r & 7) * 4) + (c & 3); };",
@@ -161,7 +161,7 @@ SOURCES = {
          "s[n][s_at(n, t)] = 0;"],
         {"form": Moved, "move": Move(128, 16, ((0, 7),), 16), "extents": (8, 32)},
     ),
-    "within rows": (
+    "within rows moved by XOR are pads": (
         kernel("s[n][t] = 0;", "", "__shared__ float s[8][128];"),
         ["__shared__ float s[8][144];",
          "const auto s_at = [](int c) { return ((c & -4) ^ (c >> 5 & 7) * 4) + (c & 3) + (c >> 5) * 4; };",

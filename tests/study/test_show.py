@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from command import layoutopt, refused
+from command import answer, layoutopt, refused
 from conftest import PROBLEMS, ROOT, problem_id
 from written import data_of, refused_with, saved
 
@@ -116,18 +116,14 @@ def test_every_element_stands_in_its_word(name):
             assert [cell.coordinates for cell in line] == [first[w][2] if w in first else None for w in words]
 
 
-def shown(*arguments):
-    return json.loads(layoutopt("show", *arguments, "--json").stdout)
-
-
 def test_choosing_and_json():
-    data = shown(TRANSPOSE, "--access", "rows", "--warp", "5", "--layout", "published")
+    data = answer("show", TRANSPOSE, "--access", "rows", "--warp", "5", "--layout", "published")
     assert (data["access"], data["warp"], data["iteration"]) == ("rows", 5, {})
     published, solved = data["pictures"]
     assert (published["offset"], solved["offset"]) == ("x0*33 + x1", "x0*32 + (x1 ^ x0)")
     assert published["wavefronts"] == solved["wavefronts"] == 1
     assert {tuple(t["coordinates"]) for t in solved["touched"]} == {(5, lane) for lane in range(32)}
-    data = shown("gemm_a_128x64_f16", "--access", "fragments", "--iteration", "m=1,k=3")
+    data = answer("show", "gemm_a_128x64_f16", "--access", "fragments", "--iteration", "m=1,k=3")
     assert data["iteration"] == {"m": 1, "k": 3}
     assert [p["wavefronts"] for p in data["pictures"]] == [32, 4]
     rows = {t["coordinates"][0] % 32 for t in data["pictures"][0]["touched"]}
@@ -136,7 +132,7 @@ def test_choosing_and_json():
 
 def test_any_formula_is_drawn():
     for offset, wavefronts in (("x0*33 + x1", 1), ("x0*32 + x1", 32)):
-        pictures = shown(TRANSPOSE, "--access", "columns", "--layout", offset)["pictures"]
+        pictures = answer("show", TRANSPOSE, "--access", "columns", "--layout", offset)["pictures"]
         assert [p["wavefronts"] for p in pictures] == [wavefronts, 1]
         assert (pictures[0]["layout"], pictures[0]["offset"]) == ("given", offset)
 
