@@ -18,8 +18,8 @@ from layoutopt.hardware.machine import find_tool
 
 ROOT = Path(__file__).parent.parent
 TILE_SETS = sorted((ROOT / "problems" / "tile_sets").glob("*.json"))
-# Fuzzers, checkers and measurements are modules that tests use, too.
-sys.path += [str(ROOT / "scripts" / folder) for folder in ("checkers", "fuzz", "measure")]
+# Fuzzers, checkers and others are modules that tests use, too.
+sys.path += [str(ROOT / "scripts" / folder) for folder in ("checkers", "docs", "fuzz", "measure")]
 SOLVE_LIMIT = solve.__kwdefaults__["time_limit"]
 PROBLEMS = sorted(set((ROOT / "problems").rglob("*/*.json")) - set(TILE_SETS))
 

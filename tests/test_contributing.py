@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 from msgspec.structs import replace
-from written import access_from, data_of, problem_of, saved
+from written import access_from, lines_of, ring, saved
 
 from layoutopt import Status, check, solve
 from layoutopt.cli import commands, import_
@@ -29,10 +29,7 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def transpose(n, **changes):
-    data = data_of(f"""{n}x{n} f32, {n} threads
-        rows: store 4 [i, tid]; i<{n}
-        columns: load 4 [tid, i]; i<{n}""")
-    return {**data, **changes}
+    return {**lines_of(n, lines=("rows", "columns")), **changes}
 
 
 def gpu_of(tmp_path, *instructions):
@@ -67,7 +64,7 @@ def test_an_operation(tmp_path, monkeypatch):
     monkeypatch.setitem(operations.KINDS, "transposing load", kind)
     gpu = gpu_of(
         tmp_path,
-        {"ops": ["store"], "bytes": [4], "phase": 8},
+        {"ops": ["load"], "bytes": [4], "phase": 8},
         {"ops": ["transposing load"], "bytes": [8], "phase": 4},
     )
     rows, _ = transpose(8)["accesses"]
@@ -121,16 +118,6 @@ def test_an_import(monkeypatch):
     assert (access["bytes"], access["index"]) == (16, ["lane", "0"])
 
 
-@pytest.fixture
-def ring():
-    """Five words in a ring, each pair met with two more: no five words meet, and four banks are too few."""
-    accesses = [
-        access_from(f"a{k}: load 4 [{k} if tid == 0 else ({(k + 1) % 5} if tid == 1 else tid + 3)]")
-        for k in range(5)
-    ]  # fmt: skip
-    return problem_of("7 f32, 4 threads", *accesses)
-
-
 def test_another_who_proposes_layouts(monkeypatch):
     """Whoever comes last sees the best so far; the engine holds what it says against its own count."""
     row_major = Layout((8, 8), 4, (Digit(0, 1, 8, 8), Digit(1, 1, 8, 1)))
@@ -149,7 +136,7 @@ def test_another_who_proposes_layouts(monkeypatch):
         solve(problem)
 
 
-def test_a_reason(ring, tmp_path, monkeypatch):
+def test_a_reason(tmp_path, monkeypatch):
     odd = reasons.Reason(
         evidence="odd ring: it needs three banks where pairs need two",
         find=lambda subject, search: 5,
@@ -160,5 +147,5 @@ def test_a_reason(ring, tmp_path, monkeypatch):
     )
     monkeypatch.setattr(reasons, "REASONS", (odd, *reasons.REASONS))
     gpu = gpu_of(tmp_path, {"ops": ["load"], "bytes": [4], "phase": 4, "banks": 4})
-    result = solve(ring, target=gpu, conflict_free=True)
+    result = solve(from_data(ring()), target=gpu, conflict_free=True)
     assert (result.status, result.proof.evidence) == (Status.INFEASIBLE, odd.evidence)

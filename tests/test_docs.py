@@ -1,7 +1,6 @@
 """The README and the pages in docs/: what they show is what comes out, and the pages build."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import re
@@ -9,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import write_docs
 from command import layoutopt, python
 from conftest import ROOT
 from written import data_of
@@ -16,10 +16,6 @@ from written import data_of
 import layoutopt as layoutopt_package
 from layoutopt import load, solve
 from layoutopt.files.file import from_data
-
-SPEC = importlib.util.spec_from_file_location("write_docs", ROOT / "scripts/docs/write_docs.py")
-write_docs = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(write_docs)
 
 README = (ROOT / "README.md").read_text()
 WRITTEN = README + "".join(p.read_text() for p in (ROOT / "docs").rglob("*.md"))

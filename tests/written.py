@@ -147,6 +147,14 @@ def planes():
     return data_of("4 f32, 2 threads", *lines)
 
 
+def ring(*weights, more=""):
+    """Five words in a ring, each pair met with two more: no five words meet, and four banks are too few."""
+    pairs = (by_lane([k, (k + 1) % 5, "tid + 3"]) for k in range(5))
+    lines = (f"a{k}: load 4 [{pair}]" for k, pair in enumerate(pairs))
+    weighted = (f"{line}; weight {weight}" for line, weight in zip(lines, weights, strict=True))
+    return data_of(f"7 f32, 4 threads; target toy_4_4{more}", *(weighted if weights else lines))
+
+
 def lines_of(n, m=None, lines=("rows", "columns", "diagonals"), **layout):
     """Words in n rows of m, of which m lanes have a row, a column or a wrapped diagonal at a time."""
     m = m or n

@@ -146,20 +146,6 @@ def test_transposing_loads_of_amd_deliver_columns(bits, name, element):
         assert got == k * shape[1] + n
 
 
-@pytest.mark.parametrize(
-    ("other", "error"),
-    [
-        ({"index": ["n", "k"]}, "cannot move"),
-        ({"op": "ds_read_b64_tr_b8"}, "elements have 16"),
-        ({"op": "ds_read_b96_tr_b6"}, "elements have 16"),
-    ],
-)
-def test_transposing_loads_that_cannot_deliver_a_fragment(other, error):
-    access = {"name": "B", "op": "ds_read_b64_tr_b16", "fragment": "mfma.32x32x16.B.f16", **other}
-    with refused_with(error):
-        from_data(problem(access, shape=(32, 32), threads=64, target="gfx950"))
-
-
 @pytest.mark.parametrize(("name", "side"), [("mfma.xf32.32x32x4", 32), ("mfma.xf32.16x16x8", 16)])
 def test_xf32_is_what_the_matrix_instruction_calculator_prints(name, side):
     # A[0][0..3] is v0{0} v1{0} v0{32} v1{32}, and v0{0} v1{0} v0{16} v1{16}.
@@ -251,7 +237,17 @@ def test_copy_touches_every_piece_once_in_order(shape, element, threads, copy):
 
 
 FILL = {"name": "fill", "op": "store", "fragment": None, "warps": None}
+STORE = {"name": "a", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "warps": [2, 1]}
+GROUPS = {**STORE, "repeat": {"n": 2}}, {"threads": 384}
+TRANSPOSING = {"op": "ds_read_b64_tr_b16", "fragment": "mfma.32x32x16.B.f16", "warps": None}
+OF_AMD = {"shape": (32, 32), "threads": 64, "target": "gfx950"}
 WRONG = [
+    ({**TRANSPOSING, "index": ["n", "k"]}, "cannot move", OF_AMD),
+    ({**TRANSPOSING, "op": "ds_read_b64_tr_b8"}, "elements have 16", OF_AMD),
+    ({**TRANSPOSING, "op": "ds_read_b96_tr_b6"}, "elements have 16", OF_AMD),
+    ({**GROUPS[0], "first_warp": 2}, "first_warp: groups of 4 warps begin at a multiple of that, not at 2", GROUPS[1]),
+    ({**GROUPS[0], "first_warp": 8}, "warps: 2 x 1 from warp 8 on end at 16, and there are 12", GROUPS[1]),
+    (GROUPS[0], "warps: 2 x 1 is not 3, which 384 threads make; first_warp says which", GROUPS[1]),
     ({"fragment": "mma.m16n8k16.A.f17"}, "accesses[0].fragment: unknown fragment 'mma.m16n8k16.A.f17'; did you mean mma.m16n8k16.A.f16"),
     ({"warp": [1, 1]}, "accesses[0]: object contains unknown field `warp`"),
     ({"warps": None}, "accesses[0].warps: the block has 8 warps"),
@@ -273,22 +269,16 @@ WRONG = [
     ({**FILL, "copy": {"bytes": 1}}, "accesses[0].copy.bytes: 1 bytes are no whole number of 16-bit elements"),
     ({**FILL, "copy": {"bytes": 16, "order": [1, 0]}}, "must lie along the last dimension"),
     ({**FILL, "copy": {"bytes": 16, "threads": 512}}, "accesses[0].copy.threads: the block has 256 threads, not 512"),
+    # Errors elsewhere come first.
+    ({**FILL, "copy": {"bytes": 16}}, "tile.element: unknown type", {"element": "f17"}),
+    ({**FILL, "copy": {"bytes": 16}}, "threads", {"element": "f17", "threads": None}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "message"), WRONG)
-def test_errors_name_the_field(change, message):
+@pytest.mark.parametrize(("change", "message", "more"), [(*row, {})[:3] for row in WRONG])
+def test_errors_name_the_field(change, message, more):
     with refused_with(message):
-        from_data(problem({k: v for k, v in {**A_64X2, **change}.items() if v is not None}))
-
-
-def test_errors_elsewhere_come_first():
-    data = problem({"name": "fill", "op": "store", "copy": {"bytes": 16}}, element="f17")
-    with refused_with("tile.element: unknown type"):
-        from_data(data)
-    del data["threads"]
-    with refused_with("threads"):
-        from_data(data)
+        from_data(problem({k: v for k, v in {**A_64X2, **change}.items() if v is not None}, **more))
 
 
 def test_written_out_is_an_ordinary_problem():
@@ -346,9 +336,6 @@ def test_packed_elements_move_as_the_bytes_that_hold_them(op, fill):
     assert packed.active.tolist() == whole.active.tolist()
 
 
-STORE = {"name": "a", "op": "stmatrix.x4", "fragment": "wgmma.m64n8k16.C.f16", "warps": [2, 1]}
-
-
 @pytest.mark.parametrize("first", [0, 4, 8])
 def test_some_warps_of_a_block_take_part(first):
     """Two warpgroups of four: what two alone would do, at the warps that are named."""
@@ -367,19 +354,6 @@ def test_some_warps_and_a_predicate_of_the_file():
     access = {"name": "a", "op": "load", "bytes": 4, "fragment": "mma.m16n8k16.A.f16", "first_warp": 1}
     data = written_out(problem({**access, "where": "lane < 8"}, shape=(16, 16), threads=96))
     assert data["accesses"][0]["where"] == "(warp >= 1) & (warp < 2) & (lane < 8)"
-
-
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
-        ({"first_warp": 2}, "first_warp: groups of 4 warps begin at a multiple of that, not at 2"),
-        ({"first_warp": 8}, "warps: 2 x 1 from warp 8 on end at 16, and there are 12"),
-        ({}, "warps: 2 x 1 is not 3, which 384 threads make; first_warp says which"),
-    ],
-)
-def test_warps_that_there_are_not(fields, error):
-    with refused_with(error):
-        written_out(problem({**STORE, "repeat": {"n": 2}, **fields}, threads=384))
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,20 @@ from written import access_from, problem_of, refused_with
 from layoutopt import Status, check, solve
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import trace
-from layoutopt.engine.run_time_values import choices, matching
+from layoutopt.engine.run_time_values import choices
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import PhaseRule, device
 
 
 def toy_device(lanes, banks):
-    """Loads of 1, 4 and 8 bytes, the latter with the merge rule; atomics; split 16-byte loads."""
+    """Loads of 1, 4 and 8 bytes, of rows of words and with the merge rule; atomics; split 16-byte stores."""
     base = toy.toy_device(lanes, banks)
     whole, halves = base.rules["load", 4], base.rules["load", 8]
     quarters = PhaseRule(tuple((k, k + 1) for k in range(0, lanes, 2)), banks, 4, merges_pairs=True)
     split = PhaseRule(whole.phases, banks, 4, split_words=True, extra_wavefronts=1)
     pairs = quarters if lanes > 4 else replace(halves, merges_pairs=True)
-    rules = {("load", 1): whole, ("load", 8): pairs, ("store", 16): split}
+    rows = replace(whole, row_words=2 * banks)
+    rules = {("load", 1): rows, ("load", 8): pairs, ("store", 16): split}
     return replace(base, rules={**base.rules, **rules})
 
 
@@ -148,14 +149,6 @@ def test_too_many_different_instructions_are_refused():
         choices(problem, trace(with_loops(problem), gpu), gpu)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "most"),
-    [([range(2)] * 3 + [range(3)], 3), ([[0], [0], [0, 1]], 2), ([[0, 1], [0], [1, 2]], 3), ([], 0)],
-)
-def test_matching(wanted, most):
-    assert matching(wanted) == most
-
-
 def histogram(any_is="worst"):
     return problem_of(f"""2x256 u32, 64 threads
         count: reduce 4 [warp, bin]; any bin<256; any_is {any_is}
@@ -212,27 +205,3 @@ def test_a_choice_that_may_meet_a_known_phase_does_not_count_again():
         b: load 4 [(tid + 4*j) % 16]; j<4""")
     found = solve(problem, target=toy.toy_device(4, 4))
     assert (found.accesses[1].excess, found.proof.excess.lower_bound) == (4, 4)
-
-
-def test_words_of_a_row_that_share_a_bank_are_one():
-    """Kepler serves two words of an aligned row of 64 from one bank at once: row-major needs no more."""
-    found = solve(problem_of("64 f32, 32 threads; target sm_30", "a: load 4 [(tid + 2*v) % 64]; any v<32"))
-    (report,) = found.accesses
-    got = report.wavefronts, report.ideal, found.excess, found.status
-    assert got == (1, 1, 0, Status.OPTIMAL)
-
-
-def test_wide_elements_of_one_group_that_share_a_bank_are_one():
-    """60 elements of 3 words: 20 in a group of 64 words, two of them in each of ten banks."""
-    problem = access_problem("v", "load", 4, 60, columns=60, element={"bytes": 12}, threads=32)
-    starts = [64 * g + g + 32 * half + 3 * k for g in range(3) for half in range(2) for k in range(10)]
-    report = check(problem, 4 * np.array(starts), target=device("sm_30")).accesses[0]
-    assert (report.wavefronts, report.ideal) == (1, 1)
-
-
-def test_phases_merge_where_addresses_cannot_differ_not_where_words_cannot():
-    """Both values are in one group of words, but neighbours may choose different ones."""
-    rule = PhaseRule(tuple((k, k + 1) for k in range(0, 8, 2)), 1, 4, merges_pairs=True, row_words=8)
-    gpu = replace(toy_device(8, 1), rules={("load", 4): rule})
-    _, counts = counted(access_problem("v", "load", 4, 2, columns=2), gpu, np.array([0, 4]))
-    assert counts.wavefronts.tolist() == [2]

@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pytest
 from click.testing import CliRunner
-from conftest import PROBLEMS
+from conftest import PROBLEMS, TILE_SETS
 from written import access_from, data_of, saved
 
 from layoutopt.accesses.trace import trace
@@ -143,7 +143,7 @@ def test_missing_file(tmp_path):
 
 def test_catalogue_files_are_problems_of_the_published_schema():
     validator = jsonschema.Draft202012Validator(json_schema())
-    for path in PROBLEMS:
+    for path in (*PROBLEMS, *TILE_SETS):
         assert load(path).notes, path  # every file says what it is
         validator.validate(json.loads(path.read_text()))
 

@@ -1,4 +1,4 @@
-"""Linearisations by themselves: what is listed is what plain loops list."""
+"""Linearisations: what is listed is what plain loops list; pitches, as the model and as the list give them."""
 
 import itertools
 import math
@@ -8,8 +8,10 @@ import pytest
 from oracle import toy
 
 import layoutopt.model.pads
+from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.linearisations import candidate_of, matrices, rotated, unpadded
 from layoutopt.model.pads import padded
+from layoutopt.model.pitches import PitchVariables, by_span
 from layoutopt.model.space import Space
 
 BANKS = 4
@@ -215,3 +217,54 @@ def test_few_rows_say_which_strides_keep_every_access_aligned():
         assert whole.steps == tuple(math.gcd(modulus, *column) for column in zip(*aligned, strict=True))
         seen.add(whole.one_by_one)
     assert seen == {False, True}
+
+
+# Pitches ------------------------------------------------------------------------------------------
+
+
+def pitched(shape, **changes):
+    given = {"vector": 1, "starts": (), "period": 4, "stride_multiple": 1, "order": None}
+    return Space(shape, **{**given, "families": frozenset({"order", "pad", "xor"}), **changes})
+
+
+def solved(given, most):
+    """All pitches of a space by rising span, one solution of the model after the other."""
+    model = Model()
+    pitches = PitchVariables(model, given, most)
+    model.minimise(pitches.span_terms)
+    while (answer := model.solve()).outcome is Outcome.OPTIMAL:
+        candidate = pitches.linearisation(answer.values)
+        pitches.forbid(candidate)
+        yield candidate
+
+
+PITCHED = [
+    pitched((3, 4)),
+    pitched((2, 2, 3)),
+    pitched((5,)),
+    pitched((1, 4, 2)),
+    pitched((3, 4), order=(1, 0)),
+    pitched((2, 3), families=frozenset({"pad"})),
+    pitched((2, 3, 2), families=frozenset({"order"})),
+    pitched((3, 4), stride_multiple=5, families=frozenset({"order", "pad"})),
+    pitched((3, 4), stride_multiple=6, families=frozenset({"order"})),
+    pitched((4, 4), vector=2, starts=((2, np.array([[0, 1], [0, 2]])),)),
+    pitched((1, 1), order=(0, 1)),
+    # Strides that are even in sum only: pitches of 3 and 1, not of 3 and 2.
+    pitched((3, 3), starts=((2, np.array([[0, 1], [0, 1]])),)),
+    pitched((2, 3, 2), starts=((4, np.array([[1], [2], [1]])),)),
+    pitched((1, 3, 2), starts=((4, np.array([[0], [1], [1]])),)),
+    pitched((3, 4), vector=2, starts=((2, np.array([[1], [0]])),)),
+    pitched((5, 5), vector=2, starts=((2, np.array([[1, 3], [2, 0]])),)),
+]
+
+
+@pytest.mark.parametrize("given", PITCHED)
+def test_pitches_come_by_rising_span_and_none_is_left_out(given):
+    """As solutions of the model, and listed: the same."""
+    most = math.prod(given.shape) + 6
+    found, by_model = list(by_span(given, most)), list(solved(given, most))
+    spans = [c.span for c in found]
+    assert spans == sorted(spans) == [c.span for c in by_model]
+    assert len(set(found)) == len(found)
+    assert set(by_model) == set(found)

@@ -11,15 +11,14 @@ from oracle import toy
 from written import access_from, data_of, one_tile, problem_of, refused_with, rows_of
 
 from layoutopt import Status, check, compare, explain, load, solve
-from layoutopt.accesses.lower import byte_table, over_elements
 from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
-from layoutopt.expressions.grammar import evaluate, parse
+from layoutopt.expressions.grammar import evaluate
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import element_expression, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
-from layoutopt.problems.types import Published, Tile
+from layoutopt.problems.types import Published
 from layoutopt.report.banks_text import report
 from layoutopt.study.show import views
 
@@ -179,23 +178,6 @@ def test_check_reads_packed_layouts_as_expression_layout_and_table():
     clash[0, 2:4] = clash[0, 0]
     (overlap,) = [f for f in check(tile, clash).findings if f.kind == "overlap"]
     assert overlap.details["elements"] == 2
-
-
-@pytest.mark.parametrize("element", ["s4", "b2"])
-@pytest.mark.parametrize(
-    "offset",
-    ["x0*64 + x1", "x0*64 + (x1 ^ x0 // 2 % 4 * 16)", "x1*64 + x0", "x1 // 8 * 512 + x0*8 + x1 % 8",
-     "x0*64 + x1 ^ (x0*64 + x1) // 8 * 16", "(x0*72 + (x1 % 8 ^ x0)) * 2 + x1 // 8"],
-)  # fmt: skip
-def test_offsets_of_bytes_as_offsets_of_elements(element, offset):
-    tile = Tile((16, 64), element)
-    names = frozenset(("x0", "x1"))
-    x0, x1 = np.indices(tile.shape)
-    over = over_elements(parse(offset, names), tile)
-    of_bytes = evaluate(parse(offset, names), {"x0": x0, "x1": x1 // tile.packed})
-    expected = of_bytes * tile.packed + x1 % tile.packed
-    assert (evaluate(over, {"x0": x0, "x1": x1}) == expected).all()
-    assert (byte_table(over, tile) == of_bytes[:, :: tile.packed].ravel()).all()
 
 
 S4 = data_of("""64x128 s4, 128 threads; name s4; target sm_80

@@ -1,4 +1,4 @@
-"""Free assignments and folded pads, against every placement of tiny tiles; the local search for tables."""
+"""Tables of offsets: folded pads, what they are asked for, and the local search for them."""
 
 import errno
 import random
@@ -10,18 +10,14 @@ import pytest
 from msgspec.structs import replace
 from oracle import toy
 from oracle.banks import weighted_excess
-from oracle.random_tiles import tiny
-from oracle.toy import every_placement
 from written import (
-    access_from,
     batched_rows_and_columns,
-    by_lane,
     constrained,
     lines_of,
     problem_of,
+    ring,
 )
 
-from layoutopt import load
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import lookups
@@ -31,10 +27,10 @@ from layoutopt.hardware.devices import device
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.model import placement
-from layoutopt.model.annealing import Board, annealed, whole
+from layoutopt.model.annealing import whole
 from layoutopt.model.colouring import coloured
 from layoutopt.model.phases import phase_sets
-from layoutopt.model.placement import EFFORT, _lowest, free_assignment
+from layoutopt.model.placement import EFFORT, free_assignment
 from layoutopt.problems.answer import Status
 from layoutopt.proof import reasons
 from layoutopt.report.text import report
@@ -55,45 +51,6 @@ def free(problem, gpu=SM_90, seconds=None, **options):
         return lanes, free_assignment(sets, lanes, problem.tile, **options)
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_least_excess_and_bytes_of_every_placement(block):
-    seen = 0
-    for seed in range(1000 + block * 120, 1120 + block * 120):
-        case = tiny(seed, 1 << 15)
-        if case is None:
-            continue
-        data, plain, lanes, banks, elements = case
-        if all(e is None for (_, _, rows), _ in plain for row in rows for e in row):
-            continue
-        problem, gpu = from_data(data), toy.toy_device(lanes, banks)
-        traced, found = free(problem, gpu)
-        least, size = every_placement(elements, plain, lanes, banks)
-        assert (found.bound, found.excess) == (least, least), (seed, data)
-        assert found.bytes_bound <= 4 * size <= found.bytes, (seed, data)
-        assert weighted_excess(found.table, traced, gpu) == least, (seed, data)
-        assert len(np.unique(found.table)) == elements
-        seen += 1
-    assert seen > 10
-
-
-def test_a_tile_that_only_a_table_serves():
-    problem = load("libceed_interp2d_p5q6_f64")
-    lanes, found = free(problem)
-    assert (found.bound, found.excess) == (0, 0)
-    assert (found.bytes, found.bytes_bound, found.complete) == (2304, 2304, True)
-    assert weighted_excess(found.table, lanes, SM_90) == 0
-    assert sorted(found.table.ravel()) == list(range(0, 2304, 8))
-
-
-def test_wide_vectors_fix_the_places_of_their_words():
-    """Four-byte columns of 16-byte vectors: each phase meets one place of 32 vectors, on 8 groups."""
-    lanes, found = free(load("leimao_vectorised_swizzled_f32"))
-    assert (found.bound, found.excess, found.bytes) == (384, 384, 16384)
-    for access in lanes.accesses:
-        starts = found.table.ravel()[access.element[access.active]]
-        assert not (starts % access.operation.width_bytes).any()
-
-
 def test_narrow_elements_share_words():
     """Bytes with no wide access may share words in any way: the bound leaves them out."""
     problem = problem_of("""64x64 i8, 32 threads
@@ -111,14 +68,6 @@ def test_narrow_elements_share_words():
     gpu = replace(narrow, rules={**narrow.rules, ("load", 2): narrow.rules["load", 4]})
     lanes, found = free(problem, gpu)
     assert found.bound <= found.excess == weighted_excess(found.table, lanes, gpu)
-
-
-def test_a_hint_and_a_size_limit_are_kept():
-    problem = load("transpose_16x16_f32_sm_10")
-    random.Random(5).shuffle(order := list(range(16)))
-    hint = (np.arange(16)[:, None] * 16 + (np.arange(16) + np.array(order)[:, None]) % 16) * 4
-    _, found = free(problem, device(problem.target), hint=hint, max_bytes=1024)
-    assert (found.excess, found.bytes) == (0, 1024)
 
 
 def test_not_for_elements_of_odd_sizes_and_not_without_time():
@@ -245,14 +194,9 @@ def test_what_cannot_change_the_answer_is_asked_briefly(families, briefly, monke
 
 
 def test_a_better_table_is_named_in_the_unit_of_what_was_found():
-    """A ring of five words, each pair met with two more, over four banks: one pair must share, a light one."""
-    accesses = [
-        access_from(f"a{k}: load 4 [{by_lane([k, (k + 1) % 5, 'tid + 3'])}]; weight {2 if k else 3}")
-        for k in range(5)
-    ]
-    result = solve(
-        problem_of("7 f32, 4 threads; families none", *accesses), target=toy.toy_device(4, 4), time_limit=None
-    )
+    """One pair must share a bank, a light one."""
+    light = from_data(ring(3, 2, 2, 2, 2, more="; families none"))
+    result = solve(light, target=toy.toy_device(4, 4), time_limit=None)
     assert (result.excess, result.weighted_excess) == (4, 9)
     assert result.reason == "a table of offsets would have 2 weighted excess in 36 bytes"
 
@@ -267,19 +211,6 @@ def test_infeasible_means_that_tables_were_refuted_too():
     assert (
         solve(constrained(problem, order=(0, 1)), time_limit=None).status is Status.INFEASIBLE
     )  # tables have none
-
-
-def test_the_lowest_places_come_first():
-    generator = np.random.default_rng(0)
-    for _ in range(100):
-        height = generator.integers(0, generator.integers(1, 9), generator.integers(1, 9))
-        filled, wanted = height.copy(), []
-        for _ in range(generator.integers(0, 30)):
-            column = int(filled.argmin())
-            wanted.append((int(filled[column]), column))
-            filled[column] += 1
-        rows, columns = _lowest(height, len(wanted))
-        assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -337,83 +268,7 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)
 
 
-# Local search for tables: never worse than its start, and good where formulas are not --------------
-
-
-def board(phases, banks, chunks=None, *, times=None, weight=None):
-    """Phases over chunks of one size, each a unit of its own."""
-    chunks = chunks or 1 + max(map(max, phases))
-    at = sorted((c, p, (times or {}).get((p, c), 1)) for p, phase in enumerate(phases) for c in phase)
-    at = np.array(at).reshape(-1, 3)
-    counted = [sum((times or {}).get((p, c), 1) for c in phase) for p, phase in enumerate(phases)]
-    arrays = {
-        "first": np.searchsorted(at[:, 0], np.arange(chunks + 1)),
-        "phase": at[:, 1],
-        "times": at[:, 2],
-        "kind": np.zeros(len(at)),
-        "bank": np.arange(banks)[None],
-        "positions": np.full(chunks, banks),
-        "wide": np.ones(chunks),
-        "weight": weight or [1] * len(phases),
-        "least": [-(-n // banks) for n in counted],
-    }
-    narrow = {name: np.ascontiguousarray(values, np.int32) for name, values in arrays.items()}
-    return Board(**narrow, room=chunks // banks, more=chunks % banks, chains=True)
-
-
-def excess(given, position):
-    """By plain loops."""
-    total = 0
-    for p, least in enumerate(given.least):
-        load = {}
-        for c in range(len(given.positions)):
-            for j in range(given.first[c], given.first[c + 1]):
-                if given.phase[j] == p:
-                    bank = given.bank[given.kind[j], position[c]]
-                    load[bank] = load.get(bank, 0) + given.times[j]
-        total += given.weight[p] * max(0, max(load.values()) - least)
-    return total
-
-
-def lines(n, *steps):
-    """Rows of an n x n square, and lines that go so many columns to the right from row to row."""
-    square = np.arange(n * n).reshape(n, n)
-    turned = [square[np.arange(n), (np.arange(n) * step + start) % n] for step in steps for start in range(n)]
-    return [line.tolist() for line in [*square, *turned]]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_never_worse_and_always_the_same(seed):
-    rng = np.random.default_rng(seed)
-    phases = [rng.choice(40, rng.integers(2, 9), replace=False).tolist() for _ in range(12)]
-    times = {(p, c): int(rng.integers(1, 3)) for p, phase in enumerate(phases) for c in phase if seed % 2}
-    given = board(phases, 8, 40, times=times, weight=rng.integers(1, 5, 12).tolist())
-    start = rng.integers(8, size=40)
-    found = annealed(given, start, 0, 2)
-    assert (found == annealed(given, start, 0, 2)).all()
-    assert excess(given, found) <= excess(given, start)
-    assert (annealed(given, start, 0, 0) == start).all()
-
-
-@pytest.mark.parametrize(
-    ("lines", "banks", "start", "height"),
-    [
-        (lines(8, 0), 8, np.zeros(64, np.int64), 8),
-        # Rows without conflicts, in as many columns as there are: all but one column is too high.
-        (lines(8), 16, np.tile(np.arange(8), 8), 4),
-    ],
-    ids=["rows and columns", "rows"],
-)
-def test_conflicts_go_and_columns_are_evened_out(lines, banks, start, height):
-    given = board(lines, banks)
-    found = annealed(given, start, 0, 6)
-    assert excess(given, found) == 0
-    assert (np.bincount(found, minlength=banks) == height).all()
-
-
-def test_without_time_the_start_is_the_answer():
-    with spending(Budget(0)):
-        assert (annealed(board(lines(4, 0), 4), np.zeros(16, np.int64), 0, 6) == 0).all()
+# Local search for tables -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])

@@ -20,10 +20,10 @@ FEW = [
 ]  # fmt: skip
 
 
-def random_case(seed, larger=False):
+def random_case(seed, larger=False, shapes=None):
     """A problem as data, its accesses as `toy` has them, lanes, banks and families."""
     rng = random.Random(seed)
-    shape = rng.choice(LARGER if larger else SHAPES)
+    shape = rng.choice(shapes or (LARGER if larger else SHAPES))
     lanes, banks = (8, 8) if larger else rng.choice([(4, 2), (4, 4), (8, 4)])
     families = rng.sample(FAMILIES, rng.randint(1, 6)) if rng.random() < 0.6 else FAMILIES
     families = sorted(families, key=FAMILIES.index)
@@ -72,10 +72,10 @@ PITCHED = [
 ]  # fmt: skip
 
 
-def constrained(seed):
+def constrained(seed, shapes=None):
     """A random problem, its constraints, and the best (weighted excess, bytes) of all its layouts."""
     rng = random.Random(seed)
-    data, plain, lanes, banks, _ = random_case(seed)
+    data, plain, lanes, banks, _ = random_case(seed, shapes=shapes)
     families = rng.choice(PITCHED)
     shape = tuple(data["tile"]["shape"])
     multiple = rng.choice([1, 1, 2, 3, 4])

@@ -198,8 +198,11 @@ def pitched(shape, order, vector, banks, families, count, starts, multiple, far)
     ):
         return
     most = {0: 2, 1: 1, 2: 0}[count] if "pad" in families else 0
-    units = [math.lcm(multiple, unit_of(digit, shape, vector, starts)) for digit in order[:-1]]
-    for each in {tuple(units), (multiple,) * len(units)}:  # aligned one by one, or in sum
+    # The stride of one value binds nothing, nor does the innermost of the others.
+    inner = max((k for k, (_, _, size) in enumerate(order) if size > 1), default=0)
+    asked = [multiple if k < inner and size > 1 else 1 for k, (_, _, size) in enumerate(order[:-1])]
+    own = [unit_of(digit, shape, vector, starts) for digit in order[:-1]]
+    for each in {tuple(map(math.lcm, asked, own)), tuple(asked)}:  # aligned one by one, or in sum
         yield from of_units(shape, order, banks, families, count, each, far, most)
 
 

@@ -15,6 +15,7 @@ from oracle.conversions import element, execute, expected, moved
 from oracle.toy import toy_device
 from triton_conversions import blocked, question
 from validate_conversions import split, validated
+from written import saved
 
 import layoutopt
 from layoutopt.codegen.conversion import emit_conversion
@@ -165,21 +166,16 @@ LINEAR = SimpleNamespace(bases=[*MMA.items(), ("block", [])])
         (PRINTED, MMA),
         (LINEAR, MMA),
         ({**MMA, "block": []}, MMA),
-        (f"#ttg.{BLOCKED}", {"register": [[0, 1], [0, 2], [0, 4], [16, 0], [32, 0]],
-                             "lane": [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]], "warp": [[4, 0], [8, 0]]}),
-        ("((8,16),(8,4)):((512,1),(64,16))", {"register": [[0, 1], [0, 2], [0, 4], [16, 0], [32, 0]],
-                                              "lane": [[0, 8], [0, 16], [0, 32], [1, 0], [2, 0]],
-                                              "warp": [[4, 0], [8, 0]]}),
+        (f"#ttg.{BLOCKED}", ROWS),
+        ("((8,16),(8,4)):((512,1),(64,16))", ROWS),
     ],
-)  # fmt: skip
+)
 def test_layouts_as_triton_and_cute_have_them(given, bases, tmp_path):
     asked, same = converted(given), converted(bases)
     assert (asked.wavefronts, asked.bytes, asked.layout) == (same.wavefronts, same.bytes, same.layout)
     if isinstance(given, str):
-        data = {"name": "t", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 128,
-                "convert": {"from": given, "to": ROWS}}  # fmt: skip
-        (tmp_path / "t.json").write_text(json.dumps(data))
-        found = json.loads(command("convert", str(tmp_path / "t.json"), "--json").stdout)
+        path = conversion_file(tmp_path, **{"from": given})
+        found = json.loads(command("convert", path, "--json").stdout)
         assert found["wavefronts"] == same.wavefronts
 
 
@@ -421,9 +417,7 @@ def test_conversions_of_triton(tmp_path):
 def conversion_file(folder, **more):
     convert = {"from": MMA, "to": ROWS, **more}
     data = {"name": "mma to rows", "tile": {"shape": [64, 64], "element": "f16"}, "threads": 128}
-    path = folder / "conversion.json"
-    path.write_text(json.dumps({**data, "convert": convert}))
-    return path
+    return saved(folder, "conversion.json", {**data, "convert": convert})
 
 
 def test_command(tmp_path):

@@ -10,7 +10,7 @@ from command import layoutopt, python
 from conftest import ROOT
 from oracle import toy
 from test_cnf import satisfiable
-from written import access_from, by_lane, data_of, saved
+from written import access_from, data_of, ring, saved
 
 from layoutopt import Status, solve
 from layoutopt.files.file import from_data
@@ -92,9 +92,7 @@ def test_a_packing_of_words_that_are_requests_of_their_own():
 
 
 def test_what_rests_on_the_solver_says_so_and_can_be_asked_again():
-    """A ring of five words, each pair met with two more: five banks are needed, but no five words meet."""
-    accesses = [access_from(f"a{k}: load 4 [{by_lane([k, (k + 1) % 5, 'tid + 3'])}]") for k in range(5)]
-    data, gpu = data_of("7 f32, 4 threads; target toy_4_4", *accesses), toy.toy_device(4, 4)
+    data, gpu = ring(), toy.toy_device(4, 4)
     problem = from_data(data)
     result = solve(problem, target=gpu, conflict_free=True)
     assert (result.status, result.proof.excess.scope) == (Status.INFEASIBLE, "every layout")

@@ -15,11 +15,8 @@ from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.dictated import modes
-from layoutopt.problems.hardware_use import HardwareUse
-from layoutopt.problems.types import Access, Tile
 from layoutopt.search.dictated import propose, ranked
 from layoutopt.search.direct import pieces
-from layoutopt.search.modes import of_access
 from layoutopt.search.proposal import Ask
 from layoutopt.search.search import Search
 
@@ -80,23 +77,6 @@ def test_weights_decide_between_modes():
     assert result.weighted_excess == result.proof.weighted_excess.lower_bound
     light = solve(epilogue("stmatrix", "rows", alignment_bytes=256))
     assert result.proof.excess.lower_bound == light.excess < result.excess, "weights aside"
-
-
-@pytest.mark.parametrize("element", ["i8", "bf16", "f32", "f64"])
-@pytest.mark.parametrize("rule", modes(), ids=lambda mode: mode.name)
-def test_every_candidate_is_the_modes_address_pattern(rule, element):
-    """Chunk bits 4.. of the byte address are flipped by bits 7.., inside pages of the span."""
-    access = Access("out", rule.engine, (), hardware=HardwareUse(engine=rule.engine, mode=rule.short))
-    tile = Tile((64, 64), element)
-    found, width = list(of_access(access, tile)), tile.element_bytes
-    assert bool(found) == (rule.engine == "tma" or 64 * width % (rule.span_bytes or 16) == 0)
-    for _, layout in found[:1]:  # others have shorter rows
-        pitch = rule.span_bytes or 64 * width
-        span = min(pitch // width, 64)
-        row, column = np.indices((64, 64))
-        plain = (column // span * 64 + row) * pitch + column % span * width
-        bits = {"32B": 1, "64B": 2, "128B": 3}.get(rule.name.partition(".")[2], 0)
-        assert (layout.table() == plain ^ (plain >> 3 & ((1 << bits) - 1) << 4)).all()
 
 
 # Rows by columns that tile 16-byte rows in every way.

@@ -1,11 +1,11 @@
 """Where time runs out, and lines that repeat: layouts that a climb over orders and pads finds."""
 
-import importlib
 import itertools
-from pathlib import Path
 
+import ablate
 import numpy as np
 import pytest
+from conftest import ROOT
 from written import access_from, constrained, one_tile, problem_of
 
 from layoutopt import Layout, Status, solve
@@ -173,11 +173,8 @@ def test_what_serves_only_the_sample_is_not_called_the_best(monkeypatch):
     assert few.status is Status.OPTIMAL or few.reason
 
 
-def test_what_the_ablation_switches_off_is_there_and_in_its_table(monkeypatch):
-    root = Path(__file__).resolve().parents[2]
-    monkeypatch.syspath_prepend(str(root / "scripts/checkers"))
-    ablate = importlib.import_module("ablate")
-    table = (root / "docs/model.md").read_text()
+def test_what_the_ablation_switches_off_is_there_and_in_its_table():
+    table = (ROOT / "docs/model.md").read_text()
     for mechanism, parts in ablate.MECHANISMS.items():
         assert f"| {mechanism} |" in table
         assert all(callable(getattr(*ablate.place(target))) for target, _ in parts)

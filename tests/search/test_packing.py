@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 
-import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import code_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError
-from layoutopt.files.file import from_data, json_schema, load
+from layoutopt.files.file import from_data, load
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
@@ -237,8 +236,6 @@ def test_what_no_block_of_the_gpu_has_is_infeasible():
 @pytest.mark.parametrize("path", TILE_SETS, ids=lambda path: path.stem)
 def test_files_of_several_tiles(path):
     tile_set = load(path)
-    assert tile_set.notes
-    jsonschema.validate(json.loads(path.read_text()), json_schema())
     result = solve(tile_set)
     assert result.status is Status.OPTIMAL
     known = tile_set.known_optimum

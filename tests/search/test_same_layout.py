@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from written import access_from, data_of, problem_of, refused_with, rows_of
+from written import access_from, data_of, refused_with, rows_of
 
 from layoutopt import Status, check, compare, solve
 from layoutopt.codegen.block import code_of
@@ -95,29 +95,6 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
     assert rows_of(compare(tile_set, time_limit=10))["all"].bytes == found.bytes
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"same_layout": [["A", "D"]]}, "same_layout[0][1]: no tile is called 'D'"),
-        ({"same_layout": [["A", "B"], ["B", "C"]]}, "same_layout[1][0]: 'B' already stands in same_layout[0][1]"),
-        ({"overlay": [["A"], ["B"]]}, "same_layout[0]: lists tiles side by side, and the overlay has them at several times"),
-        ({"same_layout": [["A"]]}, "same_layout[0]: expected"),
-    ],
-)  # fmt: skip
-def test_what_cannot_share_is_refused(changes, error):
-    with refused_with(error):
-        from_data({**TWINS, **changes})
-
-
-def test_elements_that_nothing_touches_could_be_torn():
-    columns = {**MIXED["accesses"][0], "for": {"i": 7}}
-    with refused_with("tiles[0]: none touches element (0, 7)"):
-        solve(from_data({**MIXED, "accesses": [columns, MIXED["accesses"][1]]}))
-    odd = [{"name": "acc", "shape": [32, 8], "element": {"bytes": 4, "align": 2}}, MIXED["tiles"][1]]
-    with refused_with("tiles[0].element: elements of several sizes"):
-        from_data({**MIXED, "tiles": odd})
-
-
 # Operands of a GEMM: as many columns, more rows of B than of A.
 OPERANDS = data_of(
     """32 threads; name operands; target sm_90
@@ -174,12 +151,6 @@ def test_a_shipped_block_is_asked_for_one_layout():
     tiles[1]["published"] = {"offset": "x0*64 + (x1 ^ x0 % 4 * 16)", "bytes": 6144}
     (finding,) = check(from_data({**OPERANDS, "tiles": tiles}), target=GPU).findings
     assert (finding.kind, finding.details["byte"]) == ("layouts_differ", 128)
-
-
-def test_what_the_hardware_reads_has_one_shape():
-    accesses = [*OPERANDS["accesses"], access_from("fill: tma.load; tile A")]
-    with refused_with("accesses[4]: tma.load needs tiles of one shape and element"):
-        from_data({**OPERANDS, "accesses": accesses})
 
 
 def test_what_several_sizes_leave_out_is_in_no_scope():
@@ -248,10 +219,25 @@ def test_one_model_decides_several_tiles_too():
     assert (found.excess, found.bytes, found.tiles[0].result.method) == (0, 4096, "model")
 
 
-def test_what_is_of_all_tiles_is_not_asked_of_one():
-    tile, stored = "tile A: 32x32 f32", f"{STORED}; tile A"
-    with refused_with("tiles[0].layout.minimise: is asked of all tiles together"):
-        problem_of(f"32 threads; name p\n{tile}; minimise bytes\n{stored}")
-    free = f"{FREE}; tile A\nb: store 2 [i, lane]; i<16; tile B"
-    with refused_with("accesses[0].lanes: free ones need tiles of one shape"):
-        problem_of(f"32 threads; name p\n{tile}\ntile B: 16x32 f16\n{free}", same_layout=[["A", "B"]])
+TILE = "32 threads; name p\ntile A: 32x32 f32"
+REFUSED = [
+    ({**TWINS, "same_layout": [["A", "D"]]}, "same_layout[0][1]: no tile is called 'D'"),
+    ({**TWINS, "same_layout": [["A", "B"], ["B", "C"]]}, "same_layout[1][0]: 'B' already stands in same_layout[0][1]"),
+    ({**TWINS, "overlay": [["A"], ["B"]]}, "same_layout[0]: lists tiles side by side, and the overlay has them at several times"),
+    ({**TWINS, "same_layout": [["A"]]}, "same_layout[0]: expected"),
+    # Elements that nothing touches could be torn.
+    ({**MIXED, "accesses": [{**MIXED["accesses"][0], "for": {"i": 7}}, MIXED["accesses"][1]]}, "tiles[0]: none touches element (0, 7)"),
+    ({**MIXED, "tiles": [{"name": "acc", "shape": [32, 8], "element": {"bytes": 4, "align": 2}}, MIXED["tiles"][1]]}, "tiles[0].element: elements of several sizes"),
+    ({**OPERANDS, "accesses": [*OPERANDS["accesses"], access_from("fill: tma.load; tile A")]}, "accesses[4]: tma.load needs tiles of one shape and element"),
+    (data_of(f"{TILE}; minimise bytes\n{STORED}; tile A"), "tiles[0].layout.minimise: is asked of all tiles together"),
+    (
+        data_of(f"{TILE}\ntile B: 16x32 f16\n{FREE}; tile A\nb: store 2 [i, lane]; i<16; tile B", same_layout=[["A", "B"]]),
+        "accesses[0].lanes: free ones need tiles of one shape",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "error"), REFUSED)
+def test_what_cannot_share_is_refused(data, error):
+    with refused_with(error):
+        solve(from_data(data))

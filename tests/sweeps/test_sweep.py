@@ -1,7 +1,6 @@
 """Sweeps: every question once, answers as `solve` gives them, a store that goes on where it was."""
 
 import csv
-import importlib.util
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import check_sweep
 import msgspec
 import pytest
 from command import layoutopt
@@ -338,32 +338,24 @@ def test_a_store_answers_several_tiles_of_another_name(tmp_path):
     assert kept == rows
 
 
-def load_checker():
-    spec = importlib.util.spec_from_file_location("check_sweep", ROOT / "scripts/checkers/check_sweep.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_a_driver_that_is_killed_loses_nothing(template):
     """One moment of what scripts/checkers/check_sweep.py does at many."""
     store = template.with_suffix(".sqlite")
-    checker = load_checker()
-    run = checker.started(template, store, "--workers", "2")
-    while not (before := checker.answers(store)) and run.poll() is None:
+    run = check_sweep.started(template, store, "--workers", "2")
+    while not (before := check_sweep.answers(store)) and run.poll() is None:
         pass
     run.kill()
     run.communicate()
-    before = checker.answers(store)
+    before = check_sweep.answers(store)
     assert before
     assert swept(template).returncode == 0
-    after = checker.answers(store)
+    after = check_sweep.answers(store)
     assert before.items() <= after.items()
     assert len(after) == 8
 
 
 def children():
-    return set(load_checker().children(SimpleNamespace(pid=os.getpid())))
+    return set(check_sweep.children(SimpleNamespace(pid=os.getpid())))
 
 
 def test_a_worker_whose_driver_is_gone_leaves():
