@@ -17,7 +17,6 @@ from layoutopt.cli.several import problems_command
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Block, Problem
-    from layoutopt.study.check import Audit, BlockAudit
 
 
 def _kernels(
@@ -152,22 +151,19 @@ def command(
     """
     from layoutopt.files.array_file import read_offsets
     from layoutopt.ground.budget import deadline
-    from layoutopt.problems.types import Block
+    from layoutopt.problems.types import Problem
     from layoutopt.report.text import audit_report
     from layoutopt.study.check import AuditStatus, check
 
-    how: dict[str, Any] = {"target": gpu, "mend": not no_fix}
     layout: Any = offset
-    if not isinstance(problem, Block):
-        layout = read_offsets(table, problem.tile.shape, "--table") if table is not None else offset
-    elif offset is not None or table is not None:
+    if not isinstance(problem, Problem) and (offset is not None or table is not None):
         raise click.UsageError(
             f"{'--offset' if table is None else '--table'} is one tile's; of several, the file says each "
             "tile's layout: tiles[i].published.offset"
         )
+    if isinstance(problem, Problem) and table is not None:
+        layout = read_offsets(table, problem.tile.shape, "--table")
     with deadline(time_limit):
-        audit: Audit | BlockAudit = (
-            check(problem, **how) if isinstance(problem, Block) else check(problem, layout, **how)
-        )
+        audit = check(problem, layout, target=gpu, mend=not no_fix)
     tell(as_json or form == "json", audit.to_json, lambda: audit_report(problem, audit))
     return 0 if audit.status is AuditStatus.CONFLICT_FREE else 1

@@ -125,7 +125,7 @@ def command(
         drawn, access = found.case.problem, found.case.problem.accesses[found.chosen.access]
         named = drawn.name, found.case.device.name, access.name, access.op
         pictures = [drawn.to_json() for drawn in found.pictures()]
-        own = *found.chosen.at, found.note, found.widths, pictures, *(found.tile or ())
+        own = *found.chosen.at, found.note, found.widths, pictures, *found.tile
         say_json(Shown(*named, *own).to_json())
     elif svg is None and html is None:
         from layoutopt.report.banks_text import report

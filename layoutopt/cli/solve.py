@@ -151,10 +151,7 @@ def _write(
         from layoutopt.files.array_file import offsets_file
         from layoutopt.study.block import tables_of
 
-        if isinstance(problem, Block) and isinstance(found, Arrangement):
-            outputs[table] = offsets_file(tables_of(problem, found))
-        elif isinstance(found, Result):
-            outputs[table] = offsets_file(found.table())
+        outputs[table] = offsets_file(tables_of(problem, found))
     if found.has_layout and code is not None:
         from layoutopt.codegen.block import code_of
         from layoutopt.study.block import placed

@@ -35,7 +35,7 @@ from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.hardware.machine import Gpu, Times
 from layoutopt.problems.same_layout import groups
 from layoutopt.problems.types import Block, Problem
-from layoutopt.study.comparison import BlockRow, Comparison, Row
+from layoutopt.study.comparison import Comparison, Row
 
 REPEATS: Final = 64
 LAUNCHES: Final = 5
@@ -156,8 +156,8 @@ def plans_of(
 ) -> dict[Layout, Plan]:
     """The code of every row that can be used, each layout once; as for `with_measured`."""
     here = device(gpu.target)
-    asked = [problem] if isinstance(problem, Problem) else [shared for _, shared in groups(problem)]
-    own = [msgspec.structs.replace(with_widths(one, comparison.widths), target=here.name) for one in asked]
+    asked = (with_widths(one, comparison.widths) for _, one in groups(problem))
+    own = [msgspec.structs.replace(one, target=here.name) for one in asked]
     plans: dict[Layout, Plan] = {}
     for row in comparison.rows:
         for number, offset in _layouts(row):
@@ -174,7 +174,7 @@ def _layouts(row: Row) -> list[Layout]:
     """The layouts of a row that can be used: one for each tile, or for tiles that share it."""
     if row.wavefronts is None:
         return []
-    if isinstance(row, BlockRow):
+    if row.tiles:
         return [(k, tile.offset) for k, tile in enumerate(row.tiles)]
     return [] if row.offset is None else [(0, row.offset)]
 

@@ -233,24 +233,21 @@ def _unlike(block: Block, shared: Sequence[NamedTile], fields: tuple[str, ...]) 
 
 
 @contextlib.contextmanager
-def fields_of(block: Block, tile: NamedTile, *others: NamedTile) -> Iterator[None]:
-    """Errors about a problem made of `tile` name the fields of the file that holds all tiles.
+def fields_of(block: Problem | Block, *tiles: NamedTile) -> Iterator[None]:
+    """Errors about a problem made of tiles name the fields of the file that holds all of them.
 
     Args:
-        block: the file.
-        tile: whose tile and constraints the problem has.
-        others: whose accesses follow those of `tile`.
+        block: the file; where it has one tile by itself, the fields are those already.
+        tiles: the first is that whose tile and constraints the problem has, and whose accesses come first.
     """
     try:
         yield
     except ProblemFileError as error:
-        i = block.tiles.index(tile)
-        mine = [
-            k
-            for member in (tile, *others)
-            for k, access in enumerate(block.accesses)
-            if access.tile == member.name
-        ]
+        if isinstance(block, Problem):
+            raise
+        tile, i = tiles[0], block.tiles.index(tiles[0])
+        named = [(k, access.tile) for k, access in enumerate(block.accesses)]
+        mine = [k for member in tiles for k, name in named if name == member.name]
         place = error.field
         if place.startswith("accesses["):
             place = re.sub(r"\d+", lambda match: str(mine[int(match[0])]), place, count=1)

@@ -33,13 +33,17 @@ def side_by_side(block: Block) -> bool:
     return isinstance(block.same_layout, tuple)
 
 
-def groups(block: Block) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
+def groups(block: Problem | Block) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
     """The tiles that get one layout, and their accesses as one problem, in the order of the file.
+
+    One tile by itself is a problem of no named tile.
 
     The problem's tile has the bytes of the largest of them in the smallest elements; where one of them is so,
     it is the first. Tiles of several sizes side by side keep the order of their dimensions, where the file
     gives none: each is then the beginning of the layout, without holes.
     """
+    if isinstance(block, Problem):
+        return (((), block),)
     tiles = {tile.name: tile for tile in block.tiles}
     lists = shared_tiles(block)
     shared = [tuple(tiles[name] for name in names) for names in lists]

@@ -12,7 +12,7 @@ from layoutopt.problems.answer import Status
 from layoutopt.problems.text import tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.report.text import columns, wrapped
-from layoutopt.study.comparison import BlockRow, Comparison, Row
+from layoutopt.study.comparison import Comparison, Row
 
 MAX_WIDTH: Final = 160  # of a line, on terminals that are wider, too
 # More columns than this are left to --json and --csv.
@@ -140,7 +140,7 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
 def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
     """What the columns and the marks mean, what was run, and what is to be said of single rows."""
     rows = comparison.rows
-    several = any(isinstance(row, BlockRow) for row in rows)
+    several = any(row.tiles for row in rows)
     yield "* no other row has fewer wavefronts or bytes without having more of the other"
     yield (
         "wavefronts: passes over the banks in one pass of a block; excess: those above the least that the "
@@ -173,7 +173,7 @@ def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
     if shown:
         yield "; ".join(f"{row.title} is {row.label}" for row in shown)
     yield from (f"{row.title}: {row.edit}" for row in rows if row.edit is not None)
-    yield from (f"{row.title}: {row.reason}" for row in rows if isinstance(row, BlockRow) and row.reason)
+    yield from (f"{row.title}: {row.reason}" for row in rows if row.tiles and row.reason)
     if comparison.widths:
         yield f"every row with {widths_text(comparison.widths)}, as the best layout of all has it"
 

@@ -86,9 +86,6 @@ def check_certifiable(problem: Problem | Block) -> None:
     Raises:
         ProblemFileError: some lanes choose at run time, or are free.
     """
-    if isinstance(problem, Problem):
-        _check_certifiable(problem)
-        return
     for tiles, shared in groups(problem):
         with fields_of(problem, *tiles):
             _check_certifiable(shared)

@@ -1,7 +1,7 @@
 """Tiles with a layout each, and where they lie: one, or several, to each of which the same is done."""
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.lower import offset_formula
 from layoutopt.errors import ProblemFileError
@@ -79,11 +79,14 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
     return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
 
 
-def tables_of(block: Block, answer: Arrangement) -> dict[str, IntArray]:
-    """Byte offset of every element of each tile's first stage, from the start of all tiles, by its name."""
-    tiles = {tile.name: tile for tile in block.tiles}
+def tables_of(asked: Problem | Block, answer: Result | Arrangement) -> IntArray | dict[str, IntArray]:
+    """Byte offset of every element; of several tiles, each one's by its name, from the start of all."""
+    if isinstance(asked, Problem) or isinstance(answer, Result):
+        assert isinstance(answer, Result)
+        return answer.table()
+    tiles = {tile.name: tile for tile in asked.tiles}
     tables = {}
-    for (_, problem), part in zip(groups(block), answer.tiles, strict=True):
+    for (_, problem), part in zip(groups(asked), answer.tiles, strict=True):
         offsets = part.result.table().ravel()
         for place in part.places:
             tile = tiles[place.tile]
@@ -103,7 +106,7 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
         size = int(layout.table().max()) + layout.element_bytes
         excess = sum(access.excess for access in accesses)
         sure = excess == 0 and size == problem.tile.bytes
-        return msgspec.structs.replace(
+        return replace(
             result,
             problem=problem.name,
             status=Status.OPTIMAL if sure else Status.FEASIBLE,

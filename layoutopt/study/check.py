@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, overload
 
-import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from layoutopt.accesses.free_lanes import free_accesses, naturally
 from layoutopt.accesses.lower import named_choices
@@ -138,7 +138,9 @@ def check(
     mend: bool = False,
 ) -> Audit: ...
 @overload
-def check(problem: Block, *, target: Device | str | None = None, mend: bool = False) -> BlockAudit: ...
+def check(
+    problem: Block, layout: None = None, *, target: Device | str | None = None, mend: bool = False
+) -> BlockAudit: ...
 def check(
     problem: Problem | Block,
     layout: AnyLayout | None = None,
@@ -189,7 +191,7 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
             used = min(options, key=lambda u: (any(findings.wrong(u)), sum(r.wavefronts for r in u.reports)))
         _ = used.counts
     audit = _audit(used, mend)
-    return used, msgspec.structs.replace(audit, accesses=named_choices(audit.accesses, problem, chosen))
+    return used, replace(audit, accesses=named_choices(audit.accesses, problem, chosen))
 
 
 def _audit(used: InUse, mend: bool) -> Audit:
@@ -222,7 +224,7 @@ def _with_counters(used: InUse, access: CountedAccess, report: AccessReport) -> 
     if access.any_is is None:
         wavefronts, conflicts = int(report.wavefronts), int(report.bank_conflicts)
         shown = counters(used.case.device, access.lanes.operation, wavefronts, conflicts)
-    return AuditedAccess(**msgspec.structs.asdict(report), counters=shown)
+    return AuditedAccess(**asdict(report), counters=shown)
 
 
 # A block -----------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def _block_audit(block: Block, gpu: Device, mend: bool) -> BlockAudit:
     for tile in block.tiles:
         with fields_of(block, tile):
             audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, mend)
-    placed = tuple(_placed(block, {name: audit for name, (_, audit) in audits.items()}))
+    placed = tuple(_placed(block, audits))
     size = max(part.starts[-1] + part.audit.declared_bytes for part in placed)
     limit = within_room(block, gpu).layout.max_bytes
     wrong = [*_misplaced(placed), *_overlaps(block, placed)]
@@ -248,12 +250,12 @@ def _block_audit(block: Block, gpu: Device, mend: bool) -> BlockAudit:
     return BlockAudit(block.name, gpu.name, status, size, limit, excess, placed, tuple(wrong))
 
 
-def _placed(block: Block, audits: Mapping[str, Audit]) -> Iterator[PlacedAudit]:
+def _placed(block: Block, audits: Mapping[str, tuple[InUse, Audit]]) -> Iterator[PlacedAudit]:
     """Where each tile lies: as the file says, else behind those before it that live at the same time."""
     ends: dict[str, int] = {}
     for tile in block.tiles:
-        audit, least = audits[tile.name], tile.element_alignment
-        given = block.problem(tile).layout.alignment_bytes
+        (used, audit), least = audits[tile.name], tile.element_alignment
+        given = used.case.asked.layout.alignment_bytes
         unit = max(audit.alignment_bytes, min(least, given or least))
         stage = tile.stage_bytes or rounded_up(audit.declared_bytes, unit)
         base = tile.base_bytes

@@ -8,8 +8,8 @@ again with the families of the row, so that the row is the least excess that fit
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.engine.estimate import timing_of, why_no_estimate
 from layoutopt.files.checks import fields_of
@@ -29,7 +29,7 @@ from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.advice import recommend
 from layoutopt.study.check import check
-from layoutopt.study.comparison import BlockRow, Comparison, Row, TileOfRow, room
+from layoutopt.study.comparison import Comparison, Row, TileOfRow, room
 from layoutopt.study.known import check_answer
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
@@ -79,7 +79,7 @@ def _compared(
     problem: Problem | Block, gpu: Device, rows: Sequence[Row], tiles: Sequence[TileRows]
 ) -> Comparison:
     """The rows and which to take, with what holds of all of them."""
-    marked = tuple(msgspec.structs.replace(row, pareto=_is_pareto(row, rows)) for row in rows)
+    marked = tuple(replace(row, pareto=_is_pareto(row, rows)) for row in rows)
     dictated = all(tile.problem.is_dictated for tile in tiles)
     why = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)
     widths = {name: width for tile in tiles for name, width in tile.case.widths.items()}
@@ -210,12 +210,12 @@ class _BlockRows:
     def _row(self, family: str) -> Row | None:
         """The row of all tiles; None where one has nothing to put into it."""
         own = [member.rows[family] for member in self.members if family in member.rows]
-        if own and all(row.reason == NOT_ALLOWED for row in own):
+        if all(row.reason == NOT_ALLOWED for row in own):
             return own[0]
         found = [row for member in self.members if (row := member.row(family)) is not None]
         if len(found) < len(self.members):
             return None
-        title = own[0].title if own else "dictated"
+        title = own[0].title
         if any(row.wavefronts is None for row in found):
             status = Status.UNKNOWN if any(r.status == Status.UNKNOWN for r in found) else Status.INFEASIBLE
             reasons = [row.reason if row.wavefronts is None else "" for row in found]
@@ -261,7 +261,7 @@ class _BlockRows:
 
     # Rows of all -------------------------------------------------------------------------------
 
-    def _combined(self, family: str, title: str, parts: Sequence[_Part], places: _Places) -> BlockRow:
+    def _combined(self, family: str, title: str, parts: Sequence[_Part], places: _Places) -> Row:
         """A row for the whole block: sums over its tiles, and the occupancy of their bytes together."""
         block, rows, (size, tiles) = self.block, [part.row for part in parts], places
         statuses, reason = {row.status for row in rows}, ""
@@ -275,7 +275,7 @@ class _BlockRows:
             other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
         )  # fmt: skip
         ends = [part.declared_end(tile) for part, tile in zip(parts, tiles, strict=True)]
-        return BlockRow(
+        return Row(
             family,
             title,
             status,
@@ -297,24 +297,22 @@ class _BlockRows:
 
     # The budget --------------------------------------------------------------------------------
 
-    def _within(self, row: BlockRow) -> Row:
+    def _within(self, row: Row) -> Row:
         """The best of the row's families within the budget, where the row itself is beyond it."""
         needs = f"{row.bytes:,} bytes with {row.excess:,} excess wavefronts, and {self.limit:,} are there"
         if row.pipeline_stages:
             needs += f"; {count_text(row.pipeline_stages, 'stage')} fit"
-        nothing = Row(row.family, row.title, Status.INFEASIBLE, needs, row.offset, bytes=row.bytes)
         families = self._families(row.family)
-        if not families:
-            return nothing
-        found = self._arranged(families)
-        if not found.tiles or found.bytes is None:
-            return msgspec.structs.replace(nothing, status=found.status)
+        found = self._arranged(families) if families else None
+        if found is None or found.bytes is None:
+            status = Status.INFEASIBLE if found is None else found.status
+            return Row(row.family, row.title, status, needs, row.offset, bytes=row.bytes)
         parts, tiles = [], []
         for member, at in zip(self.members, found.tiles, strict=True):
             parts.append(member.part(member.found.solved_row(row.family, row.title, at.result)))
             tiles.append(parts[-1].placed(at.base_bytes, at.stage_bytes))
         within = self._combined(row.family, row.title, parts, (found.bytes, tuple(tiles)))
-        return msgspec.structs.replace(within, status=found.status, reason=f"without the limit {needs}")
+        return replace(within, status=found.status, reason=f"without the limit {needs}")
 
     def _families(self, family: str) -> tuple[str, ...]:
         """Families to search for a row under the budget, as far as every tile allows them."""
@@ -337,11 +335,11 @@ class _BlockRows:
         def settled(access: TileAccess) -> TileAccess:
             own = {field: getattr(chosen[access.name], field) for field in Access.__struct_fields__}
             is_open = access.is_free or isinstance(access.bytes, tuple)
-            return msgspec.structs.replace(access, **own) if is_open else access
+            return replace(access, **own) if is_open else access
 
         constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
         accesses = tuple(map(settled, self.block.accesses))
-        asked = constrained(msgspec.structs.replace(self.block, accesses=accesses), **constraints)
+        asked = constrained(replace(self.block, accesses=accesses), **constraints)
         with spending(self.budget.part(0.5)):
             found = solve(asked, target=self.gpu, time_limit=None, progress=self.progress)
         self.arranged[families] = found

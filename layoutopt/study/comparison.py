@@ -1,14 +1,12 @@
 """What `compare` answers: a row for each family, and which to take."""
 
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.occupancy import Occupancy
 from layoutopt.problems.objective import EXCESS_FIRST
-
-SCHEMA: Final = "layoutopt.comparison/1"
 
 
 class RowAccess(Struct, frozen=True):
@@ -30,6 +28,29 @@ class RowAccess(Struct, frozen=True):
     bank_conflicts: int | float
     ways: int | None
     index_ops: int | None = None
+
+
+class TileOfRow(Struct, frozen=True):
+    """One tile, or tiles that share a layout, in a row about several.
+
+    Attributes:
+        tiles: their names.
+        offset: element offset over x0, x1, ... in the coordinates of the largest, in the smallest elements.
+        bytes: of one stage.
+        base_bytes: where its first stage begins.
+        stages: how many copies there are.
+        stage_bytes: from one copy to the next, of the largest.
+        wavefronts, excess: of its accesses.
+    """
+
+    tiles: tuple[str, ...]
+    offset: str
+    bytes: int
+    base_bytes: int
+    stages: int
+    stage_bytes: int
+    wavefronts: int | float
+    excess: int | float
 
 
 class Row(Struct, frozen=True):
@@ -68,6 +89,8 @@ class Row(Struct, frozen=True):
         seconds: time that the row took.
         pareto: no other row is better in wavefronts or bytes and as good in the other.
         accesses: one by one.
+        tiles: of a row about several tiles, one by one: figures are then of all of them, `offset` says each
+            tile's, and `pipeline_stages` are of all that have more than one stage, else of all.
     """
 
     family: str
@@ -102,6 +125,7 @@ class Row(Struct, frozen=True):
     seconds: float = 0.0
     pareto: bool = False
     accesses: tuple[RowAccess, ...] = ()
+    tiles: tuple[TileOfRow, ...] | UnsetType = UNSET
 
     @property
     def rank(self) -> tuple[float, ...]:
@@ -115,40 +139,6 @@ def room(fits: Occupancy | None) -> dict[str, Any]:
         return {}
     blocks = {"blocks_per_sm": fits.blocks, "blocks_by_shared_memory": fits.by_shared_memory}
     return {**blocks, "limited_by": fits.limited_by, "pipeline_stages": fits.stages}
-
-
-class TileOfRow(Struct, frozen=True):
-    """One tile, or tiles that share a layout, in a row that is about a block.
-
-    Attributes:
-        tiles: their names.
-        offset: element offset over x0, x1, ... in the coordinates of the largest, in the smallest elements.
-        bytes: of one stage.
-        base_bytes: where its first stage begins.
-        stages: how many copies there are.
-        stage_bytes: from one copy to the next, of the largest.
-        wavefronts, excess: of its accesses.
-    """
-
-    tiles: tuple[str, ...]
-    offset: str
-    bytes: int
-    base_bytes: int
-    stages: int
-    stage_bytes: int
-    wavefronts: int | float
-    excess: int | float
-
-
-class BlockRow(Row, frozen=True):
-    """A row about several tiles: figures are of all of them, `offset` says each tile's.
-
-    Attributes:
-        pipeline_stages: stages that fit in one block, of all tiles that have more than one, else of all.
-        tiles: one by one.
-    """
-
-    tiles: tuple[TileOfRow, ...] = ()
 
 
 class Recommendation(Struct, frozen=True):
@@ -194,4 +184,4 @@ class Comparison(Versioned, frozen=True):
     no_estimate: str | None = None
     measured_on: str | None = None
     not_counted: str | None = None
-    schema_: Literal["layoutopt.comparison/1"] = SCHEMA
+    schema_: Literal["layoutopt.comparison/1"] = "layoutopt.comparison/1"

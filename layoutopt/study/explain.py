@@ -6,8 +6,8 @@ Of several tiles: what decides each of them by itself, and what the common budge
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, Unpack, overload
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.engine.case import Case
 from layoutopt.files.checks import fields_of
@@ -93,17 +93,14 @@ class ExplainedTile(Struct, frozen=True):
 
 
 class BlockExplanation(Versioned, frozen=True):
-    """Why several tiles come out as they do.
+    """Why several tiles come out as they do: what an `Explanation` says, of all of them together.
 
     Attributes:
-        conflict_free: whether all tiles without conflicts fit; None where that is open.
-        scope: the layouts for which that holds when it is false, and `lower_bound`.
-        lower_bound: of the weighted excess of all tiles together.
-        excess, weighted_excess, bytes: of the best layouts found; None without one.
+        lower_bound: of the weighted excess.
+        bytes: of the best layouts found; None without one.
         max_bytes: the budget.
-        clashing_accesses: of single tiles, accesses that cannot all be served without conflicts.
+        clashing_accesses: of single tiles.
         relaxations: what to give up of what all tiles share.
-        reasons: sentences about all tiles together.
         tiles: one by one, without the budget.
     """
 
@@ -301,10 +298,10 @@ def _shared(
         told.append(Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}"))
     most = max(tile.stages for tile in block.tiles)
     for stages in range(most - 1, 0, -1):
-        tiles = tuple(msgspec.structs.replace(t, stages=min(stages, t.stages)) for t in block.tiles)
+        tiles = tuple(replace(t, stages=min(stages, t.stages)) for t in block.tiles)
         if sum(tile.stages * tile.bytes for tile in tiles) > limit:
             continue
-        staged = solved(msgspec.structs.replace(block, tiles=tiles))
+        staged = solved(replace(block, tiles=tiles))
         if staged.tiles and not _is_better(free, staged):
             text = f"with {stages} in place of {most} stages there are {least}"
             return free, [*told, Relaxation("stages", text)]

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from layoutopt.accesses.lower import assigned
 from layoutopt.engine.case import Case, case_of, case_of_result, check_claims
-from layoutopt.errors import ProblemFileError
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.ground.budget import current, spending, unhurried
 from layoutopt.ground.escape import described
 from layoutopt.ground.log import LOG, Progress
@@ -43,29 +43,24 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
     if [part.tiles for part in answer.tiles] != names:
         raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
     for k, ((_, own), part) in enumerate(zip(members, answer.tiles, strict=True)):
-        try:
+        with under(f"tiles[{k}].result"):
             check_claims(own, gpu, part.result)
-        except ProblemFileError as error:
-            raise ProblemFileError(f"tiles[{k}].result.{error.field}", error.reason) from None
-        _check_places(problem, own, part, f"tiles[{k}]")
+        with under(f"tiles[{k}]"):
+            _check_places(problem, own, part)
 
 
-def _check_places(block: Block, problem: Problem, part: PlacedTile, field: str) -> None:
+def _check_places(block: Block, problem: Problem, part: PlacedTile) -> None:
     """Check that there is room for each tile, in as many stages as the file has."""
     tiles = {tile.name: tile for tile in block.tiles}
     offsets = part.result.table().ravel()
     for k, place in enumerate(part.places):
         tile = tiles[place.tile]
         if place.stages != tile.stages:
-            raise ProblemFileError(
-                f"{field}.places[{k}].stages", f"expected {tile.stages}, as the file has it"
-            )
+            raise ProblemFileError(f"places[{k}].stages", f"expected {tile.stages}, as the file has it")
         count = tile.elements * tile.element_bits // problem.tile.element_bits
         least = int(offsets[:count].max()) + problem.tile.storage.element_bytes
         if place.bytes < least:
-            raise ProblemFileError(
-                f"{field}.places[{k}].bytes", f"{place.tile} takes {least}, not {place.bytes}"
-            )
+            raise ProblemFileError(f"places[{k}].bytes", f"{place.tile} takes {least}, not {place.bytes}")
 
 
 def solved(

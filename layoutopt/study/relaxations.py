@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.instructions import with_free_instructions
 from layoutopt.accesses.lower import MAX_WIDTH_CHOICES
@@ -135,8 +135,8 @@ class Relaxations(Struct, frozen=True):
 
     def _alone(self, accesses: Sequence[Access], **constraints: Any) -> Problem:
         """The problem of these accesses; what one weighs does not change whether it can be served."""
-        equal = tuple(msgspec.structs.replace(access, weight=1) for access in accesses)
-        return constrained(msgspec.structs.replace(self.case.lowered, accesses=equal), **constraints)
+        equal = tuple(replace(access, weight=1) for access in accesses)
+        return constrained(replace(self.case.lowered, accesses=equal), **constraints)
 
     # What to give up ---------------------------------------------------------------------------
 
@@ -189,8 +189,8 @@ class Relaxations(Struct, frozen=True):
             widths.popitem()
         if not widths:
             return
-        accesses = (msgspec.structs.replace(a, bytes=widths.get(a.name, a.bytes)) for a in asked.accesses)
-        open_ = msgspec.structs.replace(asked, accesses=tuple(accesses))
+        accesses = (replace(a, bytes=widths.get(a.name, a.bytes)) for a in asked.accesses)
+        open_ = replace(asked, accesses=tuple(accesses))
         if (better := self._fewer(open_, layout)) is None:
             return
         chosen, offset, before, after = better
@@ -243,7 +243,7 @@ class Relaxations(Struct, frozen=True):
         for number, source in freed[:_MAX_FREED]:
             for what, free in current().while_left(_freed(source, self._along(number))):
                 changed = tuple(free if a is source else a for a in problem.accesses)
-                result = self._free_of_conflicts(msgspec.structs.replace(problem, accesses=changed))
+                result = self._free_of_conflicts(replace(problem, accesses=changed))
                 if result is not None:
                     (index,) = (a.index for a in result.accesses if a.name == source.name)
                     chosen = f"{result.offset} and [{', '.join(index or ())}] have no conflicts"
@@ -300,11 +300,11 @@ def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
     if operation.matrices or operation.does.adds or isinstance(access.weight, str):
         return
     if access.loops:
-        yield 'with `"values": "free"`', msgspec.structs.replace(access, values="free")
+        yield 'with `"values": "free"`', replace(access, values="free")
     order = (*(d for d in range(len(access.index)) if d != along), along)
     side = GlobalSide(contiguous=_SECTOR_BYTES, order=order)
     what = f'with `"lanes": "free"`, {_SECTOR_BYTES} bytes along x{along} together'
-    yield what, msgspec.structs.replace(access, lanes="free", global_=side)
+    yield what, replace(access, lanes="free", global_=side)
 
 
 def _wavefronts(case: Case, layout: Layout) -> float:

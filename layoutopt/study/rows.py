@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from layoutopt.accesses.instructions import as_given
 from layoutopt.accesses.lower import offset_formula, over_elements
@@ -114,15 +114,22 @@ class TileRows:
                 node = self.formulas[row.offset or ""]
                 took = estimate(self.case, node)
                 found[row.offset] = took, [code.instructions.total for code in self.case.index_code(node)]
-        known = [row.wavefronts is not None and row.offset in found for row in rows]
-        return [_with_estimate(r, *found[r.offset]) if k else r for r, k in zip(rows, known, strict=True)]
+
+        def timed(row: Row) -> Row:
+            if row.wavefronts is None or row.offset not in found:
+                return row
+            took, each = found[row.offset]
+            own = (replace(access, index_ops=n) for access, n in zip(row.accesses, each, strict=True))
+            return replace(row, accesses=tuple(own), **_time_of(took))
+
+        return [*map(timed, rows)]
 
     # Where layouts come from -------------------------------------------------------------------
 
     def _solve(self, families: tuple[str, ...]) -> Result:
         """The best layout of these families, as far as the problem allows them."""
         chosen = tuple(f for f in families if f in self.allowed) or ("none",)
-        layout = msgspec.structs.replace(self.case.asked.layout, families=chosen)
+        layout = replace(self.case.asked.layout, families=chosen)
         ask = Ask(progress=self.progress, every_layout=not self.budget.spent)
         with spending(self.budget.part(_SEARCH_SHARE)):
             return solve_cases([self.case.constrained(layout)], ask)
@@ -154,7 +161,7 @@ class TileRows:
     def _family_row(self, name: str, families: tuple[Family, ...]) -> Row:
         """The best layout of the families that share a row."""
         if name == "none" and self.case.view is not None:  # the vectors say which dimension runs fastest
-            families = tuple(msgspec.structs.replace(f, title="dense, no pad") for f in families)
+            families = tuple(replace(f, title="dense, no pad") for f in families)
         title = families[0].title
         mine = [f for f in families if {*f.allowed_by} <= {*self.allowed, "none"}]
         if not mine or (mine[0].orders and self.problem.layout.order is not None):
@@ -171,7 +178,7 @@ class TileRows:
         row = Row(family, title, result.status, result.reason, seconds=seconds)
         if result.layout is None:
             return row
-        row = msgspec.structs.replace(row, label=result.family or "")
+        row = replace(row, label=result.family or "")
         return self._row(row, self.case.as_bytes(result.layout))
 
     def _counted_row(self, name: str, family: Family, together: tuple[str, ...]) -> Row:
@@ -225,7 +232,7 @@ class TileRows:
         """The best layout for the instructions that the file gives, where others may be chosen."""
         if self.asked.chooses_instructions:
             accesses = tuple(as_given(a) if a.instructions else a for a in self.asked.accesses)
-            asked = msgspec.structs.replace(self.asked, accesses=accesses)
+            asked = replace(self.asked, accesses=accesses)
             given = TileRows(asked, self.gpu, self.time_limit, self.progress)
             yield given.solved_row("given", "instructions as given", given.everything)
             self.formulas |= given.formulas
@@ -237,7 +244,7 @@ class TileRows:
                 node = offset_formula(text, self.case.problem.tile)
                 self.case.table(node)
         except LayoutError as error:
-            return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=str(error), offset=text)
+            return replace(row, status=Status.INFEASIBLE, reason=str(error), offset=text)
         return self._row(row, node, declared)
 
     # What they cost ----------------------------------------------------------------------------
@@ -252,7 +259,7 @@ class TileRows:
             formula, swizzled = layout, has_xor(layout)
         table = case.table(layout)
         size, text = case.size(table), to_text(formula)
-        row = msgspec.structs.replace(row, offset=text, bytes=size, declared_bytes=max(declared or 0, size))
+        row = replace(row, offset=text, bytes=size, declared_bytes=max(declared or 0, size))
         limit = allowed.max_bytes
         wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
         alignment, given = case.alignment(swizzled), allowed.alignment_bytes
@@ -265,12 +272,12 @@ class TileRows:
         if given is not None and alignment > given:
             wrong = wrong or f"needs a base aligned to {alignment} bytes; alignment_bytes is {given}"
         if wrong:
-            return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason=wrong)
+            return replace(row, status=Status.INFEASIBLE, reason=wrong)
         counts = case.count(table)
         accesses = tuple(self._access(k, count, table) for k, count in enumerate(counts))
         self.formulas[text] = formula
         ways = [access.ways for access in accesses if access.ways is not None]
-        return msgspec.structs.replace(
+        return replace(
             row,
             **costs_of(case, counts, size, alignment),
             ways=max(ways) if len(ways) == len(accesses) else None,
@@ -312,13 +319,6 @@ def _time_of(took: Estimate) -> dict[str, Any]:
     return both | {"cycles": took.cycles, "time": took.time}
 
 
-def _with_estimate(row: Row, took: Estimate, each: list[int]) -> Row:
-    """The row with its time, and the index instructions of each access."""
-    accesses = zip(row.accesses, each, strict=True)
-    own = tuple(msgspec.structs.replace(access, index_ops=n) for access, n in accesses)
-    return msgspec.structs.replace(row, accesses=own, **_time_of(took))
-
-
 def _at_least(row: Row, members: list[Row]) -> Row:
     """The row, or the best of its family's `members` where the search ended before it found as much.
 
@@ -328,7 +328,7 @@ def _at_least(row: Row, members: list[Row]) -> Row:
     better = min(usable, key=lambda member: member.rank, default=row)
     if better is row or (row.wavefronts is not None and better.rank >= row.rank):
         return row
-    return msgspec.structs.replace(
+    return replace(
         better,
         family=row.family,
         title=row.title,

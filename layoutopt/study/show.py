@@ -1,7 +1,5 @@
 """What `show` draws: which layouts, and which warp instruction under them."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 from msgspec import Struct
 
 from layoutopt.accesses.lower import offset_formula
@@ -36,14 +34,14 @@ class Views(Struct, frozen=True):
         layouts: one or two; the last is the best known.
         note: what was left out and why, and what was chosen; may be empty.
         widths: where the file leaves widths open, those of the solved layout, in bytes by access name.
-        tile: of several tiles, the one that is drawn, by itself, and where it lies; else None.
+        tile: of several tiles, the one that is drawn, by itself, and where it lies; else nothing.
     """
 
     chosen: Instruction
     layouts: tuple[Shown, ...]
     note: str
     widths: dict[str, int]
-    tile: tuple[str, int] | None = None
+    tile: tuple[()] | tuple[str, int]
 
     @property
     def case(self) -> Case:
@@ -87,31 +85,27 @@ def views(
         ProblemFileError: there is no such layout, access, warp or iteration.
     """
     asked = _Asked(before, access, warp, iteration)
-    tiles, cases = asked.tiles(problem), {}
+    tiles, cases = asked.tiles(problem), []
     with deadline(time_limit):
-        for tile, own in tiles.items():
-            with _about(problem, tile):
+        for named, own in tiles:
+            with fields_of(problem, *named):
                 _check_drawable(own)
-                cases[tile] = case_of(own, gpu)
+                cases.append(case_of(own, gpu))
         if isinstance(problem, Problem):
             problem = constrained(problem, offset=None)
         found = solve(problem, target=gpu, time_limit=None)
     parts = {part.tile: part for part in placed(problem, gpu, found).parts} if found.has_layout else {}
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.
-    touched = [tile for tile, case in cases.items() if case.lanes.taking_part] or list(cases)
+    any_touched = any(case.lanes.taking_part for case in cases)
     drawn = []
-    for tile in touched:
-        with _about(problem, tile):
-            part = parts.get("" if tile is None else tile.name)
-            drawn.append(asked.views(tiles[tile], cases[tile], tile, part, found))
+    for (named, own), case in zip(tiles, cases, strict=True):
+        if case.lanes.taking_part or not any_touched:
+            name = "".join(tile.name for tile in named)
+            with fields_of(problem, *named):
+                drawn.append(asked.views(own, case, name, parts.get(name), found))
     if len(drawn) == 1:
         return drawn[0]
     return max(drawn, key=lambda views: (first := views.pictures()[0]).wavefronts - first.ideal)
-
-
-def _about(problem: Problem | Block, tile: NamedTile | None) -> AbstractContextManager[None]:
-    """Errors inside name the tile, where there are several."""
-    return nullcontext() if tile is None or isinstance(problem, Problem) else fields_of(problem, tile)
 
 
 def _check_drawable(problem: Problem) -> None:
@@ -133,25 +127,25 @@ class _Asked(Struct, frozen=True):
     warp: int | None
     iteration: dict[str, int]
 
-    def tiles(self, problem: Problem | Block) -> dict[NamedTile | None, Problem]:
-        """The tile of the access asked for, else all, each as a problem; None is one tile by itself."""
+    def tiles(self, problem: Problem | Block) -> list[tuple[tuple[NamedTile, ...], Problem]]:
+        """The tile of the access asked for, else all, each as a problem; one by itself has no name."""
         names = [access.name for access in problem.accesses]
         if self.access is not None and self.access not in names:
             raise ProblemFileError("--access", f"no access {self.access!r}; there are {', '.join(names)}")
         if isinstance(problem, Problem):
-            return {None: problem}
+            return [((), problem)]
         if self.access is None and (self.warp is not None or self.iteration):
             raise ProblemFileError("--access", "--warp and --iteration need it where there are several tiles")
         if self.before not in (NONE, PUBLISHED, SOLVED):
             raise ProblemFileError("--layout", "a formula is for one tile, and here are several")
         touched = {a.tile for a in problem.accesses if self.access in (None, a.name)}
-        return {tile: problem.problem(tile) for tile in problem.tiles if tile.name in touched}
+        return [((tile,), problem.problem(tile)) for tile in problem.tiles if tile.name in touched]
 
     def views(
         self,
         problem: Problem,
         case: Case,
-        tile: NamedTile | None,
+        tile: str,
         part: Part | None,
         answer: Result | Arrangement,
     ) -> Views:
@@ -160,9 +154,9 @@ class _Asked(Struct, frozen=True):
         Args:
             problem: with the layout in use.
             case: the same, where there is no best layout.
-            tile: its name in the file, where there are several.
+            tile: its name, where there are several.
             part: the best layout, and where it lies.
-            found: the answer that it is of.
+            answer: that it is of.
 
         Raises:
             ProblemFileError: as for `views`.
@@ -172,8 +166,8 @@ class _Asked(Struct, frozen=True):
             case = case_of_result(problem, case.device, part.whole)
             widths = case.widths
             layouts = [_solved(case, part.answer)]
-            if tile is not None:
-                notes = [f"tile {tile.name}; its first stage begins at byte {part.base_bytes:,}"]
+            if tile:
+                notes = [f"tile {tile}; its first stage begins at byte {part.base_bytes:,}"]
             texts = lanes_text(problem, case.asked), widths_text(widths) if widths else ""
             notes += [f"drawn with {text}, as the solved layout has it" for text in texts if text]
         if self.before != SOLVED:
@@ -187,7 +181,7 @@ class _Asked(Struct, frozen=True):
             raise ProblemFileError("layout", f"no layout to draw: {answer.reason}")
         if part is None:
             notes.append(f"no layout was found: {answer.reason}")
-        place = None if tile is None else (tile.name, 0 if part is None else part.base_bytes)
+        place = (tile, 0 if part is None else part.base_bytes) if tile else ()
         chosen_one = self._instruction(case, layouts[0].table)
         return Views(chosen_one, tuple(layouts), "; ".join(notes), widths, place)
 
