@@ -10,7 +10,7 @@ from msgspec import structs, to_builtins
 
 from layoutopt.cli.files import FileCommand, InputPath, write_all
 from layoutopt.cli.kernel import asked, launch_options
-from layoutopt.cli.options import form_options, time_limit_option
+from layoutopt.cli.options import added, form_options, time_limit_option
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from layoutopt.study.source_fix import SourceFix
 
 
-def change_options(command: Any) -> Any:
-    """The options of commands that change layouts: which, what for, in which time, for which launch."""
-    minimise = click.option(
+change_options = added(
+    click.option(
+        "--run",
+        is_flag=True,
+        help="Also time each change on the GPU of this machine; take none that is slower.",
+    ),
+    click.option(
+        "--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]"
+    ),
+    click.option(
         "--minimise",
         "--minimize",
         "minimise",
@@ -32,17 +39,11 @@ def change_options(command: Any) -> Any:
         default="time",
         show_default=True,
         help="What the best change has the least of; all but 'time' may take more time than now.",
-    )
-    array = click.option(
-        "--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]"
-    )
-    limit = time_limit_option("Seconds; then the best layout that was compared is taken.", 60.0)
-    run = click.option(
-        "--run",
-        is_flag=True,
-        help="Also time each change on the GPU of this machine; take none that is slower.",
-    )
-    return run(array(minimise(limit(launch_options(command)))))
+    ),
+    time_limit_option("Seconds; then the best layout that was compared is taken.", 60.0),
+    launch_options,
+)
+"""The options of commands that change layouts: which, what for, in which time, for which launch."""
 
 
 def raced(options: LaunchOptions, run: bool) -> tuple[LaunchOptions, Driver | None]:

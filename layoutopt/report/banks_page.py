@@ -55,7 +55,7 @@ def page(found: Views, colour_by: str | None) -> str:
         "lanes": gpu.lanes,
         "warps": warps,
         "accesses": accesses,
-        "layouts": [_layout(found, shown, kept, warps) for shown in found.layouts],
+        "layouts": [_layout(shown, kept, warps) for shown in found.layouts],
         "start": {
             "access": chosen.access,
             "warp": warp,
@@ -74,16 +74,15 @@ def page(found: Views, colour_by: str | None) -> str:
     )
 
 
-def _layout(found: Views, shown: Shown, kept: Sequence[range], warps: int) -> dict[str, Any]:
+def _layout(shown: Shown, kept: Sequence[range], warps: int) -> dict[str, Any]:
     """One layout, and the wavefronts of the instructions kept of every access."""
-    counts = found.case.count(shown.table)
     rows = [slice(each.start * warps, each.stop * warps) for each in kept]
     return {
         "name": shown.name,
         "offset": shown.offset or "a table",
-        "bytes": found.case.size(shown.table),
+        "bytes": shown.size,
         "table": _packed(shown.table),
-        "wavefronts": [_packed(c.wavefronts[part]) for c, part in zip(counts, rows, strict=True)],
+        "wavefronts": [_packed(c.wavefronts[part]) for c, part in zip(shown.counts, rows, strict=True)],
     }
 
 

@@ -68,11 +68,11 @@ def summary(found: Views, access: int) -> list[str]:
     """What an access, by number, costs in all under each layout (the last is the best), and what to do."""
     name, lines, costs = found.case.lanes.accesses[access].name, [], []
     for shown in found.layouts:
-        (wavefronts, ideal), size = found.cost(access, shown), found.case.size(shown.table)
-        costs.append((wavefronts, size))
+        report = shown.reports[access]
+        costs.append((report.wavefronts, shown.size))
         lines.append(
-            f"{shown.name}: all of {name!r} takes {count_text(wavefronts, 'wavefront')}, "
-            f"{wavefronts - ideal:,} more than ideal; {size:,} bytes"
+            f"{shown.name}: all of {name!r} takes {count_text(report.wavefronts, 'wavefront')}, "
+            f"{report.excess:,} more than ideal; {shown.size:,} bytes"
         )
     if len(costs) > 1:
         (before, old), (after, new) = costs

@@ -78,20 +78,7 @@ def solve(
 ) -> Result | Arrangement:
     """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
 
-    Args:
-        problem: what to solve: one tile, or several of one block, without `layout.max_bytes` within what a
-            block of the GPU has.
-        time_limit: seconds; None for no limit. The best answer so far is the answer when it ends.
-        workers: solver threads. The answer does not depend on it unless the time runs out.
-        conflict_free: make any excess infeasible.
-        target: the device or its name, where it is not the one the problem names.
-        progress: called with a line of text from time to time.
-        method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
-            "auto": the same answer, by counting and a tree of masks as far as they go.
-
-    Raises:
-        ProblemFileError: the problem contradicts itself, or an argument is none.
-        VerificationError: the conflict engine does not confirm the model; nothing is returned.
+    Arguments and errors are those of `layoutopt.solve`, which says more beside the answer.
     """
     gpu = target_of(problem, target)
     ask = Ask(conflict_free, workers, told(progress), method)

@@ -9,7 +9,7 @@ a row out. Where nothing is estimated, wavefronts stand in the place of time.
 from collections.abc import Sequence
 from typing import Final
 
-from layoutopt.problems.answer import Estimate, Status
+from layoutopt.problems.answer import Status
 from layoutopt.problems.text import count_text
 from layoutopt.study.comparison import Recommendation, Row
 
@@ -68,13 +68,9 @@ def _clearly_faster(row: Row, used: Row) -> bool:
     saved = (used.weighted_wavefronts or 0.0) - (row.weighted_wavefronts or 0.0)
     if row.time is None or used.time is None:
         return saved > 0
-    return saved >= 0 and surely_faster(row, used)
-
-
-def surely_faster(found: Row | Estimate, used: Row | Estimate) -> bool:
-    """Whether estimates tell that one is faster, for one block alone and for as many as fit."""
-    pairs = (found.time, used.time), (found.cycles, used.cycles)
-    return all(a is not None and b is not None and a * SAME_TIME < b for a, b in pairs)
+    # For one block alone and for as many as fit.
+    pairs = (row.time, used.time), (row.cycles, used.cycles)
+    return saved >= 0 and all(a is not None and b is not None and a * SAME_TIME < b for a, b in pairs)
 
 
 def _time(row: Row) -> float:

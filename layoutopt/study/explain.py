@@ -255,7 +255,11 @@ def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation
         with fields_of(block, *tiles), spending(current().part(1 / (len(members) - k))):
             own = _of_tile(problem, gpu, told)
         explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
-    bound = _bound(found, explained)
+    bound, each = found.proof.objective, [part.explanation for part in explained]
+    # What single tiles have in any layout may be more than what the search proved.
+    everywhere = sum(one.lower_bound for one in each if one.scope == EVERY_LAYOUT)
+    if everywhere >= bound.lower_bound:
+        bound = Bound(everywhere, EVERY_LAYOUT)
     verdict = _verdict(bool(found.tiles) and found.excess == 0, bound.lower_bound > 0, found.status)
     return BlockExplanation(
         block.name,
@@ -267,7 +271,7 @@ def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation
         found.weighted_excess,
         found.bytes,
         block.layout.max_bytes,
-        tuple(name for part in explained for name in part.explanation.clashing_accesses),
+        tuple(name for one in each for name in one.clashing_accesses),
         tuple(relaxations),
         tuple(_reasons(block, found, without_budget, gpu_bytes, explained)),
         tuple(explained),
@@ -311,14 +315,6 @@ def _shared(
 def _is_better(other: Arrangement, answer: Arrangement) -> bool:
     """Whether another answer is better than the one found, which may be none or cut off by the time."""
     return not answer.tiles or (other.weighted_excess or 0) < (answer.weighted_excess or 0)
-
-
-def _bound(answer: Arrangement, explained: Sequence[ExplainedTile]) -> Bound:
-    """Of the excess of all tiles: what the search proved, or what single tiles have in any layout."""
-    each = (part.explanation for part in explained)
-    everywhere = sum(one.lower_bound for one in each if one.scope == EVERY_LAYOUT)
-    proved = answer.proof.objective
-    return Bound(everywhere, EVERY_LAYOUT) if everywhere >= proved.lower_bound else proved
 
 
 def _excess(answer: Arrangement, none: str) -> str:

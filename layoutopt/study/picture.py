@@ -11,11 +11,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.engine.case import Case
 from layoutopt.engine.witness import Served
 from layoutopt.errors import LayoutError, VerificationError
-from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import PhaseRule
+from layoutopt.study.in_use import InUse
 from layoutopt.study.instruction import Instruction
 
 MAX_BYTES = 1 << 24
@@ -25,15 +24,11 @@ MOST_WHOLE_LINES = 1 << 10
 """Of a picture; beyond, only lines that are touched say what stands in them."""
 
 
-class Shown(Struct, frozen=True):
-    """A layout to draw: its name, its formula in elements (may be empty), and byte offsets.
+class Shown(InUse, frozen=True):
+    """A layout to draw, with its name and its formula in elements, which may be empty."""
 
-    The offsets are those of elements by row-major index, of packed elements those of their bytes.
-    """
-
-    name: str
-    offset: str
-    table: IntArray
+    name: str = ""
+    offset: str = ""
 
 
 class Cell(Struct, frozen=True):
@@ -114,13 +109,12 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
         LayoutError: the layout takes more than MAX_BYTES, or MAX_LINES rows of banks.
         VerificationError: the drawing and the conflict engine count differently.
     """
-    case, access, row, table = instruction.case, instruction.access, instruction.row, shown.table
-    rule, size = instruction.lanes.rule, case.size(table)
+    access, row, table = instruction.access, instruction.row, shown.table
+    rule, size = instruction.lanes.rule, shown.size
     most = min(MAX_BYTES, MAX_LINES * rule.banks * rule.bank_bytes)
     if size > most:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {most:,} at most")
-    phases, counts = instruction.served(table), case.accesses[access].count(table)
-    whole = case.accesses[access].report(counts)
+    phases, counts, whole = instruction.served(table), shown.counts[access], shown.reports[access]
     wavefronts, ideal = int(counts.wavefronts[row]), int(counts.ideal[row])
     mine = sum(phase.wavefronts for phase in phases)
     if mine != wavefronts:
@@ -140,16 +134,21 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
         int(whole.wavefronts),
         int(whole.ideal),
         phases,
-        _lines(case, table, phases, rule),
+        _lines(shown, phases, rule),
         met,
         coordinates,
     )
 
 
-def _lines(case: Case, table: IntArray, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[Line, ...]:
+def _lines(shown: Shown, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[Line, ...]:
     """Every row of banks of a layout: element, lanes, phase and wavefront of each word."""
-    banks, width, size = rule.banks, rule.bank_bytes, case.lowered.tile.element_bytes
-    count = -(-case.size(table) // (width * banks))
+    table, banks, width, size = (
+        shown.table,
+        rule.banks,
+        rule.bank_bytes,
+        shown.case.lowered.tile.element_bytes,
+    )
+    count = -(-shown.size // (width * banks))
     owner = np.full(count * banks, -1, np.int64)
     # From the last byte down, so that the first element of a word is the one that stays.
     order = np.argsort(-table, kind="stable")
@@ -165,7 +164,7 @@ def _lines(case: Case, table: IntArray, phases: tuple[Served, ...], rule: PhaseR
                     served[touch.word] = p, w
 
     def cell(word: int) -> Cell:
-        held = case.coordinates(int(owner[word])) if owner[word] >= 0 else None
+        held = shown.case.coordinates(int(owner[word])) if owner[word] >= 0 else None
         place = word * width, word % banks, held
         return Cell(*place, tuple(sorted(lanes[word])), *served[word]) if word in lanes else Cell(*place)
 

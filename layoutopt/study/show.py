@@ -8,7 +8,6 @@ from layoutopt.engine.witness import worst_instruction
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import to_text
 from layoutopt.files.checks import fields_of
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import deadline
 from layoutopt.ground.json_data import named_by
 from layoutopt.hardware.devices import Device
@@ -51,12 +50,6 @@ class Views(Struct, frozen=True):
     def pictures(self) -> tuple[Picture, ...]:
         """The chosen instruction under every layout."""
         return tuple(picture(self.chosen, shown) for shown in self.layouts)
-
-    def cost(self, access: int, shown: Shown) -> tuple[int, int]:
-        """The wavefronts of the whole of an access under a layout, and the fewest that its words need."""
-        counted = self.case.accesses[access]
-        report = counted.report(counted.count(shown.table))
-        return int(report.wavefronts), int(report.ideal)
 
 
 def views(
@@ -182,11 +175,11 @@ class _Asked(Struct, frozen=True):
         if part is None:
             notes.append(f"no layout was found: {answer.reason}")
         place = (tile, 0 if part is None else part.base_bytes) if tile else ()
-        chosen_one = self._instruction(case, layouts[0].table)
-        return Views(chosen_one, tuple(layouts), "; ".join(notes), widths, place)
+        return Views(self._instruction(layouts[0]), tuple(layouts), "; ".join(notes), widths, place)
 
-    def _instruction(self, case: Case, table: IntArray) -> Instruction:
-        """The instruction asked for; what is left open is that of the worst conflict under a table."""
+    def _instruction(self, shown: Shown) -> Instruction:
+        """The instruction asked for; what is left open is that of the worst conflict under a layout."""
+        case = shown.case
         names = [a.name for a in case.problem.accesses]
         asked = [k for k, name in enumerate(names) if self.access in (None, name)]
         busy = [k for k in asked if case.lanes.accesses[k].active.any()]
@@ -194,7 +187,7 @@ class _Asked(Struct, frozen=True):
             field = "--access" if self.access is not None else "accesses"
             reason = "nothing to draw: no lane takes part, the hardware moves it by itself"
             raise ProblemFileError(field, reason)
-        worst = [(*worst_instruction(case.accesses[k].count(table)), k) for k in busy]
+        worst = [(*worst_instruction(shown.counts[k]), k) for k in busy]
         _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
         warp, values = Instruction(case, number, row).at
         loops = case.problem.accesses[number].loops
@@ -219,16 +212,17 @@ class _Asked(Struct, frozen=True):
 def _solved(case: Case, answer: Result | str) -> Shown:
     """The best layout: a result, or a formula."""
     if isinstance(answer, str):
-        return Shown("solved", answer, case.table(offset_formula(answer, case.problem.tile)))
-    assert answer.layout is not None
-    return Shown("solved", answer.offset or "", case.table(answer.layout))
+        table = case.table(offset_formula(answer, case.problem.tile))
+        return Shown(case, None, table, name="solved", offset=answer)
+    return Shown(case, None, case.table(answer.require_layout()), name="solved", offset=answer.offset or "")
 
 
 def _before(case: Case, problem: Problem, name: str) -> Shown:
     """The layout to draw before the solved one: row-major, in use, published, or the formula `name`."""
     if name == NONE:
         plain = case.as_elements(row_major(case.lowered.tile.shape, case.lowered.tile.element_bytes))
-        return Shown("row-major", to_text(element_expression(plain)), case.table(plain))
+        offset = to_text(element_expression(plain))
+        return Shown(case, None, case.table(plain), name="row-major", offset=offset)
     field, text, title = "--layout", name, "given"
     if name == PUBLISHED:
         found = formula_in_use(problem)
@@ -239,6 +233,6 @@ def _before(case: Case, problem: Problem, name: str) -> Shown:
     with named_by(field):
         node = offset_formula(text, problem.tile)
     try:
-        return Shown(title, text, case.table(node))
+        return Shown(case, node, case.table(node), name=title, offset=text)
     except LayoutError as error:
         raise ProblemFileError(field, str(error)) from None
