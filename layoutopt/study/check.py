@@ -102,11 +102,6 @@ class PlacedAudit(Stages, frozen=True):
 
     audit: Audit
 
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """First byte and end of each stage."""
-        return [(start, start + self.audit.bytes) for start in self.starts]
-
 
 class BlockAudit(Versioned, frozen=True):
     """The outcome for several tiles.
@@ -183,8 +178,8 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
         table = in_use(natural, layout).table.repeat(problem.tile.packed)
         with spending(current().part(_FINDINGS_SHARE)):
             chosen = under_layout(problem, gpu, table, free)
-    limited = left is not None and any(access.any for access in problem.accesses)
-    with spending(Budget(2 * left + _COUNTING_S if limited and left is not None else None)):
+    chosen_late = any(access.any for access in problem.accesses)
+    with spending(Budget(2 * left + _COUNTING_S if left is not None and chosen_late else None)):
         options = [in_use(case, layout) for case in cases(chosen, gpu)]
         used = options[0]
         if len(options) > 1:  # the widths of fewest wavefronts, of those with which the layout holds the tile
@@ -285,16 +280,17 @@ def _misplaced(placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
 
 def _overlaps(block: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
     """Stages that share bytes while both live."""
-    for one, other in itertools.combinations_with_replacement(placed, 2):
-        if one is not other and not _together(block, one.tile, other.tile):
-            continue
-        same = one is other
-        pairs = itertools.combinations(one.ranges, 2) if same else itertools.product(one.ranges, other.ranges)
-        shared = next(((max(a, c), min(b, d)) for (a, b), (c, d) in pairs if max(a, c) < min(b, d)), None)
-        if shared is not None:
-            whose = f"two stages of tile {one.tile}" if same else f"tiles {one.tile} and {other.tile}"
+    stages = {part.tile: [(start, start + part.audit.bytes) for start in part.starts] for part in placed}
+    for one, other in itertools.combinations_with_replacement(stages, 2):
+        same = one == other
+        pairs = (
+            itertools.combinations(stages[one], 2) if same else itertools.product(stages[one], stages[other])
+        )
+        shared = next(([max(a, c), min(b, d)] for (a, b), (c, d) in pairs if max(a, c) < min(b, d)), None)
+        if shared is not None and _together(block, one, other):
+            whose = f"two stages of tile {one}" if same else f"tiles {one} and {other}"
             text = f"{whose} share bytes {shared[0]:,} to {shared[1] - 1:,}"
-            yield Finding("overlap", text, details={"tiles": [one.tile, other.tile], "bytes": list(shared)})
+            yield Finding("overlap", text, details={"tiles": [one, other], "bytes": shared})
 
 
 def _different(block: Block, layouts: Mapping[str, InUse]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ Of several tiles: what decides each of them by itself, and what the common budge
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Literal, Unpack, overload
 
 from msgspec import Struct
@@ -144,13 +145,9 @@ def explain(
     """
     gpu = target_of(problem, target)
 
-    def work() -> Explanation | BlockExplanation:
-        if isinstance(problem, Block):
-            return _of_block(problem, gpu, told(progress))
-        return _of_tile(problem, gpu, told(progress))
-
+    of: Callable[..., Explanation | BlockExplanation] = _of_block if isinstance(problem, Block) else _of_tile
     with deadline(time_limit) as budget:
-        return interruptibly(work, budget)
+        return interruptibly(partial(of, problem, gpu, told(progress)), budget)
 
 
 # A tile ------------------------------------------------------------------------------------------

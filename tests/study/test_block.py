@@ -9,6 +9,7 @@ from command import answer, layoutopt, refused
 from written import access_from, constrained, data_of, problem_of, refused_with, rows_of, saved
 
 from layoutopt import check, compare, explain, solve
+from layoutopt.files.catalogue import find
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
 from layoutopt.study.check import AuditStatus
@@ -107,6 +108,32 @@ def test_a_tile_that_the_hardware_dictates_is_in_every_row():
     used = {row.tiles[1].offset for row in rows.values() if row.wavefronts is not None}
     assert used == {"x0*64 + (x1 ^ x0 % 8 * 8)"}
     assert (rows["all"].excess, rows["all"].alignment_bytes) == (0, 1024)
+
+
+def test_a_block_of_one_tile_is_told_as_the_tile_by_itself():
+    name, data = "gemm_a_128x64_f16", json.loads(find("gemm_a_128x64_f16").read_text())
+    tile = {"name": "A", **data.pop("tile"), "published": data.pop("published")}
+    accesses = [{**access, "tile": "A"} for access in data.pop("accesses")]
+    alone, tiles = load(name), from_data({**data, "tiles": [tile], "accesses": accesses})
+    own, rows = (rows_of(compare(asked, time_limit=20)) for asked in (alone, tiles))
+    figures = (
+        "status",
+        "excess",
+        "bytes",
+        "wavefronts",
+        "cycles",
+        "time",
+        "instructions",
+        "limited_by",
+        "pareto",
+    )
+    told, expected = (
+        [(r.family, *(getattr(r, f) for f in figures)) for r in found.values()] for found in (rows, own)
+    )
+    assert told == expected
+    (audited,), (explained,) = check(tiles).tiles, explain(tiles).tiles
+    assert (audited.audit.accesses, audited.audit.findings) == (check(alone).accesses, check(alone).findings)
+    assert explained.explanation.reasons == explain(alone).reasons
 
 
 def test_layouts_that_are_shared_are_one_column():
