@@ -56,12 +56,7 @@ def answer_of(
     """The tiles of a problem with a layout each.
 
     Args:
-        file: a problem, or what `solve --json` prints.
-        problem: the problem of such an answer; one tile may do without.
-        offset: a formula for one tile, or `published` for the layouts in the file.
-        time_limit: seconds to solve.
-        workers: solver threads.
-        device_file: more devices.
+        file: a problem, or what `solve --json` prints; the others are those of `answer_options`.
         before_search: called when all files are read, before the search.
 
     Raises:

@@ -6,7 +6,7 @@ Of several tiles, each layout is audited by itself; where they lie and what all 
 import enum
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal, overload
+from typing import Final, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from msgspec.structs import asdict, replace
@@ -124,18 +124,15 @@ class BlockAudit(Versioned, frozen=True):
     schema_: Literal["layoutopt.block_audit/1"] = "layoutopt.block_audit/1"
 
 
+class _How(TypedDict, total=False):
+    target: Device | str | None
+    mend: bool
+
+
 @overload
-def check(
-    problem: Problem,
-    layout: AnyLayout | None = None,
-    *,
-    target: Device | str | None = None,
-    mend: bool = False,
-) -> Audit: ...
+def check(problem: Problem, layout: AnyLayout | None = None, **how: Unpack[_How]) -> Audit: ...
 @overload
-def check(
-    problem: Block, layout: None = None, *, target: Device | str | None = None, mend: bool = False
-) -> BlockAudit: ...
+def check(problem: Block, layout: None = None, **how: Unpack[_How]) -> BlockAudit: ...
 def check(
     problem: Problem | Block,
     layout: AnyLayout | None = None,

@@ -70,15 +70,10 @@ def compare(
     answer: Any = known if problem.layout.objective.excess_first else None
     if isinstance(problem, Block):
         block = _BlockRows(problem, gpu, time_limit, progress, answer)
-        return _compared(problem, gpu, block.rows(), [member.found for member in block.members])
-    tile = TileRows(problem, gpu, time_limit, progress, answer)
-    return _compared(problem, gpu, tile.rows(), [tile])
-
-
-def _compared(
-    problem: Problem | Block, gpu: Device, rows: Sequence[Row], tiles: Sequence[TileRows]
-) -> Comparison:
-    """The rows and which to take, with what holds of all of them."""
+        rows, tiles = block.rows(), [member.found for member in block.members]
+    else:
+        tile = TileRows(problem, gpu, time_limit, progress, answer)
+        rows, tiles = tile.rows(), [tile]
     marked = tuple(replace(row, pareto=_is_pareto(row, rows)) for row in rows)
     dictated = all(tile.problem.is_dictated for tile in tiles)
     why = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)

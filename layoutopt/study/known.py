@@ -74,9 +74,7 @@ def solved(
     """Solve a problem in half of the time, what follows having the rest; as much before it for free lanes.
 
     Args:
-        problem: what to solve.
-        gpu: its device.
-        progress: called with a line of text from time to time.
+        problem, gpu, progress: as for `layoutopt.solve`.
         known: the answer, where it is known: nothing is searched.
         constraints: of the layout, in the place of the file's, once the lanes are chosen.
 

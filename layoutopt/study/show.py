@@ -142,14 +142,7 @@ class _Asked(Struct, frozen=True):
         part: Part | None,
         answer: Result | Arrangement,
     ) -> Views:
-        """The layouts of a tile to draw, the solved one last.
-
-        Args:
-            problem: with the layout in use.
-            case: the same, where there is no best layout.
-            tile: its name, where there are several.
-            part: the best layout, and where it lies.
-            answer: that it is of.
+        """The layouts of a tile to draw, the solved one last: `part` of the answer, where it has a layout.
 
         Raises:
             ProblemFileError: as for `views`.
