@@ -67,8 +67,8 @@ class LaneTrace(Struct, frozen=True, dict=True):
         return starts
 
 
-class Trace(Struct, frozen=True):
-    """All accesses of a problem; a weight of 1 in the file is `weight_unit` here."""
+class Trace(Struct, frozen=True, eq=False):
+    """All accesses of a problem; a weight of 1 in the file is `weight_unit` here. Equal only to itself."""
 
     accesses: tuple[LaneTrace, ...]
     weight_unit: int

@@ -103,21 +103,24 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     order = use.order or tuple(range(offsets.ndim))
     turned = offsets.transpose(order)
     asked = tuple(use.box[d] for d in order) if use.box is not None else None
-    found: list[tuple[int, Mode, tuple[int, ...], IntArray]] = []
-    for mode in _allowed(use):
+    found: tuple[int, Mode, tuple[int, ...], IntArray] | None = None
+    # Modes that swizzle fill more with a box, and what takes more boxes than are known need not be looked at.
+    for mode in sorted(_allowed(use), key=lambda mode: -len(mode.xor)):
         for box in [asked] if asked is not None else _boxes(turned.shape, use, tile, mode):
-            whole = math.prod(turned.shape) // math.prod(box) % (use.multicast or 1) == 0
-            if not whole or not _fits(box[-1] * tile.element_bytes, mode):
+            count = turned.size // math.prod(box)
+            if found is not None and (count, len(mode.xor)) >= (found[0], len(found[1].xor)):
+                break  # _boxes yields the fewest boxes first
+            if count % (use.multicast or 1) or not _fits(box[-1] * tile.element_bytes, mode):
                 continue
             starts = _box_starts(turned, box, tile.element_bytes, mode)
             if starts is not None:
-                found.append((len(starts), mode, box, starts))
-                break  # _boxes yields the fewest boxes first
-    if not found:
+                found = count, mode, box, starts
+                break
+    if found is None:
         names = ", ".join(mode.short for mode in _allowed(use))
         size = f"a box of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
         raise LayoutError(f"no tensor map of mode {names} fills {size} in this layout")
-    count, mode, box, starts = min(found, key=lambda f: (f[0], len(f[1].xor)))
+    count, mode, box, starts = found
     kind = map_element(use, tile)
     inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
     return TensorMap(
@@ -223,6 +226,8 @@ def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> 
     operands = _cut(turned, (*(1 for _ in rest), rows, depth)).reshape(-1, rows, depth)
     for mode in _allowed(use):
         for major in _majors(use, rules, size):
+            if _fields(mode.flipped(operands[:1]), size, mode, major) is None:  # soon said of most modes
+                continue
             found = _fields(mode.flipped(operands), size, mode, major)
             if found is None:
                 continue

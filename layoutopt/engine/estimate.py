@@ -80,6 +80,7 @@ class Terms(Struct, frozen=True):
         waits: iterations of loads whose predicate changes from iteration to iteration.
         branches: iterations of any access under such a predicate with long index code.
         instructions: of the index code of all warps.
+        cost: of the index code of all accesses, one after the other, as results count it.
     """
 
     memory: tuple[Memory, ...]
@@ -90,6 +91,7 @@ class Terms(Struct, frozen=True):
     waits: float = 0
     branches: float = 0
     instructions: float = 0
+    cost: int = 0
 
     def cycles(self, timing: Timing) -> float:
         """Cycles of one pass of a block that has the multiprocessor to itself."""
@@ -173,13 +175,13 @@ def estimate(case: Case, layout: Layout | Node) -> Estimate:
     fits = block_occupancy(case, case.size(case.table(layout)), 1)
     blocks = fits.blocks if fits is not None else None
     time = round(found.time(timing, blocks), 1)
-    return Estimate(round(found.cycles(timing), 1), case.index_cost(layout), blocks, time, borrowed)
+    return Estimate(round(found.cycles(timing), 1), found.cost, blocks, time, borrowed)
 
 
 def terms(case: Case, layout: Layout | Node) -> Terms:
     """What the estimate counts of a layout; as for `estimate`."""
     table, code = case.table(layout), case.index_code(layout)
-    total = dict.fromkeys(Terms.__struct_fields__[1:], 0.0)
+    total = dict.fromkeys(Terms.__struct_fields__[1:-1], 0.0)
     warps, memory = -(-case.problem.threads // case.device.lanes), []
     for lanes, count, index in zip(case.lanes.accesses, case.count(table), code, strict=True):
         share = lanes.weight / case.lanes.weight_unit
@@ -197,7 +199,7 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
             iterations = weight * float(issued.reshape(cost.iterations, -1).any(axis=1).sum())
             total["waits"] += iterations * does.returns
             total["branches"] += iterations * (cost.per_iteration >= _BRANCHED)
-    return Terms(tuple(memory), **total)
+    return Terms(tuple(memory), **total, cost=sum(index.instructions.total for index in code))
 
 
 def _memory(wavefronts: FloatArray, issued: FloatArray, iterations: int) -> Memory:

@@ -44,9 +44,12 @@ class Mode(Struct, frozen=True, forbid_unknown_fields=True):
 
     def flipped(self, address: IntArray) -> IntArray:
         """Byte addresses as the hardware moves them; twice is not at all, as no source bit is a target."""
-        moved = address
+        masks: dict[int, int] = {}  # of the targets, by the distance to their sources
         for target, source in self.xor:
-            moved = moved ^ ((address >> source & 1) << target)
+            masks[source - target] = masks.get(source - target, 0) | 1 << target
+        moved = address
+        for distance, mask in masks.items():
+            moved = moved ^ (address >> distance & mask)
         return moved
 
 

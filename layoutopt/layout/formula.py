@@ -59,6 +59,7 @@ def element_expression(layout: Layout) -> Node:
     return Op("+", (units, Op("%", (last, Const(layout.packed)))))
 
 
+@lru_cache(_KEPT)
 def offset_expression(layout: Layout) -> Node:
     """The offset in units of `layout.element_bytes` over x0, x1, ...
 
@@ -107,6 +108,7 @@ def _looked_up(layout: Layout) -> Node:
     return Op("+", (Op("*", (Op("//", (row_major, Const(count))), Const(count))), found))
 
 
+@lru_cache(_KEPT)
 def flipped_spelling(offset: Node, shape: tuple[int, ...], factor: int) -> Node | None:
     """`factor` times an element offset, as a linear offset with some of its own bits flipped.
 

@@ -6,6 +6,7 @@ merged here, once, and weighted. Under a linearisation those that are the same u
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -24,12 +25,13 @@ _MULTIPLIERS = np.random.default_rng(1).integers(0, 1 << 63, 64).astype(np.uint6
     1
 ) | np.uint64(1)
 
+_KEPT: Final = 4  # what some accesses meet; each stage of a search asks
 _MOST_PAIRS: Final = 1 << 20  # of words, at a time
 
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 
 
-class PhaseSet(Struct, frozen=True):
+class PhaseSet(Struct, frozen=True, eq=False):
     """Distinct phases that one rule serves at one width.
 
     Attributes:
@@ -81,13 +83,14 @@ def counting_excess(sets: Sequence[PhaseSet]) -> tuple[int, int]:
     return weighted, plain
 
 
-def phase_sets(trace: Trace, tile: Tile, held_by: Blocks | None = None) -> tuple[PhaseSet, ...]:
-    """The distinct phases of all accesses, grouped by rule and width; `held_by`: what more accesses keep."""
+@lru_cache(_KEPT)
+def phase_sets(trace: Trace, tile: Tile, whole: Trace | None = None) -> tuple[PhaseSet, ...]:
+    """The distinct phases of all accesses, grouped by rule and width; vectors of `whole` stay whole, too."""
     gathered: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray, IntArray]]] = {}
     for access in trace.accesses:
         rows = gathered.setdefault((access.rule, access.operation.width_bytes), [])
         rows.extend(_phases(access, access.rule))
-    held_by = held_by or blocks(trace, tile)
+    held_by = blocks(whole or trace, tile)
     sets = []
     for (rule, given_bytes), parts in gathered.items():
         # What is wider than a row of banks fills it several times, wherever it lies.
@@ -273,7 +276,8 @@ class Phases(Struct, frozen=True):
         return int((self.weight * (costs - self.ideal)).sum())
 
 
-def phases_of(candidate: Linearisation, sets: Sequence[PhaseSet], tile: Tile) -> Phases:
+@lru_cache(_KEPT)
+def phases_of(candidate: Linearisation, sets: tuple[PhaseSet, ...], tile: Tile) -> Phases:
     """The phases of a problem under one linearisation."""
     table = candidate.table(tile.shape)
     lanes = max((s.elements.shape[1] for s in sets), default=0)
@@ -312,7 +316,7 @@ def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntA
         offsets: of its elements, in elements, under any linearisations: shape (..., phases, lanes).
     """
     rule = phase_set.rule
-    words = np.where(phase_set.elements < 0, -1, offsets * element_bytes // rule.bank_bytes)
+    words = np.where(phase_set.elements < 0, -1, offsets * element_bytes >> rule.bank_bytes.bit_length() - 1)
     if rule.row_words > 1:
         words = np.where(words < 0, -1, words // rule.row_words * rule.row_words + words % rule.banks)
     if element_bytes >= rule.bank_bytes and rule.row_words <= 1:
@@ -336,7 +340,7 @@ def costs_of(phase_set: PhaseSet, words: IntArray) -> IntArray:
     """Wavefronts of phases whose words lie as they are, shape (..., phases)."""
     banks = phase_set.rule.banks
     held, rows = words >= 0, np.arange(words[..., 0].size).reshape(*words.shape[:-1], 1) * banks
-    at = (rows + words % banks // phase_set.chunk_words)[held]
+    at = (rows + ((words & banks - 1) >> phase_set.chunk_words.bit_length() - 1))[held]
     costs: IntArray = (
         np.bincount(at, minlength=rows.size * banks).reshape(*words.shape[:-1], banks).max(axis=-1)
     )

@@ -14,6 +14,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import checkpoint
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import FAR, Model
@@ -218,18 +221,42 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
                 heapq.heappush(heap, (span_of(space, grown), number, more, k, order))
 
 
-def in_order(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
-    """The pitches of an order of the dimensions of more than one element, slowest first, with pads.
+def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray, BoolArray]:
+    """The pitches of many orders of the dimensions of more than one element, with pads, and which may be.
 
-    Pads are in steps of what alignment leaves, from the inside out. None where vectors are torn, accesses
-    misaligned or a pad is too long.
+    Those may not be that tear vectors, misalign accesses or have too long a pad.
+
+    Args:
+        orders: dimensions, slowest first, shape (layouts, dimensions of more than one element).
+        pads: in steps of what alignment leaves, from the inside out, of the same shape.
     """
-    pitches = _strides(space, order, pads)
-    if pitches is None or not space.whole.hold(pitches):
-        return None
-    if span_of(space, pitches) > math.prod(space.shape) and "pad" not in space.families:
-        return None
-    return pitches if all(_may_pad(space, order, pitches, k) for k, pad in enumerate(pads) if pad) else None
+    shape, dims = np.array(space.shape), range(len(space.shape))
+    inner = np.array([_inner_pitch(space, d) for d in dims]).reshape(-1, 2)
+    steps = np.array([outer_step(space, d) for d in dims])
+    longest = np.array([most_pad(space, (d, 1, extent)) for d, extent in enumerate(space.shape)])
+    each = np.arange(len(orders))
+    pitches, needed = np.zeros((len(orders), len(shape)), np.int64), np.ones(len(orders), np.int64)
+    may = np.ones(len(orders), np.bool_)
+    for place, (d, pad) in enumerate(zip(orders.T[::-1], pads.T, strict=True)):
+        if place:
+            pitch = (-(-needed // steps[d]) + pad) * steps[d]
+            may &= (pad == 0) | (pitch - needed <= longest[d]) | space.far
+        else:
+            pitch = (pad + 1) * inner[d, 0]
+            may &= (pad == 0) | (pitch <= inner[d, 1])
+            may &= (space.vector == 1) | ((pitch == 1) & (d == len(shape) - 1))
+        pitches[each, d] = pitch
+        needed = pitch * shape[d]
+    if "pad" not in space.families:
+        may &= spans_of(space, pitches) <= math.prod(space.shape)
+    may[may] = [space.whole.hold(some) for some in pitches[may].tolist()]
+    return pitches, may
+
+
+def spans_of(space: Space, pitches: IntArray) -> IntArray:
+    """Elements from the first to the last, of pitches of shape (layouts, dimensions)."""
+    spans: IntArray = 1 + pitches @ (np.array(space.shape) - 1)
+    return spans
 
 
 def _strides(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:

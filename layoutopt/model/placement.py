@@ -22,6 +22,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from layoutopt.model.phases import PhaseSet
 from layoutopt.model.placement_model import Chunks, PlacementModel, chunks_of, free_phases
 from layoutopt.problems.types import Tile
 
+_KEPT = 2  # models, of one case
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
 # Rounds of local search before the solver is asked, then, and to even columns out, for an effort of 2; a
@@ -176,6 +178,7 @@ def _chunks(
     return chunks_of(trace, tile, min(s.rule.bank_bytes for s in sets), element_alignment)
 
 
+@lru_cache(_KEPT)
 def _model(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1) -> PlacementModel | None:
     """Positions of chunks that keep every element at a multiple of its size."""
     if not sets or tile.element_bytes & (tile.element_bytes - 1) or any(s.rule.row_words > 1 for s in sets):
@@ -416,14 +419,17 @@ def _used(model: PlacementModel) -> IntArray:
 
 def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
     """Byte offsets: in every column wide chunks first; chunks that meet nothing fill what is left."""
-    atom, size, used = model.atom, model.chunks.size, _used(model)
-    height = np.zeros(model.period // atom, np.int64)
+    atom, size = model.atom, model.chunks.size
+    filled = [0] * (model.period // atom)
     address = np.zeros(len(size), np.int64)
-    for c in sorted(position, key=lambda c: (-int(size[c]), -int(used[c]), c)):
-        wide = int(size[c]) // atom
+    sizes, used = size.tolist(), _used(model).tolist()
+    for c in sorted(position, key=lambda c: (-sizes[c], -used[c], c)):
+        wide = sizes[c] // atom
         columns = slice(position[c] * wide, (position[c] + 1) * wide)
-        address[c] = int(height[columns].max()) * model.period + position[c] * wide * atom
-        height[columns] = height[columns].max() + 1
+        row = max(filled[columns])
+        address[c] = row * model.period + position[c] * wide * atom
+        filled[columns] = [row + 1] * wide
+    height = np.array(filled)
     met = np.zeros(len(address), np.bool_)
     met[list(position)] = True
     free = np.flatnonzero(~met)

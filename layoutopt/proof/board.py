@@ -8,6 +8,7 @@ This module reads the traces on its own and shares no code with `layoutopt.model
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.types import Problem, Tile
 
+_KEPT: Final = 4
 MAX_LANES: Final = 1 << 17  # lane accesses beyond which there is no board
 
 View = tuple[int, int]  # words of the aligned vectors, and the place in them
@@ -70,8 +72,8 @@ class Phase(Struct, frozen=True):
     place: Place
 
 
-class Board(Struct, frozen=True):
-    """A problem as phases over words.
+class Board(Struct, frozen=True, eq=False):
+    """A problem as phases over words; equal only to itself, so that what was found on it is kept.
 
     A word's number is the byte at which it starts in the row-major tile. Words of elements that no
     vector of a word's size holds have no fixed content and are left out.
@@ -159,7 +161,7 @@ class Subject(Struct, frozen=True):
 
 def subject_of(tile: Tile, device: Device, lanes: Trace) -> Subject:
     """What the reasons of one problem are about."""
-    return Subject(tile, device, lanes, _board(lanes, tile, device))
+    return Subject(tile, device, lanes, _board(lanes, tile))
 
 
 def word_data(problem: Problem, word: int) -> dict[str, Any]:
@@ -169,7 +171,8 @@ def word_data(problem: Problem, word: int) -> dict[str, Any]:
     return {"element": [int(c) for c in np.unravel_index(first, problem.tile.shape)], "byte": byte}
 
 
-def _board(trace: Trace, tile: Tile, device: Device) -> Board | None:
+@lru_cache(_KEPT)  # of one case, which each stage of a search asks about
+def _board(trace: Trace, tile: Tile) -> Board | None:
     rules = [access.rule for access in trace.accesses]
     size, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1

@@ -25,6 +25,7 @@ shares add that up.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -62,6 +63,7 @@ class Clique(Struct, frozen=True):
     excess: int
 
 
+@lru_cache(4)
 def find_clique(on: Board) -> Clique | None:
     """The smallest clique over all views that is larger than the view's banks; None if none is found.
 

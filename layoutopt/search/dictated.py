@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses.lower import offset_formula
@@ -52,6 +53,7 @@ class Candidate(Struct, frozen=True):
         weighted: excess wavefronts with weights, in the trace's unit.
         plain: the same without weights.
         bytes: last offset plus element size.
+        other: whether it is not the layout that the file calls published.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Candidate(Struct, frozen=True):
     weighted: float
     plain: float
     bytes: int
+    other: bool
 
     @property
     def title(self) -> str:
@@ -188,7 +191,7 @@ def ranked(case: Case) -> Ranked:
         OutOfTime: it was over before one was counted, of those that the hardware reaches by itself.
         ProblemFileError: as for `propose`.
     """
-    problem = case.lowered
+    problem, published = case.lowered, _published(case)
     check_dictated(problem)
     served: list[Candidate] = []
     refused: list[str] = []
@@ -206,7 +209,7 @@ def ranked(case: Case) -> Ranked:
             continue
         try:
             with spending(current() if served else current().at_least(_NEEDED_S)):
-                served.append(_counted(case, name, layout, table, needed))
+                served.append(_counted(case, name, layout, table, needed, published))
         except LayoutError as error:
             refused.append(f"{name}: {error}")
         except OutOfTime:
@@ -249,10 +252,15 @@ def _needed(problem: Problem, layout: Layout, table: IntArray) -> list[Descripto
 
 
 def _counted(
-    case: Case, name: str, layout: Layout, table: IntArray, needed: Sequence[Descriptor]
+    case: Case,
+    name: str,
+    layout: Layout,
+    table: IntArray,
+    needed: Sequence[Descriptor],
+    published: IntArray | None,
 ) -> Candidate:
     """A layout with the excess of the accesses that lanes execute; LayoutError if it does not serve them."""
-    case.check(table)
+    case.check_lanes(table)
     limit = case.lowered.layout.alignment_bytes
     alignment = max(case.alignment(bool(layout.swizzle)), *(d.alignment_bytes for d in needed), 1)
     if limit is not None and alignment > limit:
@@ -268,16 +276,14 @@ def _counted(
         case.weighted_excess(counts),
         rounded_count(sum(report.excess for report in case.reports(counts))),
         case.size(table),
+        published is None or not np.array_equal(table, published),
     )
 
 
 def _best_first(case: Case, served: Sequence[Candidate]) -> list[Candidate]:
-    objective, published = case.lowered.layout.objective, _published(case)
-
     def rank(c: Candidate) -> tuple[float, ...]:
-        other = published is None or bool((case.table(c.layout) != published).any())
-        first = objective.key(c.weighted, c.bytes, c.flips)[:2]
-        return *first, c.bytes, c.instructions, other, c.box_rows, c.flips
+        first = case.lowered.layout.objective.key(c.weighted, c.bytes, c.flips)[:2]
+        return *first, c.bytes, c.instructions, c.other, c.box_rows, c.flips
 
     return sorted(served, key=rank)
 

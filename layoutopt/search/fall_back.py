@@ -11,7 +11,7 @@ phases; where none is better, the top is counted over all of them. Nothing is re
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -27,10 +27,10 @@ from layoutopt.model.pitches import (
     Pitches,
     by_span,
     fixed_order,
-    in_order,
+    in_orders,
     linearisation,
     pitches_of,
-    span_of,
+    spans_of,
 )
 from layoutopt.problems.types import Tile
 from layoutopt.search.scene import Scene
@@ -50,6 +50,7 @@ _EFFORT_AN_ENTRY: Final = 6e-8  # of a phase and layout that are counted
 
 # Dimensions of more than one element, slowest first; their pads in steps, from the inside out.
 _Place = tuple[tuple[int, ...], tuple[int, ...]]
+_Rank = tuple[int, int, Pitches]  # excess over some of the phases, span
 
 
 def likely(scene: Scene) -> Iterator[Linearisation]:
@@ -129,6 +130,7 @@ class _Climb:
         self.fixed = fixed_order(scene.space)
         self.rng = np.random.default_rng(_SEED)
         self.few = [self._some(s) for s in scene.sets if len(s.elements)]
+        self._ranks: dict[_Place, _Rank | None] = {}  # None: it is no layout
 
     def _some(self, phase_set: PhaseSet) -> PhaseSet:
         count = len(phase_set.elements)
@@ -148,26 +150,16 @@ class _Climb:
 
     def _top(self, place: _Place) -> Pitches | None:
         """Where the climb from a place ends; the place may be no layout, those beside it count then."""
-        best: tuple[int, int] | None = None
-        top: Pitches | None = None
+        best: _Rank | None = None
         for _ in range(_STEPS):
-            checkpoint()
-            beside = dict.fromkeys([place] * (top is None) + list(self._beside(*place)))
-            known = [(p, pitches) for p in beside if (pitches := self._pitches(*p)) is not None]
-            if not known:
-                return top
-            costs = self._costs(np.array([pitches for _, pitches in known]))
-            spans = [span_of(self.space, pitches) for _, pitches in known]
-            ranks = zip(costs.tolist(), spans, strict=True)
-            rank, k = min((rank, k) for k, rank in enumerate(ranks))
-            if best is not None and rank >= best:
-                return top
-            best, (place, top) = rank, known[k]
-        return top
-
-    def _pitches(self, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
-        pitches = in_order(self.space, order, pads)
-        return pitches if pitches is not None and self.scene.fits(span_of(self.space, pitches)) else None
+            beside = dict.fromkeys([*([place] * (best is None)), *self._beside(*place)])
+            self._rank([p for p in beside if p not in self._ranks])
+            known = [(rank, p) for p in beside if (rank := self._ranks[p]) is not None]
+            rank, at = min(known, key=lambda pair: pair[0][:2], default=(None, place))
+            if rank is None or (best is not None and rank[:2] >= best[:2]):
+                break
+            best, place = rank, at
+        return None if best is None else best[2]
 
     def _beside(self, order: tuple[int, ...], pads: tuple[int, ...]) -> Iterator[_Place]:
         for a, b in itertools.combinations(range(len(order)), 2) if self.fixed is None else ():
@@ -181,10 +173,19 @@ class _Climb:
                 if other >= 0:
                     yield order, (*pads[:k], other, *pads[k + 1 :])
 
-    def _costs(self, pitches: IntArray) -> IntArray:
-        total = np.zeros(len(pitches), np.int64)
-        for s in self.few:
-            costs, ideal = counted_together(self.scene.tile, s, pitches)
-            current().charge(_EFFORT_AN_ENTRY * len(pitches) * s.elements.size)
-            total += (costs - ideal) @ s.weight
-        return total
+    def _rank(self, new: Sequence[_Place]) -> None:
+        """Learn the ranks of places: excess over some of the phases, span, and the pitches."""
+        checkpoint()
+        self._ranks.update(dict.fromkeys(new))
+        if not new:
+            return
+        pitches, may = in_orders(self.space, *(np.array(part) for part in zip(*new, strict=True)))
+        spans = spans_of(self.space, pitches)
+        which = np.flatnonzero(may & [self.scene.fits(span) for span in spans.tolist()])
+        excess = np.zeros(len(which), np.int64)
+        for s in self.few if len(which) else ():
+            costs, ideal = counted_together(self.scene.tile, s, pitches[which])
+            current().charge(_EFFORT_AN_ENTRY * len(which) * s.elements.size)
+            excess += (costs - ideal) @ s.weight
+        for k, over in zip(which.tolist(), excess.tolist(), strict=True):
+            self._ranks[new[k]] = over, int(spans[k]), tuple(pitches[k].tolist())

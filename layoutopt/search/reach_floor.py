@@ -22,6 +22,7 @@ is forbidden, and a layout that is known bounds the others:
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterator
 from operator import itemgetter
@@ -43,9 +44,9 @@ from layoutopt.model.linearisations import (
     of_own_bytes,
     unpadded,
 )
-from layoutopt.model.phases import Phases
+from layoutopt.model.phases import Masks, Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
-from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, rules, shifts_of, textbook
+from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.search.fall_back import fall_back, likely
 from layoutopt.search.proposal import Proposal
@@ -118,6 +119,7 @@ class ReachFloor:
         self._refuters, self._asked_at_once = Refuters(scene), 1
         self._asked: dict[Linearisation, bool] = {}  # whether the refuters refute it
         self._uncounted: list[Linearisation] = []  # those that they refuted
+        self._textbook: dict[Linearisation, list[Masks]] = {}  # of a few, the textbook swizzles that do
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
         self.best: Solution | None = None  # at the floor
@@ -144,14 +146,17 @@ class ReachFloor:
             return level
         if self.table is not None:
             return None
-        tally.unswizzled += self._refuters.counted(self._uncounted)
-        self._uncounted.clear()
         tally.exhausted = tally.exhausted and self.all_pitches
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
             self._count_plain()
         elif not proved:
             fall_back(self.scene)
+        # Where no swizzle is sought, only those are of use that are no worse than the best of the others.
+        known = (f.excess for f in tally.unswizzled if self.scene.fits(f.candidate.span))
+        most = min(known, default=math.inf) if self.scene.field is None else None
+        tally.unswizzled += self._refuters.counted(self._uncounted, most)
+        self._uncounted.clear()
         return None
 
     def _solved(self) -> bool:
@@ -236,16 +241,17 @@ class ReachFloor:
 
     def _usual(self, best: Solution) -> Iterator[Solution]:
         """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
-        scene, field = self.scene, self.scene.field
-        if not best.masks or field is None or current().spent:
+        scene = self.scene
+        if not best.masks or current().spent:
             return
-        phases, given = scene.phases(best.candidate), rules(best.candidate, field, scene.tile)
-        highest = (best.candidate.span * scene.tile.element_bytes - 1) // field.word_bytes
-        for masks in textbook(field, given, highest):
-            if (phases.costs(masks) <= scene.ceilings(phases)).all():
-                found = scene.swizzled(best.candidate, phases, masks)
-                if found.operations <= best.operations:
-                    yield found
+        phases, candidate = scene.phases(best.candidate), best.candidate
+        if candidate not in self._textbook:
+            every, ceilings = scene.textbook(candidate), scene.ceilings(phases)
+            self._textbook[candidate] = [m for m in every if (phases.costs(m) <= ceilings).all()]
+        for masks in self._textbook[candidate]:
+            found = scene.swizzled(candidate, phases, masks)
+            if found.operations <= best.operations:
+                yield found
 
     def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
         """Layouts of the tile's own bytes that do without a swizzle, by rising operations of the offset.

@@ -22,6 +22,7 @@ from layoutopt.search.mask_tree import MAX_LANES, lane_bits
 from layoutopt.search.scene import Scene
 
 _COUNTED: Final = 64  # linearisations whose every phase is counted together
+_PHASES: Final = 64  # of which few linearisations are left over, where only the best count
 _KEPT: Final = 24  # phases, the latest
 _MOST_SOURCES: Final = 10  # bits that a mask may read
 _MOST_ENTRIES: Final = 1 << 20  # masks times linearisations, or times phases
@@ -85,16 +86,27 @@ class Refuters:
         kept = [place for place in self._kept if place not in {places[n] for n in found}]
         self._kept = dict.fromkeys([*kept, *(places[n] for n in found)][-_KEPT:])
 
-    def counted(self, candidates: Sequence[Linearisation]) -> Iterator[Solution]:
-        """Candidates as they are, with their excess."""
+    def counted(self, candidates: Sequence[Linearisation], most: float | None = None) -> Iterator[Solution]:
+        """Candidates as they are, with their excess.
+
+        With `most`, those may be left out that have more excess, or more than a small enough one before them.
+        """
         for start in range(0, len(candidates), _COUNTED):
             some = candidates[start : start + _COUNTED]
-            together, each = Together.of(some), np.arange(len(some))
+            together, left = Together.of(some), np.arange(len(some))
             excess = np.zeros(len(some), np.int64)
             for s in self.scene.sets:
-                words = self._words(s, together, each)
-                excess += (costs_of(s, words) - ideal_of(s, words)) @ s.weight * s.requests
-            yield from (Solution(c, {}, over) for c, over in zip(some, excess.tolist(), strict=True))
+                for first in range(0, len(s.elements), _PHASES):
+                    part = s.only(slice(first, first + _PHASES))
+                    words = self._words(part, together, left)
+                    over = (costs_of(part, words) - ideal_of(part, words)) @ part.weight
+                    excess[left] += over * part.requests
+                    if most is not None:
+                        left = left[excess[left] <= most]
+            for k in left.tolist():
+                yield Solution(some[k], {}, int(excess[k]))
+                if most is not None and self.scene.fits(some[k].span):
+                    most = min(most, int(excess[k]))
 
     def _words(self, s: PhaseSet, together: Together, which: IntArray) -> IntArray:
         """Words of phases under some linearisations, shape (linearisations, phases, lanes)."""

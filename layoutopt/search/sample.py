@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
@@ -106,11 +105,11 @@ def _of_all(
 
 def _counting_excess(case: Case, lanes: Trace) -> tuple[int, int]:
     """Excess that counting leaves in every layout, weighted and not, as far as there is time to count it."""
-    held_by, found = blocks(case.certain, case.lowered.tile), [(0, 0)]
+    whole, found = case.certain, [(0, 0)]
     for access in lanes.accesses:
         for first in current().while_left(range(0, len(access.element), _PIECE)):
             piece = _only(Trace((access,), lanes.weight_unit), [slice(first, first + _PIECE)])
-            found.append(counting_excess(phase_sets(piece, case.lowered.tile, held_by)))
+            found.append(counting_excess(phase_sets(piece, case.lowered.tile, whole)))
     return sum(weighted for weighted, _ in found), sum(plain for _, plain in found)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from layoutopt.accesses.alignment import base_alignment, blocks
+from layoutopt.accesses.alignment import base_alignment
 from layoutopt.accesses.lower import with_loops
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
@@ -41,7 +41,15 @@ from layoutopt.model.phases import (
 )
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of, stride_multiple
-from layoutopt.model.swizzle_rules import Field, last_block, left_out, rules, shortened, swizzle_field
+from layoutopt.model.swizzle_rules import (
+    Field,
+    last_block,
+    left_out,
+    rules,
+    shortened,
+    swizzle_field,
+    textbook,
+)
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
@@ -117,7 +125,7 @@ class Scene:
         self.tile, self.conflict_free = problem.tile, ask.conflict_free
         self.limit = problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}
-        self.sets = phase_sets(self.counted, self.tile, blocks(trace, self.tile))
+        self.sets = phase_sets(self.counted, self.tile, trace if counted else None)
         families = problem.layout.families or FAMILIES
         alignment = problem.layout.alignment_bytes
         needed = base_alignment(trace, swizzled=False)
@@ -288,6 +296,13 @@ class Scene:
         """A linearisation as it is."""
         phases = phases or self.phases(candidate)
         return Solution(candidate, {}, phases.excess({}))
+
+    def textbook(self, candidate: Linearisation) -> Iterator[Masks]:
+        """The masks of every `Swizzle<B, M, S>` that may lie over it."""
+        field, tile = self.field, self.tile
+        if field is not None and candidate.may_swizzle:
+            highest = (candidate.span * tile.element_bytes - 1) // field.word_bytes
+            yield from textbook(field, rules(candidate, field, tile), highest)
 
     def phases(self, candidate: Linearisation) -> Phases:
         """What the accesses meet under a linearisation."""

@@ -1,10 +1,10 @@
 """Tables of offsets as layouts: whether one may be the answer, and what is found of few bytes."""
 
+import math
 from typing import Final
 
 from msgspec.structs import replace
 
-from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.layout.layout import Layout
@@ -81,7 +81,7 @@ def soon(scene: Scene) -> Proposal | None:
         return None
     nothing = scene.none("", scene.scope, False)
     lanes = case.lanes.with_idle() if case.lanes.has_idle else case.lanes
-    table = exchanged(phase_sets(lanes, tile, blocks(lanes, tile)), lanes, tile)
+    table = exchanged(phase_sets(lanes, tile), lanes, tile)
     if table is not None:
         return as_table(case.lowered, table, nothing)
     if ask.conflict_free:
@@ -91,7 +91,7 @@ def soon(scene: Scene) -> Proposal | None:
         return None
     plain = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]
     dense = [candidate for candidate in plain if candidate.span == tile.elements]
-    best = min(Refuters(scene).counted(dense), key=lambda found: found.excess, default=None)
+    best = min(Refuters(scene).counted(dense, math.inf), key=lambda found: found.excess, default=None)
     if best is None:
         return None
     hint = best.candidate.table(tile.shape) * tile.element_bytes
@@ -121,7 +121,7 @@ def smallest(
 
     def placed(lanes: Trace, least: int | None) -> tuple[FreeAssignment | None, bool]:
         """What is found, and whether it has the least excess, as far as that is known."""
-        sets = phase_sets(lanes, tile, blocks(lanes, tile))
+        sets = phase_sets(lanes, tile)
         floor = counting_excess(sets)[0] if least is None else least
         if tile.elements > _MOST_ASKED and (start.excess == floor or not any_excess):
             assert start.table is not None

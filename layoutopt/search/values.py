@@ -15,7 +15,6 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.layout_model import Solution
 from layoutopt.model.linearisations import rotated, unpadded
 from layoutopt.model.pads import padded
-from layoutopt.model.swizzle_rules import rules, textbook
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.search.proposal import Proposal, Proved
 from layoutopt.search.scene import Scene
@@ -102,7 +101,4 @@ def _plain_layouts(scene: Scene) -> Iterator[tuple[Layout, str]]:
 def _swizzled_plainly(scene: Scene) -> Iterator[Solution]:
     for candidate in unpadded(scene.space, 0):
         yield Solution(candidate, {}, 0)
-        if scene.field is not None and candidate.may_swizzle:
-            highest = (candidate.span * scene.tile.element_bytes - 1) // scene.field.word_bytes
-            given = rules(candidate, scene.field, scene.tile)
-            yield from (Solution(candidate, masks, 0) for masks in textbook(scene.field, given, highest))
+        yield from (Solution(candidate, masks, 0) for masks in scene.textbook(candidate))

@@ -8,6 +8,7 @@ conflicts remain, each is asked about in turn, until one leaves fewer wavefronts
 into the file.
 """
 
+import bisect
 import itertools
 from collections.abc import Iterator
 from typing import Final
@@ -17,7 +18,7 @@ import numpy as np
 
 from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.case import Case, case_of, case_of_result
-from layoutopt.engine.estimate import why_no_estimate
+from layoutopt.engine.estimate import block_occupancy, why_no_estimate
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime, spending, unhurried
 from layoutopt.ground.log import LOG, Progress
@@ -33,6 +34,7 @@ from layoutopt.study.relaxations import Relaxations
 
 _SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
 _WIDEST: Final = 16  # bytes of an access
+_NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory has no block
 _PADS: Final = ("none", "order", "pad")
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
@@ -77,13 +79,29 @@ def with_faster(
         return answer
     try:
         with spending(budget):
-            constraints = msgspec.structs.replace(problem.layout, families=allowed, minimise="excess")
+            constraints = msgspec.structs.replace(
+                problem.layout, families=allowed, minimise="excess", max_bytes=_most_bytes(case, answer)
+            )
             padded = solve_cases([case.constrained(constraints)], Ask(every_layout=False))
     except OutOfTime:
         return answer
     if padded.layout is None or padded.offset == answer.offset or budget.spent:
         return answer
     return msgspec.structs.replace(answer, faster=_faster(answer, estimated(Answer(case, padded)).result))
+
+
+def _most_bytes(case: Case, answer: Result) -> int | None:
+    """The most bytes of which as many blocks fit a multiprocessor: in more, no layout counts as faster."""
+    limit, blocks = case.asked.layout.max_bytes, answer.estimate and answer.estimate.blocks_per_sm
+    if not blocks:
+        return limit
+
+    def fewer(size: int) -> bool:
+        fits = block_occupancy(case, size, 1)
+        return fits is None or fits.blocks < blocks
+
+    most = bisect.bisect_left(range(_NO_BLOCK_BYTES), True, key=fewer) - 1
+    return most if limit is None else min(limit, most)
 
 
 def _unwritten(case: Case) -> Iterator[str]:

@@ -155,6 +155,16 @@ def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
     assert "no proof" in least.reason
 
 
+def test_what_is_faster_leaves_as_many_blocks_to_a_multiprocessor():
+    """The smallest pads without conflicts take 104 bytes more, and a block; others fit and are faster."""
+    problem = load("rodinia_dwt53_64x8_i32")
+    full = msgspec.structs.replace(problem.block, other_shared_bytes=112720)
+    crowded = msgspec.structs.replace(problem, block=full)
+    for asked, bytes_then in ((problem, 3096), (crowded, 2992)):
+        found = with_faster(asked, solve(asked, time_limit=None), device("sm_90"), 10)
+        assert (found.bytes, found.faster.bytes) == (2992, bytes_then)
+
+
 def test_where_time_cannot_come_first_or_is_not_estimated():
     problem = load("any_bin_8x256_u32")
     with refused_with("layout.minimise"):
