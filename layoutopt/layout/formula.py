@@ -199,11 +199,11 @@ def stages(layout: Layout) -> list[Node]:
         every, extra = layout.interval
         found.append(Op("+", (v, _scaled(Op("//", (v, Const(every))), extra))))
     if layout.swizzle:
-        found.append(_flipped(_swizzle_sources(layout), v, 0))
+        found.append(_flipped(swizzle_sources(layout), v, 0))
     return found
 
 
-def _swizzle_sources(layout: Layout) -> dict[int, int]:
+def swizzle_sources(layout: Layout) -> dict[int, int]:
     """Target bits by the distance to the bit that flips them."""
     distances: dict[int, int] = {}
     for target in layout.swizzle:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
+from layoutopt.layout.formula import swizzle_sources
 from layoutopt.layout.layout import Layout
 
 _BANKS_BYTES: Final = 128
@@ -144,12 +145,7 @@ def move_of(layout: Layout) -> Move:
     """
     unit, places = layout.element_bytes, layout.table().ravel()
     plain = np.arange(places.size, dtype=np.int64) * unit
-    masks: dict[int, int] = {}
-    for target in layout.swizzle:
-        for bit in range(target.mask.bit_length()):
-            if target.mask >> bit & 1:
-                masks[bit - target.bit] = masks.get(bit - target.bit, 0) | 1 << target.bit
-    if masks:
+    if masks := swizzle_sources(layout):
         low, near = layout.swizzle[0].bit, min(masks)
         terms = tuple((far - near, mask >> low) for far, mask in sorted(masks.items()))
         move = Move(unit << low + near, 0, terms, unit << low)

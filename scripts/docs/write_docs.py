@@ -1,4 +1,4 @@
-"""Write what is generated in README.md and docs/: outputs of commands, format, fragments, hardware, picture.
+"""Write what is generated in README.md and docs/: outputs of commands, format, schema, hardware, picture.
 
     python scripts/docs/write_docs.py
 
@@ -243,6 +243,7 @@ def picture() -> str:
 
 
 GENERATED = {
+    "../problems/problem.schema.json": lambda: json.dumps(json_schema(), indent=1) + "\n",
     "format.md": format_page,
     "fragments.md": fragments_page,
     "hardware.md": hardware_page,

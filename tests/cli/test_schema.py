@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from command import answer, layoutopt
-from conftest import ROOT
 from written import saved
 
 from layoutopt.cli.schema import ANSWERS, PROBLEM, json_schema
@@ -32,8 +31,6 @@ def test_what_a_command_prints_is_of_its_schema(arguments, tmp_path):
 def test_every_schema_can_be_printed():
     for name in (PROBLEM, *ANSWERS):
         assert json.loads(layoutopt("schema", name).stdout) == json.loads(json.dumps(json_schema(name)))
-    shipped = json.loads((ROOT / "problems/problem.schema.json").read_text())
-    assert json_schema(PROBLEM) == shipped
 
 
 def test_a_report_makes_the_answer_again_or_says_how_it_failed(tmp_path):
