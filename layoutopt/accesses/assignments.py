@@ -16,11 +16,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layoutopt.accesses.lower import with_fixed_lanes
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import (
@@ -187,9 +187,8 @@ def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTr
         ProblemFileError: its index does not cover a box once, or what it keeps to makes no sense.
     """
     access, field = problem.accesses[number], f"accesses[{number}]"
-    fixed = msgspec.structs.replace(access, lanes=None, values=None, global_=None, order=None)
     try:
-        lanes = trace(msgspec.structs.replace(problem, accesses=(fixed,)), device).accesses[0]
+        lanes = trace(replace(problem, accesses=(with_fixed_lanes(access),)), device).accesses[0]
     except ProblemFileError as error:
         raise ProblemFileError(error.field.replace("accesses[0]", field, 1), error.reason) from None
     with under(field):
@@ -387,16 +386,8 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
     if work.slots > work.segment:
         slot = Op("%", (Op("+", (tid, Op("*", (Const(work.threads), rounds)))), Const(work.slots)))
         limits.append(f"{to_text(simplify(slot, ranges))} < {work.segment}")
-    return msgspec.structs.replace(
-        access,
-        index=tuple(index),
-        loops=dict(work.loops),
-        where=" and ".join(limits) or None,
-        lanes=None,
-        values=None,
-        global_=None,
-        order=None,
-    )
+    where = " and ".join(limits) or None
+    return replace(with_fixed_lanes(access), index=tuple(index), loops=dict(work.loops), where=where)
 
 
 def _loop_values(work: Work) -> tuple[Node, Node]:
