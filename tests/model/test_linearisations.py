@@ -82,20 +82,6 @@ def test_every_stride_but_the_innermost_is_a_multiple():
     assert {c.digits[1].stride for c in found} == {1}
 
 
-@pytest.mark.parametrize("families", ["rotate", "order rotate", "pad rotate", "order pad rotate"])
-@pytest.mark.parametrize(
-    ("shape", "order"), [((3, 4, 1), None), ((3, 1, 4, 1), None), ((3, 1, 4), (0, 2, 1))]
-)
-def test_lines_are_those_of_more_than_one_element(shape, order, families):
-    """Of a 3x4x1 tile as of 3x4: its fastest dimension has one element and no lines to turn."""
-
-    def tables(shape, order):
-        given = space(shape, 1, {"none", *families.split()}, order=order)
-        return {tuple(c.table(shape).tolist()) for c in listed(given) if c.turn}
-
-    assert tables(shape, order) == tables((3, 4), order and (0, 1))
-
-
 def test_matrices_put_any_bits_where_the_bank_is_selected():
     """Of a 4x4 tile on 4 banks: 2 of 4 coordinate bits, the others above in their order."""
     given = space((4, 4), 1, {"matrix"})
@@ -142,22 +128,6 @@ def test_a_dimension_of_one_element_may_run_fastest_and_be_padded():
     found = {c.span for c in padded(space((1, 5), 1, {"none", "order", "pad"}))}
     assert found == {1 + 4 * (1 + pad) for pad in range(1, BANKS)}
     assert not list(padded(space((1, 5), 1, {"none", "pad"})))
-
-
-@pytest.mark.parametrize("shape", [(5, 1), (4, 1)])
-def test_the_pitch_multiple_does_not_bind_the_innermost_stride_that_is_padded(shape):
-    """Strides of dimensions of one element bind nothing: that of the only other one is the innermost."""
-    free, found = (
-        {c.digits for c in listed(space(shape, 1, {"none", "pad", "split"}, stride_multiple=n))}
-        for n in (1, 3)
-    )
-    assert {digits[0].stride for digits in found if len(digits) == 2} == {1, 2, 3, 4}
-    for digits in found:
-        *outer, _ = (d.stride for d in digits if d.size > 1)
-        assert not any(stride % 3 for stride in outer)
-    assert found >= {
-        digits for digits in free if not any(d.stride % 3 for d in digits if d.size > 1 and d != digits[-2])
-    }
 
 
 def sound(table, shape, vector, starts):
