@@ -196,6 +196,7 @@ def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTr
 
 
 def _covered(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
+    """What a free access covers: a box of the tile, each element once, by as many threads as take part."""
     does = lanes.operation.does
     if lanes.operation.matrices or does.adds:
         raise ProblemFileError("lanes", f"free lanes are for loads, stores and copies, not {does.short}")

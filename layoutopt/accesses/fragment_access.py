@@ -193,6 +193,7 @@ def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
 
 
 def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
+    """What one instruction of the access moves of the fragment; refused where they do not fit."""
     held = _in_tile_elements(_find(access.fragment), tile)
     operation = parse_operation(access.op, access.bytes)
     repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
@@ -237,6 +238,10 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
 
 
 def _groups(access: FragmentAccess, held: Fragment, threads: int) -> dict[str, tuple[int, int]]:
+    """How groups of warps lie along the coordinates: {"m": (divide, size)}, group g at g // divide % size.
+
+    A group is as many warps as hold one fragment. Refused where these are not the warps of the block.
+    """
     unit = held.lanes * held.warps
     first = access.first_warp
     if threads % unit and first is None:
@@ -319,6 +324,7 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
 
 
 def _compare(held: list[IntArray], taken: list[IntArray], access: FragmentAccess) -> None:
+    """Refuse an instruction that moves other elements than registers hold; each a list of coordinates."""
     wrong = np.any([a != b for a, b in zip(held, taken, strict=True)], axis=0)
     if wrong.any():
         at = int(wrong.ravel().argmax())

@@ -90,6 +90,7 @@ def _check_reordered(access: Access, before: LaneTrace, after: LaneTrace) -> Non
 def _check_covered(
     work: Work, access: Access, before: LaneTrace, after: LaneTrace, shape: Sequence[int], warp: int
 ) -> None:
+    """Refuse lanes that do not cover what the file's lanes do, by the same threads, in whole segments."""
     if not np.array_equal(np.sort(after.element[after.active]), np.sort(before.element[before.active])):
         raise ProblemFileError("index", f"of access {access.name!r} does not cover what the file's does")
     rounds = math.prod(access.loops.values())

@@ -116,6 +116,7 @@ def wrong_use(access: Access, tile: Tile) -> Wrong:
 
 
 def _wrong_map(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
+    """What speaks against a tensor map of the tile in boxes: fields and reasons."""
     dims, bits, shared = len(tile.shape), tile.element_bits, use.multicast or 1
     if dims > rules.max_dims:
         yield "op", f"a tensor map has at most {rules.max_dims} dimensions, not {dims}"

@@ -178,6 +178,7 @@ def chosen_widths(problem: Problem, result: Result) -> dict[str, int]:
 
 
 def _with_width(access: Access, width: int | None, tile: Tile) -> Access:
+    """The access at that width, None for the widest; a narrower one loops over the parts of the widest."""
     if not isinstance(access.bytes, tuple):
         return access
     widest = max(access.bytes)

@@ -248,7 +248,10 @@ def _piece(
     covered: int,
     iterations: range,
 ) -> tuple[IntArray, BoolArray]:
-    """Elements and activity of all threads in some iterations, both of shape (iterations, threads)."""
+    """Elements and activity of all threads in some iterations, both of shape (iterations, threads).
+
+    `covered`: elements of one access along the last dimension.
+    """
     tile = problem.tile
     env = environment(access, problem.threads, device.lanes, iterations)
     loops = {name: env[name] for name in access.loops}

@@ -215,6 +215,7 @@ def _bulk_copy(use: HardwareUse, tile: Tile, offsets: IntArray) -> BulkCopy:
 
 
 def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
+    """The descriptor by which the tensor cores read every operand of an access in this layout."""
     rules, size = engine(use.engine), tile.element_bytes
     k, mn = matrix_dims(use, offsets.ndim)
     rest = [d for d in range(offsets.ndim) if d != k and d not in mn]

@@ -179,7 +179,10 @@ def estimate(case: Case, layout: Layout | Node) -> Estimate:
 
 
 def terms(case: Case, layout: Layout | Node) -> Terms:
-    """What the estimate counts of a layout; as for `estimate`."""
+    """What the estimate counts of a layout: sums over the accesses of one pass, each times its weight.
+
+    Raises as `estimate` does.
+    """
     table, code = case.table(layout), case.index_code(layout)
     total = dict.fromkeys(Terms.__struct_fields__[1:-1], 0.0)
     warps, memory = -(-case.problem.threads // case.device.lanes), []

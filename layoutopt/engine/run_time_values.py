@@ -238,6 +238,7 @@ def _worst(address: IntArray, operation: Operation, rule: PhaseRule) -> tuple[in
 
 
 def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
+    """Wavefronts of one phase at worst: the most lanes that may choose distinct words of one bank."""
     lane, unit = _pairs(choice)
     bank = unit % banks
     reaching = np.zeros((banks, len(choice)), bool)

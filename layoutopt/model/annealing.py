@@ -187,6 +187,9 @@ def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
 def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> tuple[int, int, int, int, int]:
     """Carry out the move that `_chain` noted, and note what `_take_back` needs to undo it.
 
+    A unit of a chunk is what one phase touches of it, `times` over; a column holds the chunks of one
+    position, and what it is higher than `board.room` is paid for by its square.
+
     `moves.target` then holds the positions that the chunks left, `moves.before` the worst loads before the
     move. Hard phases are skipped: a chain leaves them without conflicts, so their loads are not kept.
 

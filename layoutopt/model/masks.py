@@ -69,6 +69,7 @@ class Swizzle:
         return self._shared[key]
 
     def _shared_bank(self, difference: int, bank_bits: int, low: int) -> int | Literal[True] | None:
+        """`shared_bank`, where it was not asked before: every bank bit of both words must come out alike."""
         if difference & ((1 << min(low, bank_bits)) - 1):
             return None
         agree = []

@@ -95,7 +95,7 @@ def free_assignment(
 ) -> FreeAssignment | None:
     """The least weighted excess over all placements of chunks in banks, then the fewest bytes.
 
-    The bound and the table hold whenever the time ends.
+    Where the time ends early, bound and table hold all the same, and may not meet.
 
     Args:
         sets: the phases, from `phase_sets`.
@@ -112,6 +112,7 @@ def free_assignment(
     model = _model(sets, trace, tile, workers)
     if model is None:
         return None
+    # Other layouts pack loose elements, narrower than a word, otherwise: a model without them bounds all.
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
     loose = model.chunks.loose[model.chunks.of[counted]].any()
     if tile.element_alignment == tile.element_bytes and not loose:
@@ -197,6 +198,7 @@ def _model(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1)
 def _within_bytes(
     model: PlacementModel, effort: float, max_bytes: int | None, hint: IntArray | None, bound: int = 0
 ) -> FreeAssignment:
+    """The least excess; where its table is too large, the least of the tables found that are small enough."""
     found = _least_excess(model, effort, hint, bound)
     if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
         return found

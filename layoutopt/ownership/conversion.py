@@ -184,6 +184,7 @@ def _convert(
     max_bytes: int | None,
     minimise: Minimise,
 ) -> Conversion:
+    """Register copies where these do; else the cheapest plan through scratch, its wavefronts counted."""
     _check_tile(tile)
     element_bits = tile.element_bytes.bit_length() - 1
     found = []
@@ -300,8 +301,9 @@ def _lower_bound(source: dict[str, list[int]], wanted: Side, element_bits: int, 
     """Wavefronts that any list of instructions needs, whatever the layout of scratch.
 
     A wavefront of a store moves at most a word of every bank, and at most a vector for each lane of its
-    phase that holds something of its own. A lane that wants 2**r elements needs as many registers filled,
-    by vectors whose phases take a wavefront each, shared by two where lanes agree.
+    phase that holds something of its own. A lane needs all registers filled that it wants
+    (`move.wavefronts`), by vectors whose phases take a wavefront each, shared by two where lanes agree.
+    Sizes are log2 of bytes.
     """
     lanes = source["lane"]
     held = len(independent([*source["register"], *lanes, *source["warp"]]))

@@ -114,6 +114,11 @@ class _Side:
         return self._instruction(number, registers, address, self.move.operation(self.element_bits))
 
     def _matrices(self, number: int, starts: list[int], takes_part: IntArray) -> Instruction:
+        """One ldmatrix or stmatrix of a matrix for each of `starts`, which are XORed with lane and warp.
+
+        The first lanes give the addresses of the rows, 8 a matrix; others have -1. A transposed matrix fills
+        two units of registers, `pair` apart.
+        """
         address = np.full(takes_part.shape, -1, np.int64)
         rows = (self.warps[:, None, None] ^ np.array(starts)[:, None] ^ self.rows).reshape(len(address), -1)
         address[:, : rows.shape[1]] = (rows & self.inside) << self.element_bits

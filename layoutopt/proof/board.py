@@ -173,6 +173,7 @@ def word_data(problem: Problem, word: int) -> dict[str, Any]:
 
 @lru_cache(_KEPT)  # of one case, which each stage of a search asks about
 def _board(trace: Trace, tile: Tile) -> Board | None:
+    """`board_of`: phases of the same words are one, which weighs as much as they do together."""
     rules = [access.rule for access in trace.accesses]
     size, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1

@@ -109,6 +109,7 @@ def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, may: bool)
 
 
 def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> Proposal:
+    """The proposal with what is proved of every layout; decided, where that meets or refutes it."""
     proposal = replace(proposal, every_layout=(general.bound, general.evidence))
     kind = general.evidence.partition(":")[0]
     decider = BY_PLACEMENT if kind == "solver" else kind

@@ -276,6 +276,7 @@ def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
 
 
 def _scope(units: Sequence[Unit], limit: int | None) -> str:
+    """The layouts that a search of the units goes through, in words."""
     searched = [searched_families(unit.case.lowered) for unit in units]
     if any(unit.case.problem.is_dictated for unit in units):
         listed = dict.fromkeys(side_by_side(unit.case.problem) for unit in units)

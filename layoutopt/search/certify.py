@@ -159,6 +159,7 @@ def _covers(problem: Problem, bound: Bound) -> dict[str, Any]:
 
 
 def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]:
+    """The certificate of one tile; docs/proofs.md has its fields."""
     asked = problem
     case = case_of_result(problem, device, result)
     problem, lanes = case.lowered, case.lanes
@@ -272,6 +273,7 @@ def _served(device: Device, trace: Trace) -> dict[str, Any]:
 
 
 def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
+    """The certificate of several tiles: one of each, and what follows for all of them."""
     proof, about, limit = arrangement.proof, digest(block), arrangement.max_bytes
     parts: list[dict[str, Any]] = []
     for (tiles, problem), part in zip(groups(block), arrangement.tiles, strict=False):

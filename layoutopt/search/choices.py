@@ -317,11 +317,11 @@ def _alone(problem: Problem, access: Access, gpu: Device, *, shared: bool = Fals
 def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fraction:
     """Wavefronts that no layout and no instructions undercut, of all accesses, weights applied.
 
-    A wavefront of a warp moves no more distinct bytes than the banks have words, and to or from its lanes
-    together no more than those of a phase have in their widest access, of two phases where these are merged.
+    A wavefront of a warp moves no more distinct bytes than the banks have words. Nor does it move more than
+    the lanes of a phase can take at their widest; of two phases, where the device merges pairs.
     """
     size = problem.tile.element_bytes
-    # Elements narrower than a word share as many as a layout likes: each phase takes one wavefront then.
+    # A layout may put any elements narrower than a word into one: then each phase takes a single wavefront.
     given = (a for a in problem.accesses if a.instructions is None)
     total = sum((_alone(problem, a, gpu, shared=size < gpu.bank_bytes)[0] for a in given), Fraction(0))
     for one in free:
@@ -451,7 +451,15 @@ class _Lanes(_Open):
     def _proposal(
         self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
     ) -> Proposal:
-        """A layout under the lanes chosen for it, with the bounds that hold for every assignment of lanes."""
+        """A layout under the lanes chosen for it, with the bounds that hold for every assignment of lanes.
+
+        Args:
+            case: with the lanes chosen.
+            layout: of `result`, over bytes.
+            excess: what it has with them, weighted.
+            result: the answer that gave the layout.
+            floor: that to the relaxed problem, which bounds every assignment; None where nothing does.
+        """
         objective = self.problem.layout.objective
         nothing_proved = Bound(0, EVERY_LAYOUT)
         proof = floor.proof if floor is not None else Proof(nothing_proved, nothing_proved)

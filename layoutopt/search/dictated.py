@@ -224,7 +224,8 @@ def ranked(case: Case) -> Ranked:
 def _listed(case: Case, served: Sequence[Candidate]) -> Iterator[Named]:
     """Candidate layouts with names, with repeats; ends with the time once one is in `served`.
 
-    Short boxes of TMA take no fewer bytes, and more instructions: they follow where the best has conflicts.
+    The caller adds to `served` what serves, while it goes through them. Short boxes of TMA take no fewer
+    bytes, and more instructions: they follow where the best has conflicts.
     """
     problem, limit = case.lowered, case.lowered.layout.max_bytes
     if _is_direct(problem):

@@ -198,6 +198,7 @@ class _LeastExcess:
         return self._known < self.best.excess or (self._known == self.best.excess and smaller)
 
     def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
+        """Consider the best masks over each candidate; gives those that so many steps do not decide."""
         left, scene = [], self.scene
         most = None if scene.limit is None else scene.limit // scene.tile.element_bytes
         for candidate in candidates:

@@ -472,6 +472,7 @@ def _best(
     best: tuple[Key, tuple[Option, ...]] | None = None
 
     def extend(chosen: tuple[Option, ...], cost: Cost) -> None:
+        """Try every option of the next unit, unless the least of the rest is too much even so."""
         nonlocal best
         i = len(chosen)
         sizes = [*(o.size for o in chosen), *smallest[i:]]

@@ -189,7 +189,7 @@ class _Tree:
     # Tables -----------------------------------------------------------------------------------
 
     def _rows(self) -> Iterator[tuple[int, _Row]]:
-        """For each bank bit, the masks that the rules allow it, and the lanes whose bank bit each sets."""
+        """For each target bit, the masks that the rules allow it, and the lanes where each leaves it set."""
         question, sources = self.question, self._sources()
         if len(self.words) << len(sources) > _MAX_TABLE:
             raise _OutOfSteps
@@ -202,18 +202,21 @@ class _Tree:
         for bit in sources:
             masks = np.concatenate([masks, masks | 1 << bit])
             flips = np.concatenate([flips, flips ^ lanes_with[bit]])
+        # Whether a mask flips its target in the last block, which is not full.
         flips_last = np.bitwise_count(masks & last).astype(np.int64) % 2
         for bit in targets:
             selects = (self.low <= bit) & (bit < self.high)  # a bank, by phase
             allowed = masks & ~question.field.sources(bit) == 0
             if bit not in question.given.targets:
                 allowed = masks == 0
-            for target, offsets in question.given.still:
+            for target, offsets in question.given.still:  # at these, the target must not be flipped
                 for offset in offsets if target == bit else ():
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
             if question.shifts is not None:
                 allowed &= np.bitwise_count(masks >> bit) <= question.shifts
-            elif not selects.any():
+            elif (
+                not selects.any()
+            ):  # no phase sees it: one mask that flips the last block, and one that does not
                 allowed = _first_of_each(flips_last, allowed)
             lanes = np.where(selects, flips ^ lanes_with[bit], 0).astype(flips.dtype)
             yield bit, _Row(masks, lanes, flips_last, selects.astype(np.int64)).only(allowed)

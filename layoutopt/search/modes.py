@@ -171,6 +171,7 @@ def _boxed(
     box: Sequence[int],
     grid: Sequence[int],
 ) -> Layout:
+    """Boxes of a mode one after another: `order` inside a box, `grid` of the boxes, slowest first."""
     cuts = [(d, 1, box[d]) for d in reversed(order)]
     cuts += [(d, box[d], shape[d] // box[d]) for d in reversed(grid)]
     # A row that is shorter than the span of a swizzle leaves the rest of it unfilled.

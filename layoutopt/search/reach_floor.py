@@ -356,6 +356,7 @@ class ReachFloor:
         return self._asked[candidate]
 
     def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:
+        """`_verdict` by the tree of masks, of few steps first; undecided, it is for CP-SAT."""
         for steps in (FEW_STEPS, STEPS):
             with spending(self.patience):
                 searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases), steps)

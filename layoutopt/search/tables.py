@@ -72,9 +72,10 @@ def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
 
 
 def soon(scene: Scene) -> Proposal | None:
-    """A table that nothing is better than, where no formula takes the tile's own bytes and one is found soon.
+    """A table that nothing is better than, if one is found soon; the caller has no formula of the same bytes.
 
-    Without conflicts by a few exchanges of banks; where every layout has some, near the best plain formula.
+    A few exchanges of banks may leave no conflicts. Where it is proved that every layout has some, the best
+    formula without pads is improved until it has no more.
     """
     case, ask, tile = scene.case, scene.ask, scene.tile
     if scene.counted is not scene.trace or why_none_is_searched(case):

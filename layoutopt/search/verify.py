@@ -65,6 +65,7 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
 
 
 def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
+    """The answer that a proposal makes, its layout counted and its promises checked by the engine."""
     layout, complete = proposal.layout, proposal.complete
     if layout is None:
         status = Status.INFEASIBLE if complete else Status.UNKNOWN
@@ -103,6 +104,7 @@ def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
 
 
 def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
+    """What the engine counts; a VerificationError where that is not what was promised."""
     table = case.table(layout)
     try:
         case.check(table)
@@ -122,6 +124,7 @@ def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
 
 
 def _proof(case: Case, proposal: Proposal) -> Proof:
+    """The bounds of a proposal in whole wavefronts and in weights, and the index cost of its layout."""
     bound, scope = proposal.excess_bound.lower_bound, proposal.excess_bound.scope
     weights = np.concatenate([a.weight for a in case.lanes.accesses])
     # Each excess wavefront weighs at most the largest weight.

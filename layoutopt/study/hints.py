@@ -131,6 +131,7 @@ def _covered(access: LaneTrace) -> IntArray:
 
 
 def _faster(result: Result, other: Result) -> FasterLayout | None:
+    """The other layout as a hint, where it is clearly faster and as many blocks fit."""
     now, then = result.estimate, other.estimate
     if now is None or then is None or (then.blocks_per_sm or 0) < (now.blocks_per_sm or 0):
         return None

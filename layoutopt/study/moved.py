@@ -114,8 +114,9 @@ def _distinct(numbers: IntArray) -> IntArray:
 def astray(before: Reach, after: Reach, parts: Iterable[Part]) -> str | None:
     """The first array of which threads reach other bytes afterwards; None where all are right.
 
-    Arrays of which an address was not known, or more was executed than is kept, are not compared. Where a
-    thread loads what it stored, a compiler may keep it in a register.
+    An array whose footprint was not known before is not compared; one that is not known afterwards is astray.
+    Compared are the bytes stored (True) and all that are reached (False), not loads alone: what a thread
+    stored, a compiler may keep in a register.
 
     Args:
         before, after: the footprints of an array.

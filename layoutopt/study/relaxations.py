@@ -115,6 +115,7 @@ class Relaxations(Struct, frozen=True):
         return self._answers[key]
 
     def _asked(self, accesses: Sequence[Access]) -> bool | None:
+        """Whether some layout at all serves these accesses without conflicts; None where that stays open."""
         smaller = self._alone(accesses, families=None, max_bytes=None)
         lanes = trace(smaller, self.case.device) if accesses else None
         if lanes is None or not lanes.taking_part:

@@ -525,6 +525,7 @@ def _outputs(one: Version, other: Version) -> tuple[int, int]:
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:
+    """A unified diff that patch(1) and git apply read, bytes that are no text as they stand."""
     old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
     near = os.path.relpath(name)
     shown = near if not near.startswith("..") else name.lstrip("/")

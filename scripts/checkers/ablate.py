@@ -54,6 +54,7 @@ MECHANISMS: Final[dict[str, list[tuple[str, Callable[..., Any]]]]] = {
     "orders counted together": [("search.reach_floor:likely", none_of)],
     "refuters of many": [("search.reach_floor:Refuters.learn", nothing)],
     "usual swizzles": [("search.reach_floor:ReachFloor._usual", none_of)],
+    "splits beside the cheapest": [("search.reach_floor:ReachFloor._unswizzled_alike", none_of)],
     "masks of few shifts": [("search.reach_floor:ReachFloor._of_few_shifts", none_of)],
     "the cheapest of those alike": [("search.reach_floor:ReachFloor._cheapest", lambda _, best: best)],
     "climbs where time ends": [("search.fall_back:_Climb.tops", none_of)],
