@@ -5,6 +5,7 @@ tiles, one behind the other as tightly as they go. Where that is more than the b
 again with the families of the row, so that the row is the least excess that fits.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -38,7 +39,6 @@ _INSTEAD: Final = {"edit": ("in_use", "published"), "in_use": ("published",), "g
 _ADDED: Final = (
     "wavefronts", "ideal", "excess", "weighted_wavefronts", "index_ops", "instructions", "cycles", "seconds",
 )  # fmt: skip
-_MAX_STAGES: Final = 64  # as in a file
 _ALIGNED: Final = "bytes are lost to alignment, which other layouts of the tiles may not lose"
 
 
@@ -249,10 +249,11 @@ class _BlockRows:
             return None
         staged = [max(tile.stages for tile in part.unit.tiles) > 1 for part in parts]
         staged = staged if any(staged) else [True for _ in staged]
-        for n in range(1, _MAX_STAGES + 1):
-            if self._packed(parts, [n if some else 1 for some in staged])[0] > self.limit:
-                return n - 1
-        return _MAX_STAGES
+
+        def needed(n: int) -> int:
+            return self._packed(parts, [n if some else 1 for some in staged])[0]
+
+        return bisect_right(range(1, self.limit + 1), self.limit, key=needed)
 
     # Rows of all -------------------------------------------------------------------------------
 
