@@ -64,6 +64,11 @@ class Source(NamedTuple):
         """What a cell has."""
         return cls((name,), same)
 
+    @property
+    def negated(self) -> Self:
+        """The predicate that holds where this one does not."""
+        return self._replace(value=opposite if self.value is same else same)
+
     @classmethod
     def always(cls, value: Value) -> Self:
         """A constant."""

@@ -374,6 +374,14 @@ def test_the_least_of_an_atomic_that_is_tried_again_has_no_conflicts():
 HALF = "ISETP.GT.AND P2, PT, R1, 0xf, PT; SEL R8, RZ, 0x1, !P2; ISETP.NE.AND P3, PT, R8, RZ, PT"
 
 
+@pytest.mark.parametrize(("guard", "kept"), [("P2", ()), ("!P2", ("shared",)), ("P3", ("shared",))])
+def test_what_is_written_under_a_guard_is_not_asked_for_where_it_is_read_under_it(guard, kept):
+    """Nobody reads what was loaded, if the guards are one; only then need shared memory not be followed."""
+    lines = f"{HALF}; LDS R5, [R2]; @P2 MOV R5, R3; @{guard} LDS R6, [R5]"
+    found = relevance(program("S2R R1, SR_TID.X", COLUMN, lines), ("shared",))
+    assert (found.kept, found.bold) == (set(kept), False)
+
+
 def test_results_that_nobody_asks_for_are_not_followed():
     found = relevance(program(HALF, "LDS.64 R4, [R2]; LDS R6, [R5]; LDS.64 R6, [R6]"), ("shared",))
     loads = [step.dests for step in found.steps if step.text.startswith("LDS")]
@@ -381,11 +389,13 @@ def test_results_that_nobody_asks_for_are_not_followed():
 
 
 @pytest.mark.parametrize(("guard", "wavefronts"), [("P2", 16), ("P3", 16), ("!P3", 1), ("P1", 8)])
-def test_what_is_read_under_a_guard_was_written_where_that_holds(guard, wavefronts):
+def test_a_guard_that_was_kept_is_the_same_one(guard, wavefronts):
     """What is stored below the guard is read where it is not what it seems: words of a row, or of a column."""
     lines = f"{HALF}; STS [R2], R2; BAR.SYNC 0x0; ISETP.GT.AND P1, PT, R1, 0x17, PT; LDS R5, [R2]"
     found = counted(COLUMN, lines, f"@P2 MOV R5, R3; @{guard} LDS R6, [R5]")
     assert (found.certain, tallies(found)[-1].wavefronts) == (True, wavefronts)
+    kept = [relevance(found.program, ("shared",), bold=bold).kept for bold in (True, False)]
+    assert kept == [set(), set() if guard == "P2" else {"shared"}]
 
 
 def test_what_does_not_fit_into_a_memory_is_unknown():

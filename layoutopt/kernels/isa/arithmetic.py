@@ -1,5 +1,6 @@
 """What instructions compute of integers, bits and predicates, and across the lanes of a warp (as an H200)."""
 
+import collections
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
@@ -103,6 +104,8 @@ def _extreme(inst: Instruction, *parts: Value) -> Value:
 def _permute(_: Instruction, a: Value, choice: Value, c: Value) -> Value:
     """PRMT: each result byte is one of the eight of {C:A}, or copies of its sign."""
     double = values.join(a, c)
+    if choice.sure and choice.bits.size == 1:
+        return _moved_bytes(double, int(choice.bits[0, 0]))
     result = ZERO
     for k in range(4):
         nibble = values.both(values.shift_right(choice, constant(4 * k)), constant(15))
@@ -113,6 +116,22 @@ def _permute(_: Instruction, a: Value, choice: Value, c: Value) -> Value:
         byte = values.select(copies, values.both(signs, constant(0xFF)), byte)
         result = values.either(result, values.shift_left(byte, constant(8 * k)))
     return result
+
+
+def _moved_bytes(double: Value, choice: int) -> Value:
+    """Four of eight bytes, or their signs, the same in all lanes: together those that move as far."""
+    kept = collections.Counter[tuple[int, int]]()
+    for k in range(4):
+        nibble = choice >> 4 * k & 15
+        kept[nibble >> 3, (nibble & 7) - (0 if nibble >> 3 else k)] += 0xFF << 8 * k
+    parts = []
+    for (sign, by), mask in kept.items():
+        move = values.shift_left if by < 0 else values.shift_right
+        part = move(double, constant(8 * abs(by)), 64)
+        if sign:
+            part = values.shift_right_signed(values.extend(values.cut(part, 8), 8), constant(8), 64)
+        parts.append(values.both(part, constant(mask)))
+    return reduce(values.differ, parts)
 
 
 def _reversed(bits: Bits) -> Bits:

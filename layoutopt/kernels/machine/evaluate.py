@@ -58,11 +58,14 @@ def evaluate(
     """
     given = arguments(program, checked(launch, gpu, program.target))
     spaces = ("shared", "local", *(("global",) if given.buffers else ()))
-    slice_ = relevance(program, spaces)
-    run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
-    total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
-    for part, times in run.parts:
-        total.add(part, times)
+    for bold in (True, False):
+        slice_ = relevance(program, spaces, bold=bold)
+        run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
+        total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
+        for part, times in run.parts:
+            total.add(part, times)
+        if not (slice_.bold and total.doubts):
+            break
     if total.doubts:
         total.doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | total.doubts
     first, _ = run.parts[0]
@@ -163,7 +166,7 @@ class _Run:
         if not single and self.box(whole, traced=True):
             return 1
         traced = self.blocks(np.zeros((1, 3), np.int64), traced=True)
-        if single:
+        if single or (self.relevance.bold and traced.doubts):
             self.parts = [(traced, 1)]
             return 1
         self.excused = frozenset(traced.doubts)
@@ -248,7 +251,7 @@ class _Run:
 
     def blocks(self, blocks: IntArray, traced: bool = False) -> Evaluation:
         """Execute some blocks."""
-        found = Evaluation(self.program, self.launch, self.gpu, traced)
+        found = Evaluation(self.program, self.launch, self.gpu, traced, strict=self.relevance.bold)
         self.executed += self._execute(found, blocks)
         return found
 

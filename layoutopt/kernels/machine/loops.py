@@ -143,7 +143,7 @@ class Loops:
         waits = seen.first - machine.left < seen.worth
         if waits or not machine.stands_whole(group) or (machine.memory.holds and not group.full):
             return
-        now = machine.registers.held(self._relevance.live[header], group)
+        now = machine.registers.held(self._relevance.live[header].cells, group)
         seen.only(group.rows)
         for cell in seen.guess.moves if seen.guess is not None else ():
             if cell not in now or not now[cell].sure:
@@ -300,7 +300,7 @@ class Loops:
         calls = any(isinstance(step.action, Jump) and step.action.call for step in simple.values())
         if places[0] != header or calls:
             matters, live = marked(flow.steps, flow.following, frozenset())
-            return {k for k in places if matters[place[k]]}, simple, live[place[header]]
+            return {k for k in places if matters[place[k]]}, simple, live[place[header]].cells
         for together in (True, False):
             found = slice_of(flow, frozenset(), together=together)
             needed = {k for k in places if found.matters[place[k]]}
@@ -313,7 +313,7 @@ class Loops:
             passed = step.action if step is not flow.steps[place[k]] else None
             if isinstance(passed, Jump) and passed.target is not None and not step.text:
                 simple[k] = replace(step, action=Jump(index[passed.target]))
-        return needed, simple, found.live[0]
+        return needed, simple, found.live[0].cells
 
     def _body(self, header: int) -> set[int]:
         """A header and the steps from which control goes back to it."""

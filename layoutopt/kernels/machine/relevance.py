@@ -2,7 +2,8 @@
 
 A cell matters before a step if some path from there reads it, before it is written, in a step that matters.
 Steps of control, barriers and shared-memory accesses always matter; a step that computes does if one of its
-results does. Stores matter to memory from which something that matters is loaded.
+results does. Stores matter to memory from which something that matters is loaded. What is read under a guard
+matters where that holds: compilers write and read registers under one guard that nobody wrote before.
 
 The way of a branch need not be known where what lies between it and the step where its ways meet touches no
 shared memory, waits for nobody and does not end: slow paths of divisions, waits, searches. Registers written
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint, current
+from layoutopt.kernels.machine.values import TRUE
 from layoutopt.kernels.program import (
     Compute,
     Exit,
@@ -26,12 +28,36 @@ from layoutopt.kernels.program import (
     Memory,
     Program,
     Reconverge,
+    Source,
     Step,
     read_by,
 )
 
 MOST_LIVE: Final = 1 << 24  # cells that matter before the steps of a program, of all steps together
 _NOTHING: Final = Step(address=0, text="", action=Forget())
+_SOME: Final = Source.always(TRUE)  # a guard that is not told from others
+
+
+class Live(NamedTuple):
+    """Cells that something that matters may still read.
+
+    Attributes:
+        always: whatever happens.
+        guarded: where a predicate holds that nobody writes before.
+    """
+
+    always: frozenset[str] = frozenset()
+    guarded: frozenset[tuple[str, Source]] = frozenset()
+
+    @property
+    def cells(self) -> frozenset[str]:
+        """All of them."""
+        return self.always | {cell for cell, _ in self.guarded} if self.guarded else self.always
+
+    def union(self, other: "Live") -> "Live":
+        """Cells that either has."""
+        always = self.always if self.always >= other.always else self.always | other.always
+        return Live(always, self.guarded | other.guarded if other.guarded else self.guarded)
 
 
 class Relevance(NamedTuple):
@@ -44,6 +70,7 @@ class Relevance(NamedTuple):
         matters: one a step.
         kept: memories whose contents matter: `shared`, `local`, `global`.
         live: before each step.
+        bold: steps are among them that forget what may matter, if a guard is not what it seems.
     """
 
     flow: "Flow"
@@ -51,37 +78,45 @@ class Relevance(NamedTuple):
     following: list[tuple[int, ...]]
     matters: tuple[bool, ...]
     kept: frozenset[str]
-    live: tuple[frozenset[str], ...]
+    live: tuple[Live, ...]
+    bold: bool
 
 
-def relevance(program: Program, spaces: Iterable[str], results: Iterable[str] = ()) -> Relevance:
+def relevance(
+    program: Program, spaces: Iterable[str], results: Iterable[str] = (), *, bold: bool = False
+) -> Relevance:
     """The steps and registers that addresses and branches depend on; other branches are passed over.
 
     Args:
         program: the kernel.
         spaces: memories whose contents can be known: `shared`, `local`, `global` where buffers are given.
         results: memories whose contents matter in any case.
+        bold: what is written and then read under guards is read only where it was written: compilers save
+            predicates and read them back, so that it cannot be seen that two guards are one. A step whose
+            results are only asked for where that is wrong forgets them, so that what is known stays right.
     """
     kept = frozenset(results)
     flow = Flow(program.steps if "global" in kept else tuple(map(_without_value, program.steps)))
-    return slice_of(flow, frozenset(spaces), kept)
+    return slice_of(flow, frozenset(spaces), kept, bold)
 
 
 def slice_of(
     flow: "Flow",
     allowed: frozenset[str],
     kept: frozenset[str] = frozenset(),
+    bold: bool = False,
     together: bool = False,
 ) -> Relevance:
     """As `relevance`, of steps from the first on; `together`: lanes that part need not meet again."""
     branches = (k for k, step in enumerate(flow.steps) if _decides(step))
     taken = {k: detour for k in branches if (detour := flow.around(k, together)) is not None}
     while True:
-        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept)
+        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept, bold)
         right = {
             k: detour
             for k, detour in taken.items()
-            if found.live[detour.meet].isdisjoint(detour.cells) and found.kept.isdisjoint(detour.memories)
+            if found.live[detour.meet].cells.isdisjoint(detour.cells)
+            and found.kept.isdisjoint(detour.memories)
         }
         if len(right) == len(taken):
             return found
@@ -98,7 +133,7 @@ def _without_value(step: Step) -> Step:
 
 
 def _slice(
-    flow: "Flow", allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str]
+    flow: "Flow", allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str], bold: bool
 ) -> Relevance:
     following = flow.following.copy()
     for k, meet in shortcuts.items():
@@ -114,16 +149,24 @@ def _slice(
         for k, step in enumerate(flow.steps)
     )
     while True:
-        matters, live = marked(steps, following, kept)
+        matters, live = marked(steps, following, kept, bold)
         found = _wanted(steps, following, live) & allowed
         if found <= kept:
             break
         kept |= found
+    if bold:
+        sure = matters
+        steps = tuple(
+            step if needed else replace(step, action=Forget(), sources=())
+            for step, needed in zip(steps, matters, strict=True)
+        )
+        matters, live = marked(steps, following, kept)
+        bold = matters != sure or not _wanted(steps, following, live) & allowed <= kept
     steps = tuple(
-        _asked(step, [live[k] for k in after]) if needed and step.dests else step
+        _asked(step, [live[k].cells for k in after]) if needed and step.dests else step
         for step, after, needed in zip(steps, following, matters, strict=True)
     )
-    return Relevance(flow, steps, following, matters, kept, live)
+    return Relevance(flow, steps, following, matters, kept, live, bold)
 
 
 def _asked(step: Step, after: Sequence[frozenset[str]]) -> Step:
@@ -133,13 +176,13 @@ def _asked(step: Step, after: Sequence[frozenset[str]]) -> Step:
 
 
 def _wanted(
-    steps: Iterable[Step], following: Iterable[tuple[int, ...]], live: Sequence[frozenset[str]]
+    steps: Iterable[Step], following: Iterable[tuple[int, ...]], live: Sequence[Live]
 ) -> frozenset[str]:
     """Memories from which something that matters is loaded."""
     return frozenset(
         space
         for step, after in zip(steps, following, strict=True)
-        if isinstance(step.action, Memory) and any(not live[k].isdisjoint(step.dests) for k in after)
+        if isinstance(step.action, Memory) and any(not live[k].cells.isdisjoint(step.dests) for k in after)
         for space in _read_spaces(step.action)
     )
 
@@ -169,20 +212,21 @@ def _decides(step: Step) -> bool:
 
 
 def marked(
-    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str]
-) -> tuple[tuple[bool, ...], tuple[frozenset[str], ...]]:
+    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str], bold: bool = False
+) -> tuple[tuple[bool, ...], tuple[Live, ...]]:
     """Which steps matter, and the cells that matter before each, given the steps that may follow each.
 
     Args:
         steps: of the kernel.
         following: of each, the steps that may be next.
         kept: memories whose contents matter, so that stores to them do.
+        bold: all guards are taken for one: a guarded write ends the need of every guarded read of its cell.
 
     Raises:
         ProblemFileError: more cells matter at once than `MOST_LIVE`.
     """
     count = len(steps)
-    before = [frozenset[str]()] * count
+    before = [Live()] * count
     preceding: list[list[int]] = [[] for _ in range(count)]
     for k, targets in enumerate(following):
         for target in targets:
@@ -196,10 +240,11 @@ def marked(
         checkpoint()
         k = todo.pop()
         queued[k] = False
-        after = reduce(_union, (before[target] for target in following[k]), frozenset[str]())
-        matters[k], live = _before(steps[k], after, kept)
+        first, *others = [before[target] for target in following[k]] or [Live()]
+        after = reduce(Live.union, others, first)
+        matters[k], live = _before(steps[k], after, kept, bold)
         if live != before[k]:
-            own = 0 if live is after else len(live)
+            own = sum(0 if mine is theirs else len(mine) for mine, theirs in zip(live, after, strict=True))
             size, owned[k] = size + own - owned[k], own
             if size > MOST_LIVE:
                 raise ProblemFileError("", f"the kernel is too large: more than {MOST_LIVE:,} live values")
@@ -211,23 +256,38 @@ def marked(
     return tuple(matters), tuple(before)
 
 
-def _union(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
-    """Cells of either: one of the sets itself where it has all."""
-    return one if one >= other else other if other >= one else one | other
+def _before(step: Step, after: Live, kept: frozenset[str], bold: bool) -> tuple[bool, Live]:
+    """Whether a step matters, and the cells that matter before it, given those that matter after it.
 
-
-def _before(step: Step, after: frozenset[str], kept: frozenset[str]) -> tuple[bool, frozenset[str]]:
-    """Whether a step matters, and the cells that matter before it, given those that matter after it."""
-    dests = frozenset(step.dests)
-    writes = not after.isdisjoint(dests)
-    matters, read = _needed(step, writes, kept)
+    `kept` and `bold` as in `marked`.
+    """
+    guard, dests, (always, guarded) = step.guard, frozenset(step.dests), after
+    here = [one for one in guarded if one[0] in dests and (guard is None or one[1] != guard.negated)]
+    moved = [one for one in guarded if not dests.isdisjoint(one[1].cells)]
+    matters, read = _needed(step, bool(here) or not always.isdisjoint(dests), kept)
     if not matters:
         return False, after
-    if step.guard is not None:
-        read |= frozenset(step.guard.cells)
-    elif writes:
-        after -= dests
-    return True, after if read <= after else after | read
+    if moved:  # the step writes their predicate: before it, they are needed in any case
+        always |= {cell for cell, _ in moved}
+        guarded = guarded.difference(moved)
+    if guard is None:
+        always = always if always.isdisjoint(dests) else always - dests
+        guarded = guarded.difference(here) if here else guarded
+        return True, Live(always if read <= always else always | read, guarded)
+    lanewise = isinstance(step.action, Memory) or (
+        isinstance(step.action, Compute) and not step.action.across
+    )
+    mine = {cell for cell in read if lanewise and _follows(cell, guard)}
+    replaced = {cell for cell in always & dests if not bold and _follows(cell, guard)}
+    elsewhere = {(cell, guard.negated) for cell in replaced}
+    asked = _SOME if bold else guard
+    guarded = guarded.difference((cell, asked) for cell in dests) | elsewhere | {(c, asked) for c in mine}
+    return True, Live(always - replaced | (read - mine) | frozenset(guard.cells), guarded)
+
+
+def _follows(cell: str, guard: Source) -> bool:
+    """Whether a guard says of a cell who has it: of one that a warp has, a guard of the warp."""
+    return not cell.startswith("U") or all(predicate.startswith("U") for predicate in guard.cells)
 
 
 def _needed(step: Step, results: bool, kept: frozenset[str]) -> tuple[bool, frozenset[str]]:
