@@ -36,7 +36,7 @@ from layoutopt.problems.answer import (
 from layoutopt.problems.same_layout import within_room
 from layoutopt.problems.target import Question, target_of
 from layoutopt.problems.types import Block, Problem
-from layoutopt.search.choices import solve_tile
+from layoutopt.search.choices import solve_tile, what_ended
 from layoutopt.search.dictated import side_by_side
 from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
 from layoutopt.search.packing import least, pack, rounded_up
@@ -86,7 +86,8 @@ def solve(
         if isinstance(problem, Problem):
             return solve_tile(problem, gpu, ask)
         tiles = _Tiles(problem, gpu, ask)
-        return tiles.of_fewest_bytes() if problem.layout.objective.bytes_first else tiles.within_room()
+        found = tiles.of_fewest_bytes() if problem.layout.objective.bytes_first else tiles.within_room()
+        return msgspec.structs.replace(found, reason=what_ended(found))
 
 
 class _Tiles:

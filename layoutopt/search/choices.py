@@ -49,7 +49,7 @@ from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import parse_operation
 from layoutopt.layout.layout import Layout
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.search.lanes import under_layout
 from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Proposal, Proved
@@ -73,13 +73,13 @@ def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
     """The answer to a problem of one tile, in the time there is; errors are those of `block.solve`."""
     try:
         found = _answered(problem, gpu, ask)
-        return msgspec.structs.replace(found, reason=_what_ended(found))
+        return msgspec.structs.replace(found, reason=what_ended(found))
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
         return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
 
 
-def _what_ended(result: Result) -> str:
+def what_ended(result: Result | Arrangement) -> str:
     """The reason of the result; where a search was cut short, with what ended it."""
     budget = current()
     if result.status is Status.OPTIMAL and budget.ran_out and not result.reason:

@@ -244,6 +244,22 @@ def test_what_cannot_be_evaluated_in_time_ends_with_one_line(monkeypatch, tickin
     assert "Traceback" not in printed.err
 
 
+def test_an_optimum_of_some_families_says_that_time_ended_the_search_for_others():
+    asked = problem_of("""32 threads; families none
+        tile A: 32x32 f32
+        tile B: 16x8 f32
+        rows: load 4 [lane, i]; i<32; tile A
+        columns: load 4 [i, lane]; i<32; tile A
+        B: load 4 [lane // 8, lane % 8]; tile B""")
+    for late in (False, True):
+        with spending(Budget()) as budget:
+            if late:
+                budget.cut_short()
+            found = solve(asked, time_limit=None)
+        assert (found.status, found.excess) == ("optimal", 992)
+        assert ("layouts outside the scope" in found.reason) == late
+
+
 def nothing_is_asked_of(shape, more=""):
     origin = ", ".join("0" for _ in shape.split("x"))
     return problem_of(f"{shape} 3B, 1 threads{more}", f"a: store 1 [{origin}]")
