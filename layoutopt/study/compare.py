@@ -7,7 +7,7 @@ again with the families of the row, so that the row is the least excess that fit
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,12 +34,12 @@ from layoutopt.study.comparison import Comparison, Row, TileOfRow, room
 from layoutopt.study.known import check_answer
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
-# What is taken of a tile that has no such row: its layout in use, else the best of all.
-_INSTEAD: Final = {"edit": ("in_use", "published"), "in_use": ("published",), "given": (ALL,)}
-_ADDED: Final = (
+# The rows that stand in for one that a tile does not have: that of its layout in use, else the best of all.
+_STANDS_IN: Final = {"edit": ("in_use", "published"), "in_use": ("published",), "given": (ALL,)}
+_SUMMED: Final = (
     "wavefronts", "ideal", "excess", "weighted_wavefronts", "index_ops", "instructions", "cycles", "seconds",
 )  # fmt: skip
-_ALIGNED: Final = "bytes are lost to alignment, which other layouts of the tiles may not lose"
+_ALIGNMENT_LOSS: Final = "bytes are lost to alignment, which other layouts of the tiles may not lose"
 
 
 def compare(
@@ -70,7 +70,7 @@ def compare(
     answer: Any = known if problem.layout.objective.excess_first else None
     if isinstance(problem, Block):
         block = _BlockRows(problem, gpu, time_limit, progress, answer)
-        rows, tiles = block.rows(), [member.found for member in block.members]
+        rows, tiles = block.rows(), [unit_rows.tile_rows for unit_rows in block.units]
     else:
         tile = TileRows(problem, gpu, time_limit, progress, answer)
         rows, tiles = tile.rows(), [tile]
@@ -87,51 +87,51 @@ def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
     """Whether no other row has less of weighted wavefronts or bytes and no more of the other."""
     if row.wavefronts is None:
         return False
-    mine, others = row.rank[:2], {other.rank[:2] for other in rows if other.wavefronts is not None}
-    return not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others - {mine})
+    costs = row.rank[:2]
+    other_costs = {other.rank[:2] for other in rows if other.wavefronts is not None} - {costs}
+    return not any(all(a <= b for a, b in zip(other, costs, strict=True)) for other in other_costs)
 
 
 # A block -----------------------------------------------------------------------------------------
 
 
-class _Member(Struct, frozen=True):
-    """What gets one layout, and its rows by family.
-
-    The best layout of what the hardware dictates stands in the row of every family.
-    """
+class _UnitRows(Struct, frozen=True):
+    """The rows of a unit (a tile, or the tiles that share a layout), by family."""
 
     unit: Unit
-    found: TileRows
+    tile_rows: TileRows
     rows: dict[str, Row]
 
     @property
-    def dictated(self) -> bool:
+    def is_dictated(self) -> bool:
         return self.unit.case.asked.is_dictated
 
     def row(self, family: str) -> Row | None:
-        """Its row, or what is taken in its place; None where there is neither."""
-        if self.dictated:
+        """The unit's row in the block's row of a family; None where it has none and nothing stands in."""
+        if self.is_dictated:  # its best layout belongs to no family, and stands in for all
             return self.rows.get(family, self.rows[ALL])
-        name = next((f for f in (family, *_INSTEAD.get(family, ())) if f in self.rows), None)
-        if name is None:
-            return None
-        return self.rows[ALL] if self.rows[name].reason == NOT_ALLOWED else self.rows[name]
+        families = (family, *_STANDS_IN.get(family, ()))
+        row = next((self.rows[name] for name in families if name in self.rows), None)
+        return self.rows[ALL] if row is not None and row.reason == NOT_ALLOWED else row
 
-    def part(self, row: Row) -> "_Part":
-        """Its part of a row of all."""
-        unit, formula = self.unit, self.found.formulas[row.offset or ""]
+    def layout(self, row: Row) -> "_UnitLayout":
+        """The layout of one of the unit's rows, with what it takes beside others."""
+        unit, formula = self.unit, self.tile_rows.formulas[row.offset or ""]
         alignment = max(row.alignment_bytes or 1, unit.least_alignment)
-        if not self.dictated:
+        if not self.is_dictated:
             alignment = own_alignment(unit, formula, row.alignment_bytes or 1)
         several = unit.several_sizes
         sizes = unit.sizes(unit.case.table(formula)) if several else (row.bytes or 0,) * len(unit.copies)
-        return _Part(unit, row, alignment, sizes)
+        return _UnitLayout(unit, row, alignment, sizes)
 
 
-class _Part(Struct, frozen=True):
-    """A tile, or tiles that share a layout, in a row of all: of one copy of each, its bytes.
+class _UnitLayout(Struct, frozen=True):
+    """A unit under the layout of one of its rows.
 
-    `alignment` is the least of a base at which the layout has its counts, and elements are aligned.
+    Attributes:
+        unit, row: whose layout it is, and what it costs.
+        alignment: least alignment of the base, in bytes, at which the counts hold and elements are aligned.
+        sizes: bytes of one stage of each tile of the unit.
     """
 
     unit: Unit
@@ -140,29 +140,33 @@ class _Part(Struct, frozen=True):
     sizes: tuple[int, ...]
 
     def bytes_at(self, alignment: int, stages: int | None = None) -> int:
-        """Bytes of all stages, or of so many."""
+        """Bytes of all stages at an alignment of their bases, or of another number of `stages`."""
         return self.unit.bytes_at(self.sizes, alignment, stages)
 
-    def placed(self, base: int, step: int) -> TileOfRow:
-        """Where it lies."""
+    def placed(self, base_bytes: int, stage_bytes: int) -> TileOfRow:
+        """The unit where its first stage begins at `base_bytes`, and each further one `stage_bytes` on."""
         names, row = tuple(tile.name for tile in self.unit.tiles), self.row
         counts = row.wavefronts or 0, row.excess or 0
-        return TileOfRow(names, row.offset or "", row.bytes or 0, base, self.unit.stages, step, *counts)
+        stages = self.unit.stages
+        return TileOfRow(names, row.offset or "", row.bytes or 0, base_bytes, stages, stage_bytes, *counts)
 
     def declared_end(self, placed: TileOfRow) -> int:
-        """Where the last array ends that is declared with every pitch in full."""
+        """The byte behind the last stage, where its array is declared with every pitch in full."""
         before = (placed.stages - 1) * placed.stage_bytes
         if self.unit.several_sizes:
             before = self.bytes_at(self.alignment) - placed.bytes
         return placed.base_bytes + before + (self.row.declared_bytes or 0)
 
 
-# Bytes of all tiles, and where each lies.
-_Places = tuple[int, tuple[TileOfRow, ...]]
+class _Placement(NamedTuple):
+    """Where the tiles of a block lie, and the bytes of all together."""
+
+    bytes: int
+    tiles: tuple[TileOfRow, ...]
 
 
 class _BlockRows:
-    """Rows of all tiles, from those of each."""
+    """The rows of a block: each sums a row of every unit, and says where the units lie."""
 
     def __init__(
         self,
@@ -175,158 +179,171 @@ class _BlockRows:
         self.block, self.gpu, self.progress = block, gpu, progress
         units = units_of(block, gpu)
         self.plan = plan_of(block, units)
-        # As much for what does not fit as for one tile.
-        share = None if time_limit is None else time_limit / (len(units) + 1)
+        # Each unit has as much time as the rows that are beyond the budget of bytes.
+        seconds = None if time_limit is None else time_limit / (len(units) + 1)
         if not all(unit.is_settled for unit in units):
             known = None  # the rows of each tile have its own lanes and widths
-        parts = known.tiles if known is not None else ()
-        best = [_best_alone(part.result) for part in parts] or [None] * len(units)
-        self.members = [self._member(*pair, share) for pair in zip(units, best, strict=True)]
-        self.budget = Budget(None if share is None else 2 * share)
-        # Answers within the budget, by the families that were searched.
-        self.arranged = {self._families(ALL): known} if known is not None else {}
+        results = [_if_best_alone(tile.result) for tile in known.tiles] if known is not None else []
+        pairs = zip(units, results or [None] * len(units), strict=True)
+        self.units = [self._rows_of(unit, result, seconds) for unit, result in pairs]
+        self.budget = Budget(None if seconds is None else 2 * seconds)
+        # Answers within the budget of bytes, by the families that were searched.
+        self.arranged = {self._searched_families(ALL): known} if known is not None else {}
         self.limit = within_room(block, gpu).layout.max_bytes
 
-    def _member(self, unit: Unit, known: Result | None, share: float | None) -> _Member:
+    def _rows_of(self, unit: Unit, known: Result | None, seconds: float | None) -> _UnitRows:
+        """The rows of a unit by itself, whose best layout is that of `known`, if given."""
         with fields_of(self.block, *unit.tiles):
-            told = of_tile(unit.tiles[0].name, self.progress)
-            found = TileRows(unit.asked, self.gpu, share, told, known)
-            rows = found.dictated_rows() if unit.asked.is_dictated else found.rows()
-        return _Member(unit, found, {row.family: row for row in rows})
+            progress = of_tile(unit.tiles[0].name, self.progress)
+            tile_rows = TileRows(unit.asked, self.gpu, seconds, progress, known)
+            rows = tile_rows.dictated_rows() if unit.asked.is_dictated else tile_rows.rows()
+        return _UnitRows(unit, tile_rows, {row.family: row for row in rows})
 
     def rows(self) -> list[Row]:
-        """All rows."""
-        families = dict.fromkeys(family for member in self.members for family in member.rows)
-        # Everything is searched first: what it finds is the answer of every row that it belongs to.
-        found = {ALL: self._row(ALL)}
-        found |= {name: self._row(name) for name in families if name != ALL}
-        return [row for name in families if (row := found[name]) is not None]
+        """The rows of the block, in the order in which its units have them."""
+        families = dict.fromkeys(family for unit_rows in self.units for family in unit_rows.rows)
+        # Everything is searched first: its answer serves every row whose families the answer uses.
+        by_family = {name: self._row(name) for name in dict.fromkeys((ALL, *families))}
+        return [row for name in families if (row := by_family[name]) is not None]
 
     def _row(self, family: str) -> Row | None:
-        """The row of all tiles; None where one has nothing to put into it."""
-        own = [member.rows[family] for member in self.members if family in member.rows]
+        """The block's row of a family; None where a unit has no row for it."""
+        own = [unit_rows.rows[family] for unit_rows in self.units if family in unit_rows.rows]
         if all(row.reason == NOT_ALLOWED for row in own):
             return own[0]
-        found = [row for member in self.members if (row := member.row(family)) is not None]
-        if len(found) < len(self.members):
+        title, rows = own[0].title, [row for unit in self.units if (row := unit.row(family)) is not None]
+        if len(rows) < len(self.units):
             return None
-        title = own[0].title
-        if any(row.wavefronts is None for row in found):
-            status = Status.UNKNOWN if any(r.status == Status.UNKNOWN for r in found) else Status.INFEASIBLE
-            reasons = [row.reason if row.wavefronts is None else "" for row in found]
-            return Row(family, title, status, self._each(reasons))
-        parts = [member.part(row) for member, row in zip(self.members, found, strict=True)]
-        row = self._combined(family, title, parts, self._places(family, parts))
-        return row if self.limit is None or (row.bytes or 0) <= self.limit else self._within(row)
+        if any(row.wavefronts is None for row in rows):
+            unknown = any(row.status == Status.UNKNOWN for row in rows)
+            reasons = self._by_tile([row.reason if row.wavefronts is None else "" for row in rows])
+            return Row(family, title, Status.UNKNOWN if unknown else Status.INFEASIBLE, reasons)
+        layouts = [unit_rows.layout(row) for unit_rows, row in zip(self.units, rows, strict=True)]
+        row = self._combined(family, title, layouts, self._placement(family, layouts))
+        return row if self.limit is None or (row.bytes or 0) <= self.limit else self._within_budget(row)
 
-    def _each(self, texts: Sequence[str]) -> str:
-        """The text of each tile that has one."""
-        said = zip((m.unit.tiles for m in self.members), texts, strict=True)
-        return "; ".join(f"{', '.join(tile.name for tile in tiles)}: {text}" for tiles, text in said if text)
+    def _by_tile(self, texts: Sequence[str]) -> str:
+        """`A: text; B, C: text`: the text of each unit behind its tiles' names, empty ones left out."""
+        names = (", ".join(tile.name for tile in unit_rows.unit.tiles) for unit_rows in self.units)
+        return "; ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True) if text)
 
     # Where tiles lie ---------------------------------------------------------------------------
 
-    def _places(self, family: str, parts: Sequence[_Part]) -> _Places:
-        """Where the tiles lie: as the file says of what is in use, else as tightly as they go."""
-        said = all(tile.published or tile.layout.offset for tile in self.block.tiles)
-        if family not in ("in_use", "published") or not said or self.block.same_layout:
-            return self._packed(parts)
+    def _placement(self, family: str, layouts: Sequence[_UnitLayout]) -> _Placement:
+        """Layouts in use where the file places them; any others packed as tightly as they go."""
+        all_in_use = all(tile.published or tile.layout.offset for tile in self.block.tiles)
+        if family not in ("in_use", "published") or not all_in_use or self.block.same_layout:
+            return self._packed(layouts)
         audit = check(self.block, target=self.gpu)
-        lie = zip(parts, audit.tiles, strict=True)
-        return audit.bytes, tuple(part.placed(at.base_bytes, at.stage_bytes) for part, at in lie)
+        pairs = zip(layouts, audit.tiles, strict=True)
+        return _Placement(audit.bytes, tuple(one.placed(at.base_bytes, at.stage_bytes) for one, at in pairs))
 
-    def _packed(self, parts: Sequence[_Part], stages: Sequence[int | None] | None = None) -> _Places:
-        """As tightly as they go, with the stages of the file or so many of each tile."""
-        many = stages or [None] * len(parts)
-        sizes = [part.bytes_at(part.alignment, n) for part, n in zip(parts, many, strict=True)]
-        total, bases = pack(self.plan, sizes, [part.alignment for part in parts])
-        steps = [rounded_up(part.row.bytes or 0, part.alignment) for part in parts]
-        return total, tuple(part.placed(bases[k], steps[k]) for k, part in enumerate(parts))
+    def _packed(
+        self, layouts: Sequence[_UnitLayout], stages: Sequence[int | None] | None = None
+    ) -> _Placement:
+        """The units as tightly as they go, with the file's stages, or as many of each as `stages` says."""
+        counts = stages or [None] * len(layouts)
+        sizes = [layout.bytes_at(layout.alignment, n) for layout, n in zip(layouts, counts, strict=True)]
+        total, bases = pack(self.plan, sizes, [layout.alignment for layout in layouts])
+        stage_bytes = [rounded_up(layout.row.bytes or 0, layout.alignment) for layout in layouts]
+        placed = (layout.placed(bases[k], stage_bytes[k]) for k, layout in enumerate(layouts))
+        return _Placement(total, tuple(placed))
 
-    def _stages(self, parts: Sequence[_Part]) -> int | None:
-        """Stages that fit: of the tiles that have some, else of all."""
+    def _most_stages(self, layouts: Sequence[_UnitLayout]) -> int | None:
+        """Stages that fit a block of the GPU, of every unit with more than one, else of all units.
+
+        None where the limit of bytes is not known.
+        """
         if self.limit is None:
             return None
-        staged = [max(tile.stages for tile in part.unit.tiles) > 1 for part in parts]
-        staged = staged if any(staged) else [True for _ in staged]
+        staged = [max(tile.stages for tile in layout.unit.tiles) > 1 for layout in layouts]
 
-        def needed(n: int) -> int:
-            return self._packed(parts, [n if some else 1 for some in staged])[0]
+        def bytes_of(stages: int) -> int:
+            return self._packed(layouts, [stages if own or not any(staged) else 1 for own in staged]).bytes
 
-        return bisect_right(range(1, self.limit + 1), self.limit, key=needed)
+        return bisect_right(range(1, self.limit + 1), self.limit, key=bytes_of)
 
     # Rows of all -------------------------------------------------------------------------------
 
-    def _combined(self, family: str, title: str, parts: Sequence[_Part], places: _Places) -> Row:
-        """A row for the whole block: sums over its tiles, and the occupancy of their bytes together."""
-        block, rows, (size, tiles) = self.block, [part.row for part in parts], places
+    def _combined(
+        self, family: str, title: str, layouts: Sequence[_UnitLayout], placement: _Placement
+    ) -> Row:
+        """The block's row: sums over its units, and the occupancy of their bytes together."""
+        block, rows, size = self.block, [layout.row for layout in layouts], placement.bytes
         statuses, reason = {row.status for row in rows}, ""
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))
-        tight, _ = pack(self.plan, [part.bytes_at(1) for part in parts], [1] * len(parts))
-        if status == Status.OPTIMAL and family != "none" and tight < size:
-            status, reason = str(Status.FEASIBLE), _ALIGNED
-        alignment = max(part.alignment for part in parts)
+        unaligned, _ = pack(self.plan, [layout.bytes_at(1) for layout in layouts], [1] * len(layouts))
+        if status == Status.OPTIMAL and family != "none" and unaligned < size:
+            status, reason = str(Status.FEASIBLE), _ALIGNMENT_LOSS
+        alignment = max(layout.alignment for layout in layouts)
         fits = occupancy(
             size, alignment, block.threads, self.gpu, block.target,
             other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
         )  # fmt: skip
-        ends = [part.declared_end(tile) for part, tile in zip(parts, tiles, strict=True)]
+        ends = [layout.declared_end(tile) for layout, tile in zip(layouts, placement.tiles, strict=True)]
         return Row(
             family,
             title,
             status,
             reason,
-            self._each([row.offset or "" for row in rows]),
-            self._each([row.label for row in rows]),
+            self._by_tile([row.offset or "" for row in rows]),
+            self._by_tile([row.label for row in rows]),
             size,
             max(*ends, size),
             alignment,
             ways=None if any(row.ways is None for row in rows) else max(row.ways or 0 for row in rows),
             by_hardware=_sum([row for row in rows if row.by_hardware is not None], "by_hardware"),
             time=_time(rows, max(1, fits.blocks if fits else 1)),
-            edit=self._each([row.edit or "" for row in rows]) or None,
+            edit=self._by_tile([row.edit or "" for row in rows]) or None,
             accesses=tuple(access for row in rows for access in row.accesses),
-            tiles=tiles,
-            **{field: _sum(rows, field) for field in _ADDED},
-            **room(fits) | {"pipeline_stages": self._stages(parts)},
+            tiles=placement.tiles,
+            **{field: _sum(rows, field) for field in _SUMMED},
+            **room(fits) | {"pipeline_stages": self._most_stages(layouts)},
         )
 
     # The budget --------------------------------------------------------------------------------
 
-    def _within(self, row: Row) -> Row:
-        """The best of the row's families within the budget, where the row itself is beyond it."""
+    def _within_budget(self, row: Row) -> Row:
+        """The best of the row's families within the budget of bytes, in place of a row that is beyond it."""
         needs = f"{row.bytes:,} bytes with {row.excess:,} excess wavefronts, and {self.limit:,} are there"
         if row.pipeline_stages:
             needs += f"; {count_text(row.pipeline_stages, 'stage')} fit"
-        families = self._families(row.family)
-        found = self._arranged(families) if families else None
-        if found is None or found.bytes is None:
-            status = Status.INFEASIBLE if found is None else found.status
+        families = self._searched_families(row.family)
+        answer = self._solved_within_budget(families) if families else None
+        if answer is None or answer.bytes is None:
+            status = Status.INFEASIBLE if answer is None else answer.status
             return Row(row.family, row.title, status, needs, row.offset, bytes=row.bytes)
-        parts, tiles = [], []
-        for member, at in zip(self.members, found.tiles, strict=True):
-            parts.append(member.part(member.found.solved_row(row.family, row.title, at.result)))
-            tiles.append(parts[-1].placed(at.base_bytes, at.stage_bytes))
-        within = self._combined(row.family, row.title, parts, (found.bytes, tuple(tiles)))
-        return replace(within, status=found.status, reason=f"without the limit {needs}")
+        layouts, placed = [], []
+        for unit, at in zip(self.units, answer.tiles, strict=True):
+            layouts.append(unit.layout(unit.tile_rows.solved_row(row.family, row.title, at.result)))
+            placed.append(layouts[-1].placed(at.base_bytes, at.stage_bytes))
+        placement = _Placement(answer.bytes, tuple(placed))
+        within = self._combined(row.family, row.title, layouts, placement)
+        return replace(within, status=answer.status, reason=f"without the limit {needs}")
 
-    def _families(self, family: str) -> tuple[str, ...]:
-        """Families to search for a row under the budget, as far as every tile allows them."""
-        known = comparison_rows()
-        if family != ALL and family not in known:
+    def _searched_families(self, row_family: str) -> tuple[str, ...]:
+        """Families to search for a row under the budget, of those that the block allows.
+
+        Empty for rows that are not searched: of layouts in use, edits and instructions as given.
+        """
+        by_row = comparison_rows()
+        if row_family != ALL and row_family not in by_row:
             return ()
-        together = {other for f in known.get(family, ()) for other in (f.name, *f.beside)} | {"none"}
+        of_row = {name for f in by_row.get(row_family, ()) for name in (f.name, *f.beside)} | {"none"}
         allowed = self.block.layout.families or FAMILIES
-        return tuple(f for f in FAMILIES if f in allowed and (family == ALL or f in together))
+        return tuple(f for f in FAMILIES if f in allowed and (row_family == ALL or f in of_row))
 
-    def _arranged(self, families: tuple[str, ...]) -> Arrangement:
-        """The best of these families within the budget, with the lanes and widths of the rows."""
-        for searched, found in self.arranged.items():
-            used = {name for part in found.tiles for name in (part.result.family or "none").split("+")}
-            best = found.status is Status.OPTIMAL and used <= {*families} <= {*searched}
-            if searched == families or (found.tiles and best):
-                return found
-        chosen = {a.name: a for member in self.members for a in member.found.case.problem.accesses}
+    def _solved_within_budget(self, families: tuple[str, ...]) -> Arrangement:
+        """The best of these families within the budget, with the lanes and widths of the rows.
+
+        A proved answer of more families, which uses none but these, is theirs as well.
+        """
+        for searched, answer in self.arranged.items():
+            used = {name for tile in answer.tiles for name in (tile.result.family or "none").split("+")}
+            serves = answer.status is Status.OPTIMAL and used <= {*families} <= {*searched}
+            if searched == families or (answer.tiles and serves):
+                return answer
+        chosen = {a.name: a for unit in self.units for a in unit.tile_rows.case.problem.accesses}
 
         def settled(access: TileAccess) -> TileAccess:
             own = {field: getattr(chosen[access.name], field) for field in Access.__struct_fields__}
@@ -337,26 +354,26 @@ class _BlockRows:
         accesses = tuple(map(settled, self.block.accesses))
         asked = constrained(replace(self.block, accesses=accesses), **constraints)
         with spending(self.budget.part(0.5)):
-            found = solve(asked, target=self.gpu, time_limit=None, progress=self.progress)
-        self.arranged[families] = found
-        return self.arranged[families]
+            answer = solve(asked, target=self.gpu, time_limit=None, progress=self.progress)
+        self.arranged[families] = answer
+        return answer
 
 
-def _best_alone(result: Result) -> Result | None:
-    """The layout of one of several tiles, if no other is better for it, whatever there is room for."""
+def _if_best_alone(result: Result) -> Result | None:
+    """The result of one of several tiles where no layout of the tile is better; None where that is open."""
     proof = result.proof
     proved = result.status is Status.OPTIMAL and proof.objective.everywhere and proof.bytes.everywhere
     return result if proved else None
 
 
 def _sum(rows: Sequence[Row], field: str) -> Any:
-    """What the rows have of a figure together; None where one has none."""
+    """A figure summed over the rows; None where a row does not have it."""
     values = [getattr(row, field) for row in rows]
     return sum(values) if values and None not in values else None
 
 
 def _time(rows: Sequence[Row], blocks: int) -> float | None:
-    """The time of all tiles: each takes that of its memory, or its cycles shared by as many blocks as run."""
+    """Estimated cycles of a multiprocessor for all tiles: for each, `time`, or `cycles / blocks` if more."""
     total = 0.0
     for row in rows:
         if row.time is None or row.cycles is None:

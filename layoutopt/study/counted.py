@@ -29,18 +29,19 @@ _BATCH_LANES: Final = 1 << 18
 _BATCH_ELEMENTS: Final = 1 << 22
 
 T = TypeVar("T")
-# A candidate, and its byte offsets by row-major index.
+# A candidate and its byte offsets by row-major index.
 Laid = tuple[T, IntArray]
-# Its weighted excess, in the trace's unit, its last offset, and the candidate.
+# The weighted excess of a candidate in the trace's unit, its last byte offset, and the candidate.
 Counted = tuple[float, int, T]
 
 
 class Counter:
-    """The weighted excess of many layouts of a case; with `certain`, of the lanes that do not choose."""
+    """The weighted excess of many layouts of a case; with `certain`, of accesses without run-time values."""
 
     def __init__(self, case: Case, *, certain: bool = False) -> None:
-        self._over_values = case if case.chooses and not certain else None
-        self._accesses = []
+        # Counted layout by layout, over all values that lanes may choose at run time.
+        self._whole_case = case if case.chooses and not certain else None
+        self._accesses = []  # their distinct instructions
         for access in case.certain.accesses:
             if not access.weight.any():
                 continue
@@ -48,11 +49,11 @@ class Counter:
             self._accesses.append((unique, unique >= 0, weight, access.operation, access.rule))
         lanes = sum(unique.size for unique, *_ in self._accesses)
         most = min(_BATCH_LANES // max(1, lanes), _BATCH_ELEMENTS // case.lowered.tile.elements)
-        self._together = 1 if self._over_values is not None else max(1, most)
+        self._batch = 1 if self._whole_case is not None else max(1, most)
 
     def excess(self, tables: IntArray) -> list[float]:
         """Weighted excess, in the trace's unit, of tables of shape (layouts, elements)."""
-        if (case := self._over_values) is not None:
+        if (case := self._whole_case) is not None:
             with unhurried():
                 return [case.weighted_excess(case.count(table)) for table in tables]
         total = np.zeros(len(tables), np.int64)
@@ -64,31 +65,32 @@ class Counter:
         return [float(over) for over in total]
 
     def batches(self, laid: Iterable[Laid[T]]) -> Iterator[list[Counted[T]]]:
-        """All of them, so many at a time, as long as time is left; the first batch in any case."""
-        stream = _listed(laid)
-        while batch := list(itertools.islice(stream, self._together)):
+        """All candidates, counted batch by batch while time is left; the first batch in any case."""
+        stream = _until_out_of_time(laid)
+        while batch := list(itertools.islice(stream, self._batch)):
             excess = self.excess(np.stack([table for _, table in batch]))
-            yield [(over, int(table.max()), one) for over, (one, table) in zip(excess, batch, strict=True)]
+            counted = zip(excess, batch, strict=True)
+            yield [(over, int(table.max()), candidate) for over, (candidate, table) in counted]
             if current().spent:
                 return
 
 
-def _listed(candidates: Iterable[T]) -> Iterator[T]:
+def _until_out_of_time(candidates: Iterable[T]) -> Iterator[T]:
     """The candidates until the time for listing them is over."""
     with suppress(OutOfTime):
         yield from candidates
 
 
 def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int | None) -> Layout | None:
-    """The layout of least weighted excess, then bytes, then index operations; the first of equals.
+    """The layout of least weighted excess, then bytes, then index operations; None without any.
 
-    The first batch is counted whatever the time.
+    The first batch is counted whatever the time. Of equal layouts, the first is taken.
 
     Args:
         layouts: the cheapest to compute first; where they differ in bytes, by rising bytes.
         counter: counts them.
-        floor: weighted excess that no layout undercuts. Once a layout has it, the search ends at the first
-            batch without smaller ones.
+        floor: lower bound of the weighted excess. Once a layout has it, the search ends at the first batch
+            without smaller ones.
         max_bytes: larger layouts are left out.
     """
     least: tuple[float, int] = math.inf, 0  # weighted excess and last offset of the best
@@ -108,8 +110,8 @@ def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int
     return min(compared, key=lambda layout: operations(offset_expression(layout)), default=None)
 
 
-def plainly(space: Space, element_bytes: int) -> Iterator[Layout]:
-    """Every layout of the space's families that flips no bits, as `best` wants them."""
+def plain_layouts(space: Space, element_bytes: int) -> Iterator[Layout]:
+    """Every layout of the space's families without an XOR, in the order that `best` expects."""
     for candidate in unswizzled(space):
         yield candidate.layout(space.shape, element_bytes)
 

@@ -19,7 +19,7 @@ from layoutopt.study.comparison import Row
 from layoutopt.study.edits import is_large
 from layoutopt.study.findings import Finding
 from layoutopt.study.in_use import InUse
-from layoutopt.study.rows import costs_of
+from layoutopt.study.rows import cost_fields
 
 _SIMPLE: Final = (("none", "pad"), ("none", "order", "split"), ("none", "xor"))
 
@@ -75,7 +75,7 @@ def _in_use(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Row:
     row = Row("in_use", "the layout in use", "given", offset=offset)
     if broken:
         return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason="it cannot hold the tile")
-    costs = costs_of(used.case, used.counts, used.size, used.alignment, estimate_in_use)
+    costs = cost_fields(used.case, used.counts, used.size, used.alignment, estimate_in_use)
     return msgspec.structs.replace(row, **costs)
 
 
@@ -88,4 +88,4 @@ def _row(used: InUse, result: Result) -> Row:
     took, size = estimate_of(used, result.layout), result.bytes or 0
     with unhurried():
         counts = case.count(case.table(result.layout))
-    return msgspec.structs.replace(row, **costs_of(case, counts, size, result.alignment_bytes or 1, took))
+    return msgspec.structs.replace(row, **cost_fields(case, counts, size, result.alignment_bytes or 1, took))
