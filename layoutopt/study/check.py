@@ -33,9 +33,9 @@ from layoutopt.study.findings import Finding
 from layoutopt.study.fix import estimate_of, fix
 from layoutopt.study.in_use import AnyLayout, InUse, in_use
 
-# Of the time in force, for idle XORs and the estimate.
+# Share of the time in force for findings beyond errors, and for the estimate.
 _FINDINGS_SHARE: Final = 0.2
-_COUNTING_S: Final = 1.0  # beside twice the time, to count what is known only at run time
+_COUNTING_S: Final = 1.0  # seconds beside twice the time in force, to count what is known only at run time
 
 
 class AuditStatus(enum.StrEnum):
@@ -166,7 +166,7 @@ def check(
 
 
 def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: bool) -> tuple[InUse, Audit]:
-    """The audit under the lanes and widths that cost least, where the file leaves them open."""
+    """A layout (None for the file's) under the lanes and widths that cost least, and its audit."""
     chosen, left = problem, current().seconds
     if problem.is_free:
         with unhurried():
@@ -175,38 +175,38 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
         table = in_use(natural, layout).table.repeat(problem.tile.packed)
         with spending(current().part(_FINDINGS_SHARE)):
             chosen = under_layout(problem, gpu, table, free)
-    chosen_late = any(access.any for access in problem.accesses)
-    with spending(Budget(2 * left + _COUNTING_S if left is not None and chosen_late else None)):
+    at_run_time = any(access.any for access in problem.accesses)
+    with spending(Budget(2 * left + _COUNTING_S if left is not None and at_run_time else None)):
         options = [in_use(case, layout) for case in cases(chosen, gpu)]
         used = options[0]
         if len(options) > 1:  # the widths of fewest wavefronts, of those with which the layout holds the tile
-            used = min(options, key=lambda u: (any(findings.wrong(u)), sum(r.wavefronts for r in u.reports)))
-        _ = used.counts
+            used = min(options, key=lambda u: (any(findings.errors(u)), sum(r.wavefronts for r in u.reports)))
+        _ = used.counts  # within the time for counting
     audit = _audit(used, mend)
     return used, replace(audit, accesses=named_choices(audit.accesses, problem, chosen))
 
 
 def _audit(used: InUse, mend: bool) -> Audit:
-    """Everything about a layout with one width for each access."""
-    problem, wrong = used.case.problem, list(findings.wrong(used))
+    """The audit of a layout with one width for each access; with `mend`, and what to take in its place."""
+    problem, errors = used.case.problem, list(findings.errors(used))
     with spending(current().part(_FINDINGS_SHARE)):
-        found = [*wrong, *findings.worth_knowing(used)]
-        own = estimate_of(used, used.node) if used.node is not None and not wrong else None
-    if mend and (mended := fix(used, bool(wrong), own)) is not None:
+        found = [*errors, *findings.remarks(used)]
+        estimate = estimate_of(used, used.node) if used.node is not None and not errors else None
+    if mend and (mended := fix(used, bool(errors), estimate)) is not None:
         found.append(mended)
     return Audit(
         problem.name,
         used.case.device.name,
-        _status(not wrong, used.excess),
+        _status(not errors, used.excess),
         to_text(used.node) if used.node is not None else None,
         used.size,
         max(used.array or 0, used.size),
         used.alignment,
         used.excess,
         used.weighted_excess,
-        tuple(_with_counters(used, *each) for each in zip(used.case.accesses, used.reports, strict=True)),
+        tuple(_with_counters(used, *pair) for pair in zip(used.case.accesses, used.reports, strict=True)),
         tuple(found),
-        own,
+        estimate,
     )
 
 
@@ -223,94 +223,96 @@ def _with_counters(used: InUse, access: CountedAccess, report: AccessReport) -> 
 
 
 def _block_audit(block: Block, gpu: Device, mend: bool) -> BlockAudit:
-    """Every tile's layout in the file, and how the tiles lie."""
+    """The audit of every tile's layout in the file, and of where the tiles lie."""
     audits: dict[str, tuple[InUse, Audit]] = {}
     for tile in block.tiles:
         with fields_of(block, tile):
             audits[tile.name] = _tile_audit(block.problem(tile), None, gpu, mend)
-    placed = tuple(_placed(block, audits))
-    size = max(part.starts[-1] + part.audit.declared_bytes for part in placed)
+    tiles = tuple(_placed_audits(block, audits))
+    size = max(tile.starts[-1] + tile.audit.declared_bytes for tile in tiles)
     limit = within_room(block, gpu).layout.max_bytes
-    wrong = [*_misplaced(placed), *_overlaps(block, placed)]
+    errors = [*_misplaced(tiles), *_overlaps(block, tiles)]
     if limit is not None and size > limit:
         text = f"the block takes {size:,} bytes of shared memory; {limit:,} are allowed"
-        wrong.append(Finding("budget", text, details={"bytes": size, "max_bytes": limit}))
-    sound = {part.tile for part in placed if part.audit.status is not AuditStatus.INFEASIBLE}
-    wrong += _different(block, {name: used for name, (used, _) in audits.items() if name in sound})
-    excess = sum(part.audit.excess for part in placed)
-    status = _status(not wrong and len(sound) == len(placed), excess)
-    return BlockAudit(block.name, gpu.name, status, size, limit, excess, placed, tuple(wrong))
+        errors.append(Finding("budget", text, details={"bytes": size, "max_bytes": limit}))
+    sound = {tile.tile for tile in tiles if tile.audit.status is not AuditStatus.INFEASIBLE}
+    errors += _differing_layouts(block, {name: used for name, (used, _) in audits.items() if name in sound})
+    excess = sum(tile.audit.excess for tile in tiles)
+    status = _status(not errors and len(sound) == len(tiles), excess)
+    return BlockAudit(block.name, gpu.name, status, size, limit, excess, tiles, tuple(errors))
 
 
-def _placed(block: Block, audits: Mapping[str, tuple[InUse, Audit]]) -> Iterator[PlacedAudit]:
-    """Where each tile lies: as the file says, else behind those before it that live at the same time."""
+def _placed_audits(block: Block, audits: Mapping[str, tuple[InUse, Audit]]) -> Iterator[PlacedAudit]:
+    """The audits with the tiles' places: as the file says, else behind all earlier tiles that live then."""
     ends: dict[str, int] = {}
     for tile in block.tiles:
-        (used, audit), least = audits[tile.name], tile.element_alignment
-        given = used.case.asked.layout.alignment_bytes
-        unit = max(audit.alignment_bytes, min(least, given or least))
-        stage = tile.stage_bytes or rounded_up(audit.declared_bytes, unit)
+        (used, audit), of_element = audits[tile.name], tile.element_alignment
+        allowed = used.case.asked.layout.alignment_bytes
+        alignment = max(audit.alignment_bytes, min(of_element, allowed or of_element))
+        stage_bytes = tile.stage_bytes or rounded_up(audit.declared_bytes, alignment)
         base = tile.base_bytes
         if base is None:
-            before = (end for name, end in ends.items() if _together(block, name, tile.name))
-            base = rounded_up(max(before, default=0), unit)
-        ends[tile.name] = base + (tile.stages - 1) * stage + audit.declared_bytes
-        yield PlacedAudit(tile.name, base, tile.stages, stage, audit)
+            before = (end for name, end in ends.items() if _live_together(block, name, tile.name))
+            base = rounded_up(max(before, default=0), alignment)
+        placed = PlacedAudit(tile.name, base, tile.stages, stage_bytes, audit)
+        ends[tile.name] = placed.starts[-1] + audit.declared_bytes
+        yield placed
 
 
-def _together(block: Block, one: str, other: str) -> bool:
-    """Whether two tiles live at the same time."""
+def _live_together(block: Block, one: str, other: str) -> bool:
+    """Whether two tiles live at the same time: at one time of the overlay, or one of them all the time."""
     times = [next((t for t, time in enumerate(block.overlay) if n in time), None) for n in (one, other)]
     return None in times or times[0] == times[1]
 
 
-def _misplaced(placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
-    """Stages that do not begin at a multiple of what the layout needs."""
-    for part in placed:
-        unit = part.audit.alignment_bytes
-        start = next((start for start in part.starts if start % unit), None)
+def _misplaced(tiles: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
+    """Tiles with a stage that does not begin at a multiple of the layout's alignment."""
+    for tile in tiles:
+        alignment = tile.audit.alignment_bytes
+        start = next((start for start in tile.starts if start % alignment), None)
         if start is not None:
-            text = f"tile {part.tile}: a stage begins at byte {start:,}; counts hold at multiples of {unit}"
-            details = {"tile": part.tile, "byte_offset": start, "alignment_bytes": unit}
+            holds = f"counts hold at multiples of {alignment}"
+            text = f"tile {tile.tile}: a stage begins at byte {start:,}; {holds}"
+            details = {"tile": tile.tile, "byte_offset": start, "alignment_bytes": alignment}
             yield Finding("misplaced", text, details=details)
 
 
-def _overlaps(block: Block, placed: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
-    """Stages that share bytes while both live."""
-    stages = {part.tile: [(start, start + part.audit.bytes) for start in part.starts] for part in placed}
+def _overlaps(block: Block, tiles: tuple[PlacedAudit, ...]) -> Iterator[Finding]:
+    """Stages of one or two tiles that share bytes while both live."""
+    stages = {tile.tile: [range(start, start + tile.audit.bytes) for start in tile.starts] for tile in tiles}
     for one, other in itertools.combinations_with_replacement(stages, 2):
         same = one == other
-        pairs = (
-            itertools.combinations(stages[one], 2) if same else itertools.product(stages[one], stages[other])
-        )
-        shared = next(([max(a, c), min(b, d)] for (a, b), (c, d) in pairs if max(a, c) < min(b, d)), None)
-        if shared is not None and _together(block, one, other):
+        pairs = itertools.combinations(stages[one], 2)
+        every = pairs if same else itertools.product(stages[one], stages[other])
+        shared = (range(max(a.start, b.start), min(a.stop, b.stop)) for a, b in every)
+        first = next(filter(None, shared), None)
+        if first is not None and _live_together(block, one, other):
             whose = f"two stages of tile {one}" if same else f"tiles {one} and {other}"
-            text = f"{whose} share bytes {shared[0]:,} to {shared[1] - 1:,}"
-            yield Finding("overlap", text, details={"tiles": [one, other], "bytes": shared})
+            text = f"{whose} share bytes {first.start:,} to {first[-1]:,}"
+            yield Finding(
+                "overlap", text, details={"tiles": [one, other], "bytes": [first.start, first.stop]}
+            )
 
 
-def _different(block: Block, layouts: Mapping[str, InUse]) -> Iterator[Finding]:
-    """Tiles that are to share a layout, and lie otherwise: by the bytes of their elements, row-major."""
+def _differing_layouts(block: Block, layouts: Mapping[str, InUse]) -> Iterator[Finding]:
+    """Tiles that are to share a layout and do not: where a byte of their elements, row-major, lies apart."""
     for tiles, _ in groups(block):
         if any(tile.name not in layouts for tile in tiles):
             continue
         first, *others = (_byte_offsets(layouts[tile.name]) for tile in tiles)
         for tile, offsets in zip(tiles[1:], others, strict=True):
             count = min(len(first), len(offsets))
-            apart = np.flatnonzero(first[:count] != offsets[:count])
-            if len(apart):
-                at = int(apart[0])
+            differing = np.flatnonzero(first[:count] != offsets[:count])
+            if len(differing):
+                byte, names = int(differing[0]), [tiles[0].name, tile.name]
                 text = (
-                    f"tiles {tiles[0].name} and {tile.name} are to share a layout (same_layout): byte {at:,} "
-                    f"of their elements lies at {first[at]:,} in one and at {offsets[at]:,} in the other"
+                    f"tiles {names[0]} and {names[1]} are to share a layout (same_layout): byte {byte:,} "
+                    f"of their elements lies at {first[byte]:,} in one and at {offsets[byte]:,} in the other"
                 )
-                yield Finding(
-                    "layouts_differ", text, details={"tiles": [tiles[0].name, tile.name], "byte": at}
-                )
+                yield Finding("layouts_differ", text, details={"tiles": names, "byte": byte})
 
 
 def _byte_offsets(used: InUse) -> IntArray:
-    """Where each byte of the elements lies, row-major."""
+    """The byte offset of each byte of the elements, row-major."""
     offsets: IntArray = (used.table[:, None] + np.arange(used.case.lowered.tile.element_bytes)).ravel()
     return offsets

@@ -4,7 +4,6 @@ Of several tiles: what decides each of them by itself, and what the common budge
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, Literal, Unpack, overload
 
 from msgspec import Struct
@@ -30,7 +29,7 @@ from layoutopt.search.block import solve
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.in_use import node_in_use
 from layoutopt.study.known import solved
-from layoutopt.study.phase_words import why
+from layoutopt.study.phase_words import why_it_works
 from layoutopt.study.relaxations import Relaxation, Relaxations, names
 
 # Of several tiles: for the search over all of them, and of what is left, for the same without the budget.
@@ -143,17 +142,21 @@ def explain(
     Raises:
         ProblemFileError: the problem contradicts itself.
     """
-    gpu = target_of(problem, target)
+    gpu, progress = target_of(problem, target), told(progress)
 
-    of: Callable[..., Explanation | BlockExplanation] = _of_block if isinstance(problem, Block) else _of_tile
+    def work() -> Explanation | BlockExplanation:
+        if isinstance(problem, Block):
+            return _explain_block(problem, gpu, progress)
+        return _explain_tile(problem, gpu, progress)
+
     with deadline(time_limit) as budget:
-        return interruptibly(partial(of, problem, gpu, told(progress)), budget)
+        return interruptibly(work, budget)
 
 
 # A tile ------------------------------------------------------------------------------------------
 
 
-def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
+def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
     in_use = node_in_use(problem)
     case, result = solved(problem, gpu, progress=progress)
@@ -161,31 +164,31 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
     bound = result.proof.objective
     refuted = bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0)
-    verdict = _verdict(result.layout is not None and result.excess == 0, refuted, result.status)
-    general = bound if bound.everywhere else result.proof.every_layout
+    conflict_free = _conflict_free(result.layout is not None and result.excess == 0, refuted, result.status)
+    general = bound if bound.everywhere else result.proof.every_layout  # what holds of every layout
     in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
-    proved = general if in_every and not verdict and general is not None else bound
-    scope = ALLOWED if verdict is False and not proved.lower_bound else proved.scope
+    proved = general if in_every and not conflict_free and general is not None else bound
+    scope = ALLOWED if conflict_free is False and not proved.lower_bound else proved.scope
     with unhurried():
-        ask, reasons = Relaxations(case), [*why(case, result, in_use)]
+        questions, reasons = Relaxations(case), [*why_it_works(case, result, in_use)]
     clash, minimal, clique = list[Access](), False, None
-    # Of lanes that choose at run time, no subset is asked.
-    if refuted and in_every and not verdict and not case.chooses:
-        said, clique = _why_none(case, result.proof)
-        reasons += said
-        clash, minimal = ask.smallest(ask.accesses)
-    others, relaxations = ask.others(clash), list[Relaxation]()
-    if not verdict:
-        relaxations += [*ask.of_constraints(), *ask.left_out(clash)]
+    # Subsets of accesses are asked about only where no lane chooses at run time.
+    if refuted and in_every and not conflict_free and not case.chooses:
+        sentences, clique = _why_none(case, result.proof)
+        reasons += sentences
+        clash, minimal = questions.smallest_clash(questions.accesses)
+    other_clashes, relaxations = questions.other_clashes(clash), list[Relaxation]()
+    if not conflict_free:
+        relaxations += [*questions.looser_constraints(), *questions.left_out(clash)]
     if not current().spent:
-        relaxations += ask.choices(result, names(clash))
+        relaxations += questions.choices(result, names(clash))
     if lanes := lanes_text(problem, case.asked):
         reasons.insert(0, f"The lanes are chosen: {lanes}; what follows is about them.")
         scope += ", with the lanes chosen"
     return Explanation(
         case.problem.name,
         case.device.name,
-        verdict,
+        conflict_free,
         scope,
         proved.lower_bound,
         result.proof.evidence,
@@ -195,7 +198,7 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
         clique,
         names(clash),
         minimal,
-        tuple(others),
+        tuple(other_clashes),
         tuple(relaxations),
         tuple(reasons),
         case.widths,
@@ -205,140 +208,156 @@ def _of_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     )
 
 
-def _verdict(free: bool, refuted: bool, status: Status) -> bool | None:
-    """Whether a layout without conflicts exists; None where that is open."""
-    return True if free else False if refuted or status is Status.INFEASIBLE else None
+def _conflict_free(found: bool, refuted: bool, status: Status) -> bool | None:
+    """Whether a layout without conflicts exists, if one was found or refuted; None where that is open."""
+    return True if found else False if refuted or status is Status.INFEASIBLE else None
 
 
 def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | None]:
-    """Why every layout has conflicts: sentences, and the clique as data, if that is a reason."""
+    """Why every layout has conflicts: sentences, and the clique as data, if that is a reason.
+
+    The reasons are those that hold, from the easiest, up to the one that the bound rests on; where that is
+    as easy as a clique, one beside counting is enough.
+    """
     subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
-    easier, said = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
+    easy, sentences = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
     for reason in BY_HAND:
-        found = reason.find(subject, Extent())
-        if found is None:
+        evidence = reason.find(subject, Extent())
+        if evidence is None:
             continue
-        said += reason.words(subject, case.problem, found)
+        sentences += reason.words(subject, case.problem, evidence)
         if reason is CLIQUE:
-            clique = reason.data(subject, case.problem, found)
-        if reason is not COUNTING and proof.evidence in (reason.evidence, *easier):
-            break  # the easiest of those that add to counting, and what the bound rests on
+            clique = reason.data(subject, case.problem, evidence)
+        if reason is not COUNTING and proof.evidence in (reason.evidence, *easy):
+            break
     if proof.evidence == SOLVER.evidence:
         least = FreeAssignment(round(proof.objective.lower_bound * case.lanes.weight_unit))
-        said += SOLVER.words(subject, case.problem, least)
-    return said, clique
+        sentences += SOLVER.words(subject, case.problem, least)
+    return sentences, clique
 
 
 # A block -----------------------------------------------------------------------------------------
 
 
-def _of_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation:
+def _explain_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation:
     """Explain each group of tiles that share a layout, and what the block's budget of bytes costs."""
 
-    def answer(changed: Block) -> Arrangement:
+    def solved_within_share(changed: Block) -> Arrangement:
         with spending(current().part(_ARRANGE_SHARE)):
             return solve(changed, target=gpu, time_limit=None, progress=progress)
 
-    found = answer(block)
+    answer = solved_within_share(block)
     # What the GPU has for a block, whatever budget the file gives; None where that is not known.
     gpu_bytes = within_room(constrained(block, max_bytes=None), gpu).layout.max_bytes
     block = within_room(block, gpu)
     without_budget, relaxations = None, list[Relaxation]()
-    if found.excess != 0:
-        without_budget, relaxations = _shared(block, found, gpu_bytes, answer)
-    members, explained = groups(block), []
-    for k, (tiles, problem) in enumerate(members):
-        told = of_tile(tiles[0].name, progress)
-        with fields_of(block, *tiles), spending(current().part(1 / (len(members) - k))):
-            own = _of_tile(problem, gpu, told)
-        explained.append(ExplainedTile(tuple(tile.name for tile in tiles), own))
-    bound, each = found.proof.objective, [part.explanation for part in explained]
+    if answer.excess != 0:
+        without_budget, relaxations = _shared_relaxations(block, answer, gpu_bytes, solved_within_share)
+    problems, explained = groups(block), []
+    for k, (tiles, problem) in enumerate(problems):
+        tile_progress = of_tile(tiles[0].name, progress)
+        with fields_of(block, *tiles), spending(current().part(1 / (len(problems) - k))):
+            explanation = _explain_tile(problem, gpu, tile_progress)
+        explained.append(ExplainedTile(tuple(tile.name for tile in tiles), explanation))
+    bound, explanations = answer.proof.objective, [tile.explanation for tile in explained]
     # What single tiles have in any layout may be more than what the search proved.
-    everywhere = sum(one.lower_bound for one in each if one.scope == EVERY_LAYOUT)
+    everywhere = sum(own.lower_bound for own in explanations if own.scope == EVERY_LAYOUT)
     if everywhere >= bound.lower_bound:
         bound = Bound(everywhere, EVERY_LAYOUT)
-    verdict = _verdict(bool(found.tiles) and found.excess == 0, bound.lower_bound > 0, found.status)
+    found_free = bool(answer.tiles) and answer.excess == 0
+    conflict_free = _conflict_free(found_free, bound.lower_bound > 0, answer.status)
     return BlockExplanation(
         block.name,
         gpu.name,
-        verdict,
-        ALLOWED if verdict is False and not bound.lower_bound else bound.scope,
+        conflict_free,
+        ALLOWED if conflict_free is False and not bound.lower_bound else bound.scope,
         bound.lower_bound,
-        found.excess,
-        found.weighted_excess,
-        found.bytes,
+        answer.excess,
+        answer.weighted_excess,
+        answer.bytes,
         block.layout.max_bytes,
-        tuple(name for one in each for name in one.clashing_accesses),
+        tuple(name for own in explanations for name in own.clashing_accesses),
         tuple(relaxations),
-        tuple(_reasons(block, found, without_budget, gpu_bytes, explained)),
+        tuple(_block_reasons(block, answer, without_budget, gpu_bytes, explained)),
         tuple(explained),
     )
 
 
-def _shared(
-    block: Block, answer: Arrangement, room: int | None, solved: Callable[[Block], Arrangement]
+def _shared_relaxations(
+    block: Block, answer: Arrangement, gpu_bytes: int | None, solved: Callable[[Block], Arrangement]
 ) -> tuple[Arrangement | None, list[Relaxation]]:
-    """Constraints of all tiles whose relaxation helps, and the answer without the budget if it is better.
+    """The answer without the budget of bytes, if it is better, and constraints of all tiles to relax.
 
-    `room` is the shared memory of a block of the GPU, in bytes.
+    Args:
+        block: the problem, whose budget is at most what the GPU has.
+        answer: its answer.
+        gpu_bytes: shared memory that the GPU has for a block; None where that is not known.
+        solved: solves a changed block in a share of the time.
     """
-    told, limit = list[Relaxation](), block.layout.max_bytes
+    relaxations, limit = list[Relaxation](), block.layout.max_bytes
     if block.layout.families is not None:
-        wide = solved(constrained(block, families=None))
-        if wide.tiles and _is_better(wide, answer):
-            text = f"with all families there are {_excess(wide, 'no conflicts')} in {wide.bytes:,} bytes"
-            told.append(Relaxation("families", text))
+        all_families = solved(constrained(block, families=None))
+        if all_families.tiles and _is_better(all_families, answer):
+            excess = _excess_text(all_families, "no conflicts")
+            text = f"with all families there are {excess} in {all_families.bytes:,} bytes"
+            relaxations.append(Relaxation("families", text))
     if limit is None:
-        return None, told
+        return None, relaxations
     free = solved(constrained(block, max_bytes=MAX_BYTES))
     fewer = not answer.tiles or (free.excess or 0) < (answer.excess or 0)  # without weights, too
     if free.bytes is None or free.bytes <= limit or not (fewer and _is_better(free, answer)):
-        return None, told
-    least = _excess(free, "no conflicts")
-    if room is None or free.bytes <= room:
-        told.append(Relaxation("max_bytes", f"with layout.max_bytes {free.bytes:,} there are {least}"))
+        return None, relaxations
+    excess = _excess_text(free, "no conflicts")
+    if gpu_bytes is None or free.bytes <= gpu_bytes:
+        text = f"with layout.max_bytes {free.bytes:,} there are {excess}"
+        relaxations.append(Relaxation("max_bytes", text))
     most = max(tile.stages for tile in block.tiles)
     for stages in range(most - 1, 0, -1):
         tiles = tuple(replace(t, stages=min(stages, t.stages)) for t in block.tiles)
         if sum(tile.stages * tile.bytes for tile in tiles) > limit:
             continue
-        staged = solved(replace(block, tiles=tiles))
-        if staged.tiles and not _is_better(free, staged):
-            text = f"with {stages} in place of {most} stages there are {least}"
-            return free, [*told, Relaxation("stages", text)]
-    return free, told
+        fewer_stages = solved(replace(block, tiles=tiles))
+        if fewer_stages.tiles and not _is_better(free, fewer_stages):
+            text = f"with {stages} in place of {most} stages there are {excess}"
+            relaxations.append(Relaxation("stages", text))
+            break
+    return free, relaxations
 
 
 def _is_better(other: Arrangement, answer: Arrangement) -> bool:
-    """Whether another answer is better than the one found, which may be none or cut off by the time."""
+    """Whether another answer has less weighted excess than `answer`, or `answer` has no layouts."""
     return not answer.tiles or (other.weighted_excess or 0) < (answer.weighted_excess or 0)
 
 
-def _excess(answer: Arrangement, none: str) -> str:
+def _excess_text(answer: Arrangement, none: str) -> str:
     return f"{answer.excess:g} excess wavefronts" if answer.excess else none
 
 
-def _reasons(
+def _block_reasons(
     block: Block,
     answer: Arrangement,
-    free: Arrangement | None,
-    room: int | None,
+    without_budget: Arrangement | None,
+    gpu_bytes: int | None,
     explained: Sequence[ExplainedTile],
 ) -> Iterator[str]:
-    """Sentences on the result, on tiles that alone prevent a better one, and on what the budget costs."""
+    """Sentences on the result, on tiles that alone prevent a better one, and on what the budget costs.
+
+    Arguments are as for `_shared_relaxations`; `without_budget` is its better answer.
+    """
     limit, none = block.layout.max_bytes, "no bank conflicts"
     if not answer.tiles:
         yield f"{answer.status}: {answer.reason}"
     else:
         of = f" of {limit:,}" if limit is not None else ""
-        yield f"all tiles together: {_excess(answer, none)} in {answer.bytes:,} bytes{of}"
-    for part in explained:
-        if part.explanation.conflict_free is False:
-            has = "has conflicts in" if part.explanation.lower_bound else "is held by none of"
-            scope = f"{part.explanation.scope}, whatever the others take"
-            yield f"tile {' and '.join(part.tiles)} {has} {scope}"
-    if free is not None:
-        has = f"a block of {block.target} has" if limit == room else "layout.max_bytes is"
-        saved = (answer.excess or 0) - (free.excess or 0)
+        yield f"all tiles together: {_excess_text(answer, none)} in {answer.bytes:,} bytes{of}"
+    for tile in explained:
+        if tile.explanation.conflict_free is False:
+            has = "has conflicts in" if tile.explanation.lower_bound else "is held by none of"
+            scope = f"{tile.explanation.scope}, whatever the others take"
+            yield f"tile {' and '.join(tile.tiles)} {has} {scope}"
+    if without_budget is not None:
+        has = f"a block of {block.target} has" if limit == gpu_bytes else "layout.max_bytes is"
+        saved = (answer.excess or 0) - (without_budget.excess or 0)
         costs = f"the budget costs {saved:g} excess wavefronts: " if answer.tiles else ""
-        yield f"{costs}with {_excess(free, none)} the tiles take {free.bytes:,} bytes, and {has} {limit:,}"
+        needs = f"the tiles take {without_budget.bytes:,} bytes, and {has} {limit:,}"
+        yield f"{costs}with {_excess_text(without_budget, none)} {needs}"

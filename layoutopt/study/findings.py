@@ -1,4 +1,4 @@
-"""What is wrong with a layout in use, and what is worth knowing of it: one function for each kind."""
+"""Errors of a layout in use, and remarks on it: a function for each kind of finding."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +16,7 @@ from layoutopt.study.in_use import InUse
 from layoutopt.study.instruction import Instruction, place_text
 
 _QUICK: Final = 1 << 17  # elements whose offsets are computed at once
-_SHOWN: Final = 8  # lanes of a conflict
+_MOST_SHOWN: Final = 8  # lanes of a conflict
 
 
 class Finding(Struct, frozen=True):
@@ -36,38 +36,38 @@ class Finding(Struct, frozen=True):
     details: dict[str, Any] = {}
 
 
-def wrong(used: InUse) -> Iterator[Finding]:
-    """Errors of the layout in use: shared bytes, torn vectors, alignment, offsets outside the tile."""
-    yield from _elements(used)
+def errors(used: InUse) -> Iterator[Finding]:
+    """Why the layout cannot hold the tile: shared bytes, torn vectors, alignment, offsets out of bounds."""
+    yield from _element_errors(used)
     for access in range(len(used.case.accesses)):
-        yield from _vectors(used, access)
-    given, needed = used.case.problem.layout.alignment_bytes, used.alignment
-    if given is not None and given < needed:
-        text = f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {given}"
-        yield Finding("alignment", text, None, {"needed": needed, "given": given})
-    yield from _outside(used)
+        yield from _vector_errors(used, access)
+    allowed, needed = used.case.problem.layout.alignment_bytes, used.alignment
+    if allowed is not None and allowed < needed:
+        text = f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {allowed}"
+        yield Finding("alignment", text, None, {"needed": needed, "given": allowed})
+    yield from _bound_errors(used)
     if used.refused:
         yield Finding("unreached", used.refused)
 
 
-def _elements(used: InUse) -> Iterator[Finding]:
+def _element_errors(used: InUse) -> Iterator[Finding]:
     """Elements that overlap, are not aligned as their type is, or tear the byte that they share."""
     tile, case = used.case.lowered.tile, used.case
-    order = np.argsort(used.table, kind="stable")
-    close = np.flatnonzero(np.diff(used.table[order]) < tile.element_bytes)
-    if len(close):
-        a, b = (int(order[k]) for k in (close[0], close[0] + 1))
-        at, both = int(used.table[b]), [case.coordinates(a), case.coordinates(b)]
-        count = len(close) * case.problem.tile.packed
-        text = f"{count} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {at}"
-        yield Finding("overlap", text, None, {"elements": count, "first": both, "byte_offset": at})
+    by_offset = np.argsort(used.table, kind="stable")
+    overlapping = np.flatnonzero(np.diff(used.table[by_offset]) < tile.element_bytes)
+    if len(overlapping):
+        a, b = (int(by_offset[k]) for k in (overlapping[0], overlapping[0] + 1))
+        byte, both = int(used.table[b]), [case.coordinates(a), case.coordinates(b)]
+        count = len(overlapping) * case.problem.tile.packed
+        text = f"{count} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {byte}"
+        yield Finding("overlap", text, None, {"elements": count, "first": both, "byte_offset": byte})
     alignment = case.problem.tile.element_alignment
-    astray = np.flatnonzero(used.table % alignment)
-    if len(astray):
-        first = int(astray[0])
+    misaligned = np.flatnonzero(used.table % alignment)
+    if len(misaligned):
+        first = int(misaligned[0])
         where = f"{used.at(first)} starts at byte {int(used.table[first])}"
-        text = f"{len(astray)} elements do not start at a multiple of {alignment}: {where}"
-        details = {"elements": len(astray), "first": case.coordinates(first), "alignment": alignment}
+        text = f"{len(misaligned)} elements do not start at a multiple of {alignment}: {where}"
+        details = {"elements": len(misaligned), "first": case.coordinates(first), "alignment": alignment}
         yield Finding("misaligned", text, None, details)
     if used.node is not None:
         try:
@@ -76,18 +76,18 @@ def _elements(used: InUse) -> Iterator[Finding]:
             yield Finding("torn", str(error))
 
 
-def _vectors(used: InUse, number: int) -> Iterator[Finding]:
-    """Vectors of an access that are misaligned or torn."""
-    access, size = used.case.lanes.accesses[number], used.case.lowered.tile.element_bytes
-    width, starts = access.operation.width_bytes, used.table[access.starts]
-    torn = np.zeros(len(starts), bool)
+def _vector_errors(used: InUse, number: int) -> Iterator[Finding]:
+    """Vectors of an access that are misaligned, or torn (their elements do not follow one another)."""
+    access, element_bytes = used.case.lanes.accesses[number], used.case.lowered.tile.element_bytes
+    width, offsets = access.operation.width_bytes, used.table[access.starts]
+    torn = np.zeros(len(offsets), bool)
     for k in range(1, access.width_elements):
-        torn |= used.table[access.starts + k] != starts + k * size
-    for kind, bad in (("misaligned", starts % width != 0), ("torn", torn)):
+        torn |= used.table[access.starts + k] != offsets + k * element_bytes
+    for kind, bad in (("misaligned", offsets % width != 0), ("torn", torn)):
         if not bad.any():
             continue
-        places = access.active & np.isin(access.element, access.starts[bad])
-        count, (row, lane) = int(places.sum()), (int(v) for v in np.argwhere(places)[0])
+        bad_lanes = access.active & np.isin(access.element, access.starts[bad])
+        count, (row, lane) = int(bad_lanes.sum()), (int(v) for v in np.argwhere(bad_lanes)[0])
         element = int(access.element[row, lane])
         byte = int(used.table[element])
         what = f"starts at byte {byte}" if kind == "misaligned" else "is not contiguous"
@@ -98,7 +98,7 @@ def _vectors(used: InUse, number: int) -> Iterator[Finding]:
         yield Finding(kind, text, access.name, details)
 
 
-def _outside(used: InUse) -> Iterator[Finding]:
+def _bound_errors(used: InUse) -> Iterator[Finding]:
     """Elements before the base, past the limit or past the declared array."""
     low, high = int(used.table.argmin()), int(used.table.argmax())
     if used.table[low] < 0:
@@ -113,46 +113,46 @@ def _outside(used: InUse) -> Iterator[Finding]:
 # What is worth knowing ---------------------------------------------------------------------------
 
 
-def worth_knowing(used: InUse) -> Iterator[Finding]:
+def remarks(used: InUse) -> Iterator[Finding]:
     """Conflicts, waste, and what may be done otherwise, as far as the time goes."""
     for k, access in enumerate(used.case.accesses):
         if access.any_is is None:
-            yield from _worst(used, k)
-    yield from _bytes(used)
+            yield from _worst_conflict(used, k)
+    yield from _space(used)
     yield from _address_form(used)
 
 
-def _worst(used: InUse, access: int) -> Iterator[Finding]:
+def _worst_conflict(used: InUse, access: int) -> Iterator[Finding]:
     """The instruction with the most excess, and in it the worst phase, lane by lane."""
-    over, row = worst_instruction(used.counts[access])
-    if over <= 0:
+    excess, row = worst_instruction(used.counts[access])
+    if excess <= 0:
         return
     instruction = Instruction(used.case, access, row)
-    address, worst = instruction.addresses(used.table), instruction.worst_phase(used.table)
-    meeting, shown = [], []
-    for touch in worst.touches:
+    address, phase = instruction.addresses(used.table), instruction.worst_phase(used.table)
+    meeting, lines = [], []
+    for touch in phase.touches:
         lane, byte, at = touch.lane, address[touch.lane], instruction.coordinates(touch.lane)
         meeting.append({"lane": lane, "coordinates": at, "byte_offset": byte, "word": touch.word})
-        shown.append(f"    lane {lane:>2}  {place_text(at):<12} byte {byte:>6}  word {touch.word:>5}")
-    if len(shown) > _SHOWN:
-        shown = [*shown[: _SHOWN - 1], f"    and {len(shown) - _SHOWN + 1} more lanes"]
-    words = len({touch.word for touch in worst.touches})
+        lines.append(f"    lane {lane:>2}  {place_text(at):<12} byte {byte:>6}  word {touch.word:>5}")
+    if len(lines) > _MOST_SHOWN:
+        lines = [*lines[: _MOST_SHOWN - 1], f"    and {len(lines) - _MOST_SHOWN + 1} more lanes"]
+    words = len({touch.word for touch in phase.touches})
     text = (
-        f"{instruction.text}: {len(worst.lanes)} lanes are served together; {words} words "
-        f"meet in bank {worst.bank}, so they take {worst.wavefronts} wavefronts"
+        f"{instruction.text}: {len(phase.lanes)} lanes are served together; {words} words "
+        f"meet in bank {phase.bank}, so they take {phase.wavefronts} wavefronts"
     )
-    figures = {"lanes": worst.lanes, "wavefronts": worst.wavefronts, "bank": worst.bank}
+    figures = {"lanes": phase.lanes, "wavefronts": phase.wavefronts, "bank": phase.bank}
     details = {"instruction": row, **figures, "meeting": meeting}
-    yield Finding("conflict", "\n".join([text, *shown]), instruction.lanes.name, details)
+    yield Finding("conflict", "\n".join([text, *lines]), instruction.lanes.name, details)
 
 
-def _bytes(used: InUse) -> Iterator[Finding]:
-    """Bytes that hold nothing; and more than a block has, though the layout may serve on another GPU."""
+def _space(used: InUse) -> Iterator[Finding]:
+    """Bytes that hold no element; and more bytes than a block of this GPU has."""
     problem, size = used.case.problem, used.size
     unused = size - problem.tile.bytes
     if unused > 0:
-        share = f"{unused:,} of {size:,} bytes ({100 * unused / size:.0f} %)"
-        yield Finding("unused_bytes", f"{share} hold no element", None, {"bytes": unused})
+        text = f"{unused:,} of {size:,} bytes ({100 * unused / size:.0f} %) hold no element"
+        yield Finding("unused_bytes", text, None, {"bytes": unused})
     limits = used.case.device.limits_of(problem.target)
     room = None if limits is None else limits.shared_bytes_per_block - problem.block.other_shared_bytes
     if room is not None and size > room:
@@ -161,17 +161,21 @@ def _bytes(used: InUse) -> Iterator[Finding]:
 
 
 def _address_form(used: InUse) -> Iterator[Finding]:
-    """The larger base alignment that a kernel needs which XORs addresses instead of offsets."""
+    """The larger alignment of the base where a kernel XORs addresses (base + offset), not offsets.
+
+    It is a multiple of every bit of the offset that any XOR of the formula changes.
+    """
     if used.node is None or used.refused:
         return
-    flipped = 0
+    flipped_bits = 0
     for path in (path for path, symbol, _ in operands(used.node) if symbol == "^" and path[-1] == 1):
         if used.case.problem.tile.elements > _QUICK and current().spent:
             return
         with suppress(LayoutError):
             without = used.case.table(changed_at(used.node, path, Const(0)))
-            flipped |= int(np.bitwise_or.reduce(without ^ used.table))
-    needed, own = 1 << max(flipped, 0).bit_length(), used.alignment
-    if needed > own:
-        text = f"the base needs {own} bytes of alignment; {needed} if the XOR is applied to addresses"
-        yield Finding("alignment", text, details={"offset_form": own, "address_form": needed})
+            flipped_bits |= int(np.bitwise_or.reduce(without ^ used.table))
+    of_addresses, of_offsets = 1 << max(flipped_bits, 0).bit_length(), used.alignment
+    if of_addresses > of_offsets:
+        needs = f"the base needs {of_offsets} bytes of alignment"
+        text = f"{needs}; {of_addresses} if the XOR is applied to addresses"
+        yield Finding("alignment", text, details={"offset_form": of_offsets, "address_form": of_addresses})

@@ -32,16 +32,16 @@ def estimate_of(used: InUse, layout: Layout | Node) -> Estimate | None:
     return estimate(case, layout)
 
 
-def fix(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Finding | None:
+def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Finding | None:
     """Advice to replace the layout in use, or to keep it; None where no layout has less excess or bytes.
 
     Args:
-        used: the layout in use, which `compare` sets beside the best layout and the best of simple families.
-        broken: whether it cannot hold the tile at all.
-        own: its estimate.
+        used: the layout in use, which is compared with the best layout and the best of simple families.
+        cannot_hold: whether it cannot hold the tile at all.
+        estimate_in_use: its estimated time, if known.
     """
     problem = used.case.problem
-    allowed, order = problem.layout.families, EXCESS_FIRST.key
+    allowed, cost = problem.layout.families, EXCESS_FIRST.key
 
     def best_of(families: tuple[str, ...] | None) -> Result:
         asked = constrained(problem, offset=None, families=families)
@@ -50,12 +50,15 @@ def fix(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Finding 
     best = best_of(allowed)
     if best.layout is None:
         return None
-    gain = order(best.weighted_excess or 0, best.bytes or 0) < order(used.weighted_excess, used.size)
-    if not broken and not gain:
+    is_better = cost(best.weighted_excess or 0, best.bytes or 0) < cost(used.weighted_excess, used.size)
+    if not cannot_hold and not is_better:
         return None
     simple = [f for f in _SIMPLE if (allowed is None or {*f} <= {*allowed}) and not problem.is_dictated]
     results = {r.offset or "": r for r in (best, *map(best_of, simple)) if r.layout is not None}
-    rows = [_in_use(used, broken, estimate_in_use), *(_row(used, result) for result in results.values())]
+    rows = [
+        _in_use_row(used, cannot_hold, estimate_in_use),
+        *(_result_row(used, result) for result in results.values()),
+    ]
     advice = recommend(rows, dictated=problem.is_dictated, no_estimate=why_no_estimate(used.case))
     if advice is None:
         return None
@@ -69,23 +72,24 @@ def fix(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Finding 
     return Finding("fix", advice.text, details=details)
 
 
-def _in_use(used: InUse, broken: bool, estimate_in_use: Estimate | None) -> Row:
+def _in_use_row(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Row:
     """The layout in use as a row of a comparison."""
     offset = to_text(used.node) if used.node is not None else "the table"
     row = Row("in_use", "the layout in use", "given", offset=offset)
-    if broken:
+    if cannot_hold:
         return msgspec.structs.replace(row, status=Status.INFEASIBLE, reason="it cannot hold the tile")
     costs = cost_fields(used.case, used.counts, used.size, used.alignment, estimate_in_use)
     return msgspec.structs.replace(row, **costs)
 
 
-def _row(used: InUse, result: Result) -> Row:
-    """A layout found, as the same."""
+def _result_row(used: InUse, result: Result) -> Row:
+    """A layout that `solve` found, as a row of the same comparison."""
     assert result.layout is not None
-    case = used.case
-    title = next((f.title for f in FAMILIES if f.title and f.name == result.family), result.family or "")
-    row = Row(result.family or "", title, result.status, offset=result.offset)
-    took, size = estimate_of(used, result.layout), result.bytes or 0
+    case, family = used.case, result.family or ""
+    title = next((f.title for f in FAMILIES if f.title and f.name == family), family)
+    row = Row(family, title, result.status, offset=result.offset)
+    estimated = estimate_of(used, result.layout)
     with unhurried():
         counts = case.count(case.table(result.layout))
-    return msgspec.structs.replace(row, **cost_fields(case, counts, size, result.alignment_bytes or 1, took))
+    costs = cost_fields(case, counts, result.bytes or 0, result.alignment_bytes or 1, estimated)
+    return msgspec.structs.replace(row, **costs)

@@ -48,14 +48,13 @@ _CONSTRAINTS: Final = {
 def with_faster(
     problem: Problem | Block, answer: Result | Arrangement, gpu: Device, left: float | None
 ) -> Result | Arrangement:
-    """The answer with its estimate, and with a padded layout where that is estimated faster.
+    """The answer with its estimate, hints, and a padded layout if one is estimated faster.
 
-    Of several tiles, or with an estimate, the answer stays as it is, as it does where no time is left; where
-    nothing is estimated, it says so.
+    An answer of several tiles or with an estimate stays as it is, as does any where no time is left.
 
     Args:
         problem: what was solved.
-        found: its answer.
+        answer: its answer.
         gpu: the device.
         left: seconds that the search left, of which a share is used; None for no limit.
     """
@@ -66,10 +65,10 @@ def with_faster(
         return answer
     with unhurried():
         case = case_of_result(problem, gpu, answer)
-    answer = msgspec.structs.replace(answer, hints=(*answer.hints, *_unwritten(case)))
+    answer = msgspec.structs.replace(answer, hints=(*answer.hints, *_unwritten_reads(case)))
     if (why := why_no_estimate(case)) is not None:
-        said = () if case.chooses else (f"no time is estimated, as {why}",)
-        return msgspec.structs.replace(answer, hints=(*answer.hints, *said))
+        hints = () if case.chooses else (f"no time is estimated, as {why}",)
+        return msgspec.structs.replace(answer, hints=(*answer.hints, *hints))
     if problem.layout.objective.time_first:
         return answer
     answer = estimated(Answer(case, answer)).result
@@ -87,64 +86,67 @@ def with_faster(
         return answer
     if padded.layout is None or padded.offset == answer.offset or budget.spent:
         return answer
-    return msgspec.structs.replace(answer, faster=_faster(answer, estimated(Answer(case, padded)).result))
+    return msgspec.structs.replace(
+        answer, faster=_faster_hint(answer, estimated(Answer(case, padded)).result)
+    )
 
 
 def _most_bytes(case: Case, answer: Result) -> int | None:
-    """The most bytes of which as many blocks fit a multiprocessor: in more, no layout counts as faster."""
+    """The largest layout with which as many blocks fit a multiprocessor as with the answer, in bytes.
+
+    The file's limit, or None for none, where the number of blocks is not known.
+    """
     limit, blocks = case.asked.layout.max_bytes, answer.estimate and answer.estimate.blocks_per_sm
     if not blocks:
         return limit
 
-    def fewer(size: int) -> bool:
+    def fewer_fit(size: int) -> bool:
         fits = block_occupancy(case, size, 1)
         return fits is None or fits.blocks < blocks
 
-    most = bisect.bisect_left(range(_NO_BLOCK_BYTES), True, key=fewer) - 1
+    most = bisect.bisect_left(range(_NO_BLOCK_BYTES), True, key=fewer_fit) - 1
     return most if limit is None else min(limit, most)
 
 
-def _unwritten(case: Case) -> Iterator[str]:
-    """Which accesses read what none writes, where some write: a loop or a thread may be missing."""
+def _unwritten_reads(case: Case) -> Iterator[str]:
+    """A hint for each access that reads elements which none writes, where some write: a loop may be short."""
     accesses, shape = case.lanes.accesses, case.lowered.tile.shape
     if case.chooses or any(access.operation.does.by_itself for access in accesses):
         return
-    reads, written = (
-        [access for access in accesses if access.operation.is_read],
-        np.zeros(shape, bool).ravel(),
-    )
+    written = np.zeros(shape, bool).ravel()
     for access in accesses:
         if not access.operation.is_read:
-            written[_covered(access)] = True
-    for access in reads if written.any() else ():
-        covered = _covered(access)
-        left = covered[~written[covered]]
-        if left.size:
-            place = [int(x) for x in np.unravel_index(left[0], shape)]
-            plain = case.view is None and shape == case.problem.tile.shape
-            such = f", such as {place}" if plain else ""
-            yield f"`{access.name}` reads elements that no access writes{such}: is a loop too short?"
+            written[_elements_of(access)] = True
+    for access in accesses if written.any() else ():
+        elements = _elements_of(access)
+        unwritten = elements[~written[elements]]
+        if access.operation.is_read and unwritten.size:
+            coordinates = [int(x) for x in np.unravel_index(unwritten[0], shape)]
+            are_the_files = case.view is None and shape == case.problem.tile.shape
+            example = f", such as {coordinates}" if are_the_files else ""
+            yield f"`{access.name}` reads elements that no access writes{example}: is a loop too short?"
 
 
-def _covered(access: LaneTrace) -> IntArray:
+def _elements_of(access: LaneTrace) -> IntArray:
+    """Elements that an access touches, by row-major index."""
     return (access.starts[:, None] + np.arange(access.width_elements)).ravel()
 
 
-def _faster(result: Result, other: Result) -> FasterLayout | None:
-    """The other layout as a hint, where it is clearly faster and as many blocks fit."""
-    now, then = result.estimate, other.estimate
-    if now is None or then is None or (then.blocks_per_sm or 0) < (now.blocks_per_sm or 0):
+def _faster_hint(result: Result, other: Result) -> FasterLayout | None:
+    """The other layout as a hint; None unless it is clearly faster and as many blocks fit."""
+    old, new = result.estimate, other.estimate
+    if old is None or new is None or (new.blocks_per_sm or 0) < (old.blocks_per_sm or 0):
         return None
-    if then.cycles * _FASTER > now.cycles or then.time * _FASTER > now.time:
+    if new.cycles * _FASTER > old.cycles or new.time * _FASTER > old.time:
         return None
     differences = (
-        f"{1 - then.cycles / now.cycles:.1%} faster",
+        f"{1 - new.cycles / old.cycles:.1%} faster",
         difference((other.bytes or 0) - (result.bytes or 0), "byte"),
-        difference(then.instructions - now.instructions, "index instruction"),
+        difference(new.instructions - old.instructions, "index instruction"),
         difference((other.excess or 0) - (result.excess or 0), "wavefront"),
     )
     text = f"{other.offset}: {', '.join(filter(None, differences))}; --minimise time is as fast"
-    return FasterLayout(other.offset or "", other.bytes or 0, then.cycles, text)
+    return FasterLayout(other.offset or "", other.bytes or 0, new.cycles, text)
 
 
 # What would leave fewer conflicts --------------------------------------------------------------
@@ -157,15 +159,15 @@ def with_hints(
     *,
     progress: Progress = LOG.debug,
 ) -> Result | Arrangement:
-    """The answer; where its layout has conflicts, with lines on what to change in the file to have fewer.
+    """The answer; where its layout has conflicts, with hints on what to change in the file to have fewer.
 
-    That are the constraints in the way, and what the file may leave to the solver, the first that helps.
-    Unchanged where the solver has chosen widths or lanes already, where values are known only at run time,
-    where the hardware dictates the layout, and for several tiles.
+    They name the constraints in the way, and the first choice left to the solver that helps. There are none
+    where the solver chose widths or lanes already, values are known only at run time, or the hardware
+    dictates the layout, and none for several tiles.
 
     Args:
         problem: what was solved.
-        found: its answer.
+        answer: its answer.
         gpu: the device.
         progress: called with a line of text before that starts.
     """
@@ -176,12 +178,12 @@ def with_hints(
         return answer
     progress("conflicts remain; what would leave fewer")
     try:
-        ask = Relaxations(case_of(problem, gpu))
-        found = [*ask.of_constraints(), *itertools.islice(ask.choices(answer), 1)]
+        relaxations = Relaxations(case_of(problem, gpu))
+        helpful = [*relaxations.looser_constraints(), *itertools.islice(relaxations.choices(answer), 1)]
     except OutOfTime:
         return answer
-    lines = (f"{_CONSTRAINTS.get(one.kind, '')}{one.message}" for one in found)
-    return msgspec.structs.replace(answer, hints=(*answer.hints, *lines))
+    hints = (f"{_CONSTRAINTS.get(relaxation.kind, '')}{relaxation.message}" for relaxation in helpful)
+    return msgspec.structs.replace(answer, hints=(*answer.hints, *hints))
 
 
 def other_instructions(problem: Problem) -> str | None:
@@ -195,7 +197,9 @@ def other_instructions(problem: Problem) -> str | None:
     try:
         gpu = device(problem.target)
         best = solve(problem, target=gpu, time_limit=None)
-        found = () if best.layout is None else Relaxations(case_of(problem, gpu)).instructions(best.layout)
-        return next((one.message for one in found), None)
+        if best.layout is None:
+            return None
+        found = Relaxations(case_of(problem, gpu)).instructions(best.layout)
+        return next((relaxation.message for relaxation in found), None)
     except OutOfTime:
         return None

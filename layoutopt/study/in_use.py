@@ -1,7 +1,7 @@
 """A layout that somebody already uses: where it puts every element."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,34 +24,41 @@ from layoutopt.study.instruction import place_text
 AnyLayout = str | Layout | Result | npt.NDArray[np.integer[Any]]
 
 
-def formula_in_use(problem: Problem) -> tuple[str, str] | None:
-    """The field and the text of the file's layout in use, else of the published one."""
+class OffsetField(NamedTuple):
+    """A field of a problem file that holds an offset formula, and its text."""
+
+    field: str
+    text: str
+
+
+def formula_in_use(problem: Problem) -> OffsetField | None:
+    """`layout.offset`, else `published.offset`; None where the file has neither."""
     if problem.layout.offset is not None:
-        return "layout.offset", problem.layout.offset
-    return None if problem.published is None else ("published.offset", problem.published.offset)
+        return OffsetField("layout.offset", problem.layout.offset)
+    return OffsetField("published.offset", problem.published.offset) if problem.published else None
 
 
 def node_in_use(problem: Problem) -> Node | None:
-    """The same formula; None where the file has neither.
+    """The same formula, read: element offset over x0, x1, ...
 
     Raises:
         ProblemFileError: it cannot be read.
     """
-    found = formula_in_use(problem)
-    if found is None:
+    formula = formula_in_use(problem)
+    if formula is None:
         return None
-    with named_by(found[0]):
-        return offset_formula(found[1], problem.tile)
+    with named_by(formula.field):
+        return offset_formula(formula.text, problem.tile)
 
 
 class InUse(Struct, frozen=True, dict=True):
-    """A layout of a tile, which need not be one that can hold it.
+    """A layout under the accesses of a problem; it may be one that cannot hold the tile.
 
     Attributes:
         case: the tile and its accesses, with one width for each.
-        node: the formula, where the layout is one.
+        node: the formula; None of a layout that is none, such as a table.
         table: byte offsets by row-major index, of packed elements those of their bytes.
-        array: bytes that the source declares, where that is known.
+        array: bytes that the source declares; None where that is not known.
     """
 
     case: Case
@@ -107,21 +114,21 @@ class InUse(Struct, frozen=True, dict=True):
 
 
 def in_use(case: Case, layout: AnyLayout | None) -> InUse:
-    """A layout under a case; None for that of the file.
+    """A layout under the accesses of a case; None for the layout in use that the file names.
 
     Raises:
-        ProblemFileError: there is none, or it cannot be read.
+        ProblemFileError: the file names none, or the layout cannot be read.
     """
     field, array = "layout", None
     if layout is None:
-        found = formula_in_use(case.problem)
-        if found is None:
+        formula = formula_in_use(case.problem)
+        if formula is None:
             raise ProblemFileError("", "no layout to check: no layout.offset and no published.offset")
-        field, layout = found
+        field, layout = formula
         if field == "published.offset" and case.problem.published is not None:
             array = case.problem.published.bytes
     if isinstance(layout, str):
-        return InUse(case, *_formula(case, layout, field), array)
+        return InUse(case, *_node_and_table(case, layout, field), array)
     if isinstance(layout, Result):
         if layout.layout is None:
             raise ProblemFileError(field, f"a result without a layout: {layout.status}")
@@ -131,11 +138,11 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
             return InUse(case, None, case.table(layout))
         except LayoutError as error:
             raise ProblemFileError(field, str(error)) from None
-    return InUse(case, None, _given_table(case, layout))
+    return InUse(case, None, _array_table(case, layout))
 
 
-def _formula(case: Case, text: str, field: str) -> tuple[Node, IntArray]:
-    """A formula, and the offset of each byte, or of each element of whole bytes."""
+def _node_and_table(case: Case, text: str, field: str) -> tuple[Node, IntArray]:
+    """A formula in a field of the file, read; and `InUse.table` of it."""
     tile = case.problem.tile
     try:
         node = offset_formula(text, tile)
@@ -145,8 +152,8 @@ def _formula(case: Case, text: str, field: str) -> tuple[Node, IntArray]:
         raise ExpressionError(error.reason + at, error.position, field) from None
 
 
-def _given_table(case: Case, layout: object) -> IntArray:
-    """Byte offset of every byte-sized group of elements, from an array of them in the tile's shape."""
+def _array_table(case: Case, layout: object) -> IntArray:
+    """`InUse.table` of an integer array of byte offsets, one an element, in the shape of the tile."""
     tile, field = case.problem.tile, "layout"
     if not isinstance(layout, np.ndarray):
         raise ProblemFileError(field, f"expected an expression, a layout or a table, got {layout!r:.40}")

@@ -1,4 +1,4 @@
-"""What is known of a problem: its answer, held against it, and the lanes and widths that the answer chose."""
+"""The answer to a problem, checked against it or searched for, and the lanes and widths that it chose."""
 
 from typing import Any, Final
 
@@ -38,27 +38,33 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
         raise ProblemFileError("problem", f"the result is of {answer.problem!r}, not of {problem.name!r}")
     if not answer.tiles:
         return
-    members = groups(problem)
-    names = [tuple(tile.name for tile in tiles) for tiles, _ in members]
-    if [part.tiles for part in answer.tiles] != names:
+    problems = groups(problem)
+    names = [tuple(tile.name for tile in tiles) for tiles, _ in problems]
+    if [layout.tiles for layout in answer.tiles] != names:
         raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
-    for k, ((_, own), part) in enumerate(zip(members, answer.tiles, strict=True)):
+    for k, ((_, own), layout) in enumerate(zip(problems, answer.tiles, strict=True)):
         with under(f"tiles[{k}].result"):
-            check_claims(own, gpu, part.result)
+            check_claims(own, gpu, layout.result)
         with under(f"tiles[{k}]"):
-            _check_places(problem, own, part)
+            _check_places(problem, own, layout)
 
 
-def _check_places(block: Block, problem: Problem, part: PlacedTile) -> None:
-    """Check that there is room for each tile, in as many stages as the file has."""
+def _check_places(block: Block, shared: Problem, layout: PlacedTile) -> None:
+    """Check that every tile with this layout has the file's stages and enough bytes.
+
+    Args:
+        block: the file.
+        shared: the problem that the layout answers, whose tile is the largest with the smallest elements.
+        layout: the layout, and the places of the tiles that have it.
+    """
     tiles = {tile.name: tile for tile in block.tiles}
-    offsets = part.result.table().ravel()
-    for k, place in enumerate(part.places):
+    offsets = layout.result.table().ravel()
+    for k, place in enumerate(layout.places):
         tile = tiles[place.tile]
         if place.stages != tile.stages:
             raise ProblemFileError(f"places[{k}].stages", f"expected {tile.stages}, as the file has it")
-        count = tile.elements * tile.element_bits // problem.tile.element_bits
-        least = int(offsets[:count].max()) + problem.tile.storage.element_bytes
+        count = tile.elements * tile.element_bits // shared.tile.element_bits
+        least = int(offsets[:count].max()) + shared.tile.storage.element_bytes
         if place.bytes < least:
             raise ProblemFileError(f"places[{k}].bytes", f"{place.tile} takes {least}, not {place.bytes}")
 
@@ -71,15 +77,14 @@ def solved(
     known: Result | None = None,
     **constraints: Any,
 ) -> tuple[Case, Result]:
-    """Solve a problem in half of the time, what follows having the rest; as much before it for free lanes.
+    """The best layout, and the problem with the lanes and widths chosen for it; in half of the time in force.
+
+    Free lanes are chosen in half of the time before that.
 
     Args:
         problem, gpu, progress: as for `layoutopt.solve`.
-        known: the answer, where it is known: nothing is searched.
-        constraints: of the layout, in the place of the file's, once the lanes are chosen.
-
-    Returns:
-        The problem without the layout in use, with the lanes and widths of the best one; and that one.
+        known: the answer, if it is known: then nothing is searched.
+        constraints: fields of `Constraints` that replace the file's, once the lanes are chosen.
 
     Raises:
         OutOfTime: the time was over before the first layout.
@@ -91,7 +96,7 @@ def solved(
             asked = assigned(asked, known or solve(asked, target=gpu, time_limit=None))
     asked = constrained(asked, **constraints)
     case = case_of(asked, gpu)
-    ask = Ask(progress=progress, every_layout=not current().spent)  # without time a layout, and no more
+    ask = Ask(progress=progress, every_layout=not current().spent)  # without time, no proof is sought
     with spending(current().part(_SHARE)):
         if known is not None:
             result = known

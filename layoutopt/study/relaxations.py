@@ -6,7 +6,7 @@ and told only with a proof or a layout.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -58,7 +58,7 @@ class Relaxations(Struct, frozen=True):
     """Questions about a case, and about subsets of its accesses, each of these asked once.
 
     Attributes:
-        case: lanes of which none choose at run time, but for `of_constraints`.
+        case: the problem, whose lanes choose nothing at run time, but for `looser_constraints`.
     """
 
     case: Case
@@ -71,93 +71,94 @@ class Relaxations(Struct, frozen=True):
 
     # What clashes ------------------------------------------------------------------------------
 
-    def smallest(self, accesses: Sequence[Access]) -> tuple[list[Access], bool]:
-        """A clash: accesses that no layout serves together, and whether it is minimal.
+    def smallest_clash(self, accesses: Sequence[Access]) -> tuple[list[Access], bool]:
+        """Of accesses that no layout serves together, a subset of that kind, and whether it is minimal.
 
-        An access whose need the solver could not decide in time is tried again once others are gone.
+        Accesses are left out one by one while the others still clash. One for which the solver could not
+        decide that in time is tried again once others are gone.
         """
-        kept = list(accesses)
-        if len(kept) > _MAX_CLASH:
-            return kept, False
-        for access in kept:
-            if self.possible([access]) is False:
+        clash = list(accesses)
+        if len(clash) > _MAX_CLASH:
+            return clash, False
+        for access in clash:
+            if self.can_be_free([access]) is False:
                 return [access], True
-        open_, before = list(kept), len(kept) + 1
-        while open_ and len(kept) < before:
-            before, asked, open_ = len(kept), open_, []
-            for access in asked:
-                rest = [a for a in kept if a is not access]
-                verdict = self.possible(rest)
+        undecided, before = list(clash), len(clash) + 1
+        while undecided and len(clash) < before:
+            before, tried, undecided = len(clash), undecided, []
+            for access in tried:
+                rest = [a for a in clash if a is not access]
+                verdict = self.can_be_free(rest)
                 if verdict is False:
-                    kept = rest
+                    clash = rest
                 elif verdict is None:
-                    open_.append(access)
-        return kept, not open_
+                    undecided.append(access)
+        return clash, not undecided
 
-    def others(self, clash: Sequence[Access]) -> list[tuple[str, ...]]:
-        """What still clashes with one access of `clash` left out."""
+    def other_clashes(self, clash: Sequence[Access]) -> list[tuple[str, ...]]:
+        """Names of the accesses that still clash with one access of `clash` left out, a set for each."""
         rests = map(self._without, clash)
-        found = [names(self.smallest(rest)[0]) for rest in rests if self.possible(rest) is False]
+        found = [names(self.smallest_clash(rest)[0]) for rest in rests if self.can_be_free(rest) is False]
         return list(dict.fromkeys(found))
 
     def _without(self, access: Access) -> list[Access]:
         return [a for a in self.accesses if a is not access]
 
-    def possible(self, accesses: Sequence[Access]) -> bool | None:
+    def can_be_free(self, accesses: Sequence[Access]) -> bool | None:
         """Whether any layout is free of conflicts for these accesses alone; None where that is open."""
         key = names(accesses)
         if key not in self._answers:
             try:
                 checkpoint()
-                self._answers[key] = self._asked(accesses)
+                self._answers[key] = self._serves_all(accesses)
             except OutOfTime:
                 return None
         return self._answers[key]
 
-    def _asked(self, accesses: Sequence[Access]) -> bool | None:
+    def _serves_all(self, accesses: Sequence[Access]) -> bool | None:
         """Whether some layout at all serves these accesses without conflicts; None where that stays open."""
-        smaller = self._alone(accesses, families=None, max_bytes=None)
-        lanes = trace(smaller, self.case.device) if accesses else None
+        asked = self._problem_of(accesses, families=None, max_bytes=None)
+        lanes = trace(asked, self.case.device) if accesses else None
         if lanes is None or not lanes.taking_part:
             return True
-        subject = subject_of(smaller.tile, self.case.device, lanes)
+        subject = subject_of(asked.tile, self.case.device, lanes)
         for reason in BY_HAND:
             if reason.find(subject, Extent()) is not None:
                 return False
             checkpoint()
         with spending(current().part(_QUESTION_SHARE)):
-            result = solve(smaller, target=self.case.device, conflict_free=True, time_limit=None)
+            result = solve(asked, target=self.case.device, conflict_free=True, time_limit=None)
             if result.has_layout or result.proof.excess.lower_bound:
                 return result.has_layout
-            general = every_layout(smaller.tile, self.case.device, lanes, Extent(), enough=1)
+            general = every_layout(asked.tile, self.case.device, lanes, Extent(), enough=1)
         if general.bound:
             return False
         return True if general.free is not None and general.free.excess == 0 else None
 
-    def _alone(self, accesses: Sequence[Access], **constraints: Any) -> Problem:
-        """The problem of these accesses; what one weighs does not change whether it can be served."""
-        equal = tuple(replace(access, weight=1) for access in accesses)
-        return constrained(replace(self.case.lowered, accesses=equal), **constraints)
+    def _problem_of(self, accesses: Sequence[Access], **constraints: Any) -> Problem:
+        """The problem of these accesses alone, unweighted, under other constraints."""
+        unweighted = tuple(replace(access, weight=1) for access in accesses)
+        return constrained(replace(self.case.lowered, accesses=unweighted), **constraints)
 
     # What to give up ---------------------------------------------------------------------------
 
-    def of_constraints(self) -> Iterator[Relaxation]:
+    def looser_constraints(self) -> Iterator[Relaxation]:
         """Constraints of the file that are in the way."""
         problem = self.case.problem
         for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
             if getattr(problem.layout, name) is not None:
                 result = self._free_of_conflicts(constrained(problem, **{name: None}))
                 if result is not None:
-                    found = f"{result.offset}, {result.bytes:,} bytes, no conflicts"
-                    yield Relaxation(name, f"{what}: {found}")
+                    text = f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts"
+                    yield Relaxation(name, text)
 
     def left_out(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """Accesses of a clash to leave out, where a layout that the constraints allow serves the others."""
         for access in clash:
             rest = self._without(access)
-            if not self.possible(rest):
+            if not self.can_be_free(rest):
                 continue
-            asked = self._alone(rest, minimise="excess")
+            asked = self._problem_of(rest, minimise="excess")
             free = not rest or asked.layout == Constraints(minimise="excess")
             if free or self._free_of_conflicts(asked) is not None:
                 text = f"without `{access.name}` a layout free of conflicts exists"
@@ -185,21 +186,22 @@ class Relaxations(Struct, frozen=True):
     def narrower(self, layout: Layout) -> Iterator[Relaxation]:
         """Narrower accesses with fewer wavefronts in all."""
         asked = self.case.asked
-        widths = {a.name: some for a in asked.accesses if len(some := self._widths(a)) > 1}
+        widths = {a.name: choices for a in asked.accesses if len(choices := self._widths(a)) > 1}
         while math.prod(map(len, widths.values())) > MAX_WIDTH_CHOICES:
             widths.popitem()
         if not widths:
             return
         accesses = (replace(a, bytes=widths.get(a.name, a.bytes)) for a in asked.accesses)
-        open_ = replace(asked, accesses=tuple(accesses))
-        if (better := self._fewer(open_, layout)) is None:
+        better = self._better_choice(replace(asked, accesses=tuple(accesses)), layout)
+        if better is None:
             return
-        chosen, offset, before, after = better
-        less = [name for name, some in widths.items() if chosen.widths[name] != some[0]]
-        if less:
-            typed = " and ".join(f'"bytes": [{widths[n][0]}, {chosen.widths[n]}] for `{n}`' for n in less)
-            text = f"{typed}: {before - after:,g} fewer wavefronts, {offset}"
-            yield Relaxation("narrower", text, less[0], less[1] if len(less) > 1 else None)
+        chosen = better.case.widths
+        narrowed = [name for name, choices in widths.items() if chosen[name] != choices[0]]
+        if narrowed:
+            fields = (f'"bytes": [{widths[name][0]}, {chosen[name]}] for `{name}`' for name in narrowed)
+            saved = f"{better.before - better.after:,g} fewer wavefronts, {better.offset}"
+            text = f"{' and '.join(fields)}: {saved}"
+            yield Relaxation("narrower", text, narrowed[0], narrowed[1] if len(narrowed) > 1 else None)
 
     def _widths(self, access: Access) -> tuple[int, ...]:
         """The width of an access and those below it that serve it as well, in bytes.
@@ -218,20 +220,19 @@ class Relaxations(Struct, frozen=True):
     def instructions(self, layout: Layout) -> Iterator[Relaxation]:
         """Instructions with fewer wavefronts in all, of accesses whose own are given."""
         case, asked = self.case, with_free_instructions(self.case.problem)
-        if asked is None or case.chooses or (better := self._fewer(asked, layout)) is None:
+        if asked is None or case.chooses or (better := self._better_choice(asked, layout)) is None:
             return
-        chosen, _, before, after = better
-        accesses = zip(case.problem.accesses, asked.accesses, chosen.asked.accesses, strict=True)
-        told = [
-            f"`{new.name}` {math.prod(own.loops.values())} x {own.op}"
-            + (f" {own.bytes} bytes" if own.bytes else "")
-            + f" ->{instruction_text(free, new, math.prod(new.loops.values()))}"
-            for own, free, new in accesses
-            if (own.op, own.bytes) != (new.op, new.bytes)
-        ]
-        if told:
-            text = f'with `"instructions": "free"` {after:,g} wavefronts instead of {before:,g}'
-            yield Relaxation("instructions", f"{text}: {', '.join(told)}")
+        changes = []
+        accesses = zip(case.problem.accesses, asked.accesses, better.case.asked.accesses, strict=True)
+        for old, free, new in accesses:
+            if (old.op, old.bytes) != (new.op, new.bytes):
+                width = f" {old.bytes} bytes" if old.bytes else ""
+                after = instruction_text(free, new, math.prod(new.loops.values()))
+                changes.append(f"`{new.name}` {math.prod(old.loops.values())} x {old.op}{width} ->{after}")
+        if changes:
+            counts = f"{better.after:,g} wavefronts instead of {better.before:,g}"
+            text = f'with `"instructions": "free"` {counts}: {", ".join(changes)}'
+            yield Relaxation("instructions", text)
 
     def free_lanes(self, accesses: Sequence[str]) -> Iterator[Relaxation]:
         """Accesses whose threads may handle other pieces, or the same in another order, without conflicts.
@@ -240,44 +241,41 @@ class Relaxations(Struct, frozen=True):
         lanes lie now.
         """
         problem = self.case.problem
-        freed = [(k, a) for k, a in enumerate(problem.accesses) if a.name in accesses]
-        for number, source in freed[:_MAX_FREED]:
-            for what, free in current().while_left(_freed(source, self._along(number))):
-                changed = tuple(free if a is source else a for a in problem.accesses)
+        named = [(k, a) for k, a in enumerate(problem.accesses) if a.name in accesses]
+        for number, source in named[:_MAX_FREED]:
+            for words, freed in current().while_left(_freed_versions(source, self._lane_dimension(number))):
+                changed = tuple(freed if a is source else a for a in problem.accesses)
                 result = self._free_of_conflicts(replace(problem, accesses=changed))
                 if result is not None:
                     (index,) = (a.index for a in result.accesses if a.name == source.name)
                     chosen = f"{result.offset} and [{', '.join(index or ())}] have no conflicts"
-                    yield Relaxation("free_lanes", f"`{source.name}` {what}: {chosen}", source.name)
+                    yield Relaxation("free_lanes", f"`{source.name}` {words}: {chosen}", source.name)
                     break
 
-    def _along(self, number: int) -> int:
-        """The dimension along which the first two lanes of an access lie; else the last."""
+    def _lane_dimension(self, number: int) -> int:
+        """The dimension along which the first two lanes of an access lie apart; else the last."""
         shape = self.case.lowered.tile.shape
-        first = self.case.lanes.accesses[number].element[0, :2]
-        apart = [d for d, place in enumerate(np.unravel_index(first, shape)) if place[0] != place[-1]]
+        elements = self.case.lanes.accesses[number].element[0, :2]
+        apart = [d for d, at in enumerate(np.unravel_index(elements, shape)) if at[0] != at[-1]]
         return apart[-1] if apart else len(shape) - 1
 
     # Answers -----------------------------------------------------------------------------------
 
-    def _fewer(self, asked: Problem, layout: Layout) -> tuple[Case, str | None, float, float] | None:
-        """The best layout of `asked` as a case and its offset, with the wavefronts of `layout` and of it.
-
-        None where they are not fewer than those of `layout`.
-        """
-        other = self._solved(asked, _CHOICE_SHARE)
-        if other is None or other.layout is None:
+    def _better_choice(self, asked: Problem, layout: Layout) -> "_Better | None":
+        """The best layout of `asked`, a problem with more choices; None unless it beats `layout`."""
+        result = self._best_of(asked, _CHOICE_SHARE)
+        if result is None or result.layout is None:
             return None
         with unhurried():
-            chosen = case_of_result(asked, self.case.device, other)
-            before, after = _wavefronts(self.case, layout), _wavefronts(chosen, other.layout)
-        return (chosen, other.offset, before, after) if after < before else None
+            case = case_of_result(asked, self.case.device, result)
+            before, after = _wavefronts(self.case, layout), _wavefronts(case, result.layout)
+        return _Better(case, result.offset, before, after) if after < before else None
 
     def _free_of_conflicts(self, problem: Problem) -> Result | None:
         """A layout without conflicts, if one is found in a share of the time."""
-        return self._solved(problem, _QUESTION_SHARE, conflict_free=True)
+        return self._best_of(problem, _QUESTION_SHARE, conflict_free=True)
 
-    def _solved(self, problem: Problem, share: float, *, conflict_free: bool = False) -> Result | None:
+    def _best_of(self, problem: Problem, share: float, *, conflict_free: bool = False) -> Result | None:
         """The best layout that is found in a share of the time.
 
         None where there is none, or where a constraint contradicts what an access becomes.
@@ -290,13 +288,25 @@ class Relaxations(Struct, frozen=True):
         return result if result.has_layout else None
 
 
+class _Better(NamedTuple):
+    """A layout found with other widths or instructions, and the weighted wavefronts before and with it."""
+
+    case: Case
+    offset: str | None
+    before: float
+    after: float
+
+
 def names(accesses: Sequence[Access]) -> tuple[str, ...]:
     """The names of accesses."""
     return tuple(a.name for a in accesses)
 
 
-def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
-    """The access with its values free, then its lanes, in words and as it is."""
+def _freed_versions(access: Access, along: int) -> Iterator[tuple[str, Access]]:
+    """The access with its values free, then with its lanes free, each behind what the file would say.
+
+    Free lanes keep whole sectors of global memory together, which is contiguous along dimension `along`.
+    """
     operation = parse_operation(access.op, access.single_width)
     if operation.matrices or operation.does.adds or isinstance(access.weight, str):
         return
@@ -304,8 +314,8 @@ def _freed(access: Access, along: int) -> Iterator[tuple[str, Access]]:
         yield 'with `"values": "free"`', replace(access, values="free")
     order = (*(d for d in range(len(access.index)) if d != along), along)
     side = GlobalSide(contiguous=_SECTOR_BYTES, order=order)
-    what = f'with `"lanes": "free"`, {_SECTOR_BYTES} bytes along x{along} together'
-    yield what, replace(access, lanes="free", global_=side)
+    words = f'with `"lanes": "free"`, {_SECTOR_BYTES} bytes along x{along} together'
+    yield words, replace(access, lanes="free", global_=side)
 
 
 def _wavefronts(case: Case, layout: Layout) -> float:

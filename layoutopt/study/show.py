@@ -218,10 +218,10 @@ def _before(case: Case, problem: Problem, name: str) -> Shown:
         return Shown(case, None, case.table(plain), name="row-major", offset=offset)
     field, text, title = "--layout", name, "given"
     if name == PUBLISHED:
-        found = formula_in_use(problem)
-        if found is None:
+        formula = formula_in_use(problem)
+        if formula is None:
             raise ProblemFileError("published", "the problem names no published layout")
-        field, text = found
+        field, text = formula
         title = "in use" if field == "layout.offset" else "published"
     with named_by(field):
         node = offset_formula(text, problem.tile)

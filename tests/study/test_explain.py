@@ -168,7 +168,7 @@ def test_a_pair_is_proved_once_the_others_are_gone(monkeypatch):
 
     monkeypatch.setattr(Relaxations, "possible", possible)
     with spending(Budget(20)):
-        clash, minimal = Relaxations(case).smallest(case.lowered.accesses)
+        clash, minimal = Relaxations(case).smallest_clash(case.lowered.accesses)
     assert ([a.name for a in clash], minimal) == (["line 1", "line 2"], True)
 
 
@@ -336,11 +336,11 @@ def test_what_the_constraints_do_not_allow_is_no_relaxation():
 def test_questions_stay_open_once_the_time_is_over():
     case = case_of(problem_of("64x32 f64, 64 threads", "columns: load 8 [tid, 0]"), device("sm_90"))
     accesses = case.lowered.accesses
-    assert Relaxations(case).possible(accesses) is True
+    assert Relaxations(case).can_be_free(accesses) is True
     with spending(Budget(0)):
         late = Relaxations(case)
-        assert late.possible(accesses) is None
-        assert late.smallest(accesses) == (list(accesses), False)
+        assert late.can_be_free(accesses) is None
+        assert late.smallest_clash(accesses) == (list(accesses), False)
 
 
 def test_what_a_layout_costs_is_explained_over_the_values_at_run_time():
