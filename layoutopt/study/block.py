@@ -67,51 +67,58 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
     assert isinstance(answer, Arrangement)
     assert answer.bytes is not None
     assert answer.alignment_bytes is not None
-    where = {place.tile: (part.result, place) for part in answer.tiles for place in part.places}
-    shared = {tile.name: one.tile for tiles, one in groups(problem) for tile in tiles}
+    results = {place.tile: (layout.result, place) for layout in answer.tiles for place in layout.places}
+    shared = {tile.name: group.tile for tiles, group in groups(problem) for tile in tiles}
     parts = []
-    for tile, own in zip(problem.tiles, problem.each, strict=True):
-        whole, place = where[tile.name]
-        lies = place.base_bytes, place.stages, place.stage_bytes
-        parts.append(Part(tile.name, *lies, own, own_answer(whole, own, shared[tile.name]), whole))
+    for tile, tile_problem in zip(problem.tiles, problem.each, strict=True):
+        whole, place = results[tile.name]
+        stages = place.base_bytes, place.stages, place.stage_bytes
+        own = own_answer(whole, tile_problem, shared[tile.name])
+        parts.append(Part(tile.name, *stages, tile_problem, own, whole))
     summary = f"{answer.bytes} bytes, {answer.excess} excess wavefronts; {answer.status}"
     size, alignment = answer.bytes, answer.alignment_bytes
     return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
 
 
 def tables_of(asked: Problem | Block, answer: Result | Arrangement) -> IntArray | dict[str, IntArray]:
-    """Byte offset of every element; of several tiles, each one's by its name, from the start of all."""
+    """Byte offset of every element, in the tile's shape; of several tiles by name, from the block's start."""
     if isinstance(asked, Problem) or isinstance(answer, Result):
         assert isinstance(answer, Result)
         return answer.table()
     tiles = {tile.name: tile for tile in asked.tiles}
     tables = {}
-    for (_, problem), part in zip(groups(asked), answer.tiles, strict=True):
-        offsets = part.result.table().ravel()
-        for place in part.places:
+    for (_, shared), layout in zip(groups(asked), answer.tiles, strict=True):
+        offsets = layout.result.table().ravel()
+        for place in layout.places:
             tile = tiles[place.tile]
-            own = offsets[:: tile.element_bits // problem.tile.element_bits][: tile.elements]
+            own = offsets[:: tile.element_bits // shared.tile.element_bits][: tile.elements]
             tables[place.tile] = own.reshape(tile.shape) + place.base_bytes
     return tables
 
 
 def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
-    """A tile's part of a layout of the tile `whole`, which it shares with others."""
+    """The part of a shared layout that one tile takes: a result of its own, else an element offset.
+
+    Args:
+        result: the layout of `whole`, and what all accesses of the tiles that share it cost.
+        problem: the tile and its accesses.
+        whole: the largest tile that shares the layout, with the smallest elements.
+    """
     assert result.layout is not None
-    own = [access.name for access in problem.accesses]
-    accesses = tuple(access for access in result.accesses if access.name in own)
+    own_names = [access.name for access in problem.accesses]
+    accesses = tuple(access for access in result.accesses if access.name in own_names)
     if accesses == result.accesses and alike(problem.tile, whole):
         return result
     if (layout := beginning(result.layout, problem.tile)) is not None:
         size = int(layout.table().max()) + layout.element_bytes
         excess = sum(access.excess for access in accesses)
-        sure = excess == 0 and size == problem.tile.bytes
+        is_least = excess == 0 and size == problem.tile.bytes
         return replace(
             result,
             problem=problem.name,
-            status=Status.OPTIMAL if sure else Status.FEASIBLE,
+            status=Status.OPTIMAL if is_least else Status.FEASIBLE,
             proof=Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT)),
-            reason="" if sure else "proved with the tiles that share the layout, not alone",
+            reason="" if is_least else "proved with the tiles that share the layout, not alone",
             layout=layout,
             offset=to_text(element_expression(layout)),
             bytes=size,
@@ -120,19 +127,18 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
             excess=excess,
             weighted_excess=None,
         )
+    # The formula of `whole` at the coordinates that the tile's elements have there.
     coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))
-    views = viewed_index(coordinates, problem.tile, whole)
-    node = offset_formula(result.offset or "", whole)
-    own_node = substituted(
-        node, {f"x{d}": offset_formula(text, problem.tile) for d, text in enumerate(views)}
-    )
+    in_whole = viewed_index(coordinates, problem.tile, whole)
+    values = {f"x{d}": offset_formula(text, problem.tile) for d, text in enumerate(in_whole)}
+    node = substituted(offset_formula(result.offset or "", whole), values)
     ratio = problem.tile.element_bits // whole.element_bits
-    own_node = own_node if ratio == 1 else Op("//", (own_node, Const(ratio)))
-    return to_text(simplify(own_node, coordinate_ranges(problem.tile.shape)))
+    node = node if ratio == 1 else Op("//", (node, Const(ratio)))
+    return to_text(simplify(node, coordinate_ranges(problem.tile.shape)))
 
 
 def placed_in_use(block: Block, gpu: Device) -> Placed:
-    """Several tiles as the file says that they ship: each tile's layout, and where it lies.
+    """The tiles of a block under their layouts in use, at the places that the file says.
 
     Raises:
         ProblemFileError: a tile says no layout, or the tiles cannot lie so.
@@ -141,10 +147,10 @@ def placed_in_use(block: Block, gpu: Device) -> Placed:
     for finding in audit.findings:
         raise ProblemFileError("tiles", f"the block cannot hold its tiles so: {finding.message}")
     parts = []
-    for own, part in zip(block.each, audit.tiles, strict=True):
-        assert part.audit.offset is not None
-        lies = part.base_bytes, part.stages, part.stage_bytes
-        parts.append(Part(part.tile, *lies, own, part.audit.offset))
-    alignment = max(part.audit.alignment_bytes for part in audit.tiles)
+    for problem, tile in zip(block.each, audit.tiles, strict=True):
+        assert tile.audit.offset is not None
+        stages = tile.base_bytes, tile.stages, tile.stage_bytes
+        parts.append(Part(tile.tile, *stages, problem, tile.audit.offset))
+    alignment = max(tile.audit.alignment_bytes for tile in audit.tiles)
     summary = f"{audit.bytes} bytes, {audit.excess} excess wavefronts; as the file has it"
     return Placed(block.name, gpu, tuple(parts), audit.bytes, alignment, summary, block.overlay)

@@ -12,8 +12,8 @@ of its own: `compare` has the best of each.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -59,37 +59,38 @@ def edits(node: Node, period: int) -> Iterator[Edit]:
         node: element offset over x0, x1, ...
         period: elements after which the banks repeat.
     """
-    found = list(_constants(node))[:_MAX_CONSTANTS]
-    strides = sorted({value for _, symbol, value in found if symbol == "*"})
-    for value in strides:
-        for other in range(max(1, value - period), value + period + 1):
-            if other != value:
-                yield from _restrided(node, found, value, other)
-    for path, symbol, value in found:
+    constants = list(_changeable(node))[:_MAX_CONSTANTS]
+    factors = {constant.path: constant.value for constant in constants if constant.symbol == "*"}
+    for stride in sorted(set(factors.values())):
+        for other in range(max(1, stride - period), stride + period + 1):
+            if other != stride:
+                yield from _restrided(node, factors, stride, other)
+    for path, symbol, value in constants:
         for shift in (-3, -2, -1, 1, 2, 3) if symbol != "*" else ():
             other = value << shift if shift > 0 else value >> -shift
             if other > 1 and (value % other == 0 or other % value == 0):
-                changed = _with(node, {path: other})
-                text = f"{value} to {other}" if symbol == "*" else f"{symbol} {value} to {symbol} {other}"
-                yield Edit(changed, f"change {text}", abs(shift) / 64)
+                text = f"change {symbol} {value} to {symbol} {other}"
+                yield Edit(_with_constants(node, {path: other}), text, abs(shift) / 64)
 
 
-def _restrided(node: Node, found: Sequence[tuple[Path, str, int]], value: int, other: int) -> Iterator[Edit]:
-    """`value` as `other`: wherever it is a factor, alone and with the strides that are multiples of it."""
-    text, distance = f"change {value} to {other}", abs(other - value) / value
-    factors = [(path, factor) for path, symbol, factor in found if symbol == "*"]
-    places = [path for path, factor in factors if factor == value]
+def _restrided(node: Node, factors: Mapping[Path, int], stride: int, other: int) -> Iterator[Edit]:
+    """`stride` changed to `other`: at each place alone, at all, and there with the larger strides.
+
+    Larger strides keep their ratio: with 32 to 33, 1024 becomes 1056. `factors` are the strides by place.
+    """
+    text, distance = f"change {stride} to {other}", abs(other - stride) / stride
+    places = [path for path, factor in factors.items() if factor == stride]
     if len(places) > 1:
         for path in places:
-            yield Edit(_with(node, {path: other}), f"change one {value} to {other}", distance)
+            yield Edit(_with_constants(node, {path: other}), f"change one {stride} to {other}", distance)
     everywhere = dict.fromkeys(places, other)
-    yield Edit(_with(node, everywhere), text, distance)
-    slower = {path: factor for path, factor in factors if factor >= 2 * value > 2}
-    if slower:
-        after = {factor: factor // value * other + factor % value for factor in sorted(slower.values())}
-        changed = everywhere | {path: after[factor] for path, factor in slower.items()}
-        text += "".join(f" and {before} to {now}" for before, now in after.items())
-        yield Edit(_with(node, changed), text, distance)
+    yield Edit(_with_constants(node, everywhere), text, distance)
+    larger = {path: factor for path, factor in factors.items() if factor >= 2 * stride > 2}
+    if larger:
+        after = {factor: factor // stride * other + factor % stride for factor in sorted(larger.values())}
+        changed = everywhere | {path: after[factor] for path, factor in larger.items()}
+        text += "".join(f" and {old} to {new}" for old, new in after.items())
+        yield Edit(_with_constants(node, changed), text, distance)
 
 
 def operands(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, Node]]:
@@ -100,15 +101,23 @@ def operands(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, Node]]:
             yield from operands(arg, (*path, k))
 
 
-def _constants(node: Node) -> Iterator[tuple[Path, str, int]]:
-    """Every constant that a product, a division or a remainder has: where, of which operator, its value."""
+class _Constant(NamedTuple):
+    """A constant of a formula: its place, the operator that it is an operand of, and its value."""
+
+    path: Path
+    symbol: str
+    value: int
+
+
+def _changeable(node: Node) -> Iterator[_Constant]:
+    """Every positive constant that is a factor, a divisor or a modulus."""
     for path, symbol, arg in operands(node):
-        right = symbol == "*" or (symbol in ("//", "%") and path[-1] == 1)
-        if right and isinstance(arg, Const) and arg.value > 0:
-            yield path, symbol, arg.value
+        is_one = symbol == "*" or (symbol in ("//", "%") and path[-1] == 1)
+        if is_one and isinstance(arg, Const) and arg.value > 0:
+            yield _Constant(path, symbol, arg.value)
 
 
-def _with(node: Node, values: Mapping[Path, int]) -> Node:
+def _with_constants(node: Node, values: Mapping[Path, int]) -> Node:
     """`node` with other constants at these places."""
     for path, value in values.items():
         node = changed_at(node, path, Const(value))
@@ -158,24 +167,24 @@ def nearest_edit(node: Node, case: Case) -> Edit | None:
     allowed, tile = case.problem.layout, case.problem.tile
     if case.problem.is_dictated or "pad" not in (allowed.families or ("pad",)):
         return None
-    most = math.inf if allowed.alignment_bytes is None else allowed.alignment_bytes
-    if case.alignment(has_xor(node)) > most or (is_large(case, node) and current().spent):
+    most_alignment = math.inf if allowed.alignment_bytes is None else allowed.alignment_bytes
+    if case.alignment(has_xor(node)) > most_alignment or (is_large(case, node) and current().spent):
         return None
-    before = _cost(case, node)
-    rules = [access.rule for access in case.lanes.accesses]
-    period = max(rule.banks * rule.bank_bytes for rule in rules) * 8 // tile.element_bits
-    tried = (edit for edit in edits(node, max(2, period)) if _obeys(edit, allowed, tile))
-    batches = Counter(case, certain=True).batches(_laid(tried, case))
-    ranked = sorted(itertools.chain.from_iterable(batches), key=lambda c: (*c[:2], c[2].distance))
-    for _, _, edit in ranked:
-        if (after := _cost(case, edit.node)) is not None:
+    before = _sort_key(case, node)
+    period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
+    every = edits(node, max(2, period_bytes * 8 // tile.element_bits))
+    candidates = (edit for edit in every if _obeys_constraints(edit, allowed, tile))
+    batches = Counter(case, certain=True).batches(_distinct_tables(candidates, case))
+    counted = itertools.chain.from_iterable(batches)  # weighted excess, last offset, edit
+    for _, _, edit in sorted(counted, key=lambda count: (*count[:2], count[2].distance)):
+        if (after := _sort_key(case, edit.node)) is not None:  # the best that is a layout
             return edit if before is None or after < before else None
         if current().spent:
             return None
     return None
 
 
-def _laid(tried: Iterator[Edit], case: Case) -> Iterator[tuple[Edit, IntArray]]:
+def _distinct_tables(tried: Iterator[Edit], case: Case) -> Iterator[tuple[Edit, IntArray]]:
     """Every edit that gives offsets, which no edit before it gives."""
     seen: set[bytes] = set()
     for edit in tried:
@@ -189,30 +198,30 @@ def _laid(tried: Iterator[Edit], case: Case) -> Iterator[tuple[Edit, IntArray]]:
             yield edit, table
 
 
-def _cost(case: Case, node: Node) -> tuple[float, ...] | None:
-    """The key of a formula: the better has the smaller one; None where it is no layout that is allowed."""
-    most = case.problem.layout.max_bytes
+def _sort_key(case: Case, node: Node) -> tuple[float, ...] | None:
+    """Excess and bytes of a formula, the better is smaller; None where it is no layout that is allowed."""
+    most_bytes = case.problem.layout.max_bytes
     try:
         table = case.table(node)
         case.check(table)
     except (ExpressionError, LayoutError):
         return None
-    if most is not None and case.size(table) > most:
+    if most_bytes is not None and case.size(table) > most_bytes:
         return None
     with unhurried():
         return EXCESS_FIRST.key(case.weighted_excess(case.count(table)), case.size(table))
 
 
-def _obeys(edit: Edit, allowed: Constraints, tile: Tile) -> bool:
-    """Whether the strides have the order and, all but the innermost, the multiple that the file asks for."""
+def _obeys_constraints(edit: Edit, allowed: Constraints, tile: Tile) -> bool:
+    """Whether the strides fall in the file's order, and all but the smallest are multiples of its pitch."""
     order, multiple = allowed.order, allowed.pitch_multiple_bytes
     if multiple is None and order is None:
         return True
     strides = strides_of(edit.node, len(tile.shape))
     if strides is None:
         return False
-    wide = [strides[d] for d in order or range(len(strides)) if tile.shape[d] > 1]
-    falling = sorted(wide, reverse=True)
-    return (order is None or wide == falling) and not any(
-        stride * tile.element_bits % (8 * (multiple or 1)) for stride in falling[:-1]
-    )
+    in_order = [strides[d] for d in order or range(len(strides)) if tile.shape[d] > 1]
+    falling = sorted(in_order, reverse=True)
+    multiple_bits = 8 * (multiple or 1)
+    are_multiples = all(stride * tile.element_bits % multiple_bits == 0 for stride in falling[:-1])
+    return are_multiples and (order is None or in_order == falling)

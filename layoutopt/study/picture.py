@@ -116,12 +116,12 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {most:,} at most")
     phases, counts, whole = instruction.served(table), shown.counts[access], shown.reports[access]
     wavefronts, ideal = int(counts.wavefronts[row]), int(counts.ideal[row])
-    mine = sum(phase.wavefronts for phase in phases)
-    if mine != wavefronts:
+    served = sum(phase.wavefronts for phase in phases)
+    if served != wavefronts:
         name = instruction.lanes.name
-        raise VerificationError(f"{name}: the picture serves {mine} wavefronts, the engine {wavefronts}")
-    met = instruction.worst_phase(table) if mine > ideal else None
-    lanes = sorted({touch.lane for touch in met.touches}) if met is not None else []
+        raise VerificationError(f"{name}: the picture serves {served} wavefronts, the engine {wavefronts}")
+    worst = instruction.worst_phase(table) if served > ideal else None
+    lanes = sorted({touch.lane for touch in worst.touches}) if worst is not None else []
     coordinates = {lane: instruction.coordinates(lane) for lane in lanes}
     return Picture(
         shown.name,
@@ -129,47 +129,44 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
         size,
         rule.banks,
         rule.bank_bytes,
-        mine,
+        served,
         ideal,
         int(whole.wavefronts),
         int(whole.ideal),
         phases,
         _lines(shown, phases, rule),
-        met,
+        worst,
         coordinates,
     )
 
 
 def _lines(shown: Shown, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[Line, ...]:
     """Every row of banks of a layout: element, lanes, phase and wavefront of each word."""
-    table, banks, width, size = (
-        shown.table,
-        rule.banks,
-        rule.bank_bytes,
-        shown.case.lowered.tile.element_bytes,
-    )
+    table, element_bytes = shown.table, shown.case.lowered.tile.element_bytes
+    banks, width = rule.banks, rule.bank_bytes
     count = -(-shown.size // (width * banks))
-    owner = np.full(count * banks, -1, np.int64)
+    owner = np.full(count * banks, -1, np.int64)  # the first element of each word; -1 in a pad
     # From the last byte down, so that the first element of a word is the one that stays.
     order = np.argsort(-table, kind="stable")
-    for k in reversed(range(-(-size // width) + 1)):
-        owner[(table[order] + min(k * width, size - 1)) // width] = order
-    lanes: dict[int, set[int]] = {}
-    served: dict[int, tuple[int, int]] = {}  # of the phases that touch a word, the latest wavefront
+    for k in reversed(range(-(-element_bytes // width) + 1)):
+        owner[(table[order] + min(k * width, element_bytes - 1)) // width] = order
+    lanes: dict[int, set[int]] = {}  # by word
+    latest: dict[int, tuple[int, int]] = {}  # by word, the phase of its latest wavefront, and that wavefront
     for p, phase in enumerate(phases):
-        for w, touched in enumerate(phase.passes):
-            for touch in touched:
+        for wavefront, touches in enumerate(phase.passes):
+            for touch in touches:
                 lanes.setdefault(touch.word, set()).add(touch.lane)
-                if touch.word not in served or w > served[touch.word][1]:
-                    served[touch.word] = p, w
+                if touch.word not in latest or wavefront > latest[touch.word][1]:
+                    latest[touch.word] = p, wavefront
 
     def cell(word: int) -> Cell:
-        held = shown.case.coordinates(int(owner[word])) if owner[word] >= 0 else None
-        place = word * width, word % banks, held
-        return Cell(*place, tuple(sorted(lanes[word])), *served[word]) if word in lanes else Cell(*place)
+        element = shown.case.coordinates(int(owner[word])) if owner[word] >= 0 else None
+        place = word * width, word % banks, element
+        return Cell(*place, tuple(sorted(lanes[word])), *latest[word]) if word in lanes else Cell(*place)
 
-    busy = {word // banks for word in lanes}
+    touched_lines = {word // banks for word in lanes}
+    whole = count <= MOST_WHOLE_LINES
     return tuple(
-        tuple(map(cell, range(k * banks, (k + 1) * banks))) if k in busy or count <= MOST_WHOLE_LINES else ()
-        for k in range(count)
+        tuple(map(cell, range(line * banks, (line + 1) * banks))) if whole or line in touched_lines else ()
+        for line in range(count)
     )

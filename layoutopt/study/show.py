@@ -80,40 +80,38 @@ def views(
     asked = _Asked(before, access, warp, iteration)
     tiles, cases = asked.tiles(problem), []
     with deadline(time_limit):
-        for named, own in tiles:
+        for named, tile_problem in tiles:
             with fields_of(problem, *named):
-                _check_drawable(own)
-                cases.append(case_of(own, gpu))
+                _check_drawable(tile_problem)
+                cases.append(case_of(tile_problem, gpu))
         if isinstance(problem, Problem):
             problem = constrained(problem, offset=None)
-        found = solve(problem, target=gpu, time_limit=None)
-    parts = {part.tile: part for part in placed(problem, gpu, found).parts} if found.has_layout else {}
+        answer = solve(problem, target=gpu, time_limit=None)
+    parts = {part.tile: part for part in placed(problem, gpu, answer).parts} if answer.has_layout else {}
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.
     any_touched = any(case.lanes.taking_part for case in cases)
     drawn = []
-    for (named, own), case in zip(tiles, cases, strict=True):
+    for (named, tile_problem), case in zip(tiles, cases, strict=True):
         if case.lanes.taking_part or not any_touched:
             name = "".join(tile.name for tile in named)
             with fields_of(problem, *named):
-                drawn.append(asked.views(own, case, name, parts.get(name), found))
+                drawn.append(asked.views(tile_problem, case, name, parts.get(name), answer))
     if len(drawn) == 1:
         return drawn[0]
     return max(drawn, key=lambda views: (first := views.pictures()[0]).wavefronts - first.ideal)
 
 
 def _check_drawable(problem: Problem) -> None:
-    """Refuse lanes that choose at run time: nobody knows which words they touch."""
+    """Refuse lanes that choose at run time: which words they touch is not known."""
     for i, access in enumerate(problem.accesses):
         if access.any:
-            raise ProblemFileError(
-                f"accesses[{i}].any",
-                "values known only at run time are not supported here; "
-                "solve, check, compare and explain count them",
-            )
+            others = "solve, check, compare and explain count them"
+            wrong = f"values known only at run time are not supported here; {others}"
+            raise ProblemFileError(f"accesses[{i}].any", wrong)
 
 
 class _Asked(Struct, frozen=True):
-    """What to draw beside the best layout, and where to look; as for `views`."""
+    """The user's choices: the layout to draw before the best one, and the instruction; see `views`."""
 
     before: str
     access: str | None
@@ -121,7 +119,10 @@ class _Asked(Struct, frozen=True):
     iteration: dict[str, int]
 
     def tiles(self, problem: Problem | Block) -> list[tuple[tuple[NamedTile, ...], Problem]]:
-        """The tile of the access asked for, else all, each as a problem; one by itself has no name."""
+        """The problem of the tile of the access asked for, or of every tile, behind the tile of the block.
+
+        Of a problem of one tile by itself, it stands behind an empty tuple.
+        """
         names = [access.name for access in problem.accesses]
         if self.access is not None and self.access not in names:
             raise ProblemFileError("--access", f"no access {self.access!r}; there are {', '.join(names)}")
@@ -142,7 +143,13 @@ class _Asked(Struct, frozen=True):
         part: Part | None,
         answer: Result | Arrangement,
     ) -> Views:
-        """The layouts of a tile to draw, the solved one last: `part` of the answer, where it has a layout.
+        """The layouts of a tile to draw, the solved one last.
+
+        Args:
+            problem, case: the tile and its accesses.
+            tile: its name in a block; empty of a tile by itself.
+            part: the tile's layout and place in the answer; None where there is none.
+            answer: of the whole problem, which says why there is none.
 
         Raises:
             ProblemFileError: as for `views`.
@@ -151,13 +158,13 @@ class _Asked(Struct, frozen=True):
         if part is not None and part.whole is not None:
             case = case_of_result(problem, case.device, part.whole)
             widths = case.widths
-            layouts = [_solved(case, part.answer)]
+            layouts = [_solved_layout(case, part.answer)]
             if tile:
                 notes = [f"tile {tile}; its first stage begins at byte {part.base_bytes:,}"]
             texts = lanes_text(problem, case.asked), widths_text(widths) if widths else ""
             notes += [f"drawn with {text}, as the solved layout has it" for text in texts if text]
         if self.before != SOLVED:
-            first = _before(case, problem, self.before)
+            first = _layout_before(case, problem, self.before)
             try:
                 case.check(first.table)
                 layouts.insert(0, first)
@@ -171,23 +178,25 @@ class _Asked(Struct, frozen=True):
         return Views(self._instruction(layouts[0]), tuple(layouts), "; ".join(notes), widths, place)
 
     def _instruction(self, shown: Shown) -> Instruction:
-        """The instruction asked for; what is left open is that of the worst conflict under a layout."""
+        """The instruction asked for; access, warp or iteration left open are those of the worst conflict.
+
+        Rows of a trace number the iterations of the access's loops, the last loop fastest, then the warps.
+        """
         case = shown.case
-        names = [a.name for a in case.problem.accesses]
+        names = [access.name for access in case.problem.accesses]
         asked = [k for k, name in enumerate(names) if self.access in (None, name)]
-        busy = [k for k in asked if case.lanes.accesses[k].active.any()]
-        if not busy:
+        with_lanes = [k for k in asked if case.lanes.accesses[k].active.any()]
+        if not with_lanes:
             field = "--access" if self.access is not None else "accesses"
             reason = "nothing to draw: no lane takes part, the hardware moves it by itself"
             raise ProblemFileError(field, reason)
-        worst = [(*worst_instruction(shown.counts[k]), k) for k in busy]
-        _, row, number = max(worst, key=lambda w: (w[0], -w[2]))
-        warp, values = Instruction(case, number, row).at
-        loops = case.problem.accesses[number].loops
+        access = max(with_lanes, key=lambda k: worst_instruction(shown.counts[k])[0])
+        warp, values = Instruction(case, access, worst_instruction(shown.counts[access])[1]).at
+        loops = case.problem.accesses[access].loops
         for name, value in self.iteration.items():
             if name not in loops:
                 known = ", ".join(loops) or "none"
-                reason = f"{names[number]!r} has no loop {name!r}; its loops: {known}"
+                reason = f"{names[access]!r} has no loop {name!r}; its loops: {known}"
                 raise ProblemFileError("--iteration", reason)
             if not 0 <= value < loops[name]:
                 raise ProblemFileError("--iteration", f"{name} lies in 0..{loops[name] - 1}, not {value}")
@@ -196,21 +205,20 @@ class _Asked(Struct, frozen=True):
         warp = warp if self.warp is None else self.warp
         if not 0 <= warp < warps:
             raise ProblemFileError("--warp", f"lies in 0..{warps - 1}, not {warp}")
-        step = 0
+        iteration = 0
         for name, trips in loops.items():
-            step = step * trips + values[name]
-        return Instruction(case, number, step * warps + warp)
+            iteration = iteration * trips + values[name]
+        return Instruction(case, access, iteration * warps + warp)
 
 
-def _solved(case: Case, answer: Result | str) -> Shown:
+def _solved_layout(case: Case, answer: Result | str) -> Shown:
     """The best layout: a result, or a formula."""
-    if isinstance(answer, str):
-        table = case.table(offset_formula(answer, case.problem.tile))
-        return Shown(case, None, table, name="solved", offset=answer)
-    return Shown(case, None, case.table(answer.require_layout()), name="solved", offset=answer.offset or "")
+    formula = answer if isinstance(answer, str) else answer.offset or ""
+    layout = offset_formula(answer, case.problem.tile) if isinstance(answer, str) else answer.require_layout()
+    return Shown(case, None, case.table(layout), name="solved", offset=formula)
 
 
-def _before(case: Case, problem: Problem, name: str) -> Shown:
+def _layout_before(case: Case, problem: Problem, name: str) -> Shown:
     """The layout to draw before the solved one: row-major, in use, published, or the formula `name`."""
     if name == NONE:
         plain = case.as_elements(row_major(case.lowered.tile.shape, case.lowered.tile.element_bytes))

@@ -166,7 +166,7 @@ def test_a_pair_is_proved_once_the_others_are_gone(monkeypatch):
     def possible(_, accesses):
         return verdicts["".join(access.name[-1] for access in accesses)]
 
-    monkeypatch.setattr(Relaxations, "possible", possible)
+    monkeypatch.setattr(Relaxations, "can_be_free", possible)
     with spending(Budget(20)):
         clash, minimal = Relaxations(case).smallest_clash(case.lowered.accesses)
     assert ([a.name for a in clash], minimal) == (["line 1", "line 2"], True)
