@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-from layoutopt.accesses.ownership import access_of, written_by_lanes
+from layoutopt.accesses.ownership import index_fields_by_warp, widest_access
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.bits import held
@@ -118,7 +118,7 @@ def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
     inside = tuple(np.moveaxis(np.where(known_at[..., None], coordinates, 0), -1, 0))
     starts, taking = np.zeros((trips * warps, lanes), np.int64), np.zeros((trips * warps, lanes), bool)
     starts[: len(active)], taking[: len(active)] = np.ravel_multi_index(inside, shape), active
-    found = written_by_lanes(
+    found = index_fields_by_warp(
         starts.reshape(trips, warps, lanes),
         taking.reshape(trips, warps, lanes),
         shape,
@@ -152,7 +152,7 @@ def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
     if known.op not in ("load", "store", "cp.async"):
         raise ProblemFileError("op", f"expected load, store or cp.async, got {known.op!r}")
     how: Any = (known.name, known.op, known.bytes)
-    found = access_of(values, tile.shape, tile.element_bytes, *how, lanes=lanes, bytes_field="bytes")
+    found = widest_access(values, tile.shape, tile.element_bytes, *how, lanes=lanes, bytes_field="bytes")
     return json_data.convert({**found, "weight": known.weight, "notes": known.notes}, Access)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from layoutopt.accesses.ownership import delivered
+from layoutopt.accesses.ownership import element_destinations
 from layoutopt.accesses.trace import expression_ranges
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.fit import fit, join
@@ -148,7 +148,7 @@ class _Move(Struct, frozen=True):
 
     def moved_from(self, lane: IntArray, piece: IntArray, element: int = 0) -> tuple[IntArray, IntArray]:
         """The lane that holds the element so many places after a lane's address, and which value it is."""
-        holder, value = delivered(self.operation, self.held.bits, self.held.lanes)
+        holder, value = element_destinations(self.operation, self.held.bits, self.held.lanes)
         return holder[lane, element], self.moved * piece + value[lane, element]
 
     def steps(self) -> dict[str, str]:

@@ -24,21 +24,21 @@ from layoutopt.accesses.ownership import (
     ROWS,
     WORD_BYTES,
     Ownership,
-    distances,
-    each_once,
-    received,
-    written,
+    distinct_in_order,
+    index_fields,
+    register_sources,
+    vector_offsets,
 )
 from layoutopt.accesses.trace import LaneTrace, trace
-from layoutopt.accesses.view import Step, steps_of
-from layoutopt.errors import ProblemFileError
+from layoutopt.accesses.view import Step, vector_steps
+from layoutopt.errors import ProblemFileError, Wrong
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem
 
 _MATRIX: Final = {"load": "ldmatrix", "store": "stmatrix"}
-_MOST_STEPS: Final = 64  # orders of elements that are looked at
+_MOST_ORDERS: Final = 64  # of elements, that are looked at
 
 
 class Owned(Ownership, frozen=True, dict=True):
@@ -60,36 +60,33 @@ class Owned(Ownership, frozen=True, dict=True):
 
     @cached_property
     def steps(self) -> frozenset[Step]:
-        """Under which every thread's elements are closed."""
-        every = ((dim, 1 << k) for dim, extent in enumerate(self.shape) for k in range(extent.bit_length()))
+        """The steps by which every thread's elements pair up (`is_closed`): those of its possible vectors."""
+        every = (Step(d, 1 << k) for d, extent in enumerate(self.shape) for k in range(extent.bit_length()))
         return frozenset(filter(self.is_closed, every))
 
 
 def why_not_free(problem: Problem, number: int) -> ProblemFileError | None:
-    """The error of an access whose instructions cannot be free; None where they can."""
+    """The error of access `number`, whose instructions cannot be free; None where they can."""
+    return next((ProblemFileError(*wrong) for wrong in _wrong_if_free(problem, number)), None)
+
+
+def _wrong_if_free(problem: Problem, number: int) -> Wrong:
     access, field = problem.accesses[number], f"accesses[{number}]"
     if problem.is_dictated or problem.tile.packed > 1:
-        return ProblemFileError(
-            "accesses",
-            "instructions cannot be free where the hardware dictates the layout or elements share bytes",
-        )
+        wrong = "instructions cannot be free where the hardware dictates the layout or elements share bytes"
+        yield "accesses", wrong
     for k, other in enumerate(problem.accesses):
         if isinstance(other.bytes, tuple):
-            return ProblemFileError(
-                f"accesses[{k}].bytes", "one width is expected where instructions are free"
-            )
+            yield f"accesses[{k}].bytes", "one width is expected where instructions are free"
     if isinstance(access.weight, str):
-        return ProblemFileError(f"{field}.weight", "a number is expected where instructions are free")
+        yield f"{field}.weight", "a number is expected where instructions are free"
     operation = parse_operation(access.op, access.single_width, f"{field}.op")
     if operation.kind not in ("load", "store"):
-        return ProblemFileError(
-            f"{field}.op", f"instructions are free of a load or store, not of {access.op}"
-        )
+        yield f"{field}.op", f"instructions are free of a load or store, not of {access.op}"
     size, width = problem.tile.element_bytes, operation.width_bytes
     if size.bit_count() > 1 or size > width:
         what = f"whole elements of 1, 2, 4, 8 or 16 bytes, not {width} bytes of one of {size}"
-        return ProblemFileError(f"{field}.bytes", f"where instructions are free, an access moves {what}")
-    return None
+        yield f"{field}.bytes", f"where instructions are free, an access moves {what}"
 
 
 def with_free_instructions(problem: Problem) -> Problem | None:
@@ -104,54 +101,55 @@ def with_free_instructions(problem: Problem) -> Problem | None:
     return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
 
 
-def owned(problem: Problem, device: Device) -> list[Owned]:
+def free_ownerships(problem: Problem, device: Device) -> list[Owned]:
     """The elements of each thread, for every access with free instructions that has an active lane.
 
     Raises:
         ProblemFileError: the instructions of one cannot be free.
     """
-    numbers = [k for k, access in enumerate(problem.accesses) if access.instructions is not None]
-    for k in numbers:
+    free = [k for k, access in enumerate(problem.accesses) if access.instructions is not None]
+    for k in free:
         if (refusal := why_not_free(problem, k)) is not None:
             raise refusal
     given = tuple(with_fixed_lanes(access) for access in problem.accesses)
     lanes = trace(with_loops(msgspec.structs.replace(problem, accesses=given)), device).accesses
-    return [_owned(problem, k, lanes[k]) for k in numbers if lanes[k].active.any()]
+    return [_ownership(problem, k, lanes[k]) for k in free if lanes[k].active.any()]
 
 
-def _owned(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
+def _ownership(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
+    """What the threads of access `number` move, out of the lanes of the file's own index."""
     access = problem.accesses[number]
-    apart = _loops_apart(access)
+    round_loops = _round_loops(access)
     element = np.where(lanes.active, lanes.element, -1).reshape(*access.loops.values(), -1)
-    element = np.moveaxis(element[..., : problem.threads], apart, range(len(apart)))
-    rounds = math.prod(element.shape[: len(apart)])
+    element = np.moveaxis(element[..., : problem.threads], round_loops, range(len(round_loops)))
+    rounds = math.prod(element.shape[: len(round_loops)])
     element = element.reshape(rounds, -1, problem.threads).transpose(0, 2, 1)
     vectors = element[..., None] + np.arange(lanes.width_elements)
     vectors[element < 0] = -1
-    each = each_once(vectors.reshape(rounds * problem.threads, -1))
+    by_thread = distinct_in_order(vectors.reshape(rounds * problem.threads, -1))
     size, kind = problem.tile.element_bytes, lanes.operation.kind
-    return Owned(problem.tile.shape, each, number, access, kind, size)
+    return Owned(problem.tile.shape, by_thread, number, access, kind, size)
 
 
-def _loops_apart(access: Access) -> list[int]:
-    """The loops whose iterations' elements do not go together."""
+def _round_loops(access: Access) -> list[int]:
+    """Positions of the loops in whose iterations elements are moved apart: their iterations are rounds."""
     together = list(access.loops) if access.instructions == "free" else access.instructions or ()
     return [k for k, name in enumerate(access.loops) if name not in together]
 
 
-def as_given(access: Access) -> Access:
-    """A free access as its file has it, those loops outermost whose elements do not go together."""
-    apart = [list(access.loops)[k] for k in _loops_apart(access)]
-    loops = {name: access.loops[name] for name in dict.fromkeys([*apart, *access.loops])}
+def with_given_instructions(access: Access) -> Access:
+    """A free access with the instructions that its file's index says, the loops over rounds outermost."""
+    round_loops = [list(access.loops)[k] for k in _round_loops(access)]
+    loops = {name: access.loops[name] for name in dict.fromkeys([*round_loops, *access.loops])}
     return msgspec.structs.replace(access, loops=loops, instructions=None)
 
 
-def orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """Candidate orders of elements in a vector: steps from the smallest on, each doubling its length.
+def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
+    """Candidate orders of elements in a vector: tuples of steps, each of which doubles the vector.
 
-    Orders are extended by every step that some access's threads own; of steps that the same accesses own,
-    by the first that moves least in the file's loops, as the others give vectors as wide. Rows of matrix
-    instructions follow.
+    An order is extended by every step that some access has (`Owned.steps`); of steps that the same accesses
+    have, by the first whose elements are nearest in the file's order, as the others give vectors as wide. The
+    rows of matrix instructions follow.
 
     Args:
         free: accesses whose instructions are free.
@@ -160,91 +158,98 @@ def orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...
     longest = (ROW_BYTES // free[0].size).bit_length() - 1
 
     def rank(step: Step) -> tuple[int, ...]:
-        return sum(owner.distance(step) for owner in free if step in owner.steps), -step[0], step[1]
+        nearness = sum(access.order_distance(step) for access in free if step in access.steps)
+        return nearness, -step.dim, step.distance
 
-    ranked = sorted({step for owner in free for step in owner.steps}, key=rank)
-    found: list[tuple[Step, ...]] = []
+    ranked = sorted({step for access in free for step in access.steps}, key=rank)
+    orders: list[tuple[Step, ...]] = []
 
-    def extend(order: tuple[Step, ...], owners: frozenset[int]) -> None:
-        if len(found) >= _MOST_STEPS:
+    def extend(order: tuple[Step, ...], having: frozenset[int]) -> None:
+        """Add an order, whose steps the accesses with the numbers `having` have, and its extensions."""
+        if len(orders) >= _MOST_ORDERS:
             return
-        found.append(order)
+        orders.append(order)
         tried: set[frozenset[int]] = {frozenset()}
         for step in ranked if len(order) < longest else ():
-            still = frozenset(o.number for o in free if o.number in owners and step in o.steps)
-            if step not in order and still not in tried:
-                tried.add(still)
-                extend((*order, step), still)
+            still_having = frozenset(a.number for a in free if a.number in having and step in a.steps)
+            if step not in order and still_having not in tried:
+                tried.add(still_having)
+                extend((*order, step), still_having)
 
     start = tuple(fixed)
-    extend(start, frozenset(owner.number for owner in free if owner.steps.issuperset(start)))
-    for owner in free:
-        found += [
-            row for row in _matrix_rows(owner, longest) if row[: len(start)] == start and row not in found
-        ]
-    return found
+    extend(start, frozenset(access.number for access in free if access.steps.issuperset(start)))
+    for access in free:
+        rows = _matrix_rows(access, longest)
+        orders += [row for row in rows if row[: len(start)] == start and row not in orders]
+    return orders
 
 
-def _matrix_rows(owner: Owned, longest: int) -> Iterator[tuple[Step, ...]]:
+def _matrix_rows(access: Owned, longest: int) -> Iterator[tuple[Step, ...]]:
     """Orders of the 16 bytes of a matrix row as lanes hold them after ldmatrix, plain and transposed.
 
     Plain, each of four lanes holds a word of the row; transposed, each of eight lanes, four apart, holds
     one element.
     """
-    nearest = sorted(owner.steps, key=owner.distance)[: longest - 2]
-    for steps, lanes in ((nearest, (1, 2)), ([], (4, 8, 16))):
-        row = [*steps, *(_step_to(owner, lane) for lane in lanes if lane < len(owner.element))]
+    in_word = sorted(access.steps, key=access.order_distance)[: longest - 2]
+    for steps, lanes in ((in_word, (1, 2)), ([], (4, 8, 16))):
+        row = [*steps, *(_step_to_lane(access, lane) for lane in lanes if lane < len(access.element))]
         if len(row) == longest and len(set(row)) == longest and all(row):
             yield tuple(step for step in row if step)
 
 
-def _step_to(owner: Owned, lane: int) -> Step | None:
-    """The step from the first element of lane 0 to that of `lane`; None where their distance is none."""
-    shape = owner.shape
-    first, other = (np.unravel_index(max(0, int(owner.element[k, 0])), shape) for k in (0, lane))
-    apart = [(d, int(b - a)) for d, (a, b) in enumerate(zip(first, other, strict=True)) if a != b]
-    if len(apart) != 1 or apart[0][1] < 1 or apart[0][1].bit_count() > 1:
+def _step_to_lane(access: Owned, lane: int) -> Step | None:
+    """The step from the first element of lane 0 to that of `lane`; None where none leads there."""
+    shape = access.shape
+    first, other = (np.unravel_index(max(0, int(access.element[k, 0])), shape) for k in (0, lane))
+    apart = [Step(d, int(b - a)) for d, (a, b) in enumerate(zip(first, other, strict=True)) if a != b]
+    if len(apart) != 1 or apart[0].distance < 1 or apart[0].distance.bit_count() > 1:
         return None
-    ((dim, far),) = apart
-    return None if shape[dim] % (2 * far) else (dim, far)
+    (step,) = apart
+    return None if shape[step.dim] % (2 * step.distance) else step
 
 
-def accesses_of(owner: Owned, steps: Sequence[Step], head: Problem, device: Device) -> Iterator[Access]:
+def accesses_in_order(owner: Owned, steps: Sequence[Step], head: Problem, device: Device) -> Iterator[Access]:
     """The ways in which an access may be written under an order of elements, the widest vectors first.
 
+    Vectors of 2**n elements take the first n steps; then come ldmatrix or stmatrix, plain and transposed.
+
     Args:
-        owner: the access.
-        steps: the order of elements.
+        owner: the elements of the access.
+        steps: the order of elements, one of `vector_orders`.
         head: a problem with the tile, the threads and the target.
         device: whose instructions.
     """
-    count = next((k for k, step in enumerate(steps) if step not in owner.steps), len(steps))
-    count = min(count, (ROW_BYTES // owner.size).bit_length() - 1)
-    for taken in range(count, -1, -1):
-        operation = Operation(owner.kind, owner.size << taken)
+    row_steps = (ROW_BYTES // owner.size).bit_length() - 1
+    vector_steps = next((k for k, step in enumerate(steps) if step not in owner.steps), len(steps))
+    for count in range(min(vector_steps, row_steps), -1, -1):
+        operation = Operation(owner.kind, owner.size << count)
         if _is_served(operation, device):
-            yield _access(owner, operation, steps[:taken], owner.heads(steps[:taken]), head, device)
-    in_row = (ROW_BYTES // owner.size).bit_length() - 1
-    if owner.size > WORD_BYTES or len(steps) < in_row or device.lanes != 4 * ROWS:
+            starts = owner.vector_starts(steps[:count])
+            yield _access(owner, operation, steps[:count], starts, head, device)
+    if owner.size > WORD_BYTES or len(steps) < row_steps or device.lanes != 4 * ROWS:
         return
-    in_word = (WORD_BYTES // owner.size).bit_length() - 1
-    across = sorted(owner.steps.difference(steps[:in_row]), key=owner.distance) if owner.size == 2 else []
-    for words, transposed in ([steps[:in_word]], False), ([[step] for step in across], True):
-        rows = (_rows_of(owner, steps[:in_row], word, transposed, device) for word in words)
-        if (found := next(filter(None, rows), None)) is not None:
-            yield _access(owner, found[0], steps[:in_row], found[1], head, device)
+    row, word_steps = steps[:row_steps], (WORD_BYTES // owner.size).bit_length() - 1
+    # Transposed, the two elements of a word lie in different rows: any step across rows may be theirs.
+    across = sorted(owner.steps.difference(row), key=owner.order_distance) if owner.size == 2 else []
+    for words, transposed in ([steps[:word_steps]], False), ([[step] for step in across], True):
+        candidates = (_matrix_access(owner, row, word, transposed, head, device) for word in words)
+        if (access := next(filter(None, candidates), None)) is not None:
+            yield access
 
 
-def _rows_of(
-    owner: Owned, row: Sequence[Step], word: Sequence[Step], transposed: bool, device: Device
-) -> tuple[Operation, IntArray] | None:
-    """The widest matrix instruction whose lanes hold such words of such rows, and the rows' starts."""
+def _matrix_access(
+    owner: Owned, row: Sequence[Step], word: Sequence[Step], transposed: bool, head: Problem, device: Device
+) -> Access | None:
+    """The access by ldmatrix or stmatrix of as many matrices as go together; None where threads hold others.
+
+    `row` and `word` are the steps between the elements of a matrix row, and of a register.
+    """
     words = owner.element.shape[1] >> len(word)
-    for together in (4, 2, 1):
-        operation = Operation(_MATRIX[owner.kind], ROW_BYTES, together, transposed)
-        if words % together == 0 and owner.steps.issuperset(word) and _is_served(operation, device):
-            starts = owner.addressed(operation, 8 * owner.size, device.lanes, row, word)
-            return None if starts is None else (operation, starts)
+    for matrices in (4, 2, 1):
+        operation = Operation(_MATRIX[owner.kind], ROW_BYTES, matrices, transposed)
+        if words % matrices == 0 and owner.steps.issuperset(word) and _is_served(operation, device):
+            starts = owner.matrix_row_starts(operation, 8 * owner.size, device.lanes, row, word)
+            return None if starts is None else _access(owner, operation, row, starts, head, device)
     return None
 
 
@@ -259,10 +264,10 @@ def _is_served(operation: Operation, device: Device) -> bool:
 def _access(
     owner: Owned, operation: Operation, steps: Sequence[Step], starts: IntArray, head: Problem, device: Device
 ) -> Access:
-    """A free access rewritten for one operation, its index a formula.
+    """A free access rewritten for one operation, its index a formula where there is one.
 
     Args:
-        owner: the access.
+        owner: the elements of the access.
         operation: what it becomes.
         steps: the order of elements in one of its vectors.
         starts: first element of each vector or matrix row, shape (rounds * threads, iterations); -1 for none.
@@ -270,31 +275,32 @@ def _access(
         device: whose lanes address matrix rows.
     """
     by_thread = starts.reshape(-1, head.threads, starts.shape[1]).swapaxes(0, 1).reshape(head.threads, -1)
-    taking, addressed = by_thread >= 0, ROWS * operation.matrices or device.lanes
-    by_thread[np.arange(head.threads) % device.lanes >= addressed] = -1
     fields = (f"accesses[{owner.number}]",) * 2
-    formula = written(by_thread, owner.shape, device.lanes, taking=taking, addressed=addressed, fields=fields)
-    row_major = list(steps) == owner.along(1 << len(steps))
+    data = index_fields(by_thread, owner.shape, device.lanes, matrices=operation.matrices, fields=fields)
+    row_major = list(steps) == owner.last_dim_steps(1 << len(steps))
     dims = range(len(owner.shape))
     return msgspec.structs.replace(
         with_fixed_lanes(owner.access),
         op=operation.text,
-        index=tuple(formula["index"]),
+        index=tuple(data["index"]),
         bytes=None if operation.matrices else operation.width_bytes,
-        loops=formula.get("for", {}),
-        where=formula.get("where"),
-        vector=None if row_major else tuple(tuple(size * (d == dim) for d in dims) for dim, size in steps),
+        loops=data.get("for", {}),
+        where=data.get("where"),
+        vector=None if row_major else tuple(tuple(far * (d == dim) for d in dims) for dim, far in steps),
     )
 
 
-def moved(access: Access, rounds: int, problem: Problem, device: Device) -> IntArray:
-    """What each thread moves by an access with its instructions given: as `Owned.element`, but rising."""
+def moved_elements(access: Access, rounds: int, problem: Problem, device: Device) -> IntArray:
+    """The elements that each thread moves by an access with its instructions given, rising.
+
+    Shape (rounds * threads, count), rows filled with -1 at the front.
+    """
     lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), device).accesses[0]
     warps = -(-problem.threads // device.lanes)
-    holder, behind = received(lanes.operation, problem.tile.element_bits, device.lanes)
-    offsets = distances(steps_of(access, problem.tile), problem.tile.shape)
-    start = np.where(lanes.active, lanes.element, -1)[:, holder]
-    element = np.where(start >= 0, start + offsets[behind], -1)
+    source_lane, position = register_sources(lanes.operation, problem.tile.element_bits, device.lanes)
+    offsets = vector_offsets(vector_steps(access, problem.tile), problem.tile.shape)
+    start = np.where(lanes.active, lanes.element, -1)[:, source_lane]
+    element = np.where(start >= 0, start + offsets[position], -1)
     by_thread = element.reshape(rounds, -1, warps * device.lanes, element.shape[-1]).transpose(0, 2, 1, 3)
     return _rising(by_thread[:, : problem.threads].reshape(rounds * problem.threads, -1))
 
@@ -305,12 +311,14 @@ def check_instructions(problem: Problem, chosen: Problem, device: Device) -> Non
     Raises:
         ProblemFileError: it does not.
     """
-    for owner in owned(problem, device) if any(a.instructions is not None for a in problem.accesses) else ():
+    for owner in (
+        free_ownerships(problem, device) if any(a.instructions is not None for a in problem.accesses) else ()
+    ):
         access, asked = chosen.accesses[owner.number], _rising(owner.element)
-        does = moved(access, len(asked) // problem.threads, problem, device)
-        if asked.shape != does.shape or (asked != does).any():
+        moved = moved_elements(access, len(asked) // problem.threads, problem, device)
+        if asked.shape != moved.shape or (asked != moved).any():
             raise ProblemFileError("index", f"of access {access.name!r} gives threads other elements")
 
 
 def _rising(element: IntArray) -> IntArray:
-    return np.sort(each_once(element), axis=1)
+    return np.sort(distinct_in_order(element), axis=1)

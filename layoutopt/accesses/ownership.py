@@ -35,8 +35,8 @@ class Ownership(Struct, frozen=True):
 
     Attributes:
         shape: of the tile.
-        element: int64, shape (threads, count): row-major index, each element of a thread once, in the order
-            in which it has them; -1 behind the last. Threads may be listed again, round after round.
+        element: int64, shape (threads, count): row-major indices, each element of a thread once, in the order
+            in which it has them; rows are filled with -1. Threads may be listed again, round after round.
     """
 
     shape: tuple[int, ...]
@@ -44,47 +44,48 @@ class Ownership(Struct, frozen=True):
 
     @classmethod
     def of_table(cls, table: IntArray, shape: Sequence[int]) -> "Ownership":
-        """Of the coordinates of each thread and value, shape (threads, values, dimensions)."""
+        """From the coordinates of each thread and value, shape (threads, values, dimensions)."""
         flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape)).astype(np.int64)
-        return cls(tuple(shape), each_once(flat))
+        return cls(tuple(shape), distinct_in_order(flat))
 
-    def along(self, count: int) -> list[Step]:
-        """The steps of so many elements along the last dimension."""
-        return [(len(self.shape) - 1, 1 << k) for k in range(count.bit_length() - 1)]
+    def last_dim_steps(self, count: int) -> list[Step]:
+        """The steps of a vector of `count` elements along the last dimension: 1, 2, 4, ..."""
+        return [Step(len(self.shape) - 1, 1 << k) for k in range(count.bit_length() - 1)]
 
     def is_closed(self, step: Step) -> bool:
-        """Whether each thread has the element a step further, or nearer, of every one it has."""
-        dim, far = step
-        if self.shape[dim] % (2 * far):
+        """Whether each thread's elements pair up: to each it has the one a step after, or before, too."""
+        if self.shape[step.dim] % (2 * step.distance):
             return False
-        apart = np.where(self._beyond(step, self.element), -far, far) * self._stride(dim)
-        partner = np.where(self.element >= 0, self.element + apart, -1)
+        stride = step.distance * self._stride(step.dim)
+        to_partner = np.where(self._in_second_half(step, self.element), -stride, stride)
+        partner = np.where(self.element >= 0, self.element + to_partner, -1)
         return bool((np.sort(partner, axis=1) == np.sort(self.element, axis=1)).all())
 
-    def distance(self, step: Step) -> int:
-        """How many elements after the first one of a thread it has the one a step away."""
-        dim, far = step
-        first = self.element[int((self.element[:, 0] >= 0).argmax())]
-        apart = (-far if self._beyond(step, first[:1])[0] else far) * self._stride(dim)
-        return int(np.flatnonzero(first == first[0] + apart)[0])
+    def order_distance(self, step: Step) -> int:
+        """Position, in its thread's order, of the element a step from a thread's first; `step` is closed."""
+        elements = self.element[int((self.element[:, 0] >= 0).argmax())]
+        stride = step.distance * self._stride(step.dim)
+        to_partner = -stride if self._in_second_half(step, elements[:1])[0] else stride
+        return int(np.flatnonzero(elements == elements[0] + to_partner)[0])
 
-    def heads(self, steps: Sequence[Step]) -> IntArray:
-        """The first element of each vector of these steps, in the order of the elements; like `element`."""
-        return each_once(self._head(steps, self.element))
+    def vector_starts(self, steps: Sequence[Step]) -> IntArray:
+        """The first element of each vector of these steps: shape (threads, vectors), order as `element`."""
+        return distinct_in_order(self._vector_start(steps, self.element))
 
-    def starts(self, count: int) -> IntArray | None:
-        """The first of each `count` elements along the last dimension; None where they do not go together.
+    def last_dim_starts(self, count: int) -> IntArray | None:
+        """The first elements of vectors of `count` along the last dimension; None where not all are whole.
 
-        Rising where the elements of some do not follow one another.
+        Shape (threads, vectors): in the thread's order where each vector's elements follow one another in
+        it, else rising.
         """
-        steps = self.along(count)
+        steps = self.last_dim_steps(count)
         if count & (count - 1) or not all(map(self.is_closed, steps)):
             return None
-        heads = self.heads(steps)
-        vectors = (heads[..., None] + np.arange(count)).reshape(len(heads), -1)
-        return heads if np.array_equal(vectors, self.element) else heads[:, np.argsort(heads[0])]
+        starts = self.vector_starts(steps)
+        vectors = (starts[..., None] + np.arange(count)).reshape(len(starts), -1)
+        return starts if np.array_equal(vectors, self.element) else starts[:, np.argsort(starts[0])]
 
-    def addressed(
+    def matrix_row_starts(
         self, operation: Operation, bits: int, lanes: int, row: Sequence[Step], word: Sequence[Step]
     ) -> IntArray | None:
         """First elements that lanes address in matrix instructions that give every thread its own elements.
@@ -99,60 +100,64 @@ class Ownership(Struct, frozen=True):
         Returns:
             int64, shape (threads, instructions); None where they deliver other elements, or in another order.
         """
-        holder, behind = received(operation, bits, lanes)
-        held = self.heads(word)[..., None] + distances(word, self.shape)
-        count = held[0].size // behind.shape[1]
-        if (self.element < 0).any() or len(held) % lanes or held[0].size % behind.shape[1]:
+        source_lane, position = register_sources(operation, bits, lanes)
+        values = position.shape[1]
+        held = self.vector_starts(word)[..., None] + vector_offsets(word, self.shape)
+        if (self.element < 0).any() or len(held) % lanes or held[0].size % values:
             return None
-        held = held.reshape(-1, lanes, count, behind.shape[1]).swapaxes(1, 2)
-        head, part = self._head(row, held), np.zeros_like(held)
+        instructions = held[0].size // values
+        held = held.reshape(-1, lanes, instructions, values).swapaxes(1, 2)
+        row_start, position_held = self._vector_start(row, held), np.zeros_like(held)
         for k, step in enumerate(row):
-            part |= self._beyond(step, held) << k
-        start = np.full(held.shape[:3], -1, np.int64)
-        start[..., holder] = np.where(part == behind, head, -1)
-        start = start[..., np.arange(lanes) % (ROWS * operation.matrices or lanes)]
-        if (part != behind).any() or (start[..., holder] != head).any():
+            position_held |= self._in_second_half(step, held) << k
+        starts = np.full(held.shape[:3], -1, np.int64)
+        starts[..., source_lane] = np.where(position_held == position, row_start, -1)
+        starts = starts[..., np.arange(lanes) % (ROWS * operation.matrices or lanes)]
+        if (position_held != position).any() or (starts[..., source_lane] != row_start).any():
             return None
-        return start.swapaxes(1, 2).reshape(len(self.element), count)
+        return starts.swapaxes(1, 2).reshape(len(self.element), instructions)
 
     def _stride(self, dim: int) -> int:
         return math.prod(self.shape[dim + 1 :])
 
-    def _beyond(self, step: Step, element: IntArray) -> BoolArray:
-        """Whether elements are those that a step leads to."""
-        dim, far = step
-        return (element // self._stride(dim) % self.shape[dim] & far) > 0
+    def _in_second_half(self, step: Step, element: IntArray) -> BoolArray:
+        """Whether each element is the second of the pair that a step makes; undefined for -1."""
+        return (element // self._stride(step.dim) % self.shape[step.dim] & step.distance) > 0
 
-    def _head(self, steps: Sequence[Step], element: IntArray) -> IntArray:
-        for dim, far in steps:
-            inside = self._beyond((dim, far), element) & (element >= 0)
-            element = element - inside * far * self._stride(dim)
+    def _vector_start(self, steps: Sequence[Step], element: IntArray) -> IntArray:
+        """The first element of the vector of these steps that holds each element; -1 stays."""
+        for step in steps:
+            second = self._in_second_half(step, element) & (element >= 0)
+            element = element - second * step.distance * self._stride(step.dim)
         return element
 
 
-def each_once(values: IntArray) -> IntArray:
-    """The values of each row in order, each once, -1 left out; rows are filled with -1."""
+def distinct_in_order(values: IntArray) -> IntArray:
+    """The distinct values of each row by first occurrence, -1 left out: [5, -1, 3, 5] -> [5, 3].
+
+    Rows are filled with -1 to the length of the longest.
+    """
     order = np.argsort(values, axis=1, kind="stable")
     rising = np.take_along_axis(values, order, axis=1)
-    again = np.zeros(values.shape, bool)
-    again[:, 1:] = rising[:, 1:] == rising[:, :-1]
-    left = np.empty_like(again)
-    np.put_along_axis(left, order, again | (rising < 0), axis=1)
-    kept = np.argsort(left, axis=1, kind="stable")
-    found = np.take_along_axis(np.where(left, -1, values), kept, axis=1)
-    return found[:, : int((~left).sum(axis=1).max(initial=0))]
+    repeated = np.zeros(values.shape, bool)
+    repeated[:, 1:] = rising[:, 1:] == rising[:, :-1]
+    left_out = np.empty_like(repeated)
+    np.put_along_axis(left_out, order, repeated | (rising < 0), axis=1)
+    kept_first = np.argsort(left_out, axis=1, kind="stable")
+    distinct = np.take_along_axis(np.where(left_out, -1, values), kept_first, axis=1)
+    return distinct[:, : int((~left_out).sum(axis=1).max(initial=0))]
 
 
-def distances(steps: Sequence[Step], shape: Sequence[int]) -> IntArray:
-    """From the first element of a vector to each, row by row of the tile."""
-    found = np.zeros(1, np.int64)
-    for dim, far in steps:
-        found = np.concatenate([found, found + far * math.prod(shape[dim + 1 :])])
-    return found
+def vector_offsets(steps: Sequence[Step], shape: Sequence[int]) -> IntArray:
+    """Row-major offset of each element of a vector from its first: shape (2**len(steps),)."""
+    offsets = np.zeros(1, np.int64)
+    for dim, distance in steps:
+        offsets = np.concatenate([offsets, offsets + distance * math.prod(shape[dim + 1 :])])
+    return offsets
 
 
-def received(operation: Operation, bits: int, lanes: int) -> tuple[IntArray, IntArray]:
-    """Whose address the values of a lane come from, and how many elements behind it they lie.
+def register_sources(operation: Operation, bits: int, lanes: int) -> tuple[IntArray, IntArray]:
+    """Where each register value comes from: the lane whose address it is read at, and its position there.
 
     A row of an 8x8 matrix is 16 bytes; lane 8 * j + r gives the address of row r of matrix j. Lane l receives
     bytes 4 * (l % 4) .. of row l // 4, or with .trans elements l // 4 of rows 2 * (l % 4) and the next (PTX
@@ -167,36 +172,38 @@ def received(operation: Operation, bits: int, lanes: int) -> tuple[IntArray, Int
         lanes: of a warp.
 
     Returns:
-        int64, both of shape (lanes, values).
+        (source lane, position in elements from its address), both int64 of shape (lanes, values).
     """
-    count = 8 * (WORD_BYTES * operation.matrices or operation.width_bytes) // bits
-    lane, value = np.broadcast_arrays(*np.indices((lanes, count), sparse=True))
+    values = 8 * (WORD_BYTES * operation.matrices or operation.width_bytes) // bits
+    lane, value = np.broadcast_arrays(*np.indices((lanes, values), sparse=True))
     if operation.kind == "load.tr":
         within = lane % TR_LANES
-        return lane - within + value * (TR_LANES // count) + within // count, within % count
+        return lane - within + value * (TR_LANES // values) + within // values, within % values
     if not operation.matrices:
         return lane, value
-    matrix, part = np.divmod(value, count // operation.matrices)
-    across = count // operation.matrices * (lane % 4) + part
-    row, behind = (across, lane // 4) if operation.transposed else (lane // 4, across)
-    return ROWS * matrix + row, behind
+    values_per_matrix = values // operation.matrices
+    matrix, in_word = np.divmod(value, values_per_matrix)
+    across = values_per_matrix * (lane % 4) + in_word
+    row, position = (across, lane // 4) if operation.transposed else (lane // 4, across)
+    return ROWS * matrix + row, position
 
 
-def delivered(operation: Operation, bits: int, lanes: int) -> tuple[IntArray, IntArray]:
-    """The inverse of `received`: by address and element there, the lane it goes to and its number there.
+def element_destinations(operation: Operation, bits: int, lanes: int) -> tuple[IntArray, IntArray]:
+    """The inverse of `register_sources`: the lane, and its value, that each element at an address goes to.
 
     Returns:
-        int64, both of shape (lanes, elements); lanes without an address of their own repeat the others.
+        (destination lane, value), both int64 of shape (lanes, elements at an address); lanes without an
+        address of their own repeat the others.
     """
-    holder, behind = received(operation, bits, lanes)
-    lane, value = np.indices(holder.shape)
-    found = np.zeros((2, lanes, int(behind.max()) + 1), np.int64)
-    found[:, holder, behind] = lane, value
-    to, which = found[:, np.arange(lanes) % (int(holder.max()) + 1)]
-    return to, which
+    source_lane, position = register_sources(operation, bits, lanes)
+    lane, value = np.indices(source_lane.shape)
+    destination = np.zeros((2, lanes, int(position.max()) + 1), np.int64)
+    destination[:, source_lane, position] = lane, value
+    to_lane, to_value = destination[:, np.arange(lanes) % (int(source_lane.max()) + 1)]
+    return to_lane, to_value
 
 
-def access_of(
+def widest_access(
     table: IntArray,
     shape: Sequence[int],
     element_bytes: int,
@@ -207,7 +214,7 @@ def access_of(
     lanes: int = 32,
     bytes_field: str = "--bytes",
 ) -> dict[str, Any]:
-    """The access in which every thread touches all its values, the widest pieces first.
+    """The access, as data, in which every thread touches all its values by vectors of one width.
 
     Args:
         table: int64, shape (threads, values, dimensions): the element that each value is.
@@ -215,19 +222,19 @@ def access_of(
         element_bytes: of an element.
         name: of the access.
         op: of the access; of a matrix op, the values are the rows that each lane addresses.
-        width_bytes: bytes a thread moves at once; None for the widest that the layout allows.
+        width_bytes: bytes a thread moves at once; None for the most that its values fill.
         lanes: of a warp.
         bytes_field: what gives the width, for errors.
 
     Raises:
-        ProblemFileError: the values are not `width_bytes` together, or follow no formula.
+        ProblemFileError: the values do not lie `width_bytes` together, or follow no formula.
     """
     if op.startswith(("ldmatrix", "stmatrix")):
         width_bytes = ROW_BYTES
     widths = [width_bytes] if width_bytes is not None else [w for w in WIDTHS if w >= element_bytes]
-    own = Ownership.of_table(table, shape)
+    ownership = Ownership.of_table(table, shape)
     for width in widths:
-        starts = own.starts(max(1, width // element_bytes))
+        starts = ownership.last_dim_starts(max(1, width // element_bytes))
         if starts is not None:
             break
     else:
@@ -238,97 +245,104 @@ def access_of(
     access: dict[str, Any] = {"name": name, "op": op}
     if op in ("load", "store", "cp.async"):
         access["bytes"] = width
-    return access | written(starts, shape, lanes)
+    return access | index_fields(starts, shape, lanes)
 
 
-def written(
+def index_fields(
     starts: IntArray,
     shape: Sequence[int],
     lanes: int,
     *,
-    taking: BoolArray | None = None,
-    addressed: int | None = None,
+    active: BoolArray | None = None,
+    matrices: int = 0,
     fields: tuple[str, str] = ("", ""),
 ) -> dict[str, Any]:
-    """`index` of an access, `for` where there are several iterations, and `where` if some take no part.
+    """`index` of an access, `for` where there are several iterations, and `where` if some lanes are inactive.
 
-    Each coordinate is a formula by itself, or out of one for the place in the tile, or else a table.
+    Each coordinate is a formula by itself, or out of one for the row-major (or column-major) index, or else a
+    table.
 
     Args:
-        starts: int64, shape (threads, iterations): the element at each thread's address; -1 for none.
+        starts: int64, shape (threads, iterations): row-major index of the element at each thread's address;
+            -1 for none.
         shape: of the tile.
         lanes: of a warp.
-        taking: bool, same shape: who takes part; if left out, who has an address.
-        addressed: how many lanes of a warp, from its first, give an address; all, if left out.
-        fields: what elements and who takes part are given by, for errors.
+        active: bool, same shape: who takes part; if left out, who has an address.
+        matrices: of a matrix instruction, of which the first lanes of a warp, 8 a matrix, give addresses.
+        fields: what gave `starts` and `active`, for errors.
 
     Raises:
         ProblemFileError: no lane takes part, or no formula is found and a table would be too long.
     """
-    threads, trips = starts.shape
-    taking = starts >= 0 if taking is None else taking
-    known = starts >= 0
+    threads, iterations = starts.shape
+    active = starts >= 0 if active is None else active
+    addressing_lanes = ROWS * matrices or lanes
+    known = active & (starts >= 0) & (np.arange(threads) % lanes < addressing_lanes)[:, None]
     if not known.any():
         raise ProblemFileError(fields[1], "no lane with an address takes part")
-    fits = starts.size <= _MAX_FITTED
+    may_fit = starts.size <= _MAX_FITTED
+    loops = {"i": iterations} if iterations > 1 else {}
 
     def formula(values: IntArray) -> Node | None:
-        return fit_threads(np.where(known, values, 0), lanes, known, addressed) if fits else None
+        return fit_threads(np.where(known, values, 0), lanes, known, addressing_lanes) if may_fit else None
 
-    def listed(values: IntArray, field: str) -> str:
+    def table_text(values: IntArray, field: str) -> str:
         if values.size > MAX_ENTRIES:
             raise ProblemFileError(
                 field, f"no formula gives them, and a table has at most {MAX_ENTRIES:,} entries"
             )
-        return f"{values.T.ravel().tolist()}[tid{f' + {threads}*i' if trips > 1 else ''}]"
+        return f"{values.T.ravel().tolist()}[tid{f' + {threads}*i' if loops else ''}]"
 
     coordinates = np.unravel_index(np.where(known, starts, 0), tuple(shape))
     nodes = [formula(values) for values in coordinates]
     if any(node is None for node in nodes):
-        loops = {"i": trips} if trips > 1 else {}
-        nodes = _out_of_place(coordinates, shape, formula, expression_ranges(threads, lanes, loops)) or nodes
+        nodes = (
+            _from_one_index(coordinates, shape, formula, expression_ranges(threads, lanes, loops)) or nodes
+        )
     index = [
-        listed(values, fields[0]) if node is None else to_text(node)
+        table_text(values, fields[0]) if node is None else to_text(node)
         for node, values in zip(nodes, coordinates, strict=True)
     ]
-    found: dict[str, Any] = {"index": index} | ({"for": {"i": trips}} if trips > 1 else {})
-    if not taking.all():
-        node = guard(np.ascontiguousarray(taking), lanes) if fits else None
-        found["where"] = listed(taking.astype(np.int64), fields[1]) if node is None else to_text(node)
-    return found
+    data: dict[str, Any] = {"index": index} | ({"for": loops} if loops else {})
+    if not active.all():
+        node = guard(np.ascontiguousarray(active), lanes) if may_fit else None
+        data["where"] = table_text(active.astype(np.int64), fields[1]) if node is None else to_text(node)
+    return data
 
 
-def written_by_lanes(
+def index_fields_by_warp(
     starts: IntArray,
-    taking: BoolArray,
+    active: BoolArray,
     shape: Sequence[int],
     threads: int,
     matrices: int,
     fields: tuple[str, str],
 ) -> dict[str, Any]:
-    """`written` of tables by iteration, warp and lane; of matrices, the first lanes give addresses."""
-    trips, _, lanes = starts.shape
-    addressed = 8 * matrices or lanes
-    known = np.where(taking & (np.arange(lanes) < addressed), starts, -1).reshape(trips, -1)
-    here = taking.reshape(trips, -1).T[:threads]
-    return written(known.T[:threads], shape, lanes, taking=here, addressed=addressed, fields=fields)
+    """`index_fields` of arrays of shape (iterations, warps, lanes); lanes beyond `threads` are left out."""
+    iterations, _, lanes = starts.shape
+    by_thread = starts.reshape(iterations, -1).T[:threads]
+    active = active.reshape(iterations, -1).T[:threads]
+    return index_fields(by_thread, shape, lanes, active=active, matrices=matrices, fields=fields)
 
 
-def _out_of_place(
+def _from_one_index(
     coordinates: Sequence[IntArray],
     shape: Sequence[int],
     formula: Callable[[IntArray], Node | None],
     ranges: Mapping[str, tuple[int, int]],
 ) -> list[Node | None] | None:
-    """The coordinates out of a formula for the place in the tile, by rows or by columns."""
+    """The coordinates as quotients and remainders of a formula for the row- or column-major index.
+
+    None where `formula` finds none. `[tid // 8, tid % 8]` from an index `tid` in a tile of lines of 8.
+    """
     for order in (range(len(shape)), range(len(shape))[::-1]):
-        place = formula(np.ravel_multi_index([coordinates[d] for d in order], [shape[d] for d in order]))
-        if place is None:
+        element = formula(np.ravel_multi_index([coordinates[d] for d in order], [shape[d] for d in order]))
+        if element is None:
             continue
         index: dict[int, Node] = {}
-        inner = 1
+        stride = 1
         for d in reversed(order):
-            index[d] = simplify(Op("%", (Op("//", (place, Const(inner))), Const(shape[d]))), ranges)
-            inner *= shape[d]
+            index[d] = simplify(Op("%", (Op("//", (element, Const(stride))), Const(shape[d]))), ranges)
+            stride *= shape[d]
         return [index[d] for d in range(len(shape))]
     return None

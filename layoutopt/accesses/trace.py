@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.accesses.view import steps_of
+from layoutopt.accesses.view import vector_steps
 from layoutopt.errors import ExpressionError, ProblemFileError, under
 from layoutopt.expressions.grammar import evaluate, parse
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -270,7 +270,7 @@ def _piece(
         _check_whole_warps(active, access, problem, device, spot)
         active &= env["lane"] < 8 * operation.matrices
 
-    steps = steps_of(access, tile) if access.vector is not None else []
+    steps = vector_steps(access, tile) if access.vector is not None else []
     flat = np.zeros(shape, np.int64)
     for d, text in enumerate(access.index):
         place = f"index[{d}]"

@@ -11,6 +11,7 @@ An order of elements that no dimensions in another order give is cut out of the 
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -27,8 +28,17 @@ from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.problems.types import Access, Problem, Tile
 
-Step = tuple[int, int]  # a dimension, and how far in it: a power of two
 MAX_DIMS: Final = 8  # of a layout
+
+
+class Step(NamedTuple):
+    """`distance` elements, a power of two, along dimension `dim`: doubles the elements of a vector.
+
+    Steps (1, 1), (1, 2) make a vector of four elements along x1; (0, 1), (1, 1) one of 2x2.
+    """
+
+    dim: int
+    distance: int
 
 
 class Piece(NamedTuple):
@@ -56,17 +66,15 @@ class View(Struct, frozen=True, dict=True):
         return tuple(math.prod(piece.size for piece in pieces) for pieces in self.dims)
 
     @cached_property
-    def element(self) -> IntArray:
-        """int64 row-major index in the tile itself, by row-major index in the view."""
+    def tile_index(self) -> IntArray:
+        """int64 row-major index in the tile itself, by row-major index in the view: shape (elements,)."""
         x = np.indices(self.shape, sparse=True)
         seen = [
-            sum(x[p.dim] // p.divide % p.size * unit for p, unit in _with_units(pieces))
+            sum(x[p.dim] // p.divide % p.size * stride for p, stride in _with_strides(pieces))
             for pieces in self.dims
         ]
-        place = np.ravel_multi_index(np.broadcast_arrays(*seen), self.seen_shape).ravel()
-        found = np.empty_like(place)
-        found[place] = np.arange(len(place))
-        return found
+        seen_index = np.ravel_multi_index(np.broadcast_arrays(*seen), self.seen_shape).ravel()
+        return np.argsort(seen_index)
 
     def problem(self, problem: Problem) -> Problem:
         """The problem over the view's coordinates, where every vector runs along the last dimension.
@@ -90,64 +98,65 @@ class View(Struct, frozen=True, dict=True):
 
     def _index(self, access: Access) -> tuple[str, ...]:
         variables = frozenset({"tid", "lane", "warp", *access.loops, *access.any})
-        own = [parse(str(text), variables) for text in access.index]
-        return tuple(to_text(self._coordinate(pieces, own)) for pieces in self.dims)
+        tile_index = [parse(str(text), variables) for text in access.index]
+        return tuple(to_text(self._coordinate(pieces, tile_index)) for pieces in self.dims)
 
-    def _coordinate(self, pieces: tuple[Piece, ...], own: list[Node]) -> Node:
-        parts = []
-        for piece, unit in _with_units(pieces):
-            node = own[piece.dim]
+    def _coordinate(self, pieces: tuple[Piece, ...], tile_coordinates: list[Node]) -> Node:
+        """The view's coordinate of these pieces, out of expressions for the tile's own coordinates."""
+        terms = []
+        for piece, stride in _with_strides(pieces):
+            node = tile_coordinates[piece.dim]
             if piece.divide > 1:
                 node = Op("//", (node, Const(piece.divide)))
             if piece.divide * piece.size < self.shape[piece.dim]:
                 node = Op("%", (node, Const(piece.size)))
-            if unit > 1:
-                node = Op("*", (node, Const(unit)))
-            parts.append(node)
-        return joined("+", parts)
+            if stride > 1:
+                node = Op("*", (node, Const(stride)))
+            terms.append(node)
+        return joined("+", terms)
 
-    def offset(self, own: Node) -> Node:
-        """An offset over the tile's own coordinates, over those that are seen."""
-        parts: dict[str, list[Node]] = {}
+    def offset(self, offset: Node) -> Node:
+        """An offset formula over the tile's own coordinates, rewritten over those of the view."""
+        terms: dict[str, list[Node]] = {}
         for k, pieces in enumerate(self.dims):
-            for piece, unit in _with_units(pieces):
+            for piece, stride in _with_strides(pieces):
                 digit: Node = Var(f"x{k}")
                 if len(pieces) > 1:
-                    digit = Op("%", (Op("//", (digit, Const(unit))), Const(piece.size)))
-                parts.setdefault(f"x{piece.dim}", []).append(Op("*", (digit, Const(piece.divide))))
-        own = substituted(own, {name: joined("+", mine) for name, mine in parts.items()})
-        return simplify(own, coordinate_ranges(self.seen_shape))
+                    digit = Op("%", (Op("//", (digit, Const(stride))), Const(piece.size)))
+                terms.setdefault(f"x{piece.dim}", []).append(Op("*", (digit, Const(piece.divide))))
+        offset = substituted(offset, {name: joined("+", digits) for name, digits in terms.items()})
+        return simplify(offset, coordinate_ranges(self.seen_shape))
 
-    def turned_back(self, layout: Layout) -> Layout:
-        """A layout of the tile as it is seen, as one of the tile itself."""
-        digits = [part for digit in layout.digits for part in self._own_digits(digit)]
-        cut_line = layout.turn and len(self._own_digits(layout.digits[-1])) > 1
-        if layout.lookup or cut_line:
-            table = layout.table().ravel() // layout.element_bytes
-            own = np.empty_like(table)
-            own[self.element] = table
-            return Layout(self.shape, layout.element_bytes, (), lookup=tuple(own.tolist()))
+    def tile_layout(self, layout: Layout) -> Layout:
+        """A layout over the view's coordinates as one of the tile itself; a table where no digits say it."""
+        digits = [part for digit in layout.digits for part in self._tile_digits(digit)]
+        cuts_turned_line = layout.turn and len(self._tile_digits(layout.digits[-1])) > 1
+        if layout.lookup or cuts_turned_line:
+            seen_offsets = layout.table().ravel() // layout.element_bytes
+            offsets = np.empty_like(seen_offsets)
+            offsets[self.tile_index] = seen_offsets
+            return Layout(self.shape, layout.element_bytes, (), lookup=tuple(offsets.tolist()))
         return msgspec.structs.replace(layout, shape=self.shape, digits=tuple(digits))
 
-    def _own_digits(self, digit: Digit) -> list[Digit]:
-        """A digit in the tile's own coordinates, slowest first."""
-        found = []
-        for piece, unit in _with_units(self.dims[digit.dim]):
-            low, high = max(digit.divide, unit), min(digit.divide * digit.size, unit * piece.size)
+    def _tile_digits(self, digit: Digit) -> list[Digit]:
+        """A digit of a coordinate of the view as digits of the tile's own coordinates, slowest first."""
+        digits = []
+        for piece, stride in _with_strides(self.dims[digit.dim]):
+            low, high = max(digit.divide, stride), min(digit.divide * digit.size, stride * piece.size)
             if len(self.dims[digit.dim]) == 1:
                 high = digit.divide * digit.size
             if low < high:
-                stride = digit.stride * (low // digit.divide)
-                found.append(Digit(piece.dim, piece.divide * (low // unit), high // low, stride))
-        return found[::-1]
+                offset_stride = digit.stride * (low // digit.divide)
+                digits.append(Digit(piece.dim, piece.divide * (low // stride), high // low, offset_stride))
+        return digits[::-1]
 
 
-def _with_units(pieces: tuple[Piece, ...]) -> list[tuple[Piece, int]]:
-    units, unit = [], 1
+def _with_strides(pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, int]]:
+    """Each piece of a coordinate, fastest first, with what it is multiplied by there."""
+    stride = 1
     for piece in pieces:
-        units.append(unit)
-        unit *= piece.size
-    return list(zip(pieces, units, strict=True))
+        yield piece, stride
+        stride *= piece.size
 
 
 def view_of(problem: Problem) -> View | None:
@@ -158,55 +167,62 @@ def view_of(problem: Problem) -> View | None:
     """
     if all(access.vector is None for access in problem.accesses):
         return None
-    shape, longest, by = problem.tile.shape, list[Step](), ""
+    longest, longest_name = list[Step](), ""
     for i, access in enumerate(problem.accesses):
         with under(f"accesses[{i}]"):
-            own = steps_of(access, problem.tile)
-            shorter, longer = sorted((own, longest), key=len)
+            steps = vector_steps(access, problem.tile)
+            shorter, longer = sorted((steps, longest), key=len)
             if longer[: len(shorter)] != shorter:
-                raise ProblemFileError("vector", f"its elements lie in another order than those of {by!r}")
-        if len(own) > len(longest):
-            longest, by = own, access.name
-    return view_along(shape, longest)
+                wrong = f"its elements lie in another order than those of {longest_name!r}"
+                raise ProblemFileError("vector", wrong)
+        if len(steps) > len(longest):
+            longest, longest_name = steps, access.name
+    return view_along(problem.tile.shape, longest)
 
 
 def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
-    """The view in which these steps come first, each twice as far as the one before it.
+    """The view whose last coordinate counts the elements of a vector of these steps; see the module.
 
-    None where that is the last dimension as it is.
+    Args:
+        shape: of the tile.
+        steps: of the longest vector, from the step to its second element on.
+
+    Returns:
+        None where vectors run along the last dimension as it is, or have one element.
 
     Raises:
         ProblemFileError: the coordinates would be cut into too many pieces.
     """
-    dims = {d for d, _ in steps}
-    if [far for _, far in steps] == [1 << k for k in range(len(steps))] and len(dims) == 1:
-        (last,) = dims
-        order = [*(d for d in range(len(shape)) if d != last), last]
+    vector_dims = {step.dim for step in steps}
+    if steps == [Step(steps[0].dim, 1 << k) for k in range(len(steps))]:  # 1, 2, 4, ... of one dimension
+        (last,) = vector_dims or {len(shape) - 1}
         if last == len(shape) - 1:
             return None
+        order = [*(d for d in range(len(shape)) if d != last), last]
         return View(shape, tuple((Piece(d, 1, shape[d]),) for d in order))
-    if not steps:
-        return None
     outer = []
     for d, extent in enumerate(shape):
-        used = sorted(far for dim, far in steps if dim == d)
-        cuts = sorted({1, *used, *(2 * far for far in used), extent})
-        pieces = [Piece(d, a, b // a) for a, b in itertools.pairwise(cuts)]
-        pieces = pieces or [Piece(d, 1, 1)]
-        outer += [(piece,) for piece in reversed(pieces) if piece.divide not in used]
+        in_vector = sorted(step.distance for step in steps if step.dim == d)
+        cuts = sorted({1, *in_vector, *(2 * distance for distance in in_vector), extent})
+        pieces = [Piece(d, low, high // low) for low, high in itertools.pairwise(cuts)] or [Piece(d, 1, 1)]
+        outer += [(piece,) for piece in reversed(pieces) if piece.divide not in in_vector]
     inner: list[Piece] = []
-    for dim, far in steps:
-        if inner and inner[-1].dim == dim and inner[-1].divide * inner[-1].size == far:
+    for dim, distance in steps:
+        if inner and inner[-1].dim == dim and inner[-1].divide * inner[-1].size == distance:
             inner[-1] = inner[-1]._replace(size=2 * inner[-1].size)
         else:
-            inner.append(Piece(dim, far, 2))
+            inner.append(Piece(dim, distance, 2))
     if len(outer) >= MAX_DIMS:
         raise ProblemFileError("accesses", f"vectors would cut the tile into more than {MAX_DIMS} dimensions")
     return View(shape, (*outer, tuple(inner)))
 
 
-def steps_of(access: Access, tile: Tile) -> list[Step]:
-    """From the first element of a vector to each that a bit of its number adds."""
+def vector_steps(access: Access, tile: Tile) -> list[Step]:
+    """The steps of an access's vectors: element number b of a vector is the sum of the steps of b's set bits.
+
+    Raises:
+        ProblemFileError: the access has no vectors, or its `vector` makes no sense.
+    """
     if access.hardware is not None:
         raise ProblemFileError("op", "the hardware by itself knows no vectors that run another way")
     operation = parse_operation(access.op, access.single_width)
@@ -214,19 +230,20 @@ def steps_of(access: Access, tile: Tile) -> list[Step]:
         raise ProblemFileError("vector", "elements that share bytes lie along the last dimension")
     count = max(1, operation.width_bytes // tile.element_bytes).bit_length() - 1
     if access.vector is None:
-        return [(len(tile.shape) - 1, 1 << k) for k in range(count)]
-    found: list[Step] = []
+        return [Step(len(tile.shape) - 1, 1 << k) for k in range(count)]
+    steps: list[Step] = []
     for k, vector in enumerate(access.vector):
-        used = [(d, far) for d, far in enumerate(vector) if far]
-        if len(vector) != len(tile.shape) or len(used) != 1 or used[0][1] < 0 or used[0][1].bit_count() > 1:
+        nonzero = [Step(d, distance) for d, distance in enumerate(vector) if distance]
+        one = len(nonzero) == 1 and nonzero[0].distance > 0 and nonzero[0].distance.bit_count() == 1
+        if len(vector) != len(tile.shape) or not one:
             wanted = f"{len(tile.shape)} numbers, a power of two and else 0"
             raise ProblemFileError(f"vector[{k}]", f"expected {wanted}, got {list(vector)}")
-        ((dim, far),) = used
-        if tile.shape[dim] % (2 * far) or used[0] in found:
-            wanted = f"a step of its own, twice which divides the {tile.shape[dim]} of x{dim}"
-            raise ProblemFileError(f"vector[{k}]", f"expected {wanted}, got {far}")
-        found.append(used[0])
-    if len(found) < count:
-        wrong = f"{1 << count} elements of a vector need {count} steps, got {len(found)}"
+        (step,) = nonzero
+        if tile.shape[step.dim] % (2 * step.distance) or step in steps:
+            wanted = f"a step of its own, twice which divides the {tile.shape[step.dim]} of x{step.dim}"
+            raise ProblemFileError(f"vector[{k}]", f"expected {wanted}, got {step.distance}")
+        steps.append(step)
+    if len(steps) < count:
+        wrong = f"{1 << count} elements of a vector need {count} steps, got {len(steps)}"
         raise ProblemFileError("vector", wrong)
-    return found[:count]
+    return steps[:count]

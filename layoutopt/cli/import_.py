@@ -110,12 +110,12 @@ class Imported(Struct, frozen=True):
         Args:
             table: coordinates of each thread's elements, of shape (threads, values, dimensions).
         """
-        from layoutopt.accesses.ownership import access_of
+        from layoutopt.accesses.ownership import widest_access
 
         dims = self._order()
         shape = [self.tile[d] for d in dims]
         how: Any = (self.name, self.op, self.width_bytes)
-        access = access_of(table[..., dims], shape, self.element_bytes, *how, lanes=self.lanes)
+        access = widest_access(table[..., dims], shape, self.element_bytes, *how, lanes=self.lanes)
         if self.into is None:
             tile = {"shape": shape, "element": self.element}
             problem = {"target": self.target, "tile": tile, "threads": len(table), "accesses": [access]}

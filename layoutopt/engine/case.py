@@ -100,7 +100,7 @@ class Case(Struct, frozen=True):
             LayoutError: the layout is made for another tile, or tears elements that share a byte.
         """
         table = self._own_table(layout)
-        return table if self.view is None else table[self.view.element]
+        return table if self.view is None else table[self.view.tile_index]
 
     def _own_table(self, layout: Layout | Node) -> IntArray:
         """The same in the problem's own coordinates."""
@@ -115,7 +115,7 @@ class Case(Struct, frozen=True):
 
     def as_elements(self, layout: Layout) -> Layout:
         """A layout of `lowered` as one of `problem`."""
-        return unstored(layout, self.problem) if self.view is None else self.view.turned_back(layout)
+        return unstored(layout, self.problem) if self.view is None else self.view.tile_layout(layout)
 
     def as_bytes(self, layout: Layout) -> Layout:
         """A layout of `problem` as one of `lowered`."""
@@ -257,7 +257,7 @@ class Case(Struct, frozen=True):
     def coordinates(self, element: int) -> tuple[int, ...]:
         """Of an element of `lowered`, by row-major index; of the first in it where elements share bytes."""
         tile = self.problem.tile
-        element = element if self.view is None else int(self.view.element[element])
+        element = element if self.view is None else int(self.view.tile_index[element])
         return tuple(int(c) for c in np.unravel_index(element * tile.packed, tile.shape))
 
     # Others like it ----------------------------------------------------------------------------

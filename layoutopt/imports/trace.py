@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from layoutopt.accesses.ownership import written_by_lanes
+from layoutopt.accesses.ownership import index_fields_by_warp
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -119,7 +119,7 @@ class _Block:
             active[at] = int(record.active, 16) >> np.arange(LANES) & 1
             starts[at] = self._at(record, active[at] & (np.arange(LANES) < addressed), place)
         fields = (f"the addresses of {name!r}", f"the lanes of {name!r}")
-        index = written_by_lanes(starts, active, self.shape, self.threads, operation.matrices, fields)
+        index = index_fields_by_warp(starts, active, self.shape, self.threads, operation.matrices, fields)
         return {"name": name, "op": op} | ({} if width is None else {"bytes": width}) | index
 
     def _at(self, record: Record, used: BoolArray, place: str) -> IntArray:

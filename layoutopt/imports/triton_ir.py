@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.accesses.ownership import each_once, written
+from layoutopt.accesses.ownership import distinct_in_order, index_fields
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.brackets import split
@@ -482,9 +482,9 @@ def _access(
     place = np.ravel_multi_index([elements[d] for d in dims], turned.shape)
     size = ELEMENT_BYTES[tile.buffer.element]
     if chosen is None:
-        moved = Moved(turned.shape, each_once(place), parse(f"{aliases}\n{text}"), turned, size)
+        moved = Moved(turned.shape, distinct_in_order(place), parse(f"{aliases}\n{text}"), turned, size)
         return len(within), access(name, kind, moved, own)
-    found = {"name": name, "op": kind, "bytes": size, **written(place, turned.shape, own.lanes)}
+    found = {"name": name, "op": kind, "bytes": size, **index_fields(place, turned.shape, own.lanes)}
     d = dims.index(along(view, chosen, shape))
     first = found["index"][d]
     found["index"][d] = "at" if first == "0" else f"{first} + at"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.accesses.ownership import ROW_BYTES, WIDTHS, WORD_BYTES, Ownership, written
+from layoutopt.accesses.ownership import ROW_BYTES, WIDTHS, WORD_BYTES, Ownership, index_fields
 from layoutopt.accesses.view import Step
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
@@ -55,7 +55,7 @@ class Moved(Ownership, frozen=True):
     def vectors(self, width: int) -> IntArray | None:
         """Where vectors of so many bytes start; None where registers or layout do not keep them together."""
         count = width // self.size
-        starts = self.starts(count) if count else None
+        starts = self.last_dim_starts(count) if count else None
         return None if starts is None or not self.is_whole(starts, count) else starts
 
     def is_whole(self, starts: IntArray, count: int) -> bool:
@@ -68,7 +68,9 @@ class Moved(Ownership, frozen=True):
     def exchanged(self, operation: Operation, word: Sequence[Step], launch: Launch) -> IntArray | None:
         """What lanes address by an instruction that hands elements on to others; None where it does not."""
         count = operation.width_bytes // self.size
-        starts = self.addressed(operation, 8 * self.size, launch.lanes, self.along(count), word)
+        starts = self.matrix_row_starts(
+            operation, 8 * self.size, launch.lanes, self.last_dim_steps(count), word
+        )
         return None if starts is None or not self.is_whole(starts, count) else starts
 
 
@@ -86,12 +88,12 @@ def access(name: str, kind: str, moved: Moved, launch: Launch) -> dict[str, Any]
     elif kind == "store":
         found = _matrices(moved, launch, "stmatrix")
     if found is not None:
-        return {"name": name, "op": found[0], **written(found[1], moved.shape, launch.lanes)}
+        return {"name": name, "op": found[0], **index_fields(found[1], moved.shape, launch.lanes)}
     served = (w for w in WIDTHS if w >= moved.size and (kind == "cp.async" or launch.has(kind, w)))
     width, starts = next(
         ((w, starts) for w in served if (starts := moved.vectors(w)) is not None), (moved.size, moved.element)
     )
-    return {"name": name, "op": kind, "bytes": width, **written(starts, moved.shape, launch.lanes)}
+    return {"name": name, "op": kind, "bytes": width, **index_fields(starts, moved.shape, launch.lanes)}
 
 
 def _direct(moved: Moved, launch: Launch) -> _Found:
@@ -120,7 +122,7 @@ def _matrices(moved: Moved, launch: Launch, kind: str) -> _Found | None:
     if not launch.has(kind, ROW_BYTES) or moved.size > WORD_BYTES or moved.table.ndim != 2:
         return None
     for transposed in (False, True)[: 1 + (moved.size == 2)]:
-        word = [(0, 1)] if transposed else moved.along(WORD_BYTES // moved.size)
+        word = [Step(0, 1)] if transposed else moved.last_dim_steps(WORD_BYTES // moved.size)
         if all(map(moved.is_closed, word)):
             words = moved.element.shape[1] >> len(word)
             together = next(n for n in (4, 2, 1) if words % n == 0)

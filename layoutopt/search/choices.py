@@ -33,15 +33,15 @@ from msgspec.structs import replace
 from layoutopt.accesses.free_lanes import FreeLanes
 from layoutopt.accesses.instructions import (
     Owned,
-    accesses_of,
-    as_given,
+    accesses_in_order,
     check_instructions,
-    orders,
-    owned,
+    free_ownerships,
+    vector_orders,
+    with_given_instructions,
 )
 from layoutopt.accesses.lower import assigned, chosen_widths, named_choices
 from layoutopt.accesses.trace import trace
-from layoutopt.accesses.view import steps_of, view_of
+from layoutopt.accesses.view import vector_steps, view_of
 from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
@@ -199,9 +199,12 @@ class _Instructions(_Open):
     def choices(self) -> Iterator[_Choice]:
         """The file's own instructions, then those of one order after another, by wavefronts alone."""
         problem, gpu = self.problem, self.gpu
-        free = owned(problem, gpu)
+        free = free_ownerships(problem, gpu)
         self.bound = _lower_bound(problem, free, gpu)
-        plain = [access if access.instructions is None else as_given(access) for access in problem.accesses]
+        plain = [
+            access if access.instructions is None else with_given_instructions(access)
+            for access in problem.accesses
+        ]
         first = _choice(problem, plain, -1, gpu)
         others = [c for c in _choices(first, problem, free, gpu) if _differs(c, first)]
         yield replace(first, share=_SHARE if others else 1)
@@ -277,12 +280,12 @@ def _choices(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Devic
         free: which of them.
         gpu: its device.
     """
-    known = [steps_of(a, problem.tile) for a in problem.accesses if not a.is_free]
+    known = [vector_steps(a, problem.tile) for a in problem.accesses if not a.is_free]
     fixed = max(known, key=len, default=[])
     found: list[_Choice] = []
-    for number, steps in enumerate(orders(free, fixed) if free else ()):
+    for number, steps in enumerate(vector_orders(free, fixed) if free else ()):
         try:
-            ways = {one.number: list(accesses_of(one, steps, problem, gpu)) for one in free}
+            ways = {one.number: list(accesses_in_order(one, steps, problem, gpu)) for one in free}
             if not all(ways.values()):
                 continue  # the GPU has no access as narrow as some would be
             best = {k: min(each, key=lambda way: _alone(problem, way, gpu)) for k, each in ways.items()}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from layoutopt.accesses.instructions import as_given
+from layoutopt.accesses.instructions import with_given_instructions
 from layoutopt.accesses.lower import offset_formula, over_elements
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
@@ -234,7 +234,7 @@ class TileRows:
     def _rows_as_given(self) -> Iterator[Row]:
         """The best layout for the instructions that the file gives, where others may be chosen."""
         if self.asked.chooses_instructions:
-            accesses = tuple(as_given(a) if a.instructions else a for a in self.asked.accesses)
+            accesses = tuple(with_given_instructions(a) if a.instructions else a for a in self.asked.accesses)
             as_is = TileRows(replace(self.asked, accesses=accesses), self.gpu, self.time_limit, self.progress)
             yield as_is.solved_row("given", "instructions as given", as_is.everything)
             self.formulas |= as_is.formulas

@@ -10,7 +10,7 @@ from command import answer, layoutopt, refused
 from conftest import ROOT
 from written import access_from, one_tile, problem_of, refused_with
 
-from layoutopt.accesses.ownership import access_of
+from layoutopt.accesses.ownership import widest_access
 from layoutopt.accesses.trace import trace
 from layoutopt.expressions.fit import fit_threads, guard
 from layoutopt.expressions.grammar import evaluate, parse, to_text
@@ -82,7 +82,7 @@ def test_boxes_of_8_byte_elements():
 def test_access_touches_what_the_table_says():
     for row in [row for row in [*TRITON, *CUTE][::5] if lanes_of(row) == 32]:
         table = (triton if "bases" in row else cute).thread_values(row["text"], row["tile"])
-        access = access_of(table, row["tile"], 2, "x", "load", None)
+        access = widest_access(table, row["tile"], 2, "x", "load", None)
         loaded = from_data(one_tile("p", row["tile"], "f16", len(table), [access]))
         (lanes,) = trace(loaded, device("sm_90")).accesses
         threads = lanes.element.reshape(-1, -(-len(table) // 32) * 32)[:, : len(table)]

@@ -16,7 +16,7 @@ from written import data_of, refused_with
 from layoutopt import check, compare, emit, explain, problem, solve
 from layoutopt.accesses.instructions import check_instructions
 from layoutopt.accesses.lower import assigned
-from layoutopt.accesses.view import view_along
+from layoutopt.accesses.view import Step, view_along
 from layoutopt.engine.case import case_of, check_claims
 from layoutopt.errors import ProblemFileError
 from layoutopt.files.result_file import answer_from_data
@@ -162,14 +162,14 @@ def test_no_layout_and_no_instructions_are_better(seed):
 )
 def test_a_layout_seen_and_turned_back(shape, data):
     """What a view shows of a layout that was turned back is the layout that it saw."""
-    steps = [(d, 1 << k) for d, extent in enumerate(shape) for k in range(4) if extent % (2 << k) == 0]
+    steps = [Step(d, 1 << k) for d, extent in enumerate(shape) for k in range(4) if extent % (2 << k) == 0]
     taken = data.draw(st.lists(st.sampled_from(steps), unique=True, max_size=4)) if steps else []
     view = view_along(tuple(shape), taken)
     if view is None:
         return
     seen = row_major(view.seen_shape, 4)
-    own = view.turned_back(seen).table().ravel()
-    assert (own[view.element] == seen.table().ravel()).all()
+    own = view.tile_layout(seen).table().ravel()
+    assert (own[view.tile_index] == seen.table().ravel()).all()
     far = 1
     for d, step in taken:  # the steps come first
         inner = 1

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.accesses.ownership import written_by_lanes
+from layoutopt.accesses.ownership import index_fields_by_warp
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.fit import fit_threads
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -183,7 +183,7 @@ class _Question:
                 name = f"{name} ({names[name]})"
             threads = self._evaluation.launch.threads
             with under(name):
-                found = written_by_lanes(starts, site.lanes, shape, threads, operation.matrices, fields)
+                found = index_fields_by_warp(starts, site.lanes, shape, threads, operation.matrices, fields)
             width = {} if operation.matrices else {"bytes": operation.width_bytes}
             often = {"weight": site.weight} if site.weight > 1 else {}
             yield {"name": name, "op": operation.text, **width, **found, **often}
