@@ -49,20 +49,19 @@ def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Bl
         element_alignment: that of every element, where only layouts are meant that keep more than the tile's.
     """
     size, count = tile.element_bytes, tile.elements
-    least = element_alignment or tile.element_alignment
-    width = np.full(count, least, np.int64)
-    covered = np.ones(count, np.int64)  # elements of the block
+    alignment = element_alignment or tile.element_alignment
+    width = np.full(count, alignment, np.int64)
+    block_elements = np.ones(count, np.int64)
     for access in trace.accesses:
-        if access.width_elements == 1 and access.operation.width_bytes <= least:
+        if access.width_elements == 1 and access.operation.width_bytes <= alignment:
             continue  # it fixes no more than every element has
-        starts = access.starts
         for k in range(access.width_elements):
-            held = starts + k
-            width[held] = np.maximum(width[held], access.operation.width_bytes)
-            covered[held] = np.maximum(covered[held], access.width_elements)
+            element = access.starts + k
+            width[element] = np.maximum(width[element], access.operation.width_bytes)
+            block_elements[element] = np.maximum(block_elements[element], access.width_elements)
     element = np.arange(count)
     # Accesses of several elements start at multiples of their own width along the last dimension.
-    before = element % tile.shape[-1] % covered
+    before = element % tile.shape[-1] % block_elements
     return Blocks(width, element - before, before * size)
 
 

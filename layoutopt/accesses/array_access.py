@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 from layoutopt.accesses.ownership import index_fields_by_warp, widest_access
 from layoutopt.accesses.trace import MAX_LANE_ACCESSES
 from layoutopt.errors import ProblemFileError, under
-from layoutopt.expressions.bits import held
+from layoutopt.expressions.bits import held_coordinates
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import device
@@ -56,17 +56,16 @@ class Bases(Struct, frozen=True, forbid_unknown_fields=True):
     warp: tuple[Vector, ...] = ()
 
     def of_block(self, shape: Sequence[int], threads: int, lanes: int) -> dict[str, tuple[Vector, ...]]:
-        """The vectors by part, for a tile of this shape and a block of so many threads, in warps of `lanes`.
+        """The vectors by part, checked for a tile of this shape and a block of `threads` in warps of `lanes`.
 
         Raises:
-            ProblemFileError: a vector leaves the tile, or the parts do not count the threads.
+            ProblemFileError: a vector leaves the tile, or lanes and warps are not as many as the block has.
         """
         parts = {part: getattr(self, part) for part in self.__struct_fields__}
         for part, vectors in parts.items():
             for k, vector in enumerate(vectors):
-                if len(vector) != len(shape) or not all(
-                    0 <= x < e for x, e in zip(vector, shape, strict=True)
-                ):
+                inside = (0 <= x < extent for x, extent in zip(vector, shape, strict=False))
+                if len(vector) != len(shape) or not all(inside):
                     expected = f"expected coordinates in {list(shape)}"
                     raise ProblemFileError(f"{part}[{k}]", f"{expected}, got {list(vector)}")
         for part, count in (("lane", lanes), ("warp", -(-threads // lanes))):
@@ -96,37 +95,30 @@ def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
         ProblemFileError: a field is wrong.
     """
     coordinates = _integers(data["coordinates"], "coordinates", 3)
-    rest = {key: value for key, value in data.items() if key not in ("coordinates", "active")}
-    known = json_data.convert({**rest, "coordinates": ()}, ArrayAccess)
-    operation = parse_operation(known.op, known.bytes)
-    shape, lanes = head.tile.shape, coordinates.shape[1]
+    other_fields = {key: value for key, value in data.items() if key not in ("coordinates", "active")}
+    access = json_data.convert({**other_fields, "coordinates": ()}, ArrayAccess)
+    operation = parse_operation(access.op, access.bytes)
+    shape, (instructions, lanes, dims) = head.tile.shape, coordinates.shape
     if lanes != (expected := _lanes_of(head.target) or lanes):
         raise ProblemFileError("coordinates", f"expected {expected} lanes on {head.target}, got {lanes}")
-    if coordinates.shape[2] != len(shape):
-        wrong = f"expected {len(shape)} coordinates for each lane, got {coordinates.shape[2]}"
-        raise ProblemFileError("coordinates", wrong)
+    if dims != len(shape):
+        raise ProblemFileError("coordinates", f"expected {len(shape)} coordinates for each lane, got {dims}")
     warps = -(-head.threads // lanes)
     # A lane beyond the last thread of the block takes part in nothing.
-    there = np.arange(warps * lanes).reshape(warps, lanes) < head.threads
-    there = there[np.arange(len(coordinates)) % warps]
-    active = _active(data.get("active"), there)
-    known_at = active & (np.arange(lanes) < (8 * operation.matrices or lanes))
-    _check_inside(coordinates, known_at, shape)
-    trips = -(-len(coordinates) // warps)
-    if trips * warps * lanes > MAX_LANE_ACCESSES:
+    has_thread = np.arange(warps * lanes).reshape(warps, lanes) < head.threads
+    active = _active(data.get("active"), has_thread[np.arange(instructions) % warps])
+    addressing = active & (np.arange(lanes) < (8 * operation.matrices or lanes))
+    _check_inside(coordinates, addressing, shape)
+    iterations = -(-instructions // warps)
+    if iterations * warps * lanes > MAX_LANE_ACCESSES:
         raise ProblemFileError("coordinates", f"more than {MAX_LANE_ACCESSES} lane accesses")
-    inside = tuple(np.moveaxis(np.where(known_at[..., None], coordinates, 0), -1, 0))
-    starts, taking = np.zeros((trips * warps, lanes), np.int64), np.zeros((trips * warps, lanes), bool)
-    starts[: len(active)], taking[: len(active)] = np.ravel_multi_index(inside, shape), active
-    found = index_fields_by_warp(
-        starts.reshape(trips, warps, lanes),
-        taking.reshape(trips, warps, lanes),
-        shape,
-        head.threads,
-        operation.matrices,
-        ("coordinates", "active"),
-    )
-    return known.ordinary(index=tuple(found["index"]), loops=found.get("for", {}), where=found.get("where"))
+    used = tuple(np.moveaxis(np.where(addressing[..., None], coordinates, 0), -1, 0))
+    starts = np.ravel_multi_index(used, shape)
+    missing = ((0, iterations * warps - instructions), (0, 0))  # warps of the last iteration: inactive
+    starts, active = (np.pad(a, missing).reshape(iterations, warps, lanes) for a in (starts, active))
+    fields = ("coordinates", "active")
+    found = index_fields_by_warp(starts, active, shape, head.threads, operation.matrices, fields)
+    return access.ordinary(index=tuple(found["index"]), loops=found.get("for", {}), where=found.get("where"))
 
 
 def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
@@ -139,47 +131,48 @@ def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
     Raises:
         ProblemFileError: a field is wrong, or the layout does not go with the tile or the threads.
     """
-    known = json_data.convert(data, BasesAccess)
+    access = json_data.convert(data, BasesAccess)
     tile = head.tile
-    lanes = _lanes_of(head.target) or 1 << len(known.bases.lane)
+    lanes = _lanes_of(head.target) or 1 << len(access.bases.lane)
     with under("bases"):
-        if sum(map(len, astuple(known.bases))) > MAX_BASES:
+        if sum(map(len, astuple(access.bases))) > MAX_BASES:
             raise ProblemFileError("", f"at most {MAX_BASES} vectors")
-        parts = known.bases.of_block(tile.shape, head.threads, lanes)
-    values = held(parts, len(tile.shape))
-    if (values >= np.array(tile.shape)).any():
+        parts = access.bases.of_block(tile.shape, head.threads, lanes)
+    coordinates = held_coordinates(parts, len(tile.shape))
+    if (coordinates >= np.array(tile.shape)).any():
         raise ProblemFileError("bases", f"the layout leaves the tile {list(tile.shape)}")
-    if known.op not in ("load", "store", "cp.async"):
-        raise ProblemFileError("op", f"expected load, store or cp.async, got {known.op!r}")
-    how: Any = (known.name, known.op, known.bytes)
-    found = widest_access(values, tile.shape, tile.element_bytes, *how, lanes=lanes, bytes_field="bytes")
-    return json_data.convert({**found, "weight": known.weight, "notes": known.notes}, Access)
+    if access.op not in ("load", "store", "cp.async"):
+        raise ProblemFileError("op", f"expected load, store or cp.async, got {access.op!r}")
+    how: Any = (tile.shape, tile.element_bytes, access.name, access.op, access.bytes)
+    found = widest_access(coordinates, *how, lanes=lanes, bytes_field="bytes")
+    return json_data.convert({**found, "weight": access.weight, "notes": access.notes}, Access)
 
 
-def _integers(raw: Any, place: str, dims: int) -> IntArray:
-    """An array of integers."""
+def _integers(raw: Any, field: str, ndim: int) -> IntArray:
+    """The value of a field as an int64 array of `ndim` dimensions, or an error that names the field."""
     try:
         array = np.asarray(raw)
     except ValueError:  # rows of different lengths
         array = np.zeros(0)
-    if array.dtype.kind not in "biu" or array.ndim != dims or not array.size:
+    if array.dtype.kind not in "biu" or array.ndim != ndim or not array.size:
         given = f"{array.dtype} of shape {array.shape}" if array.size else "none, or rows of other lengths"
-        what = "(instructions, lanes, dimensions)" if dims == 3 else "(instructions, lanes)"
-        raise ProblemFileError(place, f"expected integers of shape {what}, got {given}")
+        what = "(instructions, lanes, dimensions)" if ndim == 3 else "(instructions, lanes)"
+        raise ProblemFileError(field, f"expected integers of shape {what}, got {given}")
     if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
-        raise ProblemFileError(place, "expected integers of 64 bits with a sign")
+        raise ProblemFileError(field, "expected integers of 64 bits with a sign")
     return array.astype(np.int64)
 
 
-def _active(raw: Any, there: BoolArray) -> BoolArray:
+def _active(raw: Any, has_thread: BoolArray) -> BoolArray:
+    """The field `active` as booleans; every lane that has a thread, where it is left out."""
     if raw is None:
-        return there
+        return has_thread
     active: BoolArray = _integers(raw, "active", 2) != 0
-    if active.shape != there.shape:
-        wrong = f"expected shape {there.shape}, as of coordinates, got {active.shape}"
+    if active.shape != has_thread.shape:
+        wrong = f"expected shape {has_thread.shape}, as of coordinates, got {active.shape}"
         raise ProblemFileError("active", wrong)
-    if (active & ~there).any():
-        row, lane = (int(k) for k in np.argwhere(active & ~there)[0])
+    if (active & ~has_thread).any():
+        row, lane = (int(k) for k in np.argwhere(active & ~has_thread)[0])
         raise ProblemFileError(f"active[{row}][{lane}]", "the block has no such thread")
     return active
 
@@ -192,8 +185,8 @@ def _lanes_of(target: str) -> int | None:
         return None
 
 
-def _check_inside(coordinates: IntArray, known: BoolArray, shape: tuple[int, ...]) -> None:
-    outside = ((coordinates < 0) | (coordinates >= np.array(shape))) & known[..., None]
+def _check_inside(coordinates: IntArray, used: BoolArray, shape: tuple[int, ...]) -> None:
+    outside = ((coordinates < 0) | (coordinates >= np.array(shape))) & used[..., None]
     if outside.any():
         row, lane, d = (int(k) for k in np.argwhere(outside)[0])
         given = int(coordinates[row, lane, d])

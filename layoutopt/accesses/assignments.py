@@ -60,13 +60,13 @@ class Twist(NamedTuple):
 class Assignment(Struct, frozen=True):
     """What the number of a unit means: digits from the fastest, of which all units are made up, and XORs.
 
-    `place` says whose unit a thread handles, of the threads of its warp, over `tid` (from 0
-    for the first that takes part) and the round; None for its own.
+    `swapped_tid` is the thread of the same warp whose unit a thread handles instead of its own, over `tid`
+    (from 0 for the first that takes part) and the round; None where threads keep their own.
     """
 
     digits: tuple[Digit, ...]
     twists: tuple[Twist, ...] = ()
-    place: Node | None = None
+    swapped_tid: Node | None = None
 
     @property
     def span(self) -> int:
@@ -150,7 +150,7 @@ class Work(Struct, frozen=True):
 
 
 def _primes(dim: int, stride: int, size: int) -> Iterator[Digit]:
-    """The digits of prime sizes that make up a digit, twos first."""
+    """The digits of prime sizes that make up a digit, twos first: size 12 gives sizes 2, 2 and 3."""
     prime = 2
     while size > 1:
         if prime * prime > size:
@@ -166,12 +166,12 @@ def global_order(access: Access, dims: int) -> tuple[int, ...]:
     """Dimensions from the slowest to the fastest in global memory; row-major where nothing is said.
 
     Raises:
-        ProblemFileError: two orders are given, or one that is none.
+        ProblemFileError: two orders are given, or one that is no permutation of the dimensions.
     """
-    inner = access.global_.order if access.global_ is not None else None
-    if inner is not None and access.order is not None and inner != access.order:
+    in_global = access.global_.order if access.global_ is not None else None
+    if in_global is not None and access.order is not None and in_global != access.order:
         raise ProblemFileError("order", "is another than that in `global`; keep one of them")
-    given: Order = inner or access.order or "row"
+    given: Order = in_global or access.order or "row"
     rows = tuple(range(dims))
     order = rows if given == "row" else rows[::-1] if given == "column" else tuple(given)
     if sorted(order) != list(rows):
@@ -181,10 +181,10 @@ def global_order(access: Access, dims: int) -> tuple[int, ...]:
 
 
 def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTrace]:
-    """The box that an access with free lanes covers, and the lanes that the file's own index gives it.
+    """The box that access `number`, whose lanes are free, covers; and the lanes of the file's own index.
 
     Raises:
-        ProblemFileError: its index does not cover a box once, or what it keeps to makes no sense.
+        ProblemFileError: its index does not cover a box once, or its `global` makes no sense.
     """
     access, field = problem.accesses[number], f"accesses[{number}]"
     try:
@@ -192,41 +192,40 @@ def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTr
     except ProblemFileError as error:
         raise ProblemFileError(error.field.replace("accesses[0]", field, 1), error.reason) from None
     with under(field):
-        return _covered(problem, access, lanes), lanes
+        return _work_of_lanes(problem, access, lanes), lanes
 
 
-def _covered(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
-    """What a free access covers: a box of the tile, each element once, by as many threads as take part."""
+def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
+    """The box that an access covers, each element once, by the threads from its first active to its last."""
     does = lanes.operation.does
     if lanes.operation.matrices or does.adds:
         raise ProblemFileError("lanes", f"free lanes are for loads, stores and copies, not {does.short}")
     if isinstance(access.weight, str):
         raise ProblemFileError("weight", "of an access with free lanes is one number")
-    rounds = math.prod(access.loops.values())
-    active = lanes.active.reshape(rounds, -1)[:, : problem.threads]
-    taking = np.flatnonzero(active.any(axis=0))
-    if not len(taking):
+    iterations = math.prod(access.loops.values())
+    active = lanes.active.reshape(iterations, -1)[:, : problem.threads]
+    active_threads = np.flatnonzero(active.any(axis=0))
+    if not len(active_threads):
         raise ProblemFileError("where", "no lane takes part, so that nothing is covered")
-    first, threads = int(taking[0]), int(taking[-1] - taking[0]) + 1
-    shape = problem.tile.shape
-    piece = lanes.width_elements
+    first, threads = int(active_threads[0]), int(active_threads[-1] - active_threads[0]) + 1
+    shape, piece = problem.tile.shape, lanes.width_elements
     covered = np.sort(lanes.element[lanes.active])
     if (twice := np.flatnonzero(covered[1:] == covered[:-1])).size:
-        place = [int(c) for c in np.unravel_index(covered[twice[0]], shape)]
-        raise ProblemFileError("index", f"free lanes cover every element once; {place} is met twice")
-    places = np.unravel_index(covered, shape)
-    begin = [int(c.min()) for c in places]
-    end = [int(c.max()) + 1 for c in places[:-1]] + [int(places[-1].max()) + piece]
-    if math.prod(b - a for a, b in zip(begin, end, strict=True)) != len(covered) * piece:
+        element = [int(c) for c in np.unravel_index(covered[twice[0]], shape)]
+        raise ProblemFileError("index", f"free lanes cover every element once; {element} is met twice")
+    starts = np.unravel_index(covered, shape)
+    begin = [int(c.min()) for c in starts]
+    end = [int(c.max()) + 1 for c in starts[:-1]] + [int(starts[-1].max()) + piece]
+    if math.prod(high - low for low, high in zip(begin, end, strict=True)) != len(covered) * piece:
         raise ProblemFileError("index", "free lanes cover a box of the tile, without gaps")
-    work = work_on(problem, access, begin, end, first, threads, piece)
-    own_steps = work.steps == 1 or next(reversed(access.loops.values()), 1) == work.steps
-    if rounds == work.rounds * work.steps and own_steps:
+    work = work_on_box(problem, access, begin, end, first, threads, piece)
+    last_loop_steps = work.steps == 1 or next(reversed(access.loops.values()), 1) == work.steps
+    if iterations == work.rounds * work.steps and last_loop_steps:
         work = replace(work, loops=access.loops)
     return work
 
 
-def work_on(
+def work_on_box(
     problem: Problem,
     access: Access,
     begin: Sequence[int],
@@ -251,12 +250,13 @@ def work_on(
     order = global_order(access, dims)
     fast, last = order[-1], dims - 1
     side = access.global_
-    along = piece if fast == last else 1  # elements of an access along the fastest dimension
-    moved = (side.bytes if side is not None else None) or max(1, along * tile.element_bits // 8)
-    if (8 * moved) % (along * tile.element_bits) and moved * 8 > along * tile.element_bits:
-        wrong = f"{moved} bytes are no whole number of accesses to the tile"
+    fast_piece = piece if fast == last else 1  # elements of an access along the fastest dimension
+    fast_bits = fast_piece * tile.element_bits
+    moved_bytes = (side.bytes if side is not None else None) or max(1, fast_bits // 8)
+    if 8 * moved_bytes % fast_bits and 8 * moved_bytes > fast_bits:
+        wrong = f"{moved_bytes} bytes are no whole number of accesses to the tile"
         raise ProblemFileError("global.bytes", wrong)
-    steps = max(1, 8 * moved // (along * tile.element_bits))
+    steps = max(1, 8 * moved_bytes // fast_bits)
     unit = [1] * dims
     unit[last] = piece
     unit[fast] *= steps
@@ -270,49 +270,42 @@ def work_on(
             )
         extents.append((end[d] - begin[d]) // unit[d])
     segment = 1
-    contiguous = (side.contiguous if side is not None else None) or moved
-    if contiguous > moved:
-        if contiguous % moved:
-            wrong = f"segments of {contiguous} bytes are no whole number of global accesses of {moved} bytes"
+    contiguous = (side.contiguous if side is not None else None) or moved_bytes
+    if contiguous > moved_bytes:
+        if contiguous % moved_bytes:
+            accesses = f"global accesses of {moved_bytes} bytes"
+            wrong = f"segments of {contiguous} bytes are no whole number of {accesses}"
             raise ProblemFileError("global.contiguous", wrong)
-        segment = contiguous // moved
+        segment = contiguous // moved_bytes
         if extents[fast] % segment:  # lines that are no whole number of segments are covered whole
             segment = extents[fast]
     return Work(
-        tuple(begin), tuple(unit), tuple(extents), order, steps, along, segment, first, threads,
+        tuple(begin), tuple(unit), tuple(extents), order, steps, fast_piece, segment, first, threads,
         loops={}, slots=segment,
     ).with_own_loops()  # fmt: skip
 
 
-def coordinates(
+def unit_coordinates(
     work: Work, assignment: Assignment, number: IntArray, step: IntArray | int = 0
 ) -> list[IntArray]:
-    """Coordinates of the first element that an access touches, by dimension.
+    """Coordinates in the tile, by dimension, of the first element of an access to a unit.
 
     Args:
         work: what is covered.
         assignment: which unit a number means.
         number: of the unit, any shape.
-        step: of the unit, of a shape that broadcasts.
+        step: which access to the unit, 0 for the first; of a shape that broadcasts.
     """
-    found = [np.zeros_like(number) for _ in work.extents]
-    inner = 1
+    in_units = [np.zeros_like(number) for _ in work.extents]
+    divide = 1
     for digit in assignment.digits:
-        found[digit.dim] = found[digit.dim] + digit.stride * (number // inner % digit.size)
-        inner *= digit.size
+        in_units[digit.dim] = in_units[digit.dim] + digit.stride * (number // divide % digit.size)
+        divide *= digit.size
     for twist in assignment.twists:
-        found[twist.dim] = found[twist.dim] ^ (number // twist.divide % 2 * twist.stride)
-    places = [a + u * x for a, u, x in zip(work.origin, work.unit, found, strict=True)]
-    places[work.order[-1]] = places[work.order[-1]] + work.stride * step
-    return places
-
-
-def numbers(work: Work, assignment: Assignment) -> IntArray:
-    """Numbers of units, shape (rounds, threads that take part); in the last round some are of none."""
-    tid, rounds = np.arange(work.threads), np.arange(work.rounds)[:, None]
-    if assignment.place is not None:
-        tid = evaluate(assignment.place, {"tid": tid, ROUND: rounds})
-    return np.broadcast_to(tid + work.threads * rounds, (work.rounds, work.threads))
+        in_units[twist.dim] = in_units[twist.dim] ^ (number // twist.divide % 2 * twist.stride)
+    x = [first + size * units for first, size, units in zip(work.origin, work.unit, in_units, strict=True)]
+    x[work.order[-1]] = x[work.order[-1]] + work.stride * step
+    return x
 
 
 def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Sequence[int]) -> LaneTrace:
@@ -324,26 +317,29 @@ def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Seq
         lanes: of the access under any assignment.
         shape: of the tile.
     """
-    warp = lanes.element.shape[1]
-    rows = -(-(work.first + work.threads) // warp) * warp
-    rows = max(rows, warp)
-    number = numbers(work, assignment)
-    takes = (number < work.units) & (number % work.slots < work.segment)
-    number = np.where(takes, number, 0)[:, None, :]
-    places = coordinates(work, assignment, number, np.arange(work.steps)[None, :, None])
-    flat = np.ravel_multi_index(
-        [np.broadcast_to(p, (work.rounds, work.steps, work.threads)) for p in places], tuple(shape)
-    )
-    element = np.zeros((work.rounds, work.steps, rows), np.int64)
+    warp_lanes = lanes.element.shape[1]
+    tid: IntArray = np.arange(work.threads)
+    rounds = np.arange(work.rounds)[:, None]
+    if assignment.swapped_tid is not None:
+        tid = evaluate(assignment.swapped_tid, {"tid": tid, ROUND: rounds})
+    number: IntArray = np.broadcast_to(tid + work.threads * rounds, (work.rounds, work.threads))
+    has_unit = (number < work.units) & (number % work.slots < work.segment)
+    number = np.where(has_unit, number, 0)[:, None, :]
+    x = unit_coordinates(work, assignment, number, np.arange(work.steps)[None, :, None])
+    whole = [np.broadcast_to(values, (work.rounds, work.steps, work.threads)) for values in x]
+    end = work.first + work.threads
+    block_threads = -(-end // warp_lanes) * warp_lanes
+    element = np.zeros((work.rounds, work.steps, block_threads), np.int64)
     active = np.zeros(element.shape, bool)
-    element[:, :, work.first : work.first + work.threads] = flat
-    active[:, :, work.first : work.first + work.threads] = takes[:, None, :]
-    element[~active] = 0
-    weight = np.full(element.size // warp, lanes.weight[0], np.int64)
-    return replace(lanes, element=element.reshape(-1, warp), active=active.reshape(-1, warp), weight=weight)
+    element[:, :, work.first : end] = np.ravel_multi_index(whole, tuple(shape))
+    active[:, :, work.first : end] = has_unit[:, None, :]
+    element = np.where(active, element, 0)
+    weight = np.full(element.size // warp_lanes, lanes.weight[0], np.int64)
+    rows = (-1, warp_lanes)
+    return replace(lanes, element=element.reshape(rows), active=active.reshape(rows), weight=weight)
 
 
-def written_out(work: Work, assignment: Assignment, access: Access, threads: int) -> Access:
+def with_assignment(work: Work, assignment: Assignment, access: Access, threads: int) -> Access:
     """The access as an ordinary one, its lanes as the assignment has them.
 
     Args:
@@ -352,77 +348,86 @@ def written_out(work: Work, assignment: Assignment, access: Access, threads: int
         access: with free lanes.
         threads: of the block.
     """
-    nodes: list[Node] = [Const(0) for _ in work.extents]
-    inner = 1
-    for digit in merged(assignment.digits):
-        slowest = inner * digit.size == work.units
-        part = _part_of_number(inner, digit.size, work.threads, slowest)
-        nodes[digit.dim] = Op("+", (nodes[digit.dim], Op("*", (Const(digit.stride), part))))
-        inner *= digit.size
-    for twist in assignment.twists:
-        part = _part_of_number(twist.divide, 2, work.threads, twist.divide * 2 == work.units)
-        nodes[twist.dim] = Op("^", (nodes[twist.dim], Op("*", (Const(twist.stride), part))))
-    rounds, step = _loop_values(work)
+    round_, step = _round_and_step(work)
     ranges = {"tid": (work.first, work.first + work.threads - 1)} | {
         name: (0, trips - 1) for name, trips in work.loops.items()
     }
     own: Node = Var("tid") if not work.first else Op("-", (Var("tid"), Const(work.first)))
     tid = own
-    if assignment.place is not None:
-        place = simplify(substituted(assignment.place, {"tid": own, ROUND: rounds}), ranges)
-        tid = read_inside(place, {**ranges, "tid": (0, threads - 1)})
-    fast = work.order[-1]
+    if assignment.swapped_tid is not None:
+        swapped = simplify(substituted(assignment.swapped_tid, {"tid": own, ROUND: round_}), ranges)
+        tid = read_inside(swapped, {**ranges, "tid": (0, threads - 1)})
     index = []
-    for d, node in enumerate(nodes):
-        unit = through_xor(substituted(node, {"tid": tid, ROUND: rounds}))
-        place = Op("+", (Const(work.origin[d]), Op("*", (Const(work.unit[d]), unit))))
-        if d == fast and work.steps > 1:
-            place = Op("+", (place, Op("*", (Const(work.stride), step))))
-        index.append(to_text(simplify(place, ranges)))
+    for d, units in enumerate(_coordinates_in_units(work, assignment)):
+        units = through_xor(substituted(units, {"tid": tid, ROUND: round_}))
+        x = Op("+", (Const(work.origin[d]), Op("*", (Const(work.unit[d]), units))))
+        if d == work.order[-1] and work.steps > 1:
+            x = Op("+", (x, Op("*", (Const(work.stride), step))))
+        index.append(to_text(simplify(x, ranges)))
+    number = Op("+", (tid, Op("*", (Const(work.threads), round_))))
     limits = [f"tid >= {work.first}"] * (work.first > 0)
     limits += [f"tid < {work.first + work.threads}"] * (work.first + work.threads < threads)
     if work.rounds * work.threads > work.units:
-        number = simplify(Op("+", (tid, Op("*", (Const(work.threads), rounds)))), ranges)
-        limits.append(f"{to_text(number)} < {work.units}")
+        limits.append(f"{to_text(simplify(number, ranges))} < {work.units}")
     if work.slots > work.segment:
-        slot = Op("%", (Op("+", (tid, Op("*", (Const(work.threads), rounds)))), Const(work.slots)))
-        limits.append(f"{to_text(simplify(slot, ranges))} < {work.segment}")
+        slot = simplify(Op("%", (number, Const(work.slots))), ranges)
+        limits.append(f"{to_text(slot)} < {work.segment}")
     where = " and ".join(limits) or None
     return replace(with_fixed_lanes(access), index=tuple(index), loops=dict(work.loops), where=where)
 
 
-def _loop_values(work: Work) -> tuple[Node, Node]:
-    """Round and step, over the loop variables: the last is the fastest."""
-    count: Node = Const(0)
+def _coordinates_in_units(work: Work, assignment: Assignment) -> list[Node]:
+    """By dimension, the coordinate of a thread's unit, over `tid` (0 for the first thread) and the round."""
+    nodes: list[Node] = [Const(0) for _ in work.extents]
+    divide = 1
+    for digit in _merged(assignment.digits):
+        value = _digit_of_number(work, divide, digit.size)
+        nodes[digit.dim] = Op("+", (nodes[digit.dim], Op("*", (Const(digit.stride), value))))
+        divide *= digit.size
+    for twist in assignment.twists:
+        bit = _digit_of_number(work, twist.divide, 2)
+        nodes[twist.dim] = Op("^", (nodes[twist.dim], Op("*", (Const(twist.stride), bit))))
+    return nodes
+
+
+def _round_and_step(work: Work) -> tuple[Node, Node]:
+    """Over the loop variables: iterations are rounds, in each all steps; the last variable is the fastest."""
+    iteration: Node = Const(0)
     for name, trips in work.loops.items():
-        count = Op("+", (Op("*", (count, Const(trips))), Var(name)))
+        iteration = Op("+", (Op("*", (iteration, Const(trips))), Var(name)))
     if work.steps == 1:
-        return count, Const(0)
-    return Op("//", (count, Const(work.steps))), Op("%", (count, Const(work.steps)))
+        return iteration, Const(0)
+    return Op("//", (iteration, Const(work.steps))), Op("%", (iteration, Const(work.steps)))
 
 
-def merged(digits: Sequence[Digit]) -> list[Digit]:
-    """The digits, neighbours that make up one digit joined."""
-    found: list[Digit] = []
+def _merged(digits: Sequence[Digit]) -> list[Digit]:
+    """The digits, neighbours joined that make up one: x0 by 1, size 2, and x0 by 2, size 4, are size 8."""
+    joined: list[Digit] = []
     for digit in digits:
-        before = found[-1] if found else None
+        before = joined[-1] if joined else None
         if before is not None and before.dim == digit.dim and digit.stride == before.stride * before.size:
-            found[-1] = Digit(before.dim, before.stride, before.size * digit.size)
+            joined[-1] = Digit(before.dim, before.stride, before.size * digit.size)
         else:
-            found.append(digit)
-    return found
+            joined.append(digit)
+    return joined
 
 
-def _part_of_number(inner: int, extent: int, workers: int, slowest: bool) -> Node:
-    """`(tid + workers * i) // inner % extent`, where possible without adding tid and i first."""
-    tid, i = Op("//", (Var("tid"), Const(inner))), Var("i")
-    step = workers // inner
-    if workers % inner == 0 and (slowest or extent % step == 0 or step % extent == 0):
-        turn: Node = i if slowest else Op("%", (i, Const(max(1, extent // step))))
-        own: Node = tid if slowest else Op("%", (tid, Const(extent)))
-        return Op("+", (own, Op("*", (Const(step), turn))))
-    if inner % workers == 0:
-        whole: Node = Op("//", (i, Const(inner // workers)))
-    else:
-        whole = Op("//", (Op("+", (Var("tid"), Op("*", (Const(workers), i)))), Const(inner)))
-    return whole if slowest else Op("%", (whole, Const(extent)))
+def _digit_of_number(work: Work, divide: int, size: int) -> Node:
+    """`(tid + threads * i) // divide % size` for the number of a unit, if possible without adding tid and i.
+
+    The slowest digit needs no remainder.
+    """
+    threads, tid, i = work.threads, Var("tid"), Var("i")
+    slowest = divide * size == work.units
+
+    def within(node: Node, extent: int) -> Node:
+        return node if slowest else Op("%", (node, Const(extent)))
+
+    per_round = threads // divide
+    if threads % divide == 0 and (slowest or size % per_round == 0 or per_round % size == 0):
+        turn = within(i, max(1, size // per_round))
+        own = within(Op("//", (tid, Const(divide))), size)
+        return Op("+", (own, Op("*", (Const(per_round), turn))))
+    if divide % threads == 0:
+        return within(Op("//", (i, Const(divide // threads))), size)
+    return within(Op("//", (Op("+", (tid, Op("*", (Const(threads), i)))), Const(divide))), size)

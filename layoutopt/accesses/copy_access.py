@@ -8,11 +8,10 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from layoutopt.accesses.assignments import work_on, written_out
+from layoutopt.accesses.assignments import with_assignment, work_on_box
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.ground import json_data
 from layoutopt.problems.types import (
@@ -79,24 +78,24 @@ def from_copy(data: Mapping[str, Any], head: Problem) -> Access:
     with under("copy"):
         if sorted(order) != list(range(dims)):
             raise ProblemFileError("order", f"expected each of 0..{dims - 1} once, got {list(order)}")
-        workers, vector = _workers(copy.threads, head), _elements(copy.bytes, tile)
-        if vector > 1 and (order[-1] != dims - 1 or tile.shape[-1] % vector):
+        threads, piece = _threads(copy.threads, head), _elements(copy.bytes, tile)
+        if piece > 1 and (order[-1] != dims - 1 or tile.shape[-1] % piece):
             must = f"must lie along the last dimension and divide its extent, {tile.shape[-1]}"
-            raise ProblemFileError("bytes", f"{copy.bytes} bytes are {vector} elements, which {must}")
+            raise ProblemFileError("bytes", f"{copy.bytes} bytes are {piece} elements, which {must}")
     plain = access.ordinary(index=(0,) * dims, bytes=copy.bytes, order=order)
-    work = work_on(head, plain, (0,) * dims, tile.shape, 0, workers, vector)
-    return written_out(work, work.natural, plain, head.threads)
+    work = work_on_box(head, plain, (0,) * dims, tile.shape, 0, threads, piece)
+    return with_assignment(work, work.natural, plain, head.threads)
 
 
-def _workers(asked: int | None, head: Problem) -> int:
-    """Threads that take part: all of the block where nothing is said."""
-    if asked is not None and asked > head.threads:
-        raise ProblemFileError("threads", f"the block has {head.threads} threads, not {asked}")
-    return asked or head.threads
+def _threads(given: int | None, head: Problem) -> int:
+    """Threads that take part: all of the block where none are given."""
+    if given is not None and given > head.threads:
+        raise ProblemFileError("threads", f"the block has {head.threads} threads, not {given}")
+    return given or head.threads
 
 
 def _elements(size: int, tile: Tile) -> int:
-    """Elements in so many bytes."""
+    """Elements in `size` bytes."""
     if 8 * size % tile.element_bits:
         wrong = f"{size} bytes are no whole number of {tile.element_bits}-bit elements"
         raise ProblemFileError("bytes", wrong)
@@ -126,19 +125,19 @@ def from_cover(data: Mapping[str, Any], head: Problem) -> Access:
         if not low < high <= tile.shape[d]:
             wanted = f"0 <= first < end <= {tile.shape[d]}"
             raise ProblemFileError(f"covers[{d}]", f"expected {wanted}, got [{low}, {high}]")
-    threads = _workers(access.threads, head)
+    threads = _threads(access.threads, head)
     piece = _elements(access.bytes, tile) if 8 * access.bytes > tile.element_bits else 1
     if box[-1][0] % piece:
         wrong = f"a piece is {piece} elements and starts at a multiple of them"
         raise ProblemFileError(f"covers[{dims - 1}]", wrong)
     plain = access.ordinary(index=(0,) * dims)
     begin, end = zip(*box, strict=True)
-    work = work_on(head, plain, begin, end, 0, threads, piece)
+    work = work_on_box(head, plain, begin, end, 0, threads, piece)
     if access.loops:
-        given, runs = math.prod(access.loops.values()), work.rounds * work.steps
-        if given != runs:
-            cover = f"{work.threads} threads cover this in {runs} iterations"
+        given, needed = math.prod(access.loops.values()), work.rounds * work.steps
+        if given != needed:
+            cover = f"{work.threads} threads cover this in {needed} iterations"
             raise ProblemFileError("for", f"{cover}, not {given}")
         work = replace(work, loops=access.loops)
-    written = written_out(work, work.natural, plain, head.threads)
-    return msgspec.structs.replace(plain, index=written.index, loops=written.loops, where=written.where)
+    fixed = with_assignment(work, work.natural, plain, head.threads)
+    return replace(plain, index=fixed.index, loops=fixed.loops, where=fixed.where)

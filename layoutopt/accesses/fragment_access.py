@@ -5,9 +5,11 @@ can load every fragment from every tile. Each expansion is therefore compared, a
 iteration and register, with the table of the fragment.
 """
 
+import itertools
 import math
+import operator
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Meta, Struct, field
@@ -67,6 +69,7 @@ class FragmentAccess(NamedAccess, frozen=True, kw_only=True, rename={"loops": "f
 
 
 def _find(name: str) -> Fragment:
+    """The fragment of this name, such as mma.m16n8k16.A.f16."""
     if name in fragments():
         return fragments()[name]
     import difflib
@@ -84,19 +87,19 @@ def _in_tile_elements(fragment: Fragment, tile: Tile) -> Fragment:
     bits = tile.element_bits
     if bits == fragment.bits:
         return fragment
-    count, rest = divmod(bits, fragment.bits)
+    packed, rest = divmod(bits, fragment.bits)
     if rest or (isinstance(tile.element, str) and tile.element not in CONTAINERS):
         if fragment.is_result:
             return replace(fragment, bits=bits)
         wrong = f"{fragment.name} has elements of {fragment.bits} bits, the tile of {bits}"
         raise ProblemFileError("fragment", wrong)
-    along = next((c for c in fragment.at if _is_packed_along(c, fragment, count)), None)
+    along = next((c for c in fragment.at if _is_packed_along(c, fragment, packed)), None)
     if along is None:
-        what = f"{count} consecutive elements, which one {bits}-bit element of the tile is"
+        what = f"{packed} consecutive elements, which one {bits}-bit element of the tile is"
         raise ProblemFileError("fragment", f"{fragment.name}: no lane holds {what}")
-    packed = {c: count if c == along else 1 for c in fragment.at}
-    at = {c: table[:, :, ::count] // packed[c] for c, table in fragment.at.items()}
-    return replace(fragment, bits=bits, at=at, extent={c: e // packed[c] for c, e in fragment.extent.items()})
+    divide = {c: packed if c == along else 1 for c in fragment.at}
+    at = {c: table[:, :, ::packed] // divide[c] for c, table in fragment.at.items()}
+    return replace(fragment, bits=bits, at=at, extent={c: e // divide[c] for c, e in fragment.extent.items()})
 
 
 def _is_packed_along(coordinate: str, fragment: Fragment, count: int) -> bool:
@@ -110,49 +113,60 @@ def _is_packed_along(coordinate: str, fragment: Fragment, count: int) -> bool:
     return not (fragment.at[coordinate][:, :, ::count] % count).any()
 
 
-class _Move(Struct, frozen=True):
-    """One access to a fragment, its fields checked.
+class _Groups(NamedTuple):
+    """How groups of warps, each of which holds one fragment, lie along a coordinate.
 
-    Attributes:
-        held: the fragment, in tile elements.
-        at: int64, shape (lanes, warps, values), by coordinate: what one or more repetitions hold.
-        operation: the instruction.
-        moved: values that it moves for a lane.
-        pieces: how many of it move all values.
-        stride: from one repetition to the next, by coordinate.
-        groups: by what the group number is divided, and how many groups lie along the coordinate.
-        repeat: repetitions that remain as loops.
-        turn: what is added to a warp, modulo all that take part, so that the first of them is 0.
-        taking: the warps that take part; None for all.
+    Group g is number `g // divide % extent` along it.
     """
 
-    held: Fragment
+    divide: int
+    extent: int
+
+
+class _Move(Struct, frozen=True):
+    """One access to a fragment, its fields checked. Coordinates are "m", "n" and "k".
+
+    Attributes:
+        fragment: in tile elements.
+        at: by coordinate, int64, shape (lanes, warps, values): of the values that whole instructions move, of
+            one or more repetitions of the fragment.
+        operation: the instruction.
+        values: that one instruction moves for a lane.
+        pieces: instructions that move all values of `at`.
+        stride: by coordinate, the distance from one `at` to the next.
+        groups: by coordinate, how groups of warps lie along it.
+        repeat: by coordinate, repetitions that remain as loops.
+        warp_shift: added to a warp's number so that, modulo all warps that take part, the first is 0.
+        active_warps: the warps that take part; None for all.
+    """
+
+    fragment: Fragment
     at: dict[str, IntArray]
     operation: Operation
-    moved: int
+    values: int
     pieces: int
     stride: dict[str, int]
-    groups: dict[str, tuple[int, int]]
+    groups: dict[str, _Groups]
     repeat: dict[str, int]
-    turn: int
-    taking: range | None
+    warp_shift: int
+    active_warps: range | None
 
     def where(self, given: str | None, warps: int) -> str | None:
-        """The predicate of an access that says `given`, in a block of so many warps."""
-        if self.taking is None:
+        """The predicate of an access whose own one is `given`, in a block of `warps` warps."""
+        if self.active_warps is None:
             return given
-        above = f"warp >= {self.taking.start}" if self.taking.start else ""
-        below = f"warp < {self.taking.stop}" if self.taking.stop < warps else ""
-        parts = [part for part in (above, below, given) if part]
-        return " & ".join(f"({part})" for part in parts) if len(parts) > 1 else "".join(parts) or None
+        above = f"warp >= {self.active_warps.start}" if self.active_warps.start else ""
+        below = f"warp < {self.active_warps.stop}" if self.active_warps.stop < warps else ""
+        tests = [test for test in (above, below, given) if test]
+        return " & ".join(f"({test})" for test in tests) if len(tests) > 1 else "".join(tests) or None
 
-    def moved_from(self, lane: IntArray, piece: IntArray, element: int = 0) -> tuple[IntArray, IntArray]:
-        """The lane that holds the element so many places after a lane's address, and which value it is."""
-        holder, value = element_destinations(self.operation, self.held.bits, self.held.lanes)
-        return holder[lane, element], self.moved * piece + value[lane, element]
+    def holder(self, lane: IntArray, piece: IntArray, position: int = 0) -> tuple[IntArray, IntArray]:
+        """Lane, and number in `at`, of the value that is `position` elements after the address of `lane`."""
+        to_lane, to_value = element_destinations(self.operation, self.fragment.bits, self.fragment.lanes)
+        return to_lane[lane, position], self.values * piece + to_value[lane, position]
 
-    def steps(self) -> dict[str, str]:
-        """The loop variable of every coordinate that has one."""
+    def repeat_loops(self) -> dict[str, str]:
+        """By coordinate, the loop variable over its repetitions, where there are several."""
         return {c: f"{c}_step" for c, count in self.repeat.items() if count > 1}
 
 
@@ -164,124 +178,128 @@ def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
     """
     access, tile, threads = json_data.convert(data, FragmentAccess), head.tile, head.threads
     move = _move(access, tile, threads)
-    held = move.held
-    new = {name: move.repeat[c] for c, name in move.steps().items()}
+    fragment = move.fragment
+    added_loops = {name: move.repeat[c] for c, name in move.repeat_loops().items()}
     if move.pieces > 1:
-        new["piece"] = move.pieces
+        added_loops["piece"] = move.pieces
     for name in access.loops:
-        if name in new or name in COORDINATES or name in ("tid", "lane", "warp"):
+        if name in added_loops or name in COORDINATES or name in ("tid", "lane", "warp"):
             raise ProblemFileError("for", f"{name!r} is reserved; choose another variable")
-    loops = {**access.loops, **new}
+    loops = {**access.loops, **added_loops}
 
-    texts = access.index if access.index is not None else tuple(held.extent)
+    texts = access.index if access.index is not None else tuple(fragment.extent)
     if len(texts) != len(tile.shape):
-        hint = f' (without "index" it is {", ".join(held.extent)})' if access.index is None else ""
+        hint = f' (without "index" it is {", ".join(fragment.extent)})' if access.index is None else ""
         wanted = f"one expression for each of {len(tile.shape)} dimensions"
         raise ProblemFileError("index", f"expected {wanted}{hint}")
-    variables = frozenset({*held.extent, "tid", "lane", "warp", *access.loops})
+    variables = frozenset({*fragment.extent, "tid", "lane", "warp", *access.loops})
     index = []
     for d, text in enumerate(texts):
         with under(f"index[{d}]"):
             index.append(parse(str(text), variables))
     _verify(move, index, access, threads)
 
-    coordinates = {c: _coordinate(move, c) for c in held.extent}
-    ranges = expression_ranges(threads, held.lanes, loops)
-    written = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
-    where = move.where(access.where, threads // held.lanes)
-    return access.ordinary(index=written, loops=loops, where=where)
+    coordinates = {c: _coordinate(move, c) for c in fragment.extent}
+    ranges = expression_ranges(threads, fragment.lanes, loops)
+    texts = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
+    where = move.where(access.where, threads // fragment.lanes)
+    return access.ordinary(index=texts, loops=loops, where=where)
 
 
 def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
-    """What one instruction of the access moves of the fragment; refused where they do not fit."""
-    held = _in_tile_elements(_find(access.fragment), tile)
+    """What one instruction of the access moves of the fragment; refused where they do not fit.
+
+    An instruction that moves more values than a fragment has takes repetitions of it along the first
+    coordinate of `repeat` together: ldmatrix.x4 takes two fragments of two matrices.
+    """
+    fragment = _in_tile_elements(_find(access.fragment), tile)
     operation = parse_operation(access.op, access.bytes)
     repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
     for c in repeat:
-        if c not in held.extent:
-            known = " and ".join(held.extent)
+        if c not in fragment.extent:
+            known = " and ".join(fragment.extent)
             raise ProblemFileError("repeat", f"{access.fragment} has {known}, not {c}")
     bits = tile.element_bits
     if operation.kind == "load.tr" and not access.op.endswith(f"b64_tr_b{bits}"):
         other = f"the tile's elements have {bits}, and the op is {access.op}"
         wrong = f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; {other}"
         raise ProblemFileError("op", wrong)
-    span_bits = 8 * (4 * operation.matrices or operation.width_bytes)
-    if span_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
+    moved_bits = 8 * (4 * operation.matrices or operation.width_bytes)
+    if moved_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
         raise ProblemFileError("op", f"{access.op} does not move elements of {bits} bits")
-    moved = span_bits // bits
-    at, stride = held.at, dict(held.extent)
-    if moved > held.values:
+    values = moved_bits // bits
+    at, stride = fragment.at, dict(fragment.extent)
+    if values > fragment.values:
         c = next(iter(repeat), "")
-        more = moved // held.values
-        if not c or moved % held.values or repeat[c] % more:
+        together = values // fragment.values
+        if not c or values % fragment.values or repeat[c] % together:
             given = f"{c} is repeated {repeat[c]} times" if c else "nothing is repeated"
             raise ProblemFileError(
                 "repeat",
-                f"{access.op} moves {moved} values a lane and {held.name} has {held.values}: the first "
-                f"coordinate of repeat must be repeated a multiple of {more} times, but {given}",
+                f"{access.op} moves {values} values a lane and {fragment.name} has {fragment.values}: the "
+                f"first coordinate of repeat must be repeated a multiple of {together} times, but {given}",
             )
-        shift = {d: held.extent[c] if d == c else 0 for d in at}
-        at = {d: np.concatenate([t + shift[d] * u for u in range(more)], axis=2) for d, t in at.items()}
-        stride[c] *= more
-        repeat[c] //= more
-    values = next(iter(at.values())).shape[2]
-    if values % moved:
-        raise ProblemFileError("op", f"{access.op} moves {moved} values a lane, but a lane holds {values}")
-    groups = _groups(access, held, threads)
-    taking: range | None = None
-    turn = 0
-    if access.first_warp is not None:
-        count = held.warps * math.prod(size for _, size in groups.values())
-        taking, turn = range(access.first_warp, access.first_warp + count), -access.first_warp % count
-    return _Move(held, at, operation, moved, values // moved, stride, groups, repeat, turn, taking)
+        shifts = {d: stride[c] * np.arange(together) * (d == c) for d in at}
+        at = {d: np.concatenate([t + shift for shift in shifts[d]], axis=2) for d, t in at.items()}
+        stride[c] *= together
+        repeat[c] //= together
+    held_values = next(iter(at.values())).shape[2]
+    if held_values % values:
+        wrong = f"{access.op} moves {values} values a lane, but a lane holds {held_values}"
+        raise ProblemFileError("op", wrong)
+    groups = _groups(access, fragment, threads)
+    active_warps, warp_shift = None, 0
+    if (first := access.first_warp) is not None:
+        warps = fragment.warps * math.prod(group.extent for group in groups.values())
+        active_warps, warp_shift = range(first, first + warps), -first % warps
+    pieces = held_values // values
+    return _Move(fragment, at, operation, values, pieces, stride, groups, repeat, warp_shift, active_warps)
 
 
-def _groups(access: FragmentAccess, held: Fragment, threads: int) -> dict[str, tuple[int, int]]:
-    """How groups of warps lie along the coordinates: {"m": (divide, size)}, group g at g // divide % size.
+def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, _Groups]:
+    """How groups of warps lie along the coordinates; a group is as many warps as hold one fragment.
 
-    A group is as many warps as hold one fragment. Refused where these are not the warps of the block.
+    Raises:
+        ProblemFileError: `warps` and `first_warp` do not name the warps of the block.
     """
-    unit = held.lanes * held.warps
+    group_threads = fragment.lanes * fragment.warps
     first = access.first_warp
-    if threads % unit and first is None:
-        wrong = f"{held.name} needs whole groups of {unit} threads, not {threads}"
+    if threads % group_threads and first is None:
+        wrong = f"{fragment.name} needs whole groups of {group_threads} threads, not {threads}"
         raise ProblemFileError("threads", wrong, of_file=True)
-    count = threads // unit
-    if access.warps is None and count > 1 and first is None:
-        what = "warps" if held.warps == 1 else f"groups of {held.warps} warps"
-        advice = f'say how they lie, such as "warps": [{count}, 1]'
-        raise ProblemFileError("warps", f"the block has {count} {what}: {advice}")
-    along = access.warps or (1, 1)
-    said = " x ".join(map(str, along))
+    block_groups = threads // group_threads
+    if access.warps is None and block_groups > 1 and first is None:
+        what = "warps" if fragment.warps == 1 else f"groups of {fragment.warps} warps"
+        advice = f'say how they lie, such as "warps": [{block_groups}, 1]'
+        raise ProblemFileError("warps", f"the block has {block_groups} {what}: {advice}")
+    counts = access.warps or (1, 1)
+    total, text = math.prod(counts), " x ".join(map(str, counts))
     if first is not None:
-        last = first + held.warps * math.prod(along)
-        if first % held.warps:
-            wrong = f"groups of {held.warps} warps begin at a multiple of that, not at {first}"
+        end = first + fragment.warps * total
+        if first % fragment.warps:
+            wrong = f"groups of {fragment.warps} warps begin at a multiple of that, not at {first}"
             raise ProblemFileError("first_warp", wrong)
-        if last > threads // held.lanes:
-            ends = f"{said} from warp {first} on end at {last}"
-            raise ProblemFileError("warps", f"{ends}, and there are {count * held.warps} warps")
-    elif math.prod(along) != count:
-        hint = "; first_warp says which, where not all take part" if math.prod(along) < count else ""
-        raise ProblemFileError("warps", f"{said} is not {count}, which {threads} threads make{hint}")
-    groups, divide = {}, 1
-    for c, size in zip(COORDINATES, along, strict=False):
-        groups[c] = (divide, size)
-        divide *= size
-    return groups
+        if end > threads // fragment.lanes:
+            wrong = f"{text} from warp {first} on end at {end}"
+            raise ProblemFileError("warps", f"{wrong}, and there are {block_groups * fragment.warps} warps")
+    elif total != block_groups:
+        hint = "; first_warp says which, where not all take part" if total < block_groups else ""
+        raise ProblemFileError("warps", f"{text} is not {block_groups}, which {threads} threads make{hint}")
+    divides = itertools.accumulate(counts, operator.mul, initial=1)
+    return {c: _Groups(*lie) for c, *lie in zip(COORDINATES, divides, counts, strict=False)}
 
 
 def _coordinate(move: _Move, c: str) -> Node:
     """Coordinate `c` of the element at a lane's address, over lane, warp and the loops."""
-    held = move.held
+    held = move.fragment
     lane, piece, in_group = np.indices((held.lanes, move.pieces, held.warps), dtype=np.int64, sparse=True)
-    holder, value = move.moved_from(lane, piece)
-    table = move.at[c][holder, in_group, value]
-    node = fit(table, {"lane": held.lanes, "piece": move.pieces, "warp": held.warps})
+    holder, value = move.holder(lane, piece)
+    node = fit(
+        move.at[c][holder, in_group, value], {"lane": held.lanes, "piece": move.pieces, "warp": held.warps}
+    )
     if node is None:
         raise ProblemFileError("fragment", f"no formula gives coordinate {c} of {held.name}")
-    warp: Node = Op("+", (Var("warp"), Const(move.turn))) if move.turn else Var("warp")
+    warp: Node = Op("+", (Var("warp"), Const(move.warp_shift))) if move.warp_shift else Var("warp")
     if held.warps > 1:  # groups begin at a multiple of their warps
         node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
     terms = [node]
@@ -289,27 +307,32 @@ def _coordinate(move: _Move, c: str) -> Node:
     if count > 1:
         group = Op("%", (Op("//", (warp, Const(held.warps * divide))), Const(count)))
         terms.insert(0, Op("*", (Const(move.stride[c] * move.repeat.get(c, 1)), group)))
-    if c in move.steps():
-        terms.append(Op("*", (Const(move.stride[c]), Var(move.steps()[c]))))
+    if c in move.repeat_loops():
+        terms.append(Op("*", (Const(move.stride[c]), Var(move.repeat_loops()[c]))))
     return join("+", terms)
 
 
 def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int) -> None:
-    """Compare where every register's element lies in the tile with where the instruction takes it from."""
-    held = move.held
-    loops = [*access.loops.items(), *((name, move.repeat[c]) for c, name in move.steps().items())]
-    extents = (held.lanes, threads // held.lanes, move.pieces, *(trips for _, trips in loops))
-    if math.prod(extents) * move.moved > MAX_PLACES:
-        raise ProblemFileError("for", f"more than {MAX_PLACES} elements are moved; shorten the loops")
-    lane, warp, piece, *rest = np.indices(extents, dtype=np.int64, sparse=True)
-    variables = {"lane": lane, "warp": warp, "tid": warp * held.lanes + lane}
-    variables |= dict(zip((name for name, _ in loops), rest, strict=True))
+    """Compare where every register's element lies in the tile with where the instruction takes it from.
 
-    def place_of(holder: IntArray, value: IntArray) -> list[IntArray]:
+    An instruction takes what follows a lane's address along the last dimension. `index` holds the tile's
+    coordinates over m, n, k, lane, warp and loops.
+    """
+    held = move.fragment
+    loops = dict(access.loops) | {name: move.repeat[c] for c, name in move.repeat_loops().items()}
+    extents = (held.lanes, threads // held.lanes, move.pieces, *loops.values())
+    if math.prod(extents) * move.values > MAX_PLACES:
+        raise ProblemFileError("for", f"more than {MAX_PLACES} elements are moved; shorten the loops")
+    lane, warp, piece, *iterations = np.indices(extents, dtype=np.int64, sparse=True)
+    variables = {"lane": lane, "warp": warp, "tid": warp * held.lanes + lane}
+    variables |= dict(zip(loops, iterations, strict=True))
+
+    def tile_coordinates(holder: IntArray, value: IntArray) -> list[IntArray]:
+        """Of the elements that lanes `holder` hold as their values `value`."""
         env = dict(variables)
         for c in held.extent:
             divide, count = move.groups.get(c, (1, 1))
-            group = (warp + move.turn) // held.warps // divide % count
+            group = (warp + move.warp_shift) // held.warps // divide % count
             step = variables.get(f"{c}_step", np.zeros(1, np.int64))
             env[c] = move.at[c][holder, warp % held.warps, value] + move.stride[c] * (
                 move.repeat.get(c, 1) * group + step
@@ -317,14 +340,14 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
         with under("index"):
             return [np.broadcast_to(evaluate(node, env), extents) for node in index]
 
-    base = place_of(*move.moved_from(lane, piece))
+    *outer, last = tile_coordinates(*move.holder(lane, piece))
     elements = (16 if move.operation.matrices else move.operation.width_bytes) * 8 // held.bits
     for e in range(1, elements):
-        _compare(place_of(*move.moved_from(lane, piece, e)), [*base[:-1], base[-1] + e], access)
+        _check_equal(tile_coordinates(*move.holder(lane, piece, e)), [*outer, last + e], access)
 
 
-def _compare(held: list[IntArray], taken: list[IntArray], access: FragmentAccess) -> None:
-    """Refuse an instruction that moves other elements than registers hold; each a list of coordinates."""
+def _check_equal(held: list[IntArray], taken: list[IntArray], access: FragmentAccess) -> None:
+    """Refuse an instruction that takes other elements than registers hold; both as tile coordinates."""
     wrong = np.any([a != b for a, b in zip(held, taken, strict=True)], axis=0)
     if wrong.any():
         at = int(wrong.ravel().argmax())

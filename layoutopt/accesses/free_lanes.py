@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.accesses.assignments import ROUND, STEP, Assignment, Work, work_of, written_out
+from layoutopt.accesses.assignments import ROUND, STEP, Assignment, Work, with_assignment, work_of
 from layoutopt.accesses.lower import with_fixed_lanes
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError
@@ -46,12 +46,14 @@ def naturally(problem: Problem, free: Sequence[FreeAccess]) -> Problem:
     return settled_with(problem, {one.number: one.work.natural for one in free}, free)
 
 
-def settled_with(problem: Problem, found: Mapping[int, Assignment], free: Sequence[FreeAccess]) -> Problem:
-    """The problem with these assignments, by number of the access, written out."""
+def settled_with(
+    problem: Problem, assignments: Mapping[int, Assignment], free: Sequence[FreeAccess]
+) -> Problem:
+    """The problem without free lanes: each free access under its assignment, by number of the access."""
     accesses = list(map(with_fixed_lanes, problem.accesses))
     for one in free:
         access = problem.accesses[one.number]
-        accesses[one.number] = written_out(one.work, found[one.number], access, problem.threads)
+        accesses[one.number] = with_assignment(one.work, assignments[one.number], access, problem.threads)
     return msgspec.structs.replace(problem, accesses=tuple(accesses))
 
 
@@ -71,50 +73,49 @@ def check_lanes(problem: Problem, chosen: Problem, gpu: Device) -> None:
         if source.lanes is None and source.values is None:
             continue
         alone = [msgspec.structs.replace(problem, accesses=(a,)) for a in (with_fixed_lanes(source), access)]
-        before, after = (trace(one, gpu).accesses[0] for one in alone)
+        given, now = (trace(one, gpu).accesses[0] for one in alone)
         if k in works:
-            _check_covered(works[k], access, before, after, problem.tile.shape, gpu.lanes)
+            wrong = _wrong_cover(works[k], access, given, now, problem.tile.shape)
         else:
-            _check_reordered(access, before, after)
+            wrong = _wrong_order(access, given, now)
+        if wrong is not None:
+            raise ProblemFileError("index", f"of access {access.name!r} {wrong}")
 
 
-def _check_reordered(access: Access, before: LaneTrace, after: LaneTrace) -> None:
-    rounds = math.prod(access.loops.values())
-    had, has = (np.where(t.active, t.element, -1).reshape(rounds, -1) for t in (before, after))
-    if not np.array_equal(np.sort(had, axis=0), np.sort(has, axis=0)):
-        raise ProblemFileError(
-            "index", f"of access {access.name!r} gives threads other pieces than the file's"
-        )
+def _wrong_order(access: Access, given: LaneTrace, now: LaneTrace) -> str | None:
+    """What is wrong where a lane does not move its pieces of the file, in any order of iterations."""
+    iterations = math.prod(access.loops.values())
+    had, has = (np.where(t.active, t.element, -1).reshape(iterations, -1) for t in (given, now))
+    same = np.array_equal(np.sort(had, axis=0), np.sort(has, axis=0))
+    return None if same else "gives threads other pieces than the file's"
 
 
-def _check_covered(
-    work: Work, access: Access, before: LaneTrace, after: LaneTrace, shape: Sequence[int], warp: int
-) -> None:
-    """Refuse lanes that do not cover what the file's lanes do, by the same threads, in whole segments."""
-    if not np.array_equal(np.sort(after.element[after.active]), np.sort(before.element[before.active])):
-        raise ProblemFileError("index", f"of access {access.name!r} does not cover what the file's does")
-    rounds = math.prod(access.loops.values())
-    team = slice(work.first, work.first + work.threads)
-    element, active = (values.reshape(rounds, -1)[:, team] for values in (after.element, after.active))
-    if active.sum() != after.active.sum():
-        raise ProblemFileError("index", f"of access {access.name!r} takes threads that the file's does not")
+def _wrong_cover(
+    work: Work, access: Access, given: LaneTrace, now: LaneTrace, shape: Sequence[int]
+) -> str | None:
+    """What is wrong where lanes do not cover what the file's do, by the same threads, in whole segments."""
+    if not np.array_equal(np.sort(now.element[now.active]), np.sort(given.element[given.active])):
+        return "does not cover what the file's does"
+    iterations, lanes = math.prod(access.loops.values()), now.element.shape[1]
+    threads = slice(work.first, work.first + work.threads)
+    element, active = (values.reshape(iterations, -1)[:, threads] for values in (now.element, now.active))
+    if active.sum() != now.active.sum():
+        return "takes threads that the file's does not"
     size = work.segment
     if size == 1 or work.threads % size or math.prod(work.extents) % size:
-        return
+        return None
     unit = _units(work, np.where(active, element, -1), shape)
-    warps = np.broadcast_to((np.arange(work.threads) + work.first) // warp, unit.shape)
-    if not (_in_turn(unit, size) or _in_warps(unit, size, warps)):
-        raise ProblemFileError(
-            "index", f"of access {access.name!r} does not cover whole segments of {size} units"
-        )
+    warps = np.broadcast_to((np.arange(work.threads) + work.first) // lanes, unit.shape)
+    whole = _in_turn(unit, size) or _in_warps(unit, size, warps)
+    return None if whole else f"does not cover whole segments of {size} units"
 
 
 def _units(work: Work, element: IntArray, shape: Sequence[int]) -> IntArray:
-    """Numbers of units in the order of global memory; -1 for no element."""
+    """The number, in the order of global memory, of the unit that holds each element; -1 for element -1."""
     number = np.zeros(element.shape, np.int64)
-    places = np.unravel_index(np.maximum(element, 0), tuple(shape))
+    x = np.unravel_index(np.maximum(element, 0), tuple(shape))
     for d in work.order:
-        number = number * work.extents[d] + (places[d] - work.origin[d]) // work.unit[d]
+        number = number * work.extents[d] + (x[d] - work.origin[d]) // work.unit[d]
     return np.where(element < 0, -1, number)
 
 
@@ -132,10 +133,11 @@ def _in_warps(unit: IntArray, size: int, warps: IntArray) -> bool:
     return bool((np.unique(met, axis=0, return_counts=True)[1] == size).all())
 
 
-def with_idle(free: FreeAccess, gpu: Device) -> FreeAccess | None:
+def with_padded_segments(free: FreeAccess, gpu: Device) -> FreeAccess | None:
     """The access with segments that take a power of two of slots each, so that none lies in two warps.
 
-    None where they do already, or iterations that the file names would not be enough.
+    A segment of 5 units takes 8 threads, the last three of which are idle. None where segments do so already,
+    or iterations that the file names would not be enough.
     """
     work = free.work
     slots = 1 << (work.segment - 1).bit_length()
@@ -157,11 +159,11 @@ def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Acce
     """
     slots, warps = min(threads, lanes), max(1, threads // lanes)
     alone = replace(work, slots=slots, first=0, threads=warps * slots).with_own_loops()
-    return written_out(alone, alone.natural, access, threads)
+    return with_assignment(alone, alone.natural, access, threads)
 
 
 def can_deal(lanes: LaneTrace) -> bool:
-    """Whether the places of lanes in a warp decide what its pieces, one word or more each, cost."""
+    """Whether a warp that covers the same pieces by other lanes may cost less: each is whole words."""
     rule = lanes.rule
     plain = not (rule.serialises_equal or rule.split_words) and rule.row_words == 1
     return plain and len(rule.phases) > 1 and lanes.operation.width_bytes % rule.bank_bytes == 0
@@ -262,7 +264,7 @@ class FreeLanes:
         if self.direct and (past_registers := self._as_stores()) is not None:
             yield past_registers
         yield self.natural
-        idle = [with_idle(free, self.gpu) or free for free in self.free]
+        idle = [with_padded_segments(free, self.gpu) or free for free in self.free]
         if idle != list(self.free):
             yield naturally(self.problem, idle)
 

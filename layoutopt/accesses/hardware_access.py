@@ -116,8 +116,8 @@ def wrong_use(access: Access, tile: Tile) -> Wrong:
 
 
 def _wrong_map(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
-    """What speaks against a tensor map of the tile in boxes: fields and reasons."""
-    dims, bits, shared = len(tile.shape), tile.element_bits, use.multicast or 1
+    """Errors of a copy by a tensor map of the tile in boxes."""
+    dims, bits, blocks = len(tile.shape), tile.element_bits, use.multicast or 1
     if dims > rules.max_dims:
         yield "op", f"a tensor map has at most {rules.max_dims} dimensions, not {dims}"
     inner = use.order[-1] if use.order is not None else dims - 1
@@ -131,30 +131,29 @@ def _wrong_map(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
         if bits % (8 * size) and not (8 * size % bits == 0 and inner == dims - 1):
             yield "element", f"{size} bytes are no whole part of the {bits}-bit elements"
     if use.box is None:
-        smallest = tile.elements * bits // (8 * rules.chunk_bytes)  # boxes of one chunk
-        if smallest % shared:
+        chunks = tile.elements * bits // (8 * rules.chunk_bytes)
+        if chunks % blocks:
             shape = "x".join(map(str, tile.shape))
-            yield "multicast", f"{shared} blocks cannot share {shape} elements evenly"
+            yield "multicast", f"{blocks} blocks cannot share {shape} elements evenly"
         return
     if len(use.box) != dims:
         yield "box", f"expected one extent for each of {dims} dimensions, got {len(use.box)}"
     for d, (extent, whole) in enumerate(zip(use.box, tile.shape, strict=True)):
         if whole % extent:
             yield f"box[{d}]", f"{extent} does not divide the tile's {whole}"
-        counted = extent
-        if d == inner:
-            counted = extent * bits // (8 * ELEMENT_BYTES[map_element(use, tile)])
-        if counted > rules.max_box:
-            yield f"box[{d}]", f"a box has at most {rules.max_box} elements a dimension, not {counted}"
-    row, field = use.box[inner] * bits, f"box[{inner}]"
-    if row % (8 * rules.chunk_bytes):
-        yield field, f"a row of a box is a multiple of {rules.chunk_bytes} bytes, not {row / 8:g}"
+        if d == inner:  # counted in the map's elements
+            extent = extent * bits // (8 * ELEMENT_BYTES[map_element(use, tile)])
+        if extent > rules.max_box:
+            yield f"box[{d}]", f"a box has at most {rules.max_box} elements a dimension, not {extent}"
+    row_bits, field = use.box[inner] * bits, f"box[{inner}]"
+    if row_bits % (8 * rules.chunk_bytes):
+        yield field, f"a row of a box is a multiple of {rules.chunk_bytes} bytes, not {row_bits / 8:g}"
     span = {mode.short: mode.span_bytes for mode in modes("tma")}.get(use.mode or "")
-    if span is not None and row > 8 * span:
-        yield field, f"a row of a box has at most the {span} bytes of mode {use.mode}, not {row // 8}"
+    if span is not None and row_bits > 8 * span:
+        yield field, f"a row of a box has at most the {span} bytes of mode {use.mode}, not {row_bits // 8}"
     boxes = tile.elements // math.prod(use.box)
-    if boxes % shared:
-        yield "multicast", f"{shared} blocks cannot share {boxes} boxes evenly; take smaller boxes"
+    if boxes % blocks:
+        yield "multicast", f"{blocks} blocks cannot share {boxes} boxes evenly; take smaller boxes"
 
 
 def map_element(use: HardwareUse, tile: Tile) -> str:
@@ -186,18 +185,19 @@ def bulk_elements(size: int, tile: Tile) -> int | None:
     """Elements of one bulk copy, row-major; None where copies do not cover the tile evenly."""
     if 8 * size % tile.element_bits:
         return None
-    count, rest = 8 * size // tile.element_bits, 8 * size // tile.element_bits
+    count = 8 * size // tile.element_bits
+    rows = count  # of the dimensions that whole rows fill
     for extent in reversed(tile.shape):
-        if rest % extent:
-            return count if extent % rest == 0 else None
-        rest //= extent
-        if rest == 1:
+        if rows % extent:
+            return count if extent % rows == 0 else None
+        rows //= extent
+        if rows == 1:
             return count
     return None
 
 
 def _wrong_matrix(access: Access, use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
-    """What a matrix instruction cannot read of the tile; the first is told: each relies on those before."""
+    """Errors of a tile that a matrix instruction reads; each check relies on the ones before it."""
     size, dims = tile.element_bits // 8, len(tile.shape)
     if dims < 2:
         yield "op", f"{access.op} reads a matrix; the tile has one dimension"
@@ -215,18 +215,19 @@ def _wrong_matrix(access: Access, use: HardwareUse, tile: Tile, rules: Engine) -
     depth = rules.k_bytes // size
     if tile.shape[k] % depth:
         yield "k", f"K is a multiple of {depth} elements; x{k} has {tile.shape[k]}"
-    rows, allowed_rows = use.rows, _rows(access, tile)
-    if rows is not None and rows not in allowed_rows:
-        yield "rows", f"an instruction has {_range(allowed_rows)}, not {rows}"
+    allowed = _listed(_allowed_rows(access, tile))
+    if use.rows is not None and use.rows not in _allowed_rows(access, tile):
+        yield "rows", f"an instruction has {allowed}, not {use.rows}"
     if instruction_rows(access, tile) is None:
         extent, have = math.prod(tile.shape[d] for d in mn), "have" if len(mn) > 1 else "has"
         has = f"{' and '.join(f'x{d}' for d in mn)} {have} {extent} rows"
         more = "" if use.mn or dims < 3 else " (mn names more dimensions)"
-        takes = f"an instruction takes {_range(allowed_rows) if rows is None else rows}"
-        yield "op" if rows is None else "rows", f"{has}{more}; {takes}"
+        takes = f"an instruction takes {allowed if use.rows is None else use.rows}"
+        yield "op" if use.rows is None else "rows", f"{has}{more}; {takes}"
 
 
-def _range(values: tuple[int, ...]) -> str:
+def _listed(values: tuple[int, ...]) -> str:
+    """Numbers in even steps: "64 or 128", "8, 16, ... 256"."""
     if len(values) < 3:
         return " or ".join(map(str, values))
     return f"{values[0]}, {values[1]}, ... {values[-1]}"
@@ -239,8 +240,8 @@ def matrix_dims(use: HardwareUse, dims: int) -> tuple[int, tuple[int, ...]]:
     return k, use.mn if use.mn is not None else (last_two[0] if k != last_two[0] else last_two[1],)
 
 
-def _rows(access: Access, tile: Tile) -> tuple[int, ...]:
-    """M or N of the instructions that there are."""
+def _allowed_rows(access: Access, tile: Tile) -> tuple[int, ...]:
+    """M or N of the instructions that there are for an operand."""
     assert access.hardware is not None
     rules, operand = engine(access.hardware.engine), access.op[-1]
     integers = rules.integer_rows if tile.element in _INTEGERS else {}
@@ -251,7 +252,7 @@ def instruction_rows(access: Access, tile: Tile) -> int | None:
     """M or N of one instruction: what the file says, else the most that divide the matrix."""
     assert access.hardware is not None
     extent = math.prod(tile.shape[d] for d in matrix_dims(access.hardware, len(tile.shape))[1])
-    allowed = _rows(access, tile)
+    allowed = _allowed_rows(access, tile)
     wanted = (access.hardware.rows,) if access.hardware.rows is not None else allowed
     return max((rows for rows in wanted if rows in allowed and extent % rows == 0), default=None)
 

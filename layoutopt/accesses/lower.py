@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from layoutopt.errors import LayoutError, ProblemFileError, under
-from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, tabulated, to_text
+from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, tabulated
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.formula import coordinate_ranges
@@ -40,15 +40,17 @@ MAX_WIDTH_CHOICES: Final = 16
 
 
 def stored(problem: Problem) -> Problem:
-    """The problem over the bytes that packed elements share, dimensions of one element last in the order.
+    """The problem over the bytes that packed elements share: a 128x64 tile of 4 bits as 128x32 bytes.
 
-    Layouts in use are not of it. That accesses start at whole bytes is checked by
+    Dimensions of one element come last in a prescribed order. The layouts that the file names, in use and
+    published, are left out where elements are packed. That accesses start at whole bytes is checked by
     `layoutopt.accesses.trace.trace`.
     """
     packed, order, shape = problem.tile.packed, problem.layout.order, problem.tile.shape
-    if order is not None and (moved := tuple(sorted(order, key=lambda d: shape[d] == 1))) != order:
+    if order is not None:
         # A dimension of one element lies anywhere in an order; innermost it leaves room for a pad.
-        problem = replace(problem, layout=replace(problem.layout, order=moved))
+        order = tuple(sorted(order, key=lambda d: shape[d] == 1))
+        problem = replace(problem, layout=replace(problem.layout, order=order))
     if packed == 1:
         return problem
     accesses = tuple(
@@ -76,13 +78,8 @@ def offset_formula(text: str, tile: Tile) -> Node:
     return parse(text, frozenset(coordinate_ranges(tile.shape)))
 
 
-def over_bytes(offset: str, tile: Tile) -> str:
-    """An offset of packed elements as the offset of the bytes that hold them."""
-    return to_text(bytes_formula(offset_formula(offset, tile), tile))
-
-
 def bytes_formula(offset: Node, tile: Tile) -> Node:
-    """The same of a formula that is read already; itself where elements are whole bytes."""
+    """An offset of packed elements as that of the bytes that hold them; itself where they are whole bytes."""
     if tile.packed == 1:
         return offset
     last, packed = f"x{len(tile.shape) - 1}", Const(tile.packed)
@@ -119,24 +116,25 @@ def over_elements(offset: Node, tile: Tile) -> Node:
         return offset
     last, packed = Var(f"x{len(tile.shape) - 1}"), Const(tile.packed)
 
-    def moved(node: Node) -> Node:
-        return substituted(node, {last.name: Op("//", (last, packed))})
+    def times_packed(node: Node) -> Node:
+        in_elements = substituted(node, {last.name: Op("//", (last, packed))})
+        return Op("*", (in_elements, packed))
 
     def scaled(node: Node) -> tuple[Node, bool]:
-        """`node` times `packed`, and whether the place in the byte is added already."""
+        """`node` times `packed`, and whether the element's place in its byte is added to it already."""
         match node:
             case Var() if node == last:
                 return last, True
             case Op("%", (Var() as inner, Const(size))) if inner == last:
                 return Op("%", (last, Const(size * tile.packed))), True
             case Op("+" | "^" as symbol, (a, b)):
-                left, added = scaled(a)
-                right, more = (Op("*", (moved(b), packed)), False) if added else scaled(b)
-                return Op(symbol, (left, right)), added or more
-        return Op("*", (moved(node), packed)), False
+                left, left_has_place = scaled(a)
+                right, right_has_place = (times_packed(b), False) if left_has_place else scaled(b)
+                return Op(symbol, (left, right)), left_has_place or right_has_place
+        return times_packed(node), False
 
-    whole, added = scaled(offset)
-    whole = whole if added else Op("+", (whole, Op("%", (last, packed))))
+    whole, has_place = scaled(offset)
+    whole = whole if has_place else Op("+", (whole, Op("%", (last, packed))))
     return simplify(whole, coordinate_ranges(tile.shape))
 
 
@@ -146,16 +144,16 @@ def width_choices(problem: Problem) -> list[Problem]:
     Raises:
         ProblemFileError: a list of widths makes no sense, or there are too many choices.
     """
-    lists = {
+    open_widths = {
         a.name: sorted(set(a.bytes), reverse=True) for a in problem.accesses if isinstance(a.bytes, tuple)
     }
-    total = math.prod(map(len, lists.values()))
+    total = math.prod(map(len, open_widths.values()))
     if total > MAX_WIDTH_CHOICES:
         raise ProblemFileError(
             "accesses", f"{total} choices of widths are too many; at most {MAX_WIDTH_CHOICES} are compared"
         )
-    chosen = itertools.product(*lists.values())
-    return [with_widths(problem, dict(zip(lists, widths, strict=True))) for widths in chosen]
+    choices = itertools.product(*open_widths.values())
+    return [with_widths(problem, dict(zip(open_widths, widths, strict=True))) for widths in choices]
 
 
 def with_widths(problem: Problem, widths: Mapping[str, int]) -> Problem:
@@ -173,8 +171,10 @@ def with_widths(problem: Problem, widths: Mapping[str, int]) -> Problem:
 
 def chosen_widths(problem: Problem, result: Result) -> dict[str, int]:
     """Bytes of every access whose width the file leaves open: as `result` has it, else the widest."""
-    taken = {report.name: report.bytes for report in result.accesses}
-    return {a.name: taken.get(a.name) or max(a.bytes) for a in problem.accesses if isinstance(a.bytes, tuple)}
+    by_name = {report.name: report.bytes for report in result.accesses}
+    return {
+        a.name: by_name.get(a.name) or max(a.bytes) for a in problem.accesses if isinstance(a.bytes, tuple)
+    }
 
 
 def _with_width(access: Access, width: int | None, tile: Tile) -> Access:
@@ -190,20 +190,20 @@ def _with_width(access: Access, width: int | None, tile: Tile) -> Access:
     if width < 1 or widest % width or 8 * width % tile.element_bits:
         must = f"must divide {widest} and hold whole elements of {tile.element_bits} bits"
         raise ProblemFileError("", f"{width} bytes {must}")
-    part = "part"
-    while part in access.loops or part in access.any:
-        part += "_"
-    step = 8 * width // tile.element_bits
-    index = (*access.index[:-1], f"({access.index[-1]}) + {step}*{part}")
-    return replace(access, bytes=width, index=index, loops={**access.loops, part: widest // width})
+    variable = "part"
+    while variable in access.loops or variable in access.any:
+        variable += "_"
+    elements = 8 * width // tile.element_bits
+    index = (*access.index[:-1], f"({access.index[-1]}) + {elements}*{variable}")
+    return replace(access, bytes=width, index=index, loops={**access.loops, variable: widest // width})
 
 
 def assigned(problem: Problem, result: Result) -> Problem:
     """The problem with the lanes that a result has chosen; itself where it leaves none free."""
     if not any(a.is_free for a in problem.accesses):
         return problem
-    found = {report.name: report for report in result.accesses}
-    return replace(problem, accesses=tuple(_with_lanes(a, found.get(a.name)) for a in problem.accesses))
+    reports = {report.name: report for report in result.accesses}
+    return replace(problem, accesses=tuple(_with_lanes(a, reports.get(a.name)) for a in problem.accesses))
 
 
 def with_fixed_lanes(access: Access) -> Access:
@@ -212,15 +212,16 @@ def with_fixed_lanes(access: Access) -> Access:
 
 
 def _with_lanes(access: Access, report: AccessReport | None) -> Access:
+    """A free access with the lanes, and perhaps the instructions, that its report names."""
     if not access.is_free:
         return access
-    chosen, access = access.instructions is not None, with_fixed_lanes(access)
+    fixed = with_fixed_lanes(access)
     if report is None or report.index is None:
-        return access
-    found = replace(access, index=report.index, loops=report.loops or {}, where=report.where)
-    if not chosen:
-        return found
-    return replace(found, op=report.op, bytes=report.bytes, vector=report.vector)
+        return fixed
+    fixed = replace(fixed, index=report.index, loops=report.loops or {}, where=report.where)
+    if access.instructions is None:
+        return fixed
+    return replace(fixed, op=report.op, bytes=report.bytes, vector=report.vector)
 
 
 def named_choices(reports: Iterable[Report], problem: Problem, chosen: Problem) -> tuple[Report, ...]:

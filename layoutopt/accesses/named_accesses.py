@@ -74,10 +74,11 @@ def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any
     """
     kind = _kind(access)
     assert kind is not None
-    free = access.get("instructions")
+    _, to_ordinary = _KINDS[kind]
     with under(place):
-        plain = _KINDS[kind][1]({k: v for k, v in access.items() if k != "instructions"}, head)
-    left_out = {f.encode_name: f.default for f in msgspec.structs.fields(Access)} | {"for": {}, "any": {}}
-    data = msgspec.to_builtins(plain)
-    named = {key: value for key, value in data.items() if key not in left_out or value != left_out[key]}
-    return named if free is None else named | {"instructions": free}
+        ordinary = to_ordinary({k: v for k, v in access.items() if k != "instructions"}, head)
+    defaults = {f.encode_name: f.default for f in msgspec.structs.fields(Access)} | {"for": {}, "any": {}}
+    data = msgspec.to_builtins(ordinary)
+    data = {key: value for key, value in data.items() if key not in defaults or value != defaults[key]}
+    free = access.get("instructions")
+    return data if free is None else data | {"instructions": free}

@@ -85,12 +85,12 @@ class Trace(Struct, frozen=True, eq=False):
         return "weighted excess wavefronts" if weighs else "excess wavefronts"
 
     @property
-    def has_idle(self) -> bool:
-        """Whether some instruction that touches the tile weighs nothing."""
+    def has_weightless(self) -> bool:
+        """Whether some instruction that touches the tile has weight 0."""
         return any(((a.weight == 0) & a.active.any(axis=1)).any() for a in self.accesses)
 
-    def with_idle(self) -> "Trace":
-        """The same where what weighs nothing weighs a little."""
+    def with_least_weights(self) -> "Trace":
+        """The same with weight 1, the least there is, in the place of weight 0."""
         accesses = tuple(replace(a, weight=np.maximum(a.weight, 1)) for a in self.accesses)
         return replace(self, accesses=accesses)
 
@@ -108,7 +108,7 @@ def trace(problem: Problem, device: Device) -> Trace:
             access, the thread and the iteration.
     """
     warps = -(-problem.threads // device.lanes)
-    total = 0
+    lane_accesses = 0
     unweighted, weights = [], []
     for i, access in enumerate(problem.accesses):
         if isinstance(access.bytes, tuple):
@@ -117,27 +117,27 @@ def trace(problem: Problem, device: Device) -> Trace:
             raise ProblemFileError(
                 f"accesses[{i}].any", "values known only at run time are not supported here"
             )
-        total += math.prod(access.loops.values()) * warps * device.lanes
-        if total > MAX_LANE_ACCESSES:
+        lane_accesses += math.prod(access.loops.values()) * warps * device.lanes
+        if lane_accesses > MAX_LANE_ACCESSES:
             raise ProblemFileError(
                 f"accesses[{i}].for", f"more than {MAX_LANE_ACCESSES} lane accesses in all; shorten the loops"
             )
         with under(f"accesses[{i}]"):
-            instructions, weight = _trace_access(access, problem, device)
-        unweighted.append(instructions)
-        weights.append(weight)
+            by_itself = access.hardware is not None
+            unweighted.append((_without_lanes if by_itself else _unweighted)(access, problem, device))
+            weights.append(Fraction(1) if by_itself else _weights(access))
     unit = math.lcm(*(weight.denominator for weight in weights if isinstance(weight, Fraction)))
     if unit > MAX_WEIGHT:
         raise ProblemFileError(
             "accesses", f"weights need a common denominator of {shown(str(unit))}; at most {MAX_WEIGHT}"
         )
     accesses = []
-    for instructions, weight in zip(unweighted, weights, strict=True):
+    for lanes, weight in zip(unweighted, weights, strict=True):
         if isinstance(weight, Fraction):
-            scaled = np.full(len(instructions.element), int(weight * unit), np.int64)
+            scaled = np.full(len(lanes.element), int(weight * unit), np.int64)
         else:  # one for each iteration, in which every warp executes one instruction
             scaled = np.repeat(weight * unit, warps)
-        accesses.append(replace(instructions, weight=scaled))
+        accesses.append(replace(lanes, weight=scaled))
     return Trace(tuple(accesses), unit)
 
 
@@ -178,53 +178,41 @@ def environment(
     total = math.prod(access.loops.values())
     if total > MAX_LANE_ACCESSES:
         raise ProblemFileError("", f"the loops of access {access.name!r} run {total} times; too often")
-    rest = np.arange(total, dtype=np.int64) if iterations is None else np.array(iterations, np.int64)
+    number: IntArray = (np.arange(total) if iterations is None else np.array(iterations, np.int64))[:, None]
     loops = {}
     for name, trips in reversed(access.loops.items()):
-        rest, loops[name] = np.divmod(rest[:, None] if rest.ndim == 1 else rest, max(1, trips))
+        number, loops[name] = np.divmod(number, max(1, trips))
     values = {name: loops[name] for name in access.loops}
     return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **values}
 
 
-def _trace_access(access: Access, problem: Problem, device: Device) -> tuple[LaneTrace, IntArray | Fraction]:
-    """The trace with no weights yet, and what `_weights` returns."""
+def _unweighted(access: Access, problem: Problem, device: Device) -> LaneTrace:
+    """The trace of an access that lanes execute, with no weights yet."""
     tile = problem.tile
-    if access.hardware is not None:
-        return _of_hardware(access, problem, device)
     operation = _operation(access, tile, device)
     covered = max(1, 8 * operation.width_bytes // tile.element_bits)
     iterations = math.prod(access.loops.values())
     warps = -(-problem.threads // device.lanes)
     element = np.zeros((iterations, warps * device.lanes), np.int64)
-    mask = np.zeros(element.shape, bool)
+    active = np.zeros(element.shape, bool)
     step = max(1, _LANES_AT_A_TIME // problem.threads)
     for start in range(0, iterations, step):
         checkpoint()
-        piece = range(start, min(iterations, start + step))
-        flat, active = _piece(access, problem, device, operation, covered, piece)
-        element[piece.start : piece.stop, : problem.threads] = flat
-        mask[piece.start : piece.stop, : problem.threads] = active
-    rows = (-1, device.lanes)
-    lane_trace = LaneTrace(
-        access.name,
-        access.op,
-        operation,
-        device.rule(operation, "op"),
-        element.reshape(rows),
-        mask.reshape(rows),
-        np.zeros(0, np.int64),
-        covered,
-    )
-    return lane_trace, _weights(access, iterations)
+        some = range(start, min(iterations, start + step))
+        at = slice(some.start, some.stop), slice(0, problem.threads)
+        element[at], active[at] = _evaluated(access, problem, device, operation, covered, some)
+    rule, rows = device.rule(operation, "op"), (-1, device.lanes)
+    by_warp = element.reshape(rows), active.reshape(rows)
+    return LaneTrace(access.name, access.op, operation, rule, *by_warp, np.zeros(0, np.int64), covered)
 
 
-def _of_hardware(access: Access, problem: Problem, device: Device) -> tuple[LaneTrace, Fraction]:
-    """What no lane executes, on a device that has it."""
+def _without_lanes(access: Access, problem: Problem, device: Device) -> LaneTrace:
+    """The trace of an access that the hardware executes by itself: one instruction a warp, no lane active."""
     assert access.hardware is not None
     operation = Operation(access.hardware.engine, 16)
     rule = device.rule(operation, "op")
     none = np.zeros((-(-problem.threads // device.lanes), device.lanes), np.int64)
-    return LaneTrace(access.name, access.op, operation, rule, none, none != 0, none[:, 0], 1), Fraction(1)
+    return LaneTrace(access.name, access.op, operation, rule, none, none != 0, none[:, 0], 1)
 
 
 def _operation(access: Access, tile: Tile, device: Device) -> Operation:
@@ -240,76 +228,70 @@ def _operation(access: Access, tile: Tile, device: Device) -> Operation:
     return operation
 
 
-def _piece(
-    access: Access,
-    problem: Problem,
-    device: Device,
-    operation: Operation,
-    covered: int,
-    iterations: range,
+def _evaluated(
+    access: Access, problem: Problem, device: Device, operation: Operation, covered: int, iterations: range
 ) -> tuple[IntArray, BoolArray]:
-    """Elements and activity of all threads in some iterations, both of shape (iterations, threads).
+    """First elements and activity of all threads in some iterations, both of shape (iterations, threads).
 
     `covered`: elements of one access along the last dimension.
     """
     tile = problem.tile
     env = environment(access, problem.threads, device.lanes, iterations)
-    loops = {name: env[name] for name in access.loops}
     shape = (len(iterations), problem.threads)
 
-    def spot(position: int) -> str:
+    def who(position: int) -> str:
+        """The thread and iteration at a flat position in the arrays, for errors."""
         iteration, thread = divmod(position, problem.threads)
-        values = "".join(f", {name} = {int(v[iteration, 0])}" for name, v in loops.items())
+        values = "".join(f", {name} = {int(env[name][iteration, 0])}" for name in access.loops)
         return f"access {access.name!r}, thread {thread}{values}"
 
     active = np.ones(shape, bool)
     if access.where is not None:
-        value = _evaluate(access.where, "where", env, None, spot)
+        value = _evaluate(access.where, "where", env, None, who)
         active = np.broadcast_to(value != 0, shape).copy()
     if operation.matrices:
-        _check_whole_warps(active, access, problem, device, spot)
+        _check_whole_warps(active, access, problem, device, who)
         active &= env["lane"] < 8 * operation.matrices
 
     steps = vector_steps(access, tile) if access.vector is not None else []
-    flat = np.zeros(shape, np.int64)
+    element = np.zeros(shape, np.int64)
     for d, text in enumerate(access.index):
-        place = f"index[{d}]"
-        value = np.broadcast_to(_evaluate(str(text), place, env, active, spot), shape)
+        field = f"index[{d}]"
+        value = np.broadcast_to(_evaluate(str(text), field, env, active, who), shape)
         span = covered if d == len(tile.shape) - 1 and access.vector is None else 1
-        inside = sum(far for dim, far in steps if dim == d) or span - 1
-        if inside and (bad := active & (value % span != 0 if span > 1 else value & inside != 0)).any():
-            at = int(bad.argmax())
+        step_bits = sum(step.distance for step in steps if step.dim == d)
+        misaligned = value % span != 0 if span > 1 else value & step_bits != 0
+        if (wrong := active & misaligned).any():
+            at = int(wrong.argmax())
             start = f"a multiple of {span} elements" if span > 1 else f"the first of its vectors along x{d}"
             raise ProblemFileError(
-                place,
+                field,
                 f"a {operation.width_bytes}-byte access starts at {start}, "
-                f"not at {int(value.flat[at])} ({spot(at)})",
+                f"not at {int(value.flat[at])} ({who(at)})",
             )
-        if (bad := active & ((value < 0) | (value > tile.shape[d] - span))).any():
-            at = int(bad.argmax())
-            raise ProblemFileError(place, _outside(int(value.flat[at]), d, span, tile, spot(at)))
-        flat = flat * tile.shape[d] + value
-    return np.where(active, flat, 0), active
+        if (wrong := active & ((value < 0) | (value > tile.shape[d] - span))).any():
+            at = int(wrong.argmax())
+            first = int(value.flat[at])
+            given = f"{first}" if span == 1 else f"{first}..{first + span - 1}"
+            expected = f"x{d} must lie in 0..{tile.shape[d] - 1}"
+            raise ProblemFileError(field, f"{expected}, not {given} ({who(at)})")
+        element = element * tile.shape[d] + value
+    return np.where(active, element, 0), active
 
 
 def _evaluate(
-    text: str, field: str, env: dict[str, IntArray], where: BoolArray | None, spot: Callable[[int], str]
+    text: str, field: str, env: dict[str, IntArray], where: BoolArray | None, who: Callable[[int], str]
 ) -> IntArray:
+    """The values of an expression of the file; errors name the field, the thread and the iteration."""
     try:
-        node = parse(text, frozenset(env))
-        return evaluate(node, env, where)
+        return evaluate(parse(text, frozenset(env)), env, where)
     except ExpressionError as error:
-        place = f" ({spot(error.position)})" if error.position is not None else ""
-        raise ExpressionError(error.reason + place, error.position, field) from None
-
-
-def _outside(value: int, dim: int, span: int, tile: Tile, spot: str) -> str:
-    what = f"{value}" if span == 1 else f"{value}..{value + span - 1}"
-    return f"x{dim} must lie in 0..{tile.shape[dim] - 1}, not {what} ({spot})"
+        at = f" ({who(error.position)})" if error.position is not None else ""
+        raise ExpressionError(error.reason + at, error.position, field) from None
 
 
 def _check_whole_warps(
-    active: BoolArray, access: Access, problem: Problem, device: Device, spot: Callable[[int], str]
+    active: BoolArray, access: Access, problem: Problem, device: Device, who: Callable[[int], str]
 ) -> None:
     """Matrix instructions are executed by whole warps, or not at all."""
     if problem.threads % device.lanes:
@@ -319,12 +301,12 @@ def _check_whole_warps(
     torn = warps.any(axis=1) & ~warps.all(axis=1)
     if torn.any():
         at = int(torn.argmax()) * device.lanes
-        wrong = f"{access.op} is executed by all lanes of a warp or by none ({spot(at)})"
+        wrong = f"{access.op} is executed by all lanes of a warp or by none ({who(at)})"
         raise ProblemFileError("where", wrong)
 
 
-def _weights(access: Access, iterations: int) -> IntArray | Fraction:
-    """The weight of an access: one number, or an array with one of each iteration."""
+def _weights(access: Access) -> IntArray | Fraction:
+    """The weight of an access: one number, or int64 of shape (iterations,) where the file has a formula."""
     wrong = ProblemFileError("weight", f"a weight lies in 0..{MAX_WEIGHT}")
     if not isinstance(access.weight, str):
         weight = Fraction(str(access.weight))
@@ -335,7 +317,7 @@ def _weights(access: Access, iterations: int) -> IntArray | Fraction:
     loops = {name: env[name] for name in access.loops}
     with under("weight"):
         values = evaluate(parse(access.weight, frozenset(loops)), loops)
-    weights = np.broadcast_to(values, (iterations, 1))[:, 0]
+    weights = np.broadcast_to(values, (math.prod(access.loops.values()), 1))[:, 0]
     if ((weights < 0) | (weights > MAX_WEIGHT)).any():
         raise wrong
     return weights

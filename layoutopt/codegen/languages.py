@@ -5,10 +5,10 @@ import msgspec
 from layoutopt.accesses.lower import (
     assigned,
     byte_table,
+    bytes_formula,
     chosen_widths,
     named_choices,
     offset_formula,
-    over_bytes,
     stored,
     with_loops,
     with_widths,
@@ -83,7 +83,8 @@ def run_plan(problem: Problem, gpu: Device, answer: Result | str) -> Plan:
         seen = to_text(view.offset(offset_formula(given, problem.tile)))
         return plan(view.problem(problem), gpu, seen)
     if problem.tile.packed > 1:
-        return plan(stored(problem), gpu, over_bytes(given, problem.tile))
+        offset = bytes_formula(offset_formula(given, problem.tile), problem.tile)
+        return plan(stored(problem), gpu, to_text(offset))
     return plan(problem, gpu, answer)
 
 

@@ -31,7 +31,7 @@ def combinations(vectors: Sequence[int] | Sequence[Sequence[int]], *rank: int) -
     return total
 
 
-def held(bases: Mapping[str, Sequence[Sequence[int]]], rank: int) -> IntArray:
+def held_coordinates(bases: Mapping[str, Sequence[Sequence[int]]], rank: int) -> IntArray:
     """Coordinates by the bases of register, lane and warp: int64, shape (threads, registers, rank)."""
     register, lane, warp = (combinations(bases[part], rank) for part in ("register", "lane", "warp"))
     return (warp[:, None] ^ lane).reshape(-1, 1, rank) ^ register

@@ -16,7 +16,7 @@ registers).
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from layoutopt.expressions.bits import held
+from layoutopt.expressions.bits import held_coordinates
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton_text import PrintedLayout, Vector, of_tile, wrong
 
@@ -46,7 +46,7 @@ def thread_values(text: str, tile: Sequence[int], lanes: int = 32) -> IntArray:
     Raises:
         ProblemFileError: the text is no layout that is read here, or does not go with the tile.
     """
-    return held(linear_bases(text, tile, lanes), len(tile))
+    return held_coordinates(linear_bases(text, tile, lanes), len(tile))
 
 
 def linear_bases(text: str, tile: Sequence[int], lanes: int = 32) -> Bases:

@@ -14,7 +14,6 @@ from layoutopt.errors import ProblemFileError, VerificationError, under
 from layoutopt.expressions.bits import combinations
 from layoutopt.files.checks import MAX_ELEMENTS, check_element
 from layoutopt.ground import json_data
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import current, deadline
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device, device
@@ -22,7 +21,7 @@ from layoutopt.imports.triton import PARTS
 from layoutopt.ownership.instructions import Instruction, instructions
 from layoutopt.ownership.linear import Memory, Plan, Room, Side, memory, moves, plans
 from layoutopt.ownership.registers import bases_of
-from layoutopt.ownership.spaces import Span, independent, intersection, total
+from layoutopt.ownership.spaces import Span, independent, intersection, sum_of_bits
 from layoutopt.problems.answer import Bound
 from layoutopt.problems.types import SCHEMA as PROBLEM_SCHEMA
 from layoutopt.problems.types import Name, Tile
@@ -37,6 +36,9 @@ _TOLD: Final = (  # in this order
 )  # fmt: skip
 _EVERY: Final = "every layout of scratch and every list of instructions"
 _NO_LIMIT: Final = 64  # bits of an offset
+
+# The basis vectors of "register", "lane" and "warp", as integers over F2 (see `_vectors`).
+Vectors = dict[str, list[int]]
 
 
 class Conversion(Struct, frozen=True, eq=False):
@@ -138,17 +140,14 @@ def convert(
     """
     gpu = target if isinstance(target, Device) else device(target)
     tile = json_data.convert({"shape": shape, "element": element}, Tile)
-    layouts = [
-        bases_of(given, tile.shape, gpu.lanes, field)
-        for given, field in ((source, "source"), (destination, "destination"))
-    ]
     if minimise not in get_args(Minimise):
         expected = " or ".join(get_args(Minimise))
         raise ProblemFileError("minimise", f"expected {expected}, got {described(minimise)}")
     if max_bytes is not None and (not isinstance(max_bytes, int) or max_bytes < 1):
         raise ProblemFileError("max_bytes", f"expected a number of bytes, got {described(max_bytes)}")
+    layouts = {"source": source, "destination": destination}
     with deadline(time_limit):
-        return _convert(tile, layouts, ("source", "destination"), threads, gpu, max_bytes, minimise)
+        return _convert(tile, layouts, threads, gpu, max_bytes, minimise)
 
 
 def convert_data(
@@ -165,55 +164,56 @@ def convert_data(
         ProblemFileError: a field is wrong.
     """
     asked = json_data.convert(data, ConversionProblem)
-    places = "convert.from", "convert.to"
-    gpu = device(asked.target, more)
-    layouts = [
-        bases_of(given, asked.tile.shape, gpu.lanes, place) if isinstance(given, str) else given
-        for given, place in zip((asked.convert.from_, asked.convert.to), places, strict=True)
-    ]
-    limit = asked.convert.max_bytes
-    return asked, _convert(asked.tile, layouts, places, asked.threads, gpu, limit, minimise)
+    layouts = {"convert.from": asked.convert.from_, "convert.to": asked.convert.to}
+    gpu, max_bytes = device(asked.target, more), asked.convert.max_bytes
+    return asked, _convert(asked.tile, layouts, asked.threads, gpu, max_bytes, minimise)
 
 
 def _convert(
     tile: Tile,
-    layouts: Sequence[Bases],
-    places: tuple[str, str],
+    layouts: Mapping[str, Any],
     threads: int,
     gpu: Device,
     max_bytes: int | None,
     minimise: Minimise,
 ) -> Conversion:
-    """Register copies where these do; else the cheapest plan through scratch, its wavefronts counted."""
+    """Register copies where these do; else the cheapest plan through scratch, its wavefronts counted.
+
+    `layouts`: the source's and the destination's, by the field that gives them.
+    """
+    every_bases = {f: bases_of(given, tile.shape, gpu.lanes, f) for f, given in layouts.items()}
     _check_tile(tile)
     element_bits = tile.element_bytes.bit_length() - 1
-    found = []
-    for bases, place in zip(layouts, places, strict=True):
-        with under(place):
-            found.append(_vectors(bases, tile.shape, threads, gpu.lanes))
-    held, wanting = found
-    with under(places[1]):
-        _check_held(held, wanting)
-    registers = 1 << len(held["register"]), 1 << len(wanting["register"])
+    vectors = []
+    for field, bases in every_bases.items():
+        with under(field):
+            vectors.append(_vectors(bases, tile.shape, threads, gpu.lanes))
+    source, destination = vectors
+    with under(field):
+        _check_held(source, destination)
+    registers = 1 << len(source["register"]), 1 << len(destination["register"])
     made = partial(Conversion, target=gpu.name, registers=registers, element_bytes=tile.element_bytes)
-    if copies := _copies_within_threads(held, wanting):
-        alone = Bound(0, "nothing moves between threads")
-        return made("optimal", alone, register_copies=copies, shuffles=0)
-    shared, wanted = memory(gpu), _wanted(wanting)
-    _check_moves((*_stored(held), wanted), element_bits, shared, gpu)
-    lower = _lower_bound(held, wanted, element_bits, shared)
-    made = partial(made, proof=Bound(lower, _EVERY), shuffles=_shuffles(held, wanting, tile.element_bytes))
-    most = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
-    fitting: list[Plan] = []
-    for plan in plans(_stored(held), wanted, element_bits, shared, Room(most, minimise == "instructions")):
-        fitting.append(plan)
+    if copies := _copies_within_threads(source, destination):
+        nothing = Bound(0, "nothing moves between threads")
+        return made("optimal", nothing, register_copies=copies, shuffles=0)
+    shared, stored, loaded = memory(gpu), _stored(source), _loaded(destination)
+    for side in (*stored, loaded):
+        if not any(moves(side, element_bits, shared)):
+            no = f"no {'store' if side.stores else 'load'} of {gpu.name}"
+            raise ProblemFileError("tile.element", f"{no} that a rule is published for moves such elements")
+    lower = _lower_bound(source, loaded, element_bits, shared)
+    shuffles = _shuffles(source, destination, tile.element_bytes)
+    made = partial(made, proof=Bound(lower, _EVERY), shuffles=shuffles)
+    max_bits = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
+    best: Plan | None = None
+    for plan in plans(stored, loaded, element_bits, shared, Room(max_bits, minimise == "instructions")):
+        best = plan if best is None else min(best, plan, key=lambda plan: _rank(plan, minimise))
         if current().spent:
             break
-    if not fitting:
+    if best is None:
         why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
         return made("infeasible", reason=why)
-    best = min(fitting, key=lambda plan: _rank(plan, minimise))
-    listed = tuple(instructions(best, (held["register"], wanting["register"]), element_bits))
+    listed = tuple(instructions(best, (source["register"], destination["register"]), element_bits))
     wavefronts = _count(listed, gpu)
     if wavefronts < lower:
         raise VerificationError(f"{wavefronts} wavefronts, fewer than the bound {lower}")
@@ -223,22 +223,13 @@ def _convert(
         wavefronts=wavefronts,
         rounds=best.rounds,
         instructions=listed,
-        register_copies=_repeats(wanting["register"]),
+        register_copies=_repeated_registers(destination["register"]),
         layout=tuple(tuple(map(int, np.unravel_index(v, tile.shape))) for v in best.offset),
     )
 
 
-def _check_moves(sides: Sequence[Side], element_bits: int, shared: Memory, gpu: Device) -> None:
-    for side in sides:
-        if not any(moves(side, element_bits, shared)):
-            kind = "store" if side.stores else "load"
-            raise ProblemFileError(
-                "tile.element", f"no {kind} of {gpu.name} that a rule is published for moves such elements"
-            )
-
-
 def _rank(plan: Plan, minimise: Minimise) -> tuple[int, ...]:
-    """What is compared; the conflict engine counts the best one anew."""
+    """What plans are compared by, the least first; wavefronts are those of the closed form."""
     if minimise == "bytes":
         return plan.wavefronts, plan.offset_bits, plan.instructions
     return plan.wavefronts, plan.instructions, plan.rounds, plan.offset_bits
@@ -257,15 +248,15 @@ def _check_tile(tile: Tile) -> None:
         raise ProblemFileError("tile.element", f"{expected}, got {size} bytes")
 
 
-def _vectors(bases: Bases, shape: tuple[int, ...], threads: int, lanes: int) -> dict[str, list[int]]:
-    """The basis vectors as integers: the bits of the coordinates, the last dimension's lowest."""
+def _vectors(bases: Bases, shape: tuple[int, ...], threads: int, lanes: int) -> Vectors:
+    """The basis vectors as integers: row-major indices, whose bits are those of the coordinates."""
     if len(bases.register) > MAX_REGISTER_BITS:
         raise ProblemFileError("register", f"at most {MAX_REGISTER_BITS} vectors")
     parts = bases.of_block(shape, threads, lanes)
     return {part: [int(np.ravel_multi_index(v, shape)) for v in vectors] for part, vectors in parts.items()}
 
 
-def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]]) -> None:
+def _check_held(source: Vectors, destination: Vectors) -> None:
     held = Span(v for part in PARTS for v in source[part])
     for part in PARTS:
         for k, vector in enumerate(destination[part]):
@@ -273,31 +264,27 @@ def _check_held(source: dict[str, list[int]], destination: dict[str, list[int]])
                 raise ProblemFileError(f"{part}[{k}]", "wants elements that the source does not hold")
 
 
-def _stored(source: dict[str, list[int]]) -> list[Side]:
-    """Each element is stored once: whose registers, lanes or warps repeat others leaves a choice."""
+def _stored(source: Vectors) -> list[Side]:
+    """The sides that store each element once: where several threads hold it, by registers or lanes first.
+
+    The vectors that repeat what others hold are left out of registers, and None in lanes and warps.
+    """
     sides = []
     for first, second in (("register", "lane"), ("lane", "register")):
         span = Span()
-        kept = {part: [span.add(v) for v in source[part]] for part in (first, second, "warp")}
-        sides.append(
-            Side(
-                True,
-                tuple(v for v, k in zip(source["register"], kept["register"], strict=True) if k),
-                *(
-                    tuple(v if k else None for v, k in zip(source[part], kept[part], strict=True))
-                    for part in ("lane", "warp")
-                ),
-            )
-        )
+        kept = {part: [v if span.add(v) else None for v in source[part]] for part in (first, second, "warp")}
+        registers = tuple(v for v in kept["register"] if v is not None)
+        sides.append(Side(True, registers, tuple(kept["lane"]), tuple(kept["warp"])))
     return sides if sides[0] != sides[1] else sides[:1]
 
 
-def _wanted(destination: dict[str, list[int]]) -> Side:
+def _loaded(destination: Vectors) -> Side:
+    """The side that loads: registers that repeat others are copied, and so left out."""
     registers = independent(destination["register"])
     return Side(False, tuple(registers), tuple(destination["lane"]), tuple(destination["warp"]))
 
 
-def _lower_bound(source: dict[str, list[int]], wanted: Side, element_bits: int, shared: Memory) -> int:
+def _lower_bound(source: Vectors, loaded: Side, element_bits: int, shared: Memory) -> int:
     """Wavefronts that any list of instructions needs, whatever the layout of scratch.
 
     A wavefront of a store moves at most a word of every bank, and at most a vector for each lane of its
@@ -306,72 +293,63 @@ def _lower_bound(source: dict[str, list[int]], wanted: Side, element_bits: int, 
     Sizes are log2 of bytes.
     """
     lanes = source["lane"]
-    held = len(independent([*source["register"], *lanes, *source["warp"]]))
-    most = 0
+    element_vectors = independent([*source["register"], *lanes, *source["warp"]])
+    stored_bits = len(element_vectors) + element_bits
+    most = 0  # bytes that a wavefront of any store moves, as log2
     for (stores, bits), phase in shared.phases.items():
         if stores and bits >= element_bits:
-            distinct = independent(total(lanes, mask) for mask in phase.lanes)
+            distinct = independent(sum_of_bits(lanes, mask) for mask in phase.lanes)
             most = max(most, min(shared.wavefront_bits, bits + len(distinct)))
     if True in shared.matrices and element_bits <= 2:
         most = max(most, min(shared.wavefront_bits, shared.word_bits + len(independent(lanes))))
-    stored = max(1, 1 << max(0, held + element_bits - most))
-    return stored + min(move.wavefronts for move in moves(wanted, element_bits, shared))
+    store_wavefronts = 1 << max(0, stored_bits - most)
+    return store_wavefronts + min(move.wavefronts for move in moves(loaded, element_bits, shared))
 
 
-def _repeats(registers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(to, from) of each register that holds what one with a lower number does."""
+def _repeated_registers(registers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(to, from) of each register that holds the element of one with a lower number."""
     first: dict[int, int] = {}
-    places = enumerate(combinations(registers).tolist())
-    return tuple((i, first[p]) for i, p in places if first.setdefault(p, i) != i)
+    elements = enumerate(combinations(registers).tolist())
+    return tuple((i, first[e]) for i, e in elements if first.setdefault(e, i) != i)
 
 
-def _copies_within_threads(
-    source: dict[str, list[int]], destination: dict[str, list[int]]
-) -> tuple[tuple[int, int], ...] | None:
-    """(to, from) of every register, where all threads hold what they want in the same ones."""
+def _copies_within_threads(source: Vectors, destination: Vectors) -> tuple[tuple[int, int], ...] | None:
+    """(to, from) of every register, if each thread holds all that it wants in the same registers."""
     if any(source[part] != destination[part] for part in ("lane", "warp")):
         return None
-    places = {0: 0}
-    for i, vector in enumerate(source["register"]):
-        places |= {p ^ vector: n | 1 << i for p, n in reversed(places.items()) if p ^ vector not in places}
+    elements = combinations(source["register"]).tolist()
+    register_of = {element: i for i, element in reversed([*enumerate(elements)])}  # the lowest one
     wanted = combinations(destination["register"]).tolist()
-    if any(p not in places for p in wanted):
+    if any(element not in register_of for element in wanted):
         return None
-    return tuple((i, places[p]) for i, p in enumerate(wanted))
+    return tuple((i, register_of[element]) for i, element in enumerate(wanted))
 
 
-def _shuffles(
-    source: dict[str, list[int]], destination: dict[str, list[int]], element_bytes: int
-) -> int | None:
+def _shuffles(source: Vectors, destination: Vectors, element_bytes: int) -> int | None:
     """Shuffles of 32 bits that at least move what is wanted; None where a warp wants what others hold.
 
     Registers that every lane holds itself need none, and a shuffle fills one register of all lanes.
     """
 
-    def apart(part: str) -> list[int]:
+    def differences(part: str) -> list[int]:
         return [a ^ b for a, b in zip(source[part], destination[part], strict=True)]
 
-    own = Span(source["register"])
-    held = Span([*source["register"], *source["lane"]])
-    if any(v not in held for v in (*destination["register"], *destination["lane"], *apart("warp"))):
+    of_thread = Span(source["register"])
+    of_warp = Span([*source["register"], *source["lane"]])
+    if any(v not in of_warp for v in (*destination["register"], *destination["lane"], *differences("warp"))):
         return None
     registers = independent(destination["register"])
     moved = 1 << len(registers)
-    if all(v in own for v in (*apart("lane"), *apart("warp"))):
+    if all(v in of_thread for v in (*differences("lane"), *differences("warp"))):
         moved -= 1 << len(intersection(registers, independent(source["register"])))
     return -(-moved * element_bytes // 4) << len(destination["warp"])
 
 
 def _count(listed: Sequence[Instruction], gpu: Device) -> int:
-    """Wavefronts by the conflict engine."""
-    by_operation: dict[Any, list[IntArray]] = {}
-    for instruction in listed:
-        by_operation.setdefault(instruction.operation, []).append(instruction.byte_address)
+    """Wavefronts of all instructions in all warps, by the conflict engine."""
     total = 0
-    for operation, addresses in by_operation.items():
-        address = np.concatenate(addresses)
-        active = address >= 0
-        total += int(
-            count_wavefronts(np.maximum(address, 0), active, operation, gpu.rule(operation)).wavefronts.sum()
-        )
+    for instruction in listed:
+        address, operation = instruction.byte_address, instruction.operation
+        counts = count_wavefronts(np.maximum(address, 0), address >= 0, operation, gpu.rule(operation))
+        total += int(counts.wavefronts.sum())
     return total

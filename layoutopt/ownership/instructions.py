@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from layoutopt.accesses.ownership import WORD_BYTES
 from layoutopt.expressions.bits import combinations
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import Operation
 from layoutopt.ownership.linear import Move, Plan
 from layoutopt.ownership.spaces import Span
@@ -45,95 +45,108 @@ def instructions(plan: Plan, registers: Sequence[Sequence[int]], element_bits: i
         registers: a basis vector for each bit of a register's number, of the source and of the destination.
         element_bits: log2 of an element's bytes.
     """
-    place = Span()
+    coordinates = Span()  # a vector's tag: its place
     for i, vector in enumerate(plan.offset):
-        place.add(vector, 1 << i)
+        coordinates.add(vector, 1 << i)
     sides = [
-        _Side(plan, move, pair, bases, place, element_bits)
+        _Side(plan, move, pair, bases, coordinates, element_bits)
         for move, pair, bases in zip(plan.moves, plan.pairs, registers, strict=True)
     ]
-    for number in range(plan.rounds):
+    for round_ in range(plan.rounds):
         for side in sides:
-            yield from side.round(number)
+            yield from side.round(round_)
 
 
 class _Side:
-    """The instructions of a side, round by round."""
+    """The instructions of a side, round by round.
+
+    The *place* of an element is its offset in scratch, `plan.offset_bits` bits, with the number of its round
+    in the bits above. Places are linear: that of a register of a lane of a warp is the XOR of three places.
+
+    Attributes:
+        lane_places, warp_places: int64, by lane and by warp.
+        row_places: int64, of the rows of a matrix.
+        active: bool, shape (warps, lanes): who takes part.
+        pair: the place of the plan's pair, the distance between the two halves of transposed registers.
+        register_at: the register by its place in lane 0 of warp 0.
+        starts: places of the first registers of the instructions in lane 0 of warp 0, by round.
+    """
 
     def __init__(
-        self, plan: Plan, move: Move, pair: int, bases: Sequence[int], place: Span, element_bits: int
+        self, plan: Plan, move: Move, pair: int, bases: Sequence[int], coordinates: Span, element_bits: int
     ) -> None:
         self.plan, self.move, self.element_bits = plan, move, element_bits
 
-        def at(vector: int | None) -> int:
-            return place.remainder(vector or 0)[1]
+        def place(vector: int | None) -> int:
+            return coordinates.remainder(vector or 0)[1]
 
         side = move.side
-        self.inside = (1 << plan.offset_bits) - 1
-        self.pair = at(pair)
-        self.lanes = combinations([at(v) for v in side.lanes])
-        self.warps = combinations([at(v) for v in side.warps])
-        self.takes_part = np.multiply.outer(
+        self.offset_mask = (1 << plan.offset_bits) - 1
+        self.pair = place(pair)
+        self.lane_places = combinations([place(v) for v in side.lanes])
+        self.warp_places = combinations([place(v) for v in side.warps])
+        self.active = np.multiply.outer(
             combinations([int(v is None) << i for i, v in enumerate(side.warps)]) == 0,
             combinations([int(v is None) << i for i, v in enumerate(side.lanes)]) == 0,
         )
-        row = [at(v) for i, v in enumerate(side.lanes) if i not in move.row_lanes]
-        self.rows = combinations([self.pair, *row] if pair else row)
+        rows = [place(v) for i, v in enumerate(side.lanes) if i not in move.row_lanes]
+        self.row_places = combinations([self.pair, *rows] if pair else rows)
         # Registers that repeat others are moved once.
         kept = [i for i, v in enumerate(bases) if v in side.registers and v not in bases[:i]]
-        numbers = combinations([1 << i for i in kept]).tolist()
-        places = combinations([at(bases[i]) for i in kept]).tolist()
-        self.number_at = dict(zip(places, numbers, strict=True))
+        registers = combinations([1 << i for i in kept]).tolist()
+        places = combinations([place(bases[i]) for i in kept]).tolist()
+        self.register_at = dict(zip(places, registers, strict=True))
         # One place stands for those of an instruction: by a linear map, so that addresses are linear.
-        within = Span([*(1 << i for i in range(move.own)), self.pair])
-        starts = {within.remainder(p)[0] for p in places}
-        self.starts: dict[int, list[int]] = {}  # by the round of warp 0
-        for start in sorted(starts):
+        of_instruction = Span([*(1 << i for i in range(move.register_bits)), self.pair])
+        self.starts: dict[int, list[int]] = {}
+        for start in sorted({of_instruction.remainder(p)[0] for p in places}):
             self.starts.setdefault(start >> plan.offset_bits, []).append(start)
 
-    def round(self, number: int) -> Iterator[Instruction]:
-        """Those of one round; warps whose elements come in another take no part."""
-        by_warp = self.warps >> self.plan.offset_bits
-        for shift in np.unique(by_warp).tolist():
-            starts = self.starts.get(number ^ shift, [])
-            takes_part = self.takes_part & (by_warp == shift)[:, None]
+    def round(self, round_: int) -> Iterator[Instruction]:
+        """The instructions of one round; warps whose elements come in another take no part in one."""
+        warp_rounds = self.warp_places >> self.plan.offset_bits
+        for warp_round in np.unique(warp_rounds).tolist():
+            starts = self.starts.get(round_ ^ warp_round, [])
+            active = self.active & (warp_rounds == warp_round)[:, None]
             if self.move.kind == "vector":
                 for start in starts:
-                    yield self._vector(number, start, takes_part)
+                    yield self._vector(round_, start, active)
                 continue
             first = 0
             while first < len(starts):
-                count = 1 << min(2, (len(starts) - first).bit_length() - 1)
-                yield self._matrices(number, starts[first : first + count], takes_part)
-                first += count
+                matrices = 1 << min(2, (len(starts) - first).bit_length() - 1)
+                yield self._matrices(round_, starts[first : first + matrices], active)
+                first += matrices
 
-    def _vector(self, number: int, start: int, takes_part: IntArray) -> Instruction:
-        place = self.warps[:, None] ^ self.lanes ^ start
-        address = np.where(takes_part, (place & self.inside) << self.element_bits, -1)
-        registers = tuple(self.number_at[start ^ i] for i in range(1 << self.move.own))
-        return self._instruction(number, registers, address, self.move.operation(self.element_bits))
+    def _vector(self, round_: int, start: int, active: BoolArray) -> Instruction:
+        """The ld.shared or st.shared of the registers from place `start` on."""
+        place = self.warp_places[:, None] ^ self.lane_places ^ start
+        address = np.where(active, (place & self.offset_mask) << self.element_bits, -1)
+        registers = tuple(self.register_at[start ^ i] for i in range(1 << self.move.register_bits))
+        return self._instruction(round_, registers, address, self.move.operation(self.element_bits))
 
-    def _matrices(self, number: int, starts: list[int], takes_part: IntArray) -> Instruction:
-        """One ldmatrix or stmatrix of a matrix for each of `starts`, which are XORed with lane and warp.
+    def _matrices(self, round_: int, starts: list[int], active: BoolArray) -> Instruction:
+        """One ldmatrix or stmatrix of a matrix for each of `starts`.
 
         The first lanes give the addresses of the rows, 8 a matrix; others have -1. A transposed matrix fills
-        two units of registers, `pair` apart.
+        two halves of registers, `pair` apart.
         """
-        address = np.full(takes_part.shape, -1, np.int64)
-        rows = (self.warps[:, None, None] ^ np.array(starts)[:, None] ^ self.rows).reshape(len(address), -1)
-        address[:, : rows.shape[1]] = (rows & self.inside) << self.element_bits
-        address[~takes_part.any(axis=1)] = -1
+        address = np.full(active.shape, -1, np.int64)
+        places = self.warp_places[:, None, None] ^ np.array(starts)[:, None] ^ self.row_places
+        rows = (places & self.offset_mask).reshape(len(address), -1)
+        address[:, : rows.shape[1]] = rows << self.element_bits
+        address[~active.any(axis=1)] = -1
         registers = tuple(
-            self.number_at[start ^ unit ^ i]
+            self.register_at[start ^ half ^ i]
             for start in starts
-            for unit in ((0, self.pair) if self.pair else (0,))
-            for i in range(1 << self.move.own)
+            for half in ((0, self.pair) if self.pair else (0,))
+            for i in range(1 << self.move.register_bits)
         )
         operation = self.move.operation(self.element_bits, len(starts))
-        return self._instruction(number, registers, address, operation)
+        return self._instruction(round_, registers, address, operation)
 
     def _instruction(
-        self, number: int, registers: tuple[int, ...], address: IntArray, operation: Operation
+        self, round_: int, registers: tuple[int, ...], address: IntArray, operation: Operation
     ) -> Instruction:
         stores = self.move.side.stores
         width = operation.width_bytes
@@ -142,4 +155,4 @@ class _Side:
         else:
             vector = f".v{width // 4}" if width > 4 else ""
             op = f"{'st' if stores else 'ld'}.shared{vector}.b{min(width, 4) * 8}"
-        return Instruction("store" if stores else "load", op, operation, width, number, registers, address)
+        return Instruction("store" if stores else "load", op, operation, width, round_, registers, address)

@@ -22,7 +22,7 @@ from msgspec import Struct
 from layoutopt.accesses.ownership import ROW_BYTES
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
-from layoutopt.ownership.spaces import Span, independent, intersection, kernel, total
+from layoutopt.ownership.spaces import Span, independent, intersection, kernel, sum_of_bits
 
 _MATRIX_LANES: Final = 5  # lane bits that hold a matrix of 8 rows
 
@@ -119,20 +119,20 @@ class Move(Struct, frozen=True):
     Attributes:
         side: whose.
         kind: of instruction.
-        bits: offset bits within what one address reaches: a vector, or a row of a matrix.
-        own: of these, the low ones that count registers of one lane.
+        address_bits: offset bits within what one address reaches: a vector, or a row of a matrix.
+        register_bits: of these, the low ones that count registers of one lane.
         row_lanes: lane bits that count the others.
-        numbers: element vectors of one phase, beyond what an address reaches.
+        phase_vectors: a basis of the differences between the addresses of one phase.
         wavefronts: of all warps, without conflicts.
         instructions: of a warp.
     """
 
     side: Side
     kind: Kind
-    bits: int
-    own: int
+    address_bits: int
+    register_bits: int
     row_lanes: tuple[int, ...]
-    numbers: tuple[int, ...]
+    phase_vectors: tuple[int, ...]
     wavefronts: int
     instructions: int
 
@@ -140,53 +140,53 @@ class Move(Struct, frozen=True):
         """What an instruction is to the hardware."""
         stores = self.side.stores
         if self.kind == "vector":
-            return Operation("store" if stores else "load", 1 << (element_bits + self.bits))
+            return Operation("store" if stores else "load", 1 << (element_bits + self.address_bits))
         kind = "stmatrix" if stores else "ldmatrix"
         return Operation(kind, ROW_BYTES, matrices, self.kind == "matrix.trans")
 
 
 def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
-    """How a side could touch memory.
+    """How a side could touch memory: by vectors of each width that there is, and by matrices.
 
     Args:
         side: whose moves.
         element_bits: log2 of an element's bytes.
         shared: the memory.
     """
-    rank = len(side.registers)
+    register_bits = len(side.registers)
     warps = 1 << sum(w is not None for w in side.warps)
-    taking_part = [1 << i for i, lane in enumerate(side.lanes) if lane is not None]
-    for k in range(min(rank, 4 - element_bits) + 1):
+    active_lanes = [1 << i for i, lane in enumerate(side.lanes) if lane is not None]
+    for k in range(min(register_bits, 4 - element_bits) + 1):
         phase = shared.phases.get((side.stores, element_bits + k))
         if phase is None:
             continue
-        masks = phase.lanes
-        phases = len(independent(taking_part, masks))
-        if phase.merges and phases and 0 in side.lanes[:2]:
-            masks = (*masks, phase.next_lane)
-            phases -= 1
-        numbers = (total(side.lanes, mask) for mask in intersection(taking_part, masks))
-        count = 1 << (rank - k)
-        yield Move(side, "vector", k, k, (), tuple(independent(numbers)), count * warps << phases, count)
-    word = max(0, 2 - element_bits)
-    whole = side.stores in shared.matrices and len(taking_part) == len(side.lanes) == _MATRIX_LANES
-    if not whole or element_bits > 2 or rank < word:
+        lane_masks = phase.lanes
+        phase_bits = len(independent(active_lanes, lane_masks))  # log2 of the phases of a warp
+        if phase.merges and phase_bits and 0 in side.lanes[:2]:
+            lane_masks = (*lane_masks, phase.next_lane)
+            phase_bits -= 1
+        of_phase = (sum_of_bits(side.lanes, mask) for mask in intersection(active_lanes, lane_masks))
+        count = 1 << (register_bits - k)
+        cost = count * warps << phase_bits, count
+        yield Move(side, "vector", k, k, (), tuple(independent(of_phase)), *cost)
+    word = max(0, 2 - element_bits)  # log2 of the elements of a matrix's word, of which a row has four
+    whole_warps = len(active_lanes) == len(side.lanes) == _MATRIX_LANES
+    if side.stores not in shared.matrices or not whole_warps or element_bits > 2 or register_bits < word:
         return
-    count = 1 << (rank - word)
+    count = 1 << (register_bits - word)
     cost = count * warps, -(-count // 4)
-    yield Move(side, "matrix", word + 2, word, (0, 1), tuple(v for v in side.lanes[2:] if v), *cost)
-    if word:  # two units of 16 bits a register: one row of a matrix each
-        yield Move(
-            side, "matrix.trans", word + 2, word - 1, (2, 3, 4), tuple(v for v in side.lanes[:2] if v), *cost
-        )
+    row_lanes, other_lanes = (tuple(v for v in lanes if v) for lanes in (side.lanes[:2], side.lanes[2:]))
+    yield Move(side, "matrix", word + 2, word, (0, 1), other_lanes, *cost)
+    if word:  # the two halves of a register belong to two rows of a transposed matrix
+        yield Move(side, "matrix.trans", word + 2, word - 1, (2, 3, 4), row_lanes, *cost)
 
 
 class Room(NamedTuple):
-    """Scratch.
+    """How large scratch may be.
 
     Attributes:
-        max_bits: log2 of the elements that it may have.
-        fills: for fewer rounds it has as many as that, else no more than all warps need at a time.
+        max_bits: log2 of the most elements.
+        fills: take all of that for fewer rounds; else no more than all warps need at a time.
     """
 
     max_bits: int
@@ -200,7 +200,7 @@ class Plan(Struct, frozen=True):
         moves: of the source, of the destination.
         offset: basis vectors of the element offset, lowest bit first; above them those of the round.
         offset_bits: how many are the offset's.
-        pairs: of a transposing side, the register vector whose bit is the lowest of a row's number; else 0.
+        pairs: for each side, if it transposes, the vector between the two halves of its registers; else 0.
         wavefronts: of both sides.
     """
 
@@ -224,7 +224,7 @@ class Plan(Struct, frozen=True):
 def plans(
     sources: Iterable[Side], destination: Side, element_bits: int, shared: Memory, room: Room
 ) -> Iterator[Plan]:
-    """A plan for every pair of moves that goes together and could have the fewest wavefronts.
+    """A plan for each pair of moves that go together, as long as a pair could have the fewest wavefronts.
 
     Args:
         sources: the source, by each choice of who stores an element that several hold.
@@ -247,16 +247,25 @@ def plans(
 
 
 class _Pair:
-    """A move of either side, and the layout under which both are possible."""
+    """A move of either side, and the layout under which both are possible.
+
+    Attributes:
+        word_bits: log2 of the elements of a bank's word.
+        line_bits: log2 of those of all banks' words.
+    """
 
     def __init__(self, moves: tuple[Move, Move], element_bits: int, shared: Memory) -> None:
         self.moves = moves
         self.sides = (moves[0].side, moves[1].side)
-        self.word = max(0, shared.word_bits - element_bits)
-        self.line = max(0, shared.line_bits - element_bits)
+        self.word_bits = max(0, shared.word_bits - element_bits)
+        self.line_bits = max(0, shared.line_bits - element_bits)
 
     def plan(self, room: Room) -> Plan | None:
-        """The layout; None where the moves do not go together, or scratch is too small for them."""
+        """The layout; None where the moves do not go together, or scratch is too small for them.
+
+        The lowest offset bits are those within V (see the module); then come the bits of banks and of
+        segments, lines of all banks; then those of rounds.
+        """
         chain = self._row_vectors() if any(m.row_lanes for m in self.moves) else self._register_vectors()
         pairs = None if chain is None else self._pairs(chain)
         if chain is None or pairs is None:
@@ -268,7 +277,7 @@ class _Pair:
             return None
 
         def reduced(vector: int) -> int:
-            """Moved along V to where all functionals vanish."""
+            """The vector plus one of V at which all functionals vanish: its part beyond V."""
             for v, f in zip(vectors, functionals, strict=True):
                 if (f & vector).bit_count() & 1:
                     vector ^= v
@@ -276,92 +285,102 @@ class _Pair:
 
         source = self.sides[0]
         rounds = independent([*source.registers, *source.held_warps, *source.held_lanes], space)
-        banks = max(0, self.line - len(vectors))
-        met = []
+        bank_bits = max(0, self.line_bits - len(vectors))
+        phases = []  # of each side, the differences within a phase that the banks' bits must tell apart
         wavefronts = 0
         for move, pair in zip(self.moves, pairs, strict=True):
-            numbers = independent([*move.numbers, *([pair] if pair else [])])
-            inside = kernel(numbers, functionals[max(move.bits, self.word) :])
-            met.append(independent(map(reduced, inside)))
-            wavefronts += move.wavefronts << max(0, len(met[-1]) - banks)
-        bank, segments = _apart(independent(map(reduced, space)), met[0], met[1], banks)
-        offset = (*vectors, *bank, *segments)
+            of_phase = independent([*move.phase_vectors, *([pair] if pair else [])])
+            same_word_place = kernel(of_phase, functionals[max(move.address_bits, self.word_bits) :])
+            phases.append(independent(map(reduced, same_word_place)))
+            wavefronts += move.wavefronts << max(0, len(phases[-1]) - bank_bits)
+        banks, segments = _apart(independent(map(reduced, space)), phases[0], phases[1], bank_bits)
+        offset = (*vectors, *banks, *segments)
         return Plan(self.moves, (*offset, *map(reduced, rounds)), len(offset), pairs, wavefronts)
 
     def _register_vectors(self) -> list[int] | None:
-        """V as a chain, the lowest offset bit first, where both sides move registers of one lane."""
+        """A basis of V, lowest offset bit first, where both sides move vectors of registers; None: no V.
+
+        Its first vectors are registers of both sides, as many as the shorter vector needs; the others are
+        registers of the wider side.
+        """
         a, b = self.moves
-        both = min(a.bits, b.bits)
-        chain: list[int] = []
-        if both:
-            every = self.sides[0].threads + self.sides[1].threads
-            chain = independent(intersection(self.sides[0].registers, self.sides[1].registers), every)[:both]
-        wide, narrow = (a.side, b) if a.bits > b.bits else (b.side, a)
+        wide, narrow = (a, b) if a.address_bits > b.address_bits else (b, a)
+        both = narrow.address_bits
+        chain = self._shared_registers(both) if both else []
+        wide_registers = wide.side.registers
         beyond = independent(
             # The narrower side's threads then spread over the words of a vector.
             [
-                *intersection(wide.registers, narrow.numbers),
-                *intersection(wide.registers, narrow.side.threads),
-                *wide.registers,
+                *intersection(wide_registers, narrow.phase_vectors),
+                *intersection(wide_registers, narrow.side.threads),
+                *wide_registers,
             ],
-            [*wide.threads, *chain],
+            [*wide.side.threads, *chain],
         )
-        length = max(a.bits, b.bits)
-        chain = [*chain, *beyond[: length - both]] if len(chain) == both else []
-        return chain if len(chain) == length else None
+        chain = [*chain, *beyond[: wide.address_bits - both]] if len(chain) == both else []
+        return chain if len(chain) == wide.address_bits else None
+
+    def _shared_registers(self, count: int) -> list[int]:
+        """Up to `count` independent vectors that are registers of both sides and no thread's of either."""
+        a, b = self.sides
+        return independent(intersection(a.registers, b.registers), a.threads + b.threads)[:count]
 
     def _row_vectors(self) -> list[int] | None:
-        """The same where a matrix instruction makes rows of lanes."""
+        """`_register_vectors` where a matrix instruction of a side makes rows of several lanes' registers."""
         rows = [move for move in self.moves if move.row_lanes]
-        own = max(move.own for move in rows)
-        shared = min(own, *(move.own for move in self.moves))
-        every = self.sides[0].threads + self.sides[1].threads
-        chain = independent(intersection(self.sides[0].registers, self.sides[1].registers), every)[:shared]
-        holder = next(move.side for move in rows if move.own == own)
-        chain += independent(holder.registers, [*holder.threads, *chain])[: own - len(chain)]
+        longest_run = max(rows, key=lambda move: move.register_bits)  # of registers in a row
+        count = longest_run.register_bits
+        chain = self._shared_registers(min(move.register_bits for move in self.moves))
+        side = longest_run.side
+        chain += independent(side.registers, [*side.threads, *chain])[: count - len(chain)]
         chains = [
-            [*chain[: move.own], *(v for i in move.row_lanes if (v := move.side.lanes[i]))] for move in rows
+            [*chain[: move.register_bits], *(v for i in move.row_lanes if (v := move.side.lanes[i]))]
+            for move in rows
         ]
         longest = max(chains, key=len)
-        if len(independent(longest)) < max(move.bits for move in rows):
+        if len(independent(longest)) < max(move.address_bits for move in rows):
             return None
         for move in self.moves:
-            within = Span(move.side.registers)
-            if not move.row_lanes and (
-                move.bits > len(longest) or any(v not in within for v in longest[: move.bits])
-            ):
+            of_thread = Span(move.side.registers)
+            vector = longest[: move.address_bits]
+            fits = len(vector) == move.address_bits and all(v in of_thread for v in vector)
+            if not move.row_lanes and not fits:
                 return None
         return longest if all(c == longest[: len(c)] for c in chains) else None
 
     def _pairs(self, chain: list[int]) -> tuple[int, int] | None:
-        """For a transposing side, a register that numbers rows, rather one that is in scratch anyway."""
-        found = [0, 0]
+        """`Plan.pairs` for this basis of V, vectors that are in scratch anyway if possible; or None."""
+        pairs = [0, 0]
         threads = self.sides[0].threads + self.sides[1].threads
         for i, move in enumerate(self.moves):
             if move.kind == "matrix.trans":
                 registers = move.side.registers
-                likely = [*intersection(registers, independent([*threads, *chain])), *registers]
-                pair = independent(likely, [*chain[: move.own], *move.side.threads])
-                if not pair:
+                in_scratch = intersection(registers, independent([*threads, *chain]))
+                outside_row = [*chain[: move.register_bits], *move.side.threads]
+                choices = independent([*in_scratch, *registers], outside_row)
+                if not choices:
                     return None
-                found[i] = pair[0]
-        return found[0], found[1]
+                pairs[i] = choices[0]
+        return pairs[0], pairs[1]
 
     def _whole_words(self, chain: list[int]) -> list[int]:
-        """V up to a word, rather by lanes of both sides: lanes that share a word are served at once."""
+        """The basis of V up to a word, if possible by lanes of both sides, which are then free."""
         a, b = self.sides
         lanes = intersection(a.held_lanes, b.held_lanes)
-        missing = max(0, self.word - len(chain))
+        missing = max(0, self.word_bits - len(chain))
         more = independent([*lanes, *b.held_lanes, *a.held_lanes, *b.held_warps, *a.held_warps], chain)
         return chain + more[:missing]
 
     def _functionals(self, vectors: list[int], pairs: tuple[int, int]) -> list[int] | None:
-        """Of each offset bit within V, as masks of an element's bits; None where there are none."""
-        # Bits before which the same vectors are numbered have one span; a tag holds the values of all.
+        """The functional (a mask) of each offset bit within V; None where they contradict one another.
+
+        That of bit i is 1 at vector i of the basis, 0 at its others, and 0 at all that `_numbering` gives.
+        """
+        # Bits with the same vectors at which they vanish have one span; bit i of a tag is the value of i.
         groups: dict[tuple[int, ...], list[int]] = {}
         for i in range(len(vectors)):
             groups.setdefault(tuple(self._numbering(i)), []).append(i)
-        found = [0] * len(vectors)
+        functionals = [0] * len(vectors)
         for numbering, bits in groups.items():
             span = Span()
             for i, vector in enumerate(vectors):
@@ -374,38 +393,50 @@ class _Pair:
                 elif tag & mask:
                     return None
             for move, pair in zip(self.moves, pairs, strict=True):
-                beyond = [1 << i for i in bits if i >= max(move.bits, self.word)]
-                self._spread(span, [*move.numbers, pair], beyond)
+                beyond = [1 << i for i in bits if i >= max(move.address_bits, self.word_bits)]
+                self._tell_apart(span, [*move.phase_vectors, pair], beyond)
             for i in bits:
-                found[i] = span.functional(i)
-        return found
+                functionals[i] = span.functional(i)
+        return functionals
 
     @staticmethod
-    def _spread(span: Span, numbers: list[int], bits: list[int]) -> None:
-        """Give the functionals of `bits`, where they are free, values that tell a phase's lanes apart."""
-        known, free = span.copy(), []
-        told = Span()
-        for vector in numbers:
-            rest, tag = known.remainder(vector)
+    def _tell_apart(span: Span, of_phase: list[int], bits: list[int]) -> None:
+        """Choose the functionals of `bits` at vectors outside the span, so that they differ within a phase.
+
+        Args:
+            span: vectors at which they are chosen already; grows by the others.
+            of_phase: differences between the addresses of a phase.
+            bits: one-bit tags.
+        """
+        chosen, open_vectors = span.copy(), []
+        told_apart = Span()
+        for vector in of_phase:
+            rest, tag = chosen.remainder(vector)
             if rest:
-                known.add(vector)
-                free.append(vector)
+                chosen.add(vector)
+                open_vectors.append(vector)
             else:
-                told.add(tag & sum(bits))
-        for vector, tag in zip(free, independent(bits, told.vectors()), strict=False):
+                told_apart.add(tag & sum(bits))
+        for vector, tag in zip(open_vectors, independent(bits, told_apart.vectors()), strict=False):
             span.add(vector, tag)
 
     def _numbering(self, bit: int) -> Iterator[int]:
-        """What numbers the vectors and rows that offset bit `bit` lies in."""
+        """The vectors that lead from one vector, or row, with offset bit `bit` to others: lanes and warps.
+
+        The functional of the bit vanishes at them, so that registers have one order in all of them.
+        """
         for move in self.moves:
-            if bit < move.bits:
+            if bit < move.address_bits:
                 yield from (v for i, v in enumerate(move.side.lanes) if v and i not in move.row_lanes)
                 yield from move.side.held_warps
-                if bit >= move.own:
+                if bit >= move.register_bits:
                     yield from move.side.registers
 
     def _space(self, needed: list[int], room: Room) -> list[int] | None:
-        """A basis of what is in scratch at a time: all lanes, then as many warps as there is room for."""
+        """A basis of the elements that are in scratch at a time: all lanes' of as many warps as have room.
+
+        None where there is no room for the lanes of a warp and the vectors `needed`.
+        """
         a, b = self.sides
         space = independent([*needed, *a.held_lanes, *b.held_lanes])
         if len(space) > room.max_bits:
@@ -415,10 +446,10 @@ class _Pair:
 
 
 def _apart(space: list[int], a: list[int], b: list[int], bits: int) -> tuple[list[int], list[int]]:
-    """A basis of `space`: `bits` vectors of banks, and the rest, which meets neither `a` nor `b`.
+    """A basis of `space`: `bits` vectors of banks, and the rest, whose span meets neither `a` nor `b`.
 
-    Where `a` or `b` has more than `bits` dimensions, the rest meets it in as few as can be: what either has
-    and the other has not is added pairwise, and what neither has completes the banks.
+    Where `a` or `b` has more than `bits` dimensions, the rest meets it in as few as can be. The rest holds
+    sums of a vector of `a` alone and one of `b` alone; vectors of neither complete the banks.
     """
     common = intersection(a, b)[:bits]
     only_a = independent(a, common)[: bits - len(common)]

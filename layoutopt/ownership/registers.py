@@ -1,12 +1,14 @@
 """Register layouts as callers have them: bases, a Triton object or its text, a CuTe thread-value layout."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from layoutopt.accesses.array_access import Bases
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.bits import held
+from layoutopt.expressions.bits import held_coordinates
 from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports import cute, triton
@@ -19,8 +21,8 @@ def bases_of(given: Any, shape: Sequence[int], lanes: int, field: str) -> Bases:
     """A register layout by what each bit of a register, lane and warp adds to the coordinates.
 
     Args:
-        given: bases as a mapping; Triton's `LinearLayout` or what it prints; any distributed layout as Triton
-            or Gluon prints it; a CuTe thread-value layout or what it prints.
+        given: bases, also as a mapping; Triton's `LinearLayout` or what it prints; any distributed layout as
+            Triton or Gluon prints it; a CuTe thread-value layout or what it prints.
         shape: of the tile.
         lanes: of a warp.
         field: what it was given as, for errors.
@@ -28,18 +30,20 @@ def bases_of(given: Any, shape: Sequence[int], lanes: int, field: str) -> Bases:
     Raises:
         ProblemFileError: it is none of these, or not linear over F2.
     """
-    own = getattr(given, "bases", None)
-    if isinstance(own, list):  # Triton's LinearLayout, in the order of its parts
-        given = dict(own)
+    if isinstance(given, Bases):
+        return given
+    pairs = getattr(given, "bases", None)
+    if isinstance(pairs, list):  # Triton's LinearLayout: parts and their vectors
+        given = dict(pairs)
     if isinstance(given, Mapping):
-        kept = {part: vectors for part, vectors in given.items() if part != "block" or vectors}
-        return json_data.convert(kept, Bases, field)
+        parts = {part: vectors for part, vectors in given.items() if part != "block" or vectors}
+        return json_data.convert(parts, Bases, field)
     text = str(given)
     try:
         if "->" in text:
             return json_data.convert(_printed(text), Bases, field)
         if re.match(r"\s*\(", text):
-            return _of_values(cute.thread_values(text, shape), lanes)
+            return _of_coordinates(cute.thread_values(text, shape), lanes)
         return json_data.convert(triton.linear_bases(text, shape, lanes), Bases, field)
     except ProblemFileError as error:
         raise ProblemFileError(field, error.reason) from None
@@ -47,29 +51,29 @@ def bases_of(given: Any, shape: Sequence[int], lanes: int, field: str) -> Bases:
 
 def _printed(text: str) -> dict[str, list[list[int]]]:
     """The bases of a printed LinearLayout."""
-    found: dict[str, list[list[int]]] = {}
+    bases: dict[str, list[list[int]]] = {}
     for part, value, vector in _STEP.findall(text):
-        vectors = found.setdefault(part, [])
+        vectors = bases.setdefault(part, [])
         if int(value) != 1 << len(vectors):
             raise ProblemFileError("", f"expected {part}={1 << len(vectors)}, got {part}={value}")
         vectors.append([int(x) for x in vector.split(",") if x.strip()])
-    return found
+    return bases
 
 
-def _of_values(element: IntArray, lanes: int) -> Bases:
+def _of_coordinates(coordinates: IntArray, lanes: int) -> Bases:
     """The bases of a table of coordinates, shape (threads, values, dimensions)."""
-    threads, values, rank = element.shape
+    threads, values, rank = coordinates.shape
     counts = {"register": values, "lane": min(lanes, threads), "warp": max(1, threads // lanes)}
-    if any(count & (count - 1) for count in counts.values()) or element[0, 0].any():
-        raise ProblemFileError("", "the layout is not linear over F2")
-    bits = {part: range(count.bit_length() - 1) for part, count in counts.items()}
-    found = {
-        "register": [element[0, 1 << k] for k in bits["register"]],
-        "lane": [element[1 << k, 0] for k in bits["lane"]],
-        "warp": [element[lanes << k, 0] for k in bits["warp"]],
+    at_bit: dict[str, Callable[[int], IntArray]] = {
+        "register": lambda k: coordinates[0, 1 << k],
+        "lane": lambda k: coordinates[1 << k, 0],
+        "warp": lambda k: coordinates[lanes << k, 0],
     }
-    vectors = {part: [tuple(map(int, vector)) for vector in own] for part, own in found.items()}
-    whole = held(vectors, rank)
-    if whole.shape != element.shape or (whole != element).any():
-        raise ProblemFileError("", "the layout is not linear over F2")
-    return Bases(**{part: tuple(own) for part, own in vectors.items()})
+    if not any(count & (count - 1) for count in counts.values()):
+        bases = {
+            part: tuple(tuple(map(int, at_bit[part](k))) for k in range(count.bit_length() - 1))
+            for part, count in counts.items()
+        }
+        if np.array_equal(held_coordinates(bases, rank), coordinates):
+            return Bases(**bases)
+    raise ProblemFileError("", "the layout is not linear over F2")

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 
 
 class Span:
-    """What vectors span, grown one at a time; each keeps what it was made of.
+    """The space that vectors span, grown one at a time, and a linear map from it: the *tag* of each vector.
 
-    A vector may carry a tag, an integer that is added with it: `remainder` then returns the tag that
-    belongs to what it took away, so that a tag may be a combination of generators, or the values of
-    functionals.
+    A vector is added with the integer that the map takes it to; sums of vectors have the sums (XORs) of their
+    tags. So a tag may say of which vectors a sum is made (tags 1, 2, 4, ...), or the values of functionals.
     """
 
     __slots__ = ("_rows",)
@@ -23,7 +22,7 @@ class Span:
         return len(self._rows)
 
     def remainder(self, vector: int, tag: int = 0) -> tuple[int, int]:
-        """`vector` less what lies in the span, and `tag` less the tags of that."""
+        """`vector` minus a vector of the span, 0 if it lies there; and `tag` minus the tag of that vector."""
         for row, row_tag in self._rows:
             if vector ^ row < vector:
                 vector ^= row
@@ -60,12 +59,12 @@ class Span:
         return mask
 
 
-def total(vectors: Sequence[int | None], mask: int) -> int:
-    """The sum of the vectors whose bits the mask has; None counts as 0."""
-    found = 0
+def sum_of_bits(vectors: Sequence[int | None], mask: int) -> int:
+    """The sum of the vectors number i for which bit i of the mask is set; None counts as 0."""
+    total = 0
     for i, vector in enumerate(vectors):
-        found ^= (vector or 0) if mask >> i & 1 else 0
-    return found
+        total ^= (vector or 0) if mask >> i & 1 else 0
+    return total
 
 
 def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]:
@@ -75,30 +74,37 @@ def independent(vectors: Iterable[int], modulo: Iterable[int] = ()) -> list[int]
 
 
 def intersection(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """A basis of what both span; vectors of `a` that lie in the span of `b` stand in it as they are."""
-    other = Span(b)
-    common = independent(v for v in a if v in other)
+    """A basis of what both span; vectors of `a` that lie in the span of `b` stand in it as they are.
+
+    A vector of `a` in the span of `b` and of the vectors of `a` before it gives one: the sum of the vectors
+    of `a` that it and they make up.
+    """
+    both = Span(b)  # tag: the part of a vector that is made of `a`
+    common = independent(v for v in a if v in both)
     if len(common) == min(len(a), len(b)):
         return common
-    within = Span(common)
+    found = Span(common)
     for vector in a:
-        rest, combination = other.remainder(vector, vector)
+        rest, part_of_a = both.remainder(vector, vector)
         if rest:
-            other.add(vector, vector)
-        elif within.add(combination):
-            common.append(combination)
+            both.add(vector, vector)
+        elif found.add(part_of_a):
+            common.append(part_of_a)
     return common
 
 
 def kernel(vectors: Iterable[int], functionals: Sequence[int]) -> list[int]:
-    """A basis of the vectors of a span on which all functionals vanish."""
-    rows = Span()
-    found = []
+    """A basis of the vectors of a span on which all functionals vanish.
+
+    A functional is a mask: its value at v is the parity of `mask & v`.
+    """
+    images = Span()  # of the vectors, bit i the value of functional i; tag: the vector itself
+    basis = []
     for vector in vectors:
         image = sum(((f & vector).bit_count() & 1) << i for i, f in enumerate(functionals))
-        rest, made = rows.remainder(image, vector)
+        rest, in_kernel = images.remainder(image, vector)
         if rest:
-            rows.add(image, vector)
-        elif made:
-            found.append(made)
-    return found
+            images.add(image, vector)
+        elif in_kernel:
+            basis.append(in_kernel)
+    return basis

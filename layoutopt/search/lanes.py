@@ -36,8 +36,8 @@ from layoutopt.accesses.assignments import (
     Assignment,
     Twist,
     Work,
-    coordinates,
     lanes_under,
+    unit_coordinates,
 )
 from layoutopt.accesses.free_lanes import (
     FreeAccess,
@@ -47,7 +47,7 @@ from layoutopt.accesses.free_lanes import (
     naturally,
     settled_with,
     whole_warp,
-    with_idle,
+    with_padded_segments,
 )
 from layoutopt.accesses.trace import LaneTrace, expression_ranges, trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
@@ -96,7 +96,7 @@ def under_layout(
     chosen: list[FreeAccess] = []
     for one in free:
         direct = is_direct_load(problem.accesses[one.number].op)
-        idle = None if direct else with_idle(one, gpu)
+        idle = None if direct else with_padded_segments(one, gpu)
         each = [(*_best(problem, other, table), other) for other in (one, idle) if other]
         _, found[one.number], taken = min(each, key=lambda best: best[0])
         chosen.append(taken)
@@ -212,7 +212,7 @@ class Digits(Given, frozen=True):
         number = np.arange(self.warp)
         count = min(chosen.span, self._decisive, work.units, work.threads)
         active = (number < count) & (number % work.slots < work.segment)
-        places = coordinates(work, self.completed(chosen), np.where(active, number, 0))
+        places = unit_coordinates(work, self.completed(chosen), np.where(active, number, 0))
         return np.ravel_multi_index(places, self.shape), active
 
     def under(self, chosen: Assignment) -> LaneTrace:
@@ -273,7 +273,7 @@ def as_written(choices: Digits) -> Assignment | None:
     if work.steps != 1 or work.units != 1 << bits or len(digits) != bits:
         return None
     number = np.arange(work.units)
-    element = np.ravel_multi_index(coordinates(work, work.natural, number), choices.shape)
+    element = np.ravel_multi_index(unit_coordinates(work, work.natural, number), choices.shape)
     width = choices.lanes.operation.width_bytes
     place, rest = np.divmod(table[element] - table[element].min(), width)
     if rest.any() or (np.sort(place) != number).any():
@@ -333,7 +333,7 @@ def _by_tables(choices: Digits, start: Assignment) -> Iterator[Assignment]:
     for cycle in cycles:
         node = _table(work, rule, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1])
         if node is not None:
-            yield replace(start, place=node)
+            yield replace(start, swapped_tid=node)
 
 
 def _cycles(work: Work, warp: int) -> list[int]:

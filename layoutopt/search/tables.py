@@ -81,14 +81,14 @@ def soon(scene: Scene) -> Proposal | None:
     if scene.counted is not scene.trace or why_none_is_searched(case):
         return None
     nothing = scene.none("", scene.scope, False)
-    lanes = case.lanes.with_idle() if case.lanes.has_idle else case.lanes
+    lanes = case.lanes.with_least_weights() if case.lanes.has_weightless else case.lanes
     table = exchanged(phase_sets(lanes, tile), lanes, tile)
     if table is not None:
         return as_table(case.lowered, table, nothing)
     if ask.conflict_free:
         return None
     general = every_layout(tile, case.device, case.lanes, Extent(ask.workers), enough=None, quick=True)
-    if general.bound <= scene.floor or case.lanes.has_idle:
+    if general.bound <= scene.floor or case.lanes.has_weightless:
         return None
     plain = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]
     dense = [candidate for candidate in plain if candidate.span == tile.elements]
@@ -136,9 +136,9 @@ def smallest(
     found, at_floor = placed(case.lanes, None if any_excess else start.excess)
     if found is None or found.excess is None or not (at_floor or any_excess):
         return []
-    if case.lanes.has_idle and found.complete and at_floor:
+    if case.lanes.has_weightless and found.complete and at_floor:
         # What weighs nothing should cost no more, either, where that is to be had.
-        kept, also = placed(case.lanes.with_idle(), None)
+        kept, also = placed(case.lanes.with_least_weights(), None)
         if kept is not None and kept.complete and also:
             return [replace(kept, excess=found.excess, bound=found.bound)]
     return [found]
