@@ -1,7 +1,9 @@
 """Linearisations: every way to lay the tile out before the swizzle, as plain data.
 
-A candidate is a list of digits with strides. What each family adds stands in its record
-(`layoutopt.layout.families`). Here are those without pads; `layoutopt.model.pads` has the others.
+A candidate is a list of digits with strides. A piece (dim, divide, size) is the value of
+`x_dim // divide % size`, a structure the pieces of all coordinates in some order, a digit a piece with its
+stride. Here are the candidates without pads; `layoutopt.model.pads` has the others,
+`layoutopt.layout.families` says what each family is.
 
 The innermost digit keeps the widest vector contiguous. Strides keep every access aligned, each by itself or
 in sum (`layoutopt.model.space`), that of the innermost included: 12-byte elements that 8-byte loads read lie
@@ -27,8 +29,7 @@ from layoutopt.model.space import Piece, Space, Structure
 MAX_DIGITS = 6
 MAX_CUTS = 2
 _CUT_UP_AT_ONCE = 64
-# Starts of accesses that are looked at first, where many turns of lines are.
-_STARTS_AT_FIRST = 16
+_FEW_STARTS = 16  # starts of accesses that are checked before all of them
 
 
 class Linearisation(Struct, frozen=True):
@@ -77,17 +78,13 @@ def _table(
 def _offsets(
     digits: tuple[Digit, ...], turn: int, interval: tuple[int, int], at: Sequence[IntArray] | IntArray
 ) -> IntArray:
-    """Element offsets at coordinates, one array a dimension."""
-    parts: dict[int, IntArray] = {}  # by dimension, which may lie along axes of their own
+    """Element offsets at coordinates, one array a dimension; the arrays broadcast against each other."""
+    # First summed by dimension: the arrays may lie along axes of their own, and their sum is larger.
+    parts: dict[int, IntArray] = {}
     for digit in digits:
-        own = at[digit.dim] // digit.divide % digit.size * digit.stride
-        parts[digit.dim] = parts[digit.dim] + own if digit.dim in parts else own
+        part = at[digit.dim] // digit.divide % digit.size * digit.stride
+        parts[digit.dim] = parts[digit.dim] + part if digit.dim in parts else part
     total: IntArray = sum(parts.values(), np.zeros((), np.int64))
-    return _moved(total, digits, turn, interval)
-
-
-def _moved(total: IntArray, digits: tuple[Digit, ...], turn: int, interval: tuple[int, int]) -> IntArray:
-    """The sum of the digits with lines rotated and pads in between."""
     if turn:
         line, place = np.divmod(total, digits[-2].stride)
         total = total - place + (place + turn * line) % digits[-1].size
@@ -97,15 +94,15 @@ def _moved(total: IntArray, digits: tuple[Digit, ...], turn: int, interval: tupl
 
 
 class Together:
-    """Several linearisations, under all of which places are computed at once."""
+    """Several linearisations, whose offsets are computed at once."""
 
     def __init__(self, pieces: Sequence[Piece], digits: IntArray, moves: IntArray) -> None:
-        """Their digits, and what moves their lines.
+        """Their digits, rotations and intervals.
 
         Args:
-            pieces: that digits are of.
-            digits: the piece of each by its number, and its stride, shape (2, digits, linearisations).
-            moves: turn, pitch and size of a line; every and extra of an interval; (5, linearisations).
+            pieces: the pieces of coordinates of all digits.
+            digits: the number of each digit's piece, and its stride, shape (2, digits, linearisations).
+            moves: turn, pitch and size of a line, every and extra of an interval, shape (5, linearisations).
         """
         self._pieces, self._digits, self._moves = pieces, digits, moves[..., None]
 
@@ -113,7 +110,7 @@ class Together:
     def of(candidates: Sequence[Linearisation]) -> "Together":
         """Linearisations of any kind."""
         number: dict[Piece, int] = {}
-        most = max(len(c.digits) for c in candidates)
+        most = max(len(c.digits) for c in candidates)  # those of fewer digits are filled up with stride 0
         digits = [
             [(number.setdefault((d.dim, d.divide, d.size), len(number)), d.stride) for d in c.digits]
             + [(0, 0)] * (most - len(c.digits))
@@ -128,11 +125,11 @@ class Together:
         return int(self._digits.shape[2])
 
     def pieces(self, which: int) -> Structure:
-        """What the digits of one of them are of, slowest first."""
+        """The pieces of linearisation `which`, slowest first."""
         return tuple(self._pieces[n] for n in self._digits[0, :, which].tolist())
 
     def offsets(self, at: IntArray, which: IntArray) -> IntArray:
-        """Element offsets at coordinates, shape (dimensions, places), under some: (len(which), places)."""
+        """Element offsets at coordinates of shape (dimensions, places), as an array (len(which), places)."""
         total = self._summed(
             np.array([at[dim] // divide % size for dim, divide, size in self._pieces]), which
         )
@@ -157,17 +154,18 @@ class Together:
         return total
 
 
-def _some(starts: IntArray) -> IntArray:
+def _few(starts: IntArray) -> IntArray:
+    """A few of the starts, spread over all, or all: most candidates that do not serve fall to them."""
     count = starts.shape[1]
-    if count <= _STARTS_AT_FIRST:
+    if count <= _FEW_STARTS:
         return starts
-    return starts[:, np.arange(_STARTS_AT_FIRST) * int(0.618 * count) % count]
+    return starts[:, np.arange(_FEW_STARTS) * int(0.618 * count) % count]
 
 
 def keeps_whole(space: Space, candidate: Linearisation) -> bool:
     """Whether every access is whole and aligned."""
     for multiple, starts in space.starts:
-        for at in (_some(starts), starts):
+        for at in (_few(starts), starts):
             first = _offsets(candidate.digits, candidate.turn, candidate.interval, at)
             if (first % multiple).any():
                 return False
@@ -182,16 +180,17 @@ def keeps_whole(space: Space, candidate: Linearisation) -> bool:
 def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Linearisation]:
     """Candidates with `cuts` cuts and no more padding than alignment demands.
 
-    With `below`, those that cost fewer operations, and perhaps others.
+    With `below`, those that cost fewer operations, and perhaps others. Where strides that are aligned each by
+    itself take more than the tile's elements, the shorter candidate with strides aligned in sum comes first.
     """
     for structure in structures(space, cuts, below):
-        none = (0,) * (len(structure) - 1)
-        candidate = candidate_of(space, structure, none)
+        no_pads = (0,) * (len(structure) - 1)
+        candidate = candidate_of(space, structure, no_pads)
         if space.starts and (candidate is None or candidate.span > math.prod(space.shape)):
-            least = least_units(space, structure) if cuts else least_steps(space, structure)
-            together = candidate_of(space, structure, none, least)
-            if together is not None and together != candidate and keeps_whole(space, together):
-                yield together
+            units = least_units(space, structure) if cuts else least_steps(space, structure)
+            shorter = candidate_of(space, structure, no_pads, units)
+            if shorter is not None and shorter != candidate and keeps_whole(space, shorter):
+                yield shorter
         if candidate is not None:
             yield candidate
 
@@ -199,23 +198,24 @@ def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Line
 def rotated(space: Space) -> Iterator[Linearisation]:
     """Candidates whose lines are rotated, with no more padding than alignment demands."""
     for structure in lines(space) if "rotate" in space.families else ():
-        none = (0,) * (len(structure) - 1)
-        dense = candidate_of(space, structure, none, least_units(space, structure))
-        for plain in dict.fromkeys((dense, candidate_of(space, structure, none))):
+        no_pads = (0,) * (len(structure) - 1)
+        dense = candidate_of(space, structure, no_pads, least_units(space, structure))
+        for plain in dict.fromkeys((dense, candidate_of(space, structure, no_pads))):
             if plain is not None:
-                yield from turned(space, plain)
+                yield from rotations(space, plain)
 
 
 def lines(space: Space) -> Iterator[Structure]:
-    """Every order without cuts, the pieces of one value first: lines are of the last one."""
+    """Every order of the dimensions without cuts, those of one element first; lines are of the last one."""
     for structure in structures(space, 0):
         yield tuple(sorted(structure, key=lambda piece: piece[2] > 1))
 
 
-def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
-    """The lines of `plain` rotated, each by so many elements against the one before, where that may be.
+def rotations(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
+    """`plain` with its lines rotated, each by `turn` elements more than the one before, for every turn.
 
-    They must lie at multiples of one pitch. `plain` need not keep accesses aligned.
+    Only turns that keep accesses whole and aligned, which `plain` itself need not. None where the lines do
+    not lie at multiples of one pitch.
     """
     inner = plain.digits[-1]
     if inner.stride != 1 or inner.size == plain.span or len(plain.digits) < 2:
@@ -224,11 +224,11 @@ def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
     if any(d.stride % pitch for d in plain.digits[:-2]):
         return
     turns = np.arange(1, inner.size)
-    for multiple, starts in space.starts:  # most are ruled out by a few
-        line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), _some(starts)), pitch)
+    for multiple, starts in space.starts:
+        line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), _few(starts)), pitch)
         places = (place + turns[:, None] * line) % inner.size
         turns = turns[~((line * pitch + places) % multiple).any(axis=1)]
-    # Turns by multiples of this move no access within its line.
+    # A turn by a multiple of this keeps every access aligned that `plain` does.
     step = space.multiple
     regular = not (inner.size % step or pitch % step) and keeps_whole(space, plain)
     # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
@@ -239,7 +239,7 @@ def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
             plain,
             operations=plain.operations + (turn > 1) + 1 + remainder,
             family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
-            # Over a pad it would be one family more than anybody reads.
+            # No swizzle over a rotation and a pad: nobody reads an index of so many families.
             may_swizzle=plain.may_swizzle and pitch == inner.size,
             turn=turn,
         )
@@ -248,12 +248,12 @@ def turned(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
 
 
 def least_operations(space: Space) -> int:
-    """No candidate takes fewer operations, with whatever cuts and pads."""
+    """A lower bound of the operations of every candidate, with whatever cuts and pads."""
     return least_operations_of(tuple((d, 1, extent) for d, extent in enumerate(space.shape)), space.shape)
 
 
 def least_operations_of(structure: Structure, shape: tuple[int, ...]) -> int:
-    """No candidate of this structure takes fewer operations."""
+    """A lower bound of the operations of every candidate of this structure."""
     return _least_in_any_order(tuple(sorted(structure)), shape)
 
 
@@ -269,47 +269,47 @@ def by_cost(candidate: Linearisation) -> tuple[int, int]:
 
 
 def structures(space: Space, cuts: int, below: int | None = None) -> Iterator[Structure]:
-    """Every order of the pieces that the families allow and that tears no vector, of so many cuts.
+    """Structures with `cuts` cuts: pieces in every order that the families allow and that tears no vector.
 
-    Pieces of one value, whose stride nobody takes, stay where they are. With `below`, without cuts that make
-    every order cost that many operations or more.
+    Pieces of one value, whose stride does not matter, stay where they are. With `below`, without cuts under
+    which every order costs that many operations or more.
     """
     for pieces in _cut_up(space, cuts, below):
         places = [place for place, (_, _, size) in enumerate(pieces) if size > 1]
         for order in _orders(space, len(places), cuts):
-            arranged = list(pieces)
+            ordered = list(pieces)
             for place, n in zip(places, order, strict=True):
-                arranged[place] = pieces[places[n]]
-            if keeps_vectors(space, arranged):
-                yield tuple(arranged)
+                ordered[place] = pieces[places[n]]
+            if keeps_vectors(space, ordered):
+                yield tuple(ordered)
                 checkpoint()
 
 
 def of_own_bytes(space: Space, cuts: int, below: int) -> Iterator[Together]:
-    """`structures`, where strides are the products of the sizes further in, many at once.
+    """The linearisations of `structures` without pads, many at once, whether or not accesses are aligned.
 
-    Nothing is asked of alignment.
+    Each stride is the product of the sizes further in: the layout takes the tile's own bytes.
     """
-    every = _cut_up(space, cuts, below)
-    while some := list(itertools.islice(every, _CUT_UP_AT_ONCE)):
+    cut_up = _cut_up(space, cuts, below)
+    while batch := list(itertools.islice(cut_up, _CUT_UP_AT_ONCE)):
         number: dict[Piece, int] = {}
-        sets = [[number.setdefault(p, len(number)) for p in pieces if p[2] > 1] for pieces in some]
+        sets = [[number.setdefault(p, len(number)) for p in pieces if p[2] > 1] for pieces in batch]
         digits = np.array(sets)[:, list(_orders(space, len(sets[0]), cuts))].reshape(-1, len(sets[0]))
         digits = digits[np.array([keeps_vectors(space, (piece,)) for piece in number])[digits[:, -1]]]
         sizes = np.array([size for _, _, size in number])[digits]
         strides = np.cumprod(sizes[:, ::-1], axis=1)[:, ::-1] // sizes
-        still = np.broadcast_to(np.array([[0], [1], [1], [0], [0]]), (5, len(digits)))
-        yield Together(tuple(number), np.array([digits.T, strides.T]), still)
+        no_moves = np.broadcast_to(np.array([[0], [1], [1], [0], [0]]), (5, len(digits)))
+        yield Together(tuple(number), np.array([digits.T, strides.T]), no_moves)
 
 
 def _orders(space: Space, count: int, cuts: int) -> Iterator[tuple[int, ...]]:
-    """Every order of so many pieces that the families allow."""
+    """The orders of `count` pieces that the families allow."""
     fixed = not cuts and (space.order or "order" not in space.families)
     return iter([tuple(range(count))]) if fixed else itertools.permutations(range(count))
 
 
 def _cut_up(space: Space, cuts: int, below: int | None) -> Iterator[list[Piece]]:
-    """Pieces of coordinates cut so many times; see `structures`."""
+    """The pieces of all coordinates, for every choice of `cuts` cuts; `below` as in `structures`."""
     shape = space.shape
     if cuts == 0:
         yield [(d, 1, shape[d]) for d in space.order or range(len(shape))]
@@ -339,9 +339,11 @@ def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 def candidate_of(
     space: Space, structure: Structure, pads: tuple[int, ...] = (), units: Sequence[int] | None = None
 ) -> Linearisation | None:
-    """Strides from the inside out; None if it needs a pad, or has a cut for nothing.
+    """The candidate with the least strides; None if it needs a pad that is not allowed, or no cut.
 
-    They are multiples of `units`; without them, of what keeps every access aligned by itself.
+    Args:
+        pads: elements by which each stride is longer, slowest first.
+        units: of which the strides are multiples, slowest first; else those that keep every access aligned.
     """
     digits: list[Digit] = []
     needed, padded = 1, any(pads)
@@ -369,7 +371,7 @@ def candidate_of(
 
 
 def stride_units(space: Space, structure: Structure) -> list[int]:
-    """What the stride of each digit must be a multiple of; slowest first."""
+    """For each digit, slowest first: its stride is aligned by itself exactly at multiples of this."""
     units = [space.unit(piece) for piece in structure]
     inner = _innermost(structure)
     units[inner] = space.alignment_unit(structure[inner])
@@ -377,7 +379,7 @@ def stride_units(space: Space, structure: Structure) -> list[int]:
 
 
 def least_units(space: Space, structure: Structure) -> list[int]:
-    """The same, whether or not accesses are aligned."""
+    """For each digit, slowest first: the multiple that the problem asks of strides, alignment apart."""
     inner = _innermost(structure)
     return [
         1 if k == inner or size == 1 else space.stride_multiple for k, (_, _, size) in enumerate(structure)
@@ -385,7 +387,7 @@ def least_units(space: Space, structure: Structure) -> list[int]:
 
 
 def least_steps(space: Space, structure: Structure) -> list[int]:
-    """The same, so that accesses are aligned in sum with some strides of the others."""
+    """For each digit, slowest first: no stride but multiples of this can keep accesses aligned in sum."""
     steps = space.congruences(structure).steps
     return [math.lcm(unit, step) for unit, step in zip(least_units(space, structure), steps, strict=True)]
 
@@ -395,7 +397,7 @@ def _innermost(structure: Structure) -> int:
 
 
 def strides_of(structure: Structure, units: Sequence[int], pads: Sequence[int]) -> list[int]:
-    """The least strides with these pads on top of each but the last digit's; fastest first."""
+    """The least strides, multiples of `units` plus `pads`; fastest first, the arguments slowest first."""
     needed, strides = 1, []
     for k in range(len(structure) - 1, -1, -1):
         stride = -(-needed // units[k]) * units[k] + (pads[k] if k < len(pads) else 0)
@@ -414,7 +416,10 @@ def keeps_vectors(space: Space, structure: Sequence[Piece]) -> bool:
 
 
 def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
-    """Integer operations of the offset: a division, a remainder, a multiplication, an addition."""
+    """Integer operations of the offset: divisions, remainders, multiplications and additions.
+
+    A division or remainder by a power of two counts 1, by another number 3.
+    """
     count = len([d for d in digits if d.size > 1]) - 1
     for d in digits:
         if d.size == 1:
@@ -426,13 +431,14 @@ def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
 
 
 def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:
-    """Candidates of tiles of powers of two: any bits select the bank, the others lie above in order.
+    """Candidates of tiles of powers of two: any bits of coordinates select the bank, the others lie above.
 
     Args:
         inside: bits of the element offset below those that select the bank.
         bank_bits: bits that do.
     """
     low = max(inside, space.vector.bit_length() - 1)
+    # Dimension and bit, in row-major order from the lowest.
     bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
     fixed, loose = bits[:low], bits[low:]
     count = max(0, min(inside + bank_bits - low, len(loose)))
@@ -453,7 +459,7 @@ def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisatio
 
 
 def least_matrix_operations(space: Space) -> int:
-    """No candidate of `matrices` that three or more cuts make costs fewer operations."""
+    """A lower bound of the operations of candidates of `matrices` with three or more cuts."""
     pieces = sum(1 for extent in space.shape if extent > 1) + MAX_CUTS + 1
     # An addition and a stride between pieces; a division and a remainder where one is cut.
     return 2 * (pieces - 1) + 2 * (MAX_CUTS + 1)

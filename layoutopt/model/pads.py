@@ -5,9 +5,9 @@ The candidates of a new family (`layoutopt.layout.families`) are one more entry 
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,17 +24,26 @@ from layoutopt.model.linearisations import (
     least_units,
     lines,
     rotated,
+    rotations,
     stride_units,
     strides_of,
     structures,
-    turned,
     unpadded,
 )
 from layoutopt.model.pitches import by_span, most_elements, most_pad, row_major_operations
 from layoutopt.model.space import Space, Structure
 
-# No candidate is below this by `by_cost`; and what gives them by rising span.
-Stream = tuple[tuple[int, int], Callable[[], Iterator[Linearisation]]]
+
+class Stream(NamedTuple):
+    """Candidates by rising span.
+
+    Attributes:
+        bound: of them by `by_cost`: span and operations at least.
+        candidates: gives them.
+    """
+
+    bound: tuple[int, int]
+    candidates: Callable[[], Iterator[Linearisation]]
 
 
 def unswizzled(space: Space) -> Iterator[Linearisation]:
@@ -58,80 +67,72 @@ def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
 def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     """Pads on whole dimensions, or one beside a cut; with rotations, the lines at a padded pitch, too."""
     least, cost = math.prod(space.shape), row_major_operations(space.shape)
-    yield (least, cost), partial(by_span, space, most_elements(space), padded=True)
+    yield Stream((least, cost), partial(by_span, space, most_elements(space), padded=True))
     if "rotate" in space.families:
         for structure in lines(space):
             if len(structure) > 1:
-                least = _spans(structure, least_units(space, structure))({})
-                yield (least, cost), partial(_rotated_pads, space, structure)
+                least = _span(structure, least_units(space, structure), ())
+                yield Stream((least, cost), partial(_rotated_pads, space, structure))
     for structure in structures(space, 1) if cuts else ():
-        # Where alignment demands pads of its own, it may swallow what others move.
-        least = _spans(structure, _units(space, structure))({}) + min(size for _, _, size in structure) - 1
-        yield (least, least_operations_of(structure, space.shape)), partial(_pads_of, space, structure)
+        in_sum = space.starts and not space.congruences(structure).one_by_one
+        units = least_units(space, structure) if in_sum else stride_units(space, structure)
+        # A pad may fit into one that alignment demands anyway.
+        least = _span(structure, units, ()) + min(size for _, _, size in structure) - 1
+        cost_of_cut = least_operations_of(structure, space.shape)
+        yield Stream((least, cost_of_cut), partial(_pads_of, space, structure))
 
 
 def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """Candidates of one structure with one pad, by rising span."""
     operations = least_operations_of(structure, space.shape)
     gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
-    every = [stride_units(space, structure)]
-    if not space.congruences(structure).one_by_one:  # some are aligned only together
-        every.append(least_units(space, structure))
+    unit_choices = [stride_units(space, structure)]
+    if not space.congruences(structure).one_by_one:  # some strides are aligned only in sum
+        unit_choices.append(least_units(space, structure))
     streams: list[Stream] = []
-    for units in every:
-        span = _spans(structure, units)
+    for units in unit_choices:
         for gap in gaps:
-            least = span({gap: units[gap]}), operations
-            streams.append((least, partial(_pad_stream, space, structure, gap, units)))
+            least = _span(structure, units, (0,) * gap + (units[gap],))
+            streams.append(Stream((least, operations), partial(_pad_stream, space, structure, gap, units)))
     yield from _rising(streams)
 
 
-def _units(space: Space, structure: Structure) -> list[int]:
-    """What strides are multiples of, be they aligned by themselves or in sum."""
-    if space.starts and not space.congruences(structure).one_by_one:
-        return least_units(space, structure)
-    return stride_units(space, structure)
-
-
-def _spans(structure: Structure, units: list[int]) -> Callable[[dict[int, int]], int]:
-    """A function: the span with these pads, whether or not there is such a candidate."""
-    sizes = [size for _, _, size in reversed(structure)]
-
-    def span(pads: dict[int, int]) -> int:
-        strides = strides_of(structure, units, [pads.get(gap, 0) for gap in range(len(structure))])
-        return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-
-    return span
+def _span(structure: Structure, units: list[int], pads: Sequence[int]) -> int:
+    """The span with these pads, slowest first, whether or not there is such a candidate."""
+    strides = strides_of(structure, units, pads)
+    return 1 + sum(
+        (piece[2] - 1) * stride for piece, stride in zip(reversed(structure), strides, strict=True)
+    )
 
 
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """Every rotation of the lines of one structure, at every padded pitch, by rising span."""
-    units, none, gap = least_units(space, structure), (0,) * (len(structure) - 1), len(structure) - 2
-    dense = candidate_of(space, structure, none, units)
+    units, no_pads, gap = least_units(space, structure), (0,) * (len(structure) - 1), len(structure) - 2
+    dense = candidate_of(space, structure, no_pads, units)
     if dense is None:
         return
-    known = candidate_of(space, structure, none) if space.starts else dense
-    for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
-        plain = candidate_of(space, structure, (*none[:-1], amount), units)
-        if plain is not None and plain != known:  # `rotated` has these
-            yield from turned(space, plain)
+    in_rotated = candidate_of(space, structure, no_pads) if space.starts else dense
+    for pad in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
+        plain = candidate_of(space, structure, (*no_pads[:-1], pad), units)
+        if plain is not None and plain != in_rotated:  # `rotated` gives its rotations
+            yield from rotations(space, plain)
 
 
 def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     """A pad after every N elements of a dense order."""
     for structure in structures(space, 0) if space.stride_multiple == 1 else ():
         bound = math.prod(space.shape) + 1, least_operations_of(structure, space.shape) + 2
-        yield bound, partial(_intervals_of, space, structure)
+        yield Stream(bound, partial(_intervals_of, space, structure))
 
 
 def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """Candidates of a dense structure with interval pads, by rising span; none where it is not dense."""
-    dense = (0,) * (len(structure) - 1)
-    plain = candidate_of(space, structure, dense, least_units(space, structure))
+    no_pads = (0,) * (len(structure) - 1)
+    plain = candidate_of(space, structure, no_pads, least_units(space, structure))
     if plain is None:
         return
     yield from _rising(
-        (
+        Stream(
             (plain.span + (plain.span - 1) // every, plain.operations + 2),
             partial(_interval_stream, space, plain, every),
         )
@@ -147,12 +148,12 @@ def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
     """
     unopened = dict(enumerate(streams))
     heads: dict[int, tuple[Linearisation, Iterator[Linearisation]]] = {}  # the next of each open stream
-    heap = [(*bound, number) for number, (bound, _) in unopened.items()]
+    heap = [(*stream.bound, number) for number, stream in unopened.items()]
     heapq.heapify(heap)
     while heap:
         number = heapq.heappop(heap)[-1]
         if number in unopened:
-            rest = unopened.pop(number)[1]()
+            rest = unopened.pop(number).candidates()
         else:
             candidate, rest = heads.pop(number)
             yield candidate
@@ -165,9 +166,9 @@ def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
 
 
 def _intervals(space: Space, plain: Linearisation) -> list[int]:
-    """Powers of two from 2 on, and lengths that cut one dimension evenly.
+    """The lengths after which a pad may be: powers of two from 2 on, and lengths that cut a dimension evenly.
 
-    Of the latter those are left out that pads of whole dimensions, or a pad beside a cut, are searched for.
+    Of the latter not those whose layouts the pads of whole dimensions, or beside a cut, give as well.
     """
     found = {1 << bit for bit in range(1, plain.span.bit_length())}
     pads = "pad" in space.families
@@ -182,8 +183,7 @@ def _intervals(space: Space, plain: Linearisation) -> list[int]:
 
 def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
     """A pad after every `every` elements, growing: spans rise."""
-    # With every access within the elements between two pads, what matters is how long pads are modulo this.
-    kept: dict[int, bool] = {}
+    aligned: dict[int, bool] = {}  # by the pad modulo `space.multiple`, on which alone alignment depends
     for extra in range(1, max(space.period, space.multiple + 1)):
         checkpoint()
         candidate = replace(
@@ -195,28 +195,33 @@ def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator
             may_swizzle=False,
             interval=(every, extra),
         )
-        amount = extra % space.multiple
-        if amount not in kept:
-            kept[amount] = keeps_whole(space, candidate)
-        if kept[amount]:
+        remainder = extra % space.multiple
+        if remainder not in aligned:
+            aligned[remainder] = keeps_whole(space, candidate)
+        if aligned[remainder]:
             yield candidate
 
 
 def _pad_stream(space: Space, structure: Structure, gap: int, units: list[int]) -> Iterator[Linearisation]:
-    """Candidates with a growing pad at one `gap`, by rising span; strides are multiples of `units`."""
-    alone = stride_units(space, structure)
-    for amount in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
-        candidate = candidate_of(
-            space, structure, tuple(amount * (k == gap) for k in range(len(structure) - 1)), units
-        )
+    """Candidates with a growing pad of one digit, by rising span.
+
+    Args:
+        gap: the digit, counted from the slowest.
+        units: of which strides are multiples. Where these are not what aligns each stride by itself, only
+            candidates whose strides are aligned in sum alone.
+    """
+    by_itself = stride_units(space, structure)
+    for pad in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
+        pads = tuple(pad * (k == gap) for k in range(len(structure) - 1))
+        candidate = candidate_of(space, structure, pads, units)
         if candidate is None:
             return
-        apart = any(d.stride % unit for d, unit in zip(candidate.digits, alone, strict=True))
-        if units == alone or (apart and keeps_whole(space, candidate)):
+        in_sum = any(d.stride % unit for d, unit in zip(candidate.digits, by_itself, strict=True))
+        if units == by_itself or (in_sum and keeps_whole(space, candidate)):
             yield candidate
 
 
-# What families with pads hold, in streams of rising span. The second argument says whether cuts may be used.
+# The candidates of families with pads, in streams. The second argument says whether cuts may be used.
 PADDED: Final[dict[str, Callable[[Space, bool], Iterable[Stream]]]] = {
     "pad": _pad_streams,
     "interval": _interval_streams,

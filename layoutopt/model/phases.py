@@ -38,7 +38,7 @@ class PhaseSet(Struct, frozen=True, eq=False):
         elements: int64, shape (phases, lanes): row-major index of each element, sorted within a
             phase, -1 for absent. Equal elements stand once unless the rule serialises them.
         weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
-        repeats: int64, shape (phases,): number of times, weights not applied but where they are 0.
+        repeats: int64, shape (phases,): number of times without weights; times of weight 0 do not count.
         floor: int64, shape (phases,): wavefronts that the phase costs in every layout (see
             `layoutopt.accesses.alignment`), by counting.
         rule: how it is served.
@@ -85,26 +85,27 @@ def counting_excess(sets: Sequence[PhaseSet]) -> tuple[int, int]:
 
 @lru_cache(_KEPT)
 def phase_sets(trace: Trace, tile: Tile, whole: Trace | None = None) -> tuple[PhaseSet, ...]:
-    """The distinct phases of all accesses, grouped by rule and width; vectors of `whole` stay whole, too."""
-    gathered: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray, IntArray]]] = {}
+    """The distinct phases of all accesses, a set for each rule and width.
+
+    `whole`: the accesses whose vectors every layout keeps whole, where more than those of `trace`.
+    """
+    by_rule: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray, IntArray]]] = {}
     for access in trace.accesses:
-        rows = gathered.setdefault((access.rule, access.operation.width_bytes), [])
+        rows = by_rule.setdefault((access.rule, access.operation.width_bytes), [])
         rows.extend(_phases(access, access.rule))
     held_by = blocks(whole or trace, tile)
     sets = []
-    for (rule, given_bytes), parts in gathered.items():
-        # What is wider than a row of banks fills it several times, wherever it lies.
-        width_bytes = min(given_bytes, rule.banks * rule.bank_bytes)
-        times = given_bytes // width_bytes
+    for (rule, access_bytes), parts in by_rule.items():
+        # An access wider than a row of banks fills it several times, wherever it lies.
+        width_bytes = min(access_bytes, rule.banks * rule.bank_bytes)
+        times = access_bytes // width_bytes
         lanes = max(elements.shape[1] for elements, _, _ in parts)
-        stacked = np.concatenate(
-            [np.pad(e, ((0, 0), (lanes - e.shape[1], 0)), constant_values=-1) for e, _, _ in parts]
-        )
+        stacked = np.concatenate([_widened(elements, lanes) for elements, _, _ in parts])
         elements, inverse = _unique_rows(_canonical(stacked, rule))
         weights = times * np.concatenate([w for _, w, _ in parts])
         weight = np.bincount(inverse, weights, len(elements)).astype(np.int64)
         used = (elements[:, -1] >= 0) & (weight > 0)
-        # What weighs nothing may stand for one of many values, which does not come as often as listed.
+        # A phase of weight 0 may stand for one of many run-time values: it is not served as often as listed.
         counts = times * np.concatenate([n * (w > 0) for _, w, n in parts])
         repeats = np.bincount(inverse, counts, len(elements))[used].astype(np.int64)
         elements, weight = elements[used], weight[used]
@@ -114,25 +115,31 @@ def phase_sets(trace: Trace, tile: Tile, whole: Trace | None = None) -> tuple[Ph
 
 
 def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-    """Elements of phases, -1 for absent; their weights; and how often they are served."""
+    """For each phase of the rule: elements of the instructions in it, -1 for absent; weights; repeats.
+
+    Where the rule merges pairs of phases, two phases are one for instructions in which all lanes that differ
+    in bit 0 of their number touch equal elements, or all that differ in bit 1.
+    """
     element, weight, repeats = merged(np.where(access.active, access.element, -1), access.weight)
-    alone = np.ones(len(element), bool)
+    apart = np.ones(len(element), bool)
     if rule.merges_pairs:
         lanes = np.arange(element.shape[1])
         for bit in (1, 2):
             other = element[:, lanes ^ bit]
-            alone &= ~((element < 0) | (other < 0) | (element == other)).all(axis=1)
-        pairs = zip(rule.phases[::2], rule.phases[1::2], strict=True)
-        for first, second in pairs:
-            yield element[~alone][:, first + second], weight[~alone], repeats[~alone]
-    for lanes_together in rule.phases:
-        yield element[alone][:, lanes_together], weight[alone], repeats[alone]
+            apart &= ~((element < 0) | (other < 0) | (element == other)).all(axis=1)
+        for first, second in zip(rule.phases[::2], rule.phases[1::2], strict=True):
+            yield element[~apart][:, first + second], weight[~apart], repeats[~apart]
+    for phase in rule.phases:
+        yield element[apart][:, phase], weight[apart], repeats[apart]
 
 
 def merged(rows: IntArray, weight: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Equal rows once, with their weight in all and how many they are; in the order in which they come."""
-    mixed = rows.view(np.uint64) @ _MULTIPLIERS[: rows.shape[1]]
-    _, first, inverse, count = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)
+    """Distinct rows, the weight of all that are equal, and their number; in the order in which they come.
+
+    Equal rows are found by a hash; where two different rows have one hash, no rows are merged.
+    """
+    hashed = rows.view(np.uint64) @ _MULTIPLIERS[: rows.shape[1]]
+    _, first, inverse, count = np.unique(hashed, return_index=True, return_inverse=True, return_counts=True)
     inverse = inverse.reshape(-1)
     if len(first) == len(rows) or (rows[first][inverse] != rows).any():
         return rows, weight, np.ones(len(rows), np.int64)
@@ -152,7 +159,7 @@ def _canonical(elements: IntArray, rule: PhaseRule) -> IntArray:
 
 
 def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """Distinct rows in rising order, and for each row which it is."""
+    """Distinct rows in rising order, and for each row the number of the distinct row that equals it."""
     # From the last column to the first, each sort keeping the order of the ones before.
     order = np.lexsort(rows.T[::-1])
     ordered = rows[order]
@@ -164,7 +171,7 @@ def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, size: int, held_by: Blocks) -> Any:
-    """The counting bound, phase by phase.
+    """The counting bound: wavefronts of each phase in every layout; `size`: bytes of an element.
 
     An element keeps its place in its block (`layoutopt.accesses.alignment`), so that in a block of 16 bytes
     it keeps its bank modulo 4 (of 4-byte banks). Words that share a place share banks / 4 banks; likewise
@@ -178,35 +185,37 @@ def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, size: int, hel
     element = np.where(present, elements, 0)
     width, place = held_by.width[element], held_by.place[element]
     fixed = present & (width >= bank_bytes)
-    # A word's name: where it starts in the row-major tile.
+    # A word is named by the byte of the row-major tile where it starts.
     word = np.where(fixed, held_by.head[element] * size + place // bank_bytes * bank_bytes, -1)
     floor = np.ones(len(elements), np.int64)
     loose = (present & ~fixed).sum(axis=1)
-    for place_words in (1, 2, 4):
-        if place_words < chunk_words:
+    for block_words in (1, 2, 4):
+        if block_words < chunk_words:
             continue
-        held = fixed & ((width >= place_words * bank_bytes) | (place_words == 1))
-        at = place // bank_bytes % place_words
-        banks = served // place_words
-        for p in range(0, place_words, chunk_words):
-            count = _count(np.where(held & (at == p), word, -1), rule.serialises_equal)
-            if place_words == 1:
+        in_blocks = fixed & ((width >= block_words * bank_bytes) | (block_words == 1))
+        place_words = place // bank_bytes % block_words
+        banks = served // block_words
+        for shared_place in range(0, block_words, chunk_words):
+            sharing = np.where(in_blocks & (place_words == shared_place), word, -1)
+            count = _count(sharing, rule.serialises_equal)
+            if block_words == 1:
                 count = count + -(-loose // per_word)
             floor = np.maximum(floor, -(-count // max(1, banks)))
     if rule.serialises_equal:
-        runs = np.stack(
+        equal = np.stack(
             [(elements == elements[:, [k]]).sum(axis=1) * present[:, k] for k in range(elements.shape[1])]
         )
-        floor = np.maximum(floor, runs.max(axis=0))
+        floor = np.maximum(floor, equal.max(axis=0))
     return floor
 
 
 def _count(words: IntArray, keep_equal: bool) -> Any:
+    """Words of each row, -1 not counted, equal ones once unless `keep_equal`."""
     rows = np.sort(words, axis=1)
-    real = rows >= 0
+    counted = rows >= 0
     if not keep_equal:
-        real[:, 1:] &= rows[:, 1:] != rows[:, :-1]
-    return real.sum(axis=1)
+        counted[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+    return counted.sum(axis=1)
 
 
 # Under one linearisation ----------------------------------------------------------------------
@@ -223,8 +232,8 @@ class Phases(Struct, frozen=True):
         bank_bits: log2 of the banks.
         weight: weighted number of phases.
         ideal: wavefronts if spread evenly.
-        target: wavefronts at the least excess that counting leaves: no layout has fewer in excess of its
-            own `ideal`, which grows where elements that could share words do not.
+        target: wavefronts at the least excess that counting proves. Its excess is that over `ideal`, which is
+            larger where elements that could share words do not.
     """
 
     words: IntArray
@@ -281,7 +290,7 @@ def phases_of(candidate: Linearisation, sets: tuple[PhaseSet, ...], tile: Tile) 
     """The phases of a problem under one linearisation."""
     table = candidate.table(tile.shape)
     lanes = max((s.elements.shape[1] for s in sets), default=0)
-    columns: list[tuple[IntArray, ...]] = []
+    fields: list[tuple[IntArray, ...]] = []  # of `Phases`, in its order
     for phase_set in sets:
         words = words_of(phase_set, table[phase_set.elements], tile.element_bytes)
         present = words >= 0
@@ -290,23 +299,23 @@ def phases_of(candidate: Linearisation, sets: tuple[PhaseSet, ...], tile: Tile) 
         words.sort(axis=1)
         words, inverse = _rows_once(words)
         weight = np.bincount(inverse, phase_set.weight, len(words)).astype(np.int64)
-        target = np.full(len(words), np.iinfo(np.int64).max)
-        np.minimum.at(target, inverse, phase_set.floor)
-        ideal, full = ideal_of(phase_set, words), np.full_like(weight, 1)
-        columns.append(
+        floor = np.full(len(words), np.iinfo(np.int64).max)
+        np.minimum.at(floor, inverse, phase_set.floor)
+        ideal, ones = ideal_of(phase_set, words), np.ones_like(weight)
+        fields.append(
             (
                 _widened(words, lanes),
-                full * (phase_set.chunk_words.bit_length() - 1),
-                full * (phase_set.rule.banks.bit_length() - 1),
+                ones * (phase_set.chunk_words.bit_length() - 1),
+                ones * (phase_set.rule.banks.bit_length() - 1),
                 weight * phase_set.requests,
                 ideal,
-                np.maximum(ideal, target),
+                np.maximum(ideal, floor),
             )
         )
-    if not columns:
+    if not fields:
         none = np.zeros(0, np.int64)
         return Phases(np.zeros((0, 0), np.int64), none, none, none, none, none)
-    return Phases(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
+    return Phases(*(np.concatenate(parts) for parts in zip(*fields, strict=True)))
 
 
 def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntArray:
@@ -348,6 +357,7 @@ def costs_of(phase_set: PhaseSet, words: IntArray) -> IntArray:
 
 
 def _widened(words: IntArray, lanes: int) -> IntArray:
+    """Rows of `lanes` entries, filled up with -1 at the front."""
     if words.shape[1] == lanes:
         return words
     return np.pad(words, ((0, 0), (lanes - words.shape[1], 0)), constant_values=-1)

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class PitchVariables:
                 self.model.clause([inside if order.index(a) > order.index(b) else -inside - 1])
 
     def _near(self) -> None:
-        """A pad is less than one bank period: every dimension follows another one so closely."""
+        """No pad is longer than `most_pad`: every dimension but the first follows another one so closely."""
         space, model = self.space, self.model
         if space.far:
             return
@@ -173,7 +173,7 @@ def outer_step(space: Space, d: int) -> int:
 
 
 def _inner_pitch(space: Space, d: int) -> tuple[int, int]:
-    """The least pitch of a dimension that runs fastest, by which it also grows, and the most."""
+    """Of a dimension that runs fastest: the step of which its pitch is a multiple, and the largest pitch."""
     step, most = space.whole.steps[d], space.alignment_unit((d, 1, space.shape[d]))
     if single_inside(space) is not None:
         pad = MOST_ELEMENTS if space.far else max(space.period - 1, most)
@@ -186,8 +186,8 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
 
     With `padded`, only those with more padding than alignment demands.
 
-    A pad more never makes a layout shorter. So the next smallest is among those known that have one step of
-    one pad more than the smallest, or is an order of which nothing was looked at.
+    More padding never makes a layout shorter. So the next smallest has one step of one pad more than a layout
+    that was given before, or is an order without pads: a heap holds both.
     """
     dims = [d for d, extent in enumerate(space.shape) if extent > 1]
     fixed = fixed_order(space)
@@ -195,39 +195,51 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
     least = math.prod(space.shape)
     unopened = iter(enumerate(orders))
     most = most if "pad" in space.families else min(most, least)
-    # Span, number of the order, pads in steps from the inside out, the lowest that may still grow, order.
-    heap: list[tuple[int, int, tuple[int, ...], int, tuple[int, ...]]] = []
+    heap: list[_Padded] = []
     while True:
-        while not heap or heap[0][0] > least:
+        while not heap or heap[0].span > least:
             number, order = next(unopened, (-1, ()))
             if number < 0:
                 break
             if number:
                 checkpoint()
             pads = (0,) * len(order)
-            if (pitches := _strides(space, order, pads)) is not None:
-                heapq.heappush(heap, (span_of(space, pitches), number, pads, 0, order))
-        if not heap or heap[0][0] > most:
+            if (pitches := _pitches(space, order, pads)) is not None:
+                heapq.heappush(heap, _Padded(span_of(space, pitches), number, pads, 0, order))
+        if not heap or heap[0].span > most:
             return
         _, number, pads, lowest, order = heapq.heappop(heap)
-        pitches = _strides(space, order, pads)
+        pitches = _pitches(space, order, pads)
         assert pitches is not None
         if (any(pads) or not padded) and space.whole.hold(pitches):
             yield linearisation(pitches, space)
         for k in range(lowest, len(pads)) if "pad" in space.families else ():
             more = (*pads[:k], pads[k] + 1, *pads[k + 1 :])
-            grown = _strides(space, order, more)
+            grown = _pitches(space, order, more)
             if grown is not None and _may_pad(space, order, grown, k):
-                heapq.heappush(heap, (span_of(space, grown), number, more, k, order))
+                heapq.heappush(heap, _Padded(span_of(space, grown), number, more, k, order))
+
+
+class _Padded(NamedTuple):
+    """A layout of pitches: its span, order and number of the order; pads in steps, from the inside out.
+
+    Only the pads from `lowest` on may still grow, so that each layout is met once.
+    """
+
+    span: int
+    number: int
+    pads: tuple[int, ...]
+    lowest: int
+    order: tuple[int, ...]
 
 
 def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray, BoolArray]:
-    """The pitches of many orders of the dimensions of more than one element, with pads, and which may be.
+    """The pitches of many layouts, shape (layouts, dimensions), and which of them are valid.
 
-    Those may not be that tear vectors, misalign accesses or have too long a pad.
+    The others tear vectors, misalign accesses or have too long a pad.
 
     Args:
-        orders: dimensions, slowest first, shape (layouts, dimensions of more than one element).
+        orders: dimensions of more than one element, slowest first, shape (layouts, such dimensions).
         pads: in steps of what alignment leaves, from the inside out, of the same shape.
     """
     shape, dims = np.array(space.shape), range(len(space.shape))
@@ -236,21 +248,21 @@ def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray,
     longest = np.array([most_pad(space, (d, 1, extent)) for d, extent in enumerate(space.shape)])
     each = np.arange(len(orders))
     pitches, needed = np.zeros((len(orders), len(shape)), np.int64), np.ones(len(orders), np.int64)
-    may = np.ones(len(orders), np.bool_)
+    valid = np.ones(len(orders), np.bool_)
     for place, (d, pad) in enumerate(zip(orders.T[::-1], pads.T, strict=True)):
         if place:
             pitch = (-(-needed // steps[d]) + pad) * steps[d]
-            may &= (pad == 0) | (pitch - needed <= longest[d]) | space.far
+            valid &= (pad == 0) | (pitch - needed <= longest[d]) | space.far
         else:
             pitch = (pad + 1) * inner[d, 0]
-            may &= (pad == 0) | (pitch <= inner[d, 1])
-            may &= (space.vector == 1) | ((pitch == 1) & (d == len(shape) - 1))
+            valid &= (pad == 0) | (pitch <= inner[d, 1])
+            valid &= (space.vector == 1) | ((pitch == 1) & (d == len(shape) - 1))
         pitches[each, d] = pitch
         needed = pitch * shape[d]
     if "pad" not in space.families:
-        may &= spans_of(space, pitches) <= math.prod(space.shape)
-    may[may] = [space.whole.hold(some) for some in pitches[may].tolist()]
-    return pitches, may
+        valid &= spans_of(space, pitches) <= math.prod(space.shape)
+    valid[valid] = [space.whole.hold(some) for some in pitches[valid].tolist()]
+    return pitches, valid
 
 
 def spans_of(space: Space, pitches: IntArray) -> IntArray:
@@ -259,8 +271,8 @@ def spans_of(space: Space, pitches: IntArray) -> IntArray:
     return spans
 
 
-def _strides(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
-    """The pitches of an order, slowest first, with pads in steps, from the inside out; None if it tears."""
+def _pitches(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
+    """The pitches of one layout, arguments as a row of those of `in_orders`; None if it tears vectors."""
     pitches = [0] * len(space.shape)
     needed = 1
     for place, d in enumerate(reversed(order)):
@@ -276,7 +288,7 @@ def _strides(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pit
 
 
 def _may_pad(space: Space, order: tuple[int, ...], pitches: Pitches, k: int) -> bool:
-    """Whether the pad of a dimension, counted from the inside out, is not too long."""
+    """Whether the pad of the k-th dimension, from the inside out, is not too long."""
     d = order[-k - 1]
     if not k:
         return pitches[d] <= _inner_pitch(space, d)[1]
@@ -297,18 +309,18 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     span = span_of(space, pitches)
     inner = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
     strides = _declared(shape, pitches)
-    bound = {d for d, extent in enumerate(shape) if extent > 1}  # who must stand where it does
+    placed = {d for d, extent in enumerate(shape) if extent > 1}  # whose place in the order matters
     single = single_inside(space)
     innermost = min(((pitch, d) for d, pitch in enumerate(pitches) if pitch), default=None)
     if single is not None and innermost is not None:
         pitch, d = innermost
         if pitch > space.alignment_unit((d, 1, shape[d])):
-            strides[single] = 1  # the pad is one of its lines
-            bound.add(single)
+            strides[single] = 1  # the innermost pitch is padded: it is the pitch of a line of one element
+            placed.add(single)
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in inner, d))
     digits = tuple(Digit(d, 1, shape[d], strides[d]) for d in order)
-    natural = [d for d in order if d in bound]
-    names = [] if natural == sorted(natural) else ["order"]
+    matters = [d for d in order if d in placed]
+    names = [] if matters == sorted(matters) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []
     return Linearisation(
         digits, span, offset_operations(digits, shape), "+".join(names) or "none", "xor" in space.families
@@ -316,7 +328,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
 
 
 def described(candidate: Linearisation, space: Space) -> bool:
-    """Whether pitches describe it: whole dimensions, no pad too long."""
+    """Whether a model of pitches covers a candidate: whole dimensions, allowed order, pads and alignment."""
     if candidate.turn or candidate.interval[0]:
         return False
     if candidate.may_swizzle and "xor" not in space.families:  # of a matrix

@@ -22,7 +22,7 @@ from layoutopt.problems.types import Problem
 Piece = tuple[int, int, int]  # (dim, divide, size)
 Structure = tuple[Piece, ...]  # slowest first
 
-# Starts that are looked at first: most often they do.
+# Starts of accesses that are looked at first: most often they say what all do.
 _FEW_STARTS = 256
 _SEED = 1
 
@@ -32,9 +32,10 @@ class Congruences(Struct, frozen=True, eq=False):
 
     Attributes:
         modulus: a power of two.
-        rows: those strides whose scalar product with each row is 0 modulo it; at most a row for each piece.
-        units: the least stride of each piece that does so by itself; its multiples do, too.
-        steps: the least of each that does so with some strides of the others; nothing but its multiples does.
+        rows: strides keep accesses aligned if their scalar product with each row is 0 modulo it; at most a
+            row for each piece.
+        units: for each piece, its stride is aligned by itself exactly at multiples of this.
+        steps: for each piece, strides of the others make up for its stride only at multiples of this.
     """
 
     modulus: int
@@ -55,7 +56,7 @@ class Congruences(Struct, frozen=True, eq=False):
 
 
 def congruences_of(modulus: int, rows: IntArray) -> Congruences:
-    """What rows, int64 of shape (rows, pieces), say of strides modulo a power of two."""
+    """The strides whose product with each row, int64 of shape (rows, pieces), is 0 modulo a power of two."""
     columns = range(rows.shape[1])
     units = (modulus // math.gcd(modulus, int(np.gcd.reduce(rows[:, k], initial=0))) for k in columns)
     steps = (_step(modulus, rows, k) for k in columns)
@@ -63,7 +64,7 @@ def congruences_of(modulus: int, rows: IntArray) -> Congruences:
 
 
 def _reduced(modulus: int, rows: IntArray) -> IntArray:
-    """At most a row a column that say the same."""
+    """Rows with the same solutions, at most one a column, by elimination."""
     found, rest = [], rows % modulus
     for k in range(rows.shape[1]):
         pivot, rest = _eliminated(modulus, rest, k)
@@ -72,7 +73,7 @@ def _reduced(modulus: int, rows: IntArray) -> IntArray:
 
 
 def _step(modulus: int, rows: IntArray, kept: int) -> int:
-    """What combinations of the rows that leave out all other columns say of this one."""
+    """The unit of column `kept` in all combinations of the rows that are 0 in every other column."""
     rest = rows % modulus
     for k in range(rows.shape[1]):
         if k != kept:
@@ -100,8 +101,8 @@ class Space(Struct, frozen=True, dict=True):
     Attributes:
         shape: the tile, in elements.
         vector: elements of the widest access, which the innermost digit keeps contiguous.
-        starts: for each access that not every element can start, the number of elements whose multiples its
-            starts must be, and their coordinates, shape (dimensions, starts).
+        starts: for each access that not every element can start, (multiple, coordinates): its starts must lie
+            at multiples of so many elements; their coordinates have shape (dimensions, starts).
         period: elements after which the banks repeat.
         stride_multiple: every stride but the innermost is a multiple of this many elements.
         order: dimensions from slowest to fastest, where fixed.
@@ -121,7 +122,7 @@ class Space(Struct, frozen=True, dict=True):
     _congruences: dict[Structure, Congruences] = {}
 
     def alignment_unit(self, piece: Piece) -> int:
-        """What a stride of this digit must be a multiple of to keep every access aligned by itself."""
+        """A stride of this digit keeps every access aligned, by itself, exactly at multiples of this."""
         if piece not in self._units:
             dim, divide, size = piece
             unit = 1
@@ -132,7 +133,7 @@ class Space(Struct, frozen=True, dict=True):
         return self._units[piece]
 
     def unit(self, piece: Piece) -> int:
-        """What a stride of this digit, not the innermost, must be a multiple of to do so."""
+        """The same for a digit that is not the innermost: also the multiple that the problem asks for."""
         return 1 if piece[2] == 1 else math.lcm(self.stride_multiple, self.alignment_unit(piece))
 
     @cached_property
@@ -142,11 +143,11 @@ class Space(Struct, frozen=True, dict=True):
 
     @cached_property
     def whole(self) -> Congruences:
-        """What keeps every access aligned, of the strides of the dimensions."""
+        """The strides of whole dimensions that keep every access aligned."""
         return self.congruences(tuple((d, 1, extent) for d, extent in enumerate(self.shape)))
 
     def congruences(self, structure: Structure) -> Congruences:
-        """What keeps every access aligned, of the strides of these pieces, in their order."""
+        """The strides of these pieces, in their order, that keep every access aligned."""
         pieces = tuple(sorted(structure))
         if pieces not in self._congruences:
             self._congruences[pieces] = self._congruences_of(pieces)
@@ -165,7 +166,7 @@ class Space(Struct, frozen=True, dict=True):
         return congruences_of(self.multiple, self._rows(pieces, None))
 
     def _rows(self, pieces: Structure, most: int | None) -> IntArray:
-        """The digits of the starts, or of `most` of them, each row once, scaled to one modulus."""
+        """A row for each start, or for `most` at random: its value in each piece, scaled to one modulus."""
         found = [np.zeros((0, len(pieces)), np.int64)]
         for multiple, coordinates in self.starts:
             if most is not None and coordinates.shape[1] > most:

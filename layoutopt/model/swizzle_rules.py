@@ -10,7 +10,7 @@ vector there are no row operations, for they could tear it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -39,6 +39,13 @@ def shifts_of(masks: Masks) -> set[int]:
         for source in range(mask.bit_length())
         if mask >> source & 1
     }
+
+
+class Shortest(NamedTuple):
+    """The least end of a block of words, in bytes, and the row operations for it: (target, source mask)."""
+
+    end: int
+    rows: tuple[tuple[int, int], ...]
 
 
 class Field(Struct, frozen=True, eq=False):
@@ -74,7 +81,7 @@ class Field(Struct, frozen=True, eq=False):
 
 
 def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field | None:
-    """The field for a problem; None where no swizzle is possible."""
+    """Where a swizzle may act, given the phases and the accesses of a tile; None where none is possible."""
     size = tile.element_bytes
     word_bytes = sets[0].rule.bank_bytes
     if size & (size - 1):
@@ -82,8 +89,8 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
     low = max(1, size // word_bytes).bit_length() - 1
     high = max(s.rule.banks for s in sets).bit_length() - 1
     # Words of one Kepler row never conflict, so bits inside it are no sources either.
-    rows = [s.rule.row_words for s in sets if s.rule.row_words > 1]
-    first_source = (max(rows) if rows else min(s.rule.banks for s in sets)).bit_length() - 1
+    row_words = [s.rule.row_words for s in sets if s.rule.row_words > 1]
+    first_source = (max(row_words) if row_words else min(s.rule.banks for s in sets)).bit_length() - 1
     starts: dict[int, list[IntArray]] = {}
     for access in trace.accesses:
         chunk_bits = max(1, access.operation.width_bytes // word_bytes).bit_length() - 1
@@ -93,7 +100,7 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
         (bits, np.flatnonzero(np.bincount(np.concatenate(parts)))) for bits, parts in sorted(starts.items())
     )
     whole = max((bits for bits, _ in vectors), default=low)  # bits inside the widest vector
-    first_source = max(first_source, whole)  # what a source inside a vector flips is torn
+    first_source = max(first_source, whole)  # a source bit inside a vector would tear it
     alike = min(s.rule.banks for s in sets) == 1 << high
     inner = range(whole, high) if alike else range(0)
     return Field(range(low, high), first_source, word_bytes, inner, vectors) if low < high else None
@@ -137,29 +144,28 @@ def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock 
     """The last block under `candidate`; None where no swizzle changes how long it is."""
     size, bits = tile.element_bytes, field.targets.stop
     table = candidate.table(tile.shape)
-    block = (1 << bits) * field.word_bytes // size  # elements
+    block = (1 << bits) * field.word_bytes // size  # elements of a block
     last = int(table.max()) // block
     inside = table[table >= last * block] - last * block
     if len(inside) == block or (last == 0 and field.first_source >= bits and not field.inner):
         return None
-    # The byte behind the last element that starts in each word.
-    ends: dict[int, int] = {}
+    ends: dict[int, int] = {}  # of each word, the byte behind the last element that starts in it
     for start in (inside * size).tolist():
         word = start // field.word_bytes
         ends[word] = max(ends.get(word, 0), start % field.word_bytes + size)
-    words, behind = zip(*sorted(ends.items()), strict=True)
+    words, word_ends = zip(*sorted(ends.items()), strict=True)
     reach, operations = {}, {}
     for pattern in range(0, 1 << bits if last else 1, 1 << field.targets.start):
-        end, rows = _shortest(words, behind, pattern, bits, field.inner, field.word_bytes)
+        end, rows = _shortest(words, word_ends, pattern, bits, field.inner, field.word_bytes)
         reach[pattern], operations[pattern] = last * block + end // size, dict(rows)
     return LastBlock(last << bits, reach, operations)
 
 
 @lru_cache(maxsize=1 << 14)
 def _shortest(
-    words: tuple[int, ...], behind: tuple[int, ...], pattern: int, bits: int, inner: range, word_bytes: int
-) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The least end of a block of words whose target bits are flipped, and the row operations for it.
+    words: tuple[int, ...], word_ends: tuple[int, ...], pattern: int, bits: int, inner: range, word_bytes: int
+) -> Shortest:
+    """The least end of a block of words whose target bits are flipped.
 
     From the highest bit down: all words that can still be the last agree on the bits above, in their source
     bits, too. Where they agree on this bit, a row operation clears it if any source bit is set; where they do
@@ -167,31 +173,32 @@ def _shortest(
 
     Args:
         words: those in use, by number in the block.
-        behind: for each, the bytes to the end of its last element.
+        word_ends: for each, the bytes to the end of its last element.
         pattern: bits flipped in all of them.
         bits: of a word's number.
         inner: bits that row operations flip and read.
         word_bytes: bytes of a word.
     """
 
-    def descend(left: list[tuple[int, int]], bit: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    def descend(left: list[tuple[int, int]], bit: int) -> Shortest:
+        """The least end of the words `left`, each with its end, that can still be the last, by lower bits."""
         if bit < 0:
-            return max(end for _, end in left), ()
+            return Shortest(max(end for _, end in left), ())
         ones = [item for item in left if item[0] >> bit & 1]
         zeros = [item for item in left if not item[0] >> bit & 1]
-        weight = word_bytes << bit
-        sources = [s for s in inner if s > bit and left[0][0] >> s & 1] if bit in inner else []
         if not ones:
             return descend(zeros, bit - 1)
+        set_bytes = word_bytes << bit  # that a set bit adds
         end, rows = descend(ones, bit - 1)
-        choices = [(end + weight, rows)]
+        choices = [Shortest(end + set_bytes, rows)]
+        sources = [s for s in inner if s > bit and left[0][0] >> s & 1] if bit in inner else []
         if sources:
             row = (bit, 1 << sources[0])
-            end, rows = descend(zeros, bit - 1) if zeros else (end - weight, rows)
-            choices.append((end + weight, (row, *rows)))
-        return min(choices, key=lambda choice: (choice[0], len(choice[1])))
+            end, rows = descend(zeros, bit - 1) if zeros else (end - set_bytes, rows)
+            choices.append(Shortest(end + set_bytes, (row, *rows)))
+        return min(choices, key=lambda choice: (choice.end, len(choice.rows)))
 
-    return descend([(w ^ pattern, end) for w, end in zip(words, behind, strict=True)], bits - 1)
+    return descend([(w ^ pattern, end) for w, end in zip(words, word_ends, strict=True)], bits - 1)
 
 
 def shortened(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) -> Masks:
@@ -227,7 +234,7 @@ class Rules(Struct, frozen=True):
 
     Attributes:
         targets: bank bits that may be flipped.
-        still: (target, offsets): source bits of offsets at which the target may not be flipped.
+        still: (target, source bits of offsets): at these offsets the target may not be flipped.
         last: source bits of the last block of offsets, and the flips that may happen to it.
     """
 
@@ -276,6 +283,7 @@ def textbook(field: Field, given: Rules, highest: int) -> Iterator[Masks]:
 
 
 def _obeys(masks: Masks, given: Rules) -> bool:
+    """Whether masks keep vectors whole and flip the last block as they may."""
     if any((masks.get(target, 0) & v).bit_count() & 1 for target, held in given.still for v in held):
         return False
     if given.last is None:

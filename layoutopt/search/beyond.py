@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from layoutopt.engine.case import Case
@@ -34,60 +33,61 @@ def beyond(search: Search, best: Proposal | None) -> Proposal:
     """The best of formulas, or a table, with what holds for every layout."""
     case, ask, proposal = search.case, search.ask, best
     assert proposal is not None
-    asked, why = are_asked_for(case), why_none_is_searched(case)
-    if not case.chooses and (ask.every_layout or asked):
+    if not case.chooses and (ask.every_layout or are_asked_for(case)):
         proposal = with_tables(search, proposal)
+    why = why_none_is_searched(case)
     if why and "table" in (case.lowered.layout.families or ()):
         proposal = replace(proposal, notes=(*proposal.notes, f"no table was searched: {why}"))
-    return _not_refuted(case, proposal, ask)
+    return _unless_a_table(case, proposal, ask)
 
 
 def with_tables(search: Search, proposal: Proposal) -> Proposal:
     """The better of the proposal and a table, with what holds for every layout.
 
     A table can hold any layout, so that the search for one starts from the best that formulas give. Of too
-    many instructions together, only one of as little excess in fewer bytes is sought.
+    many instructions together, only a table of as little excess in fewer bytes is sought.
     """
     case, ask = search.case, search.ask
-    tile, limits, asked = case.lowered.tile, case.lowered.layout, are_asked_for(case)
-    may = not why_none_is_searched(case)
+    tile, limits, named = case.lowered.tile, case.lowered.layout, are_asked_for(case)
+    allowed = not why_none_is_searched(case)
     bytes_first = limits.objective.bytes_first and not ask.conflict_free
-    most = tile.bytes if bytes_first else limits.max_bytes
+    max_bytes = tile.bytes if bytes_first else limits.max_bytes
     least = int(proposal.excess_bound.lower_bound) if proposal.excess_bound.everywhere else 0
-    if _is_settled(case, proposal, ask, least, may):
+    if _is_settled(case, proposal, ask, least, allowed):
         return proposal
-    start = _best_formula(search, proposal) if asked else as_assignment(proposal, tile.bytes)
-    found = [start] if start is not None and (most is None or (start.bytes or 0) <= most) else []
+    start = _best_formula(search, proposal) if named else as_assignment(proposal, tile.bytes)
+    found = [start] if start is not None and (max_bytes is None or (start.bytes or 0) <= max_bytes) else []
     if not is_large(case) and not bytes_first and (start is None or start.excess != least):
-        briefly = limits.families is not None and not asked
-        general = every_layout(
+        briefly = limits.families is not None and not named
+        known = every_layout(
             tile,
             case.device,
             case.lanes,
-            Extent(ask.workers, briefly, most, start.table if start is not None else None),
+            Extent(ask.workers, briefly, max_bytes, start.table if start is not None else None),
             enough=start.excess if start is not None else 1 if ask.conflict_free else None,
             progress=_telling(case, start, ask),
         )
-        proposal = _bounded(case, proposal, general, ask)
-        least, free = max(least, general.bound), general.free
+        proposal = _bounded(case, proposal, known, ask)
+        least, free = max(least, known.bound), known.free
         if free is not None and free.excess is not None and not (ask.conflict_free and free.excess):
             found.append(free)
     best = min(found or [start], key=lambda f: rank(case, f)) if start is not None else None
-    if may and best is not None and (bytes_first or (best.excess == least and best.bytes != tile.bytes)):
+    if allowed and best is not None and (bytes_first or (best.excess == least and best.bytes != tile.bytes)):
         found += smallest(case, best, ask)
     for free in found:
-        proposal = _the_better(case, proposal, replace(free, bound=max(free.bound, least)), may)
-    if asked and proposal.layout is None and not proposal.refuted:
+        proposal = _better(case, proposal, replace(free, bound=max(free.bound, least)), allowed)
+    if named and proposal.layout is None and not proposal.refuted:
         return replace(proposal, left_open=True, notes=(*proposal.notes, _TABLES_LEFT))
     return proposal
 
 
-def _not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """The proposal, where there is no layout, as infeasible only if no table is one, either."""
+def _unless_a_table(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
+    """The proposal; one that no formula is a layout is left open where a table may be one."""
     limits, bound = case.lowered.layout, proposal.excess_bound
-    strides = limits.order is not None or stride_multiple(case.lowered) > 1
-    may_be = "table" in (limits.families or FAMILIES) and not strides  # be it too large to be searched
-    if proposal.layout is not None or not proposal.complete or not may_be:
+    wants_strides = limits.order is not None or stride_multiple(case.lowered) > 1
+    # Also a table too large to be searched.
+    table_allowed = "table" in (limits.families or FAMILIES) and not wants_strides
+    if proposal.layout is not None or not proposal.complete or not table_allowed:
         return proposal
     too_large = limits.max_bytes is not None and case.lowered.tile.bytes > limits.max_bytes
     if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
@@ -97,57 +97,60 @@ def _not_refuted(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     )
 
 
-def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, may: bool) -> bool:
-    """Whether no table can be better, and no bound of every layout says more."""
+def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, table_allowed: bool) -> bool:
+    """Whether no table can be better, and no bound of every layout would change the answer.
+
+    `least`: proved weighted excess of every layout.
+    """
     tile, limits = case.lowered.tile, case.lowered.layout
     if limits.objective.instructions_first:
         return True  # excess is the price of what comes first
     if proposal.layout is not None:
-        return proposal.weighted_excess <= least and (proposal.bytes == tile.bytes or not may)
+        return proposal.weighted_excess <= least and (proposal.bytes == tile.bytes or not table_allowed)
     too_large = limits.max_bytes is not None and tile.bytes > limits.max_bytes
-    return too_large or (bool(least) if ask.conflict_free else not may)
+    return too_large or (bool(least) if ask.conflict_free else not table_allowed)
 
 
-def _bounded(case: Case, proposal: Proposal, general: EveryLayout, ask: Ask) -> Proposal:
-    """The proposal with what is proved of every layout; decided, where that meets or refutes it."""
-    proposal = replace(proposal, every_layout=(general.bound, general.evidence))
-    kind = general.evidence.partition(":")[0]
+def _bounded(case: Case, proposal: Proposal, known: EveryLayout, ask: Ask) -> Proposal:
+    """The proposal with the bound that is known of every layout, which may prove it best or refute any."""
+    proposal = replace(proposal, every_layout=(known.bound, known.evidence))
+    kind = known.evidence.partition(":")[0]
     decider = BY_PLACEMENT if kind == "solver" else kind
-    if general.bound < max(1, proposal.excess_bound.lower_bound):
+    if known.bound < max(1, proposal.excess_bound.lower_bound):
         return proposal
-    proposal = replace(proposal, excess_bound=Proved(general.bound, by=decider))
+    proposal = replace(proposal, excess_bound=Proved(known.bound, by=decider))
     if proposal.layout is None and ask.conflict_free:
-        by = f"every layout has conflicts, by {general.evidence}"
-        return replace(proposal, refuted=True, left=by, notes=())
-    if general.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
+        reason = f"every layout has conflicts, by {known.evidence}"
+        return replace(proposal, refuted=True, left=reason, notes=())
+    if known.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
         return replace(proposal, left_open=False)
     return proposal
 
 
 def _best_formula(search: Search, proposal: Proposal) -> FreeAssignment | None:
-    """The best formula of every family, sought in a share of the time where not all are allowed."""
+    """The best formula of all families: the proposal where all are allowed, else sought for a while."""
     case = search.case
     if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
-        every = case.constrained(msgspec.structs.replace(case.asked.layout, families=_FORMULAS))
+        every = case.constrained(replace(case.asked.layout, families=_FORMULAS))
         with spending(current().part(_HINT_SHARE)):
             proposal = Search(every, search.ask, search.proposers, every.lanes, current()).proposal()
     return as_assignment(proposal, case.lowered.tile.bytes)
 
 
-def _the_better(case: Case, proposal: Proposal, free: FreeAssignment, may: bool) -> Proposal:
-    """The table, where it is better than the proposal, else the proposal; with what is proved of both."""
+def _better(case: Case, proposal: Proposal, free: FreeAssignment, table_allowed: bool) -> Proposal:
+    """The better of the proposal and a table; where no table is allowed, a note says what one would have."""
     assert free.excess is not None
     assert free.bytes is not None
     objective = case.lowered.layout.objective
-    mine = objective.key(proposal.weighted_excess, proposal.bytes)
-    if proposal.layout is None or rank(case, free) < mine:
-        if may:
+    of_formula = objective.key(proposal.weighted_excess, proposal.bytes)
+    if proposal.layout is None or rank(case, free) < of_formula:
+        if table_allowed:
             return as_table(case.lowered, free, proposal)
         weighted = "weighted " if case.has_weights else ""
         excess = case.in_weights(free.excess)
         better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
         return replace(proposal, notes=(*proposal.notes, better))
-    if may and free.complete and rank(case, free) == mine:
+    if table_allowed and free.complete and rank(case, free) == of_formula:
         of_bytes = Proved(free.bytes_bound, by=BY_PLACEMENT)
         of_excess = Proved(free.bound, by=BY_PLACEMENT)
         return replace(proposal, excess_bound=of_excess, bytes_bound=of_bytes, left_open=False)
@@ -155,6 +158,7 @@ def _the_better(case: Case, proposal: Proposal, free: FreeAssignment, may: bool)
 
 
 def _telling(case: Case, best: FreeAssignment | None, ask: Ask) -> Callable[[int, str], None]:
+    """Progress of a proof: told a lower bound in the trace's unit and what comes next."""
 
     def tell(bound: int, doing: str) -> None:
         if best is not None:

@@ -10,7 +10,6 @@ from fractions import Fraction
 from functools import partial
 from typing import Final, Unpack, overload
 
-import msgspec
 from msgspec.structs import replace
 
 from layoutopt.errors import VerificationError
@@ -38,9 +37,9 @@ from layoutopt.problems.target import Question, target_of
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.choices import solve_tile, what_ended
 from layoutopt.search.dictated import side_by_side
-from layoutopt.search.fronts import Choice, Point, Unit, exact, explore, plan_of, units_of
-from layoutopt.search.packing import least, pack, rounded_up
-from layoutopt.search.proposal import STOPPED, Ask
+from layoutopt.search.fronts import Explored, Point, Unit, exact, explore, plan_of, units_of
+from layoutopt.search.packing import least_bytes, pack, rounded_up
+from layoutopt.search.proposal import STOPPED, Ask, of_tile
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases
 
@@ -87,7 +86,7 @@ def solve(
             return solve_tile(problem, gpu, ask)
         tiles = _Tiles(problem, gpu, ask)
         found = tiles.of_fewest_bytes() if problem.layout.objective.bytes_first else tiles.within_room()
-        return msgspec.structs.replace(found, reason=what_ended(found))
+        return replace(found, reason=what_ended(found))
 
 
 class _Tiles:
@@ -98,8 +97,8 @@ class _Tiles:
         with unhurried():
             self.units = units_of(block, gpu)
         self.plan = plan_of(block, self.units)
-        self.elements = least(self.plan, [unit.elements_bytes for unit in self.units])
-        # What the layouts may take: what the file says, else what a block of the GPU has.
+        self.elements = least_bytes(self.plan, [unit.elements_bytes for unit in self.units])
+        # Bytes that the layouts may take: `max_bytes`, else the shared memory of a block of the GPU.
         self.limit = within_room(block, gpu).layout.max_bytes
 
     def within_room(self) -> Arrangement:
@@ -110,11 +109,11 @@ class _Tiles:
             reason = f"the elements alone need {self.elements} bytes; {most} ({EVERY_LAYOUT})"
             return self._without(Status.INFEASIBLE, reason, limit)
         if asked is None:
-            # What fits without a limit has a proof for every size, so it is tried first.
+            # Layouts that fit without a limit have a proof for every size, so they are tried first.
             with spending(current() if limit is None else current().part(_UNBOUNDED_SHARE)):
-                free = self._best(None)
-            if limit is None or free.bytes is None or free.bytes <= limit:
-                return msgspec.structs.replace(free, max_bytes=limit)
+                unlimited = self._best(None)
+            if limit is None or unlimited.bytes is None or unlimited.bytes <= limit:
+                return replace(unlimited, max_bytes=limit)
             with unhurried():
                 self.units = units_of(self.block, self.gpu)
         return self._best(limit)
@@ -122,7 +121,7 @@ class _Tiles:
     def of_fewest_bytes(self) -> Arrangement:
         """Layouts of least excess in the fewest bytes into which all tiles fit.
 
-        That is the bytes of the elements, where these are enough; else each tile's fewest.
+        Those are the bytes of the elements where layouts of so few are found, else of the smallest layouts.
         """
         block, limit = self.block, self.limit
         if limit is not None and self.elements > limit:
@@ -130,7 +129,7 @@ class _Tiles:
         with spending(current().part(_ELEMENTS_SHARE)):
             found = self._in_bytes(self.elements)
         if found.tiles or self.elements == limit:
-            return msgspec.structs.replace(found, max_bytes=limit)
+            return replace(found, max_bytes=limit)
         share = 1 / (2 * len(self.units))
         smallest = [_solved(block, self.ask, unit, share, unit.asked) for unit in self.units]
         if any(result.layout is None for result in smallest):
@@ -140,38 +139,37 @@ class _Tiles:
             for unit, result in zip(self.units, smallest, strict=True)
             if result.layout is not None
         ]
-        total, _ = pack(self.plan, sizes, [result.alignment_bytes or 1 for result in smallest])
+        total = pack(self.plan, sizes, [result.alignment_bytes or 1 for result in smallest]).end
         most = total if limit is None else min(total, limit)
-        found = msgspec.structs.replace(self._in_bytes(most), max_bytes=limit)
-        proved = least(self.plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
+        found = replace(self._in_bytes(most), max_bytes=limit)
+        proved = least_bytes(self.plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
         if proved or found.status is not Status.OPTIMAL:
             return found
-        return msgspec.structs.replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
+        return replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
 
     def _in_bytes(self, most: int | None) -> Arrangement:
-        """Least excess first, within so many bytes."""
-        layout = msgspec.structs.replace(self.block.layout, minimise="excess", max_bytes=most)
-        return _Tiles(msgspec.structs.replace(self.block, layout=layout), self.gpu, self.ask).within_room()
+        """Layouts of least excess within `most` bytes."""
+        layout = replace(self.block.layout, minimise="excess", max_bytes=most)
+        return _Tiles(replace(self.block, layout=layout), self.gpu, self.ask).within_room()
 
     def _without(self, status: Status, reason: str, limit: int | None) -> Arrangement:
+        """An answer without layouts."""
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(self.elements, EVERY_LAYOUT))
         return Arrangement(self.block.name, self.gpu.name, status, proof, reason, max_bytes=limit)
 
     def _best(self, limit: int | None) -> Arrangement:
-        """The best combination that is found within so many bytes."""
+        """The best combination of layouts that is found within `limit` bytes, verified where each lies."""
         units = self.units
-        choice = explore(units, self.plan, limit, partial(_solved, self.block, self.ask))
-        if choice.points is None or choice.found is None:
-            return self._nothing(choice.bound is None, current().spent, limit)
-        pairs = list(zip(units, choice.points, strict=True))
-        total, bases = pack(
-            self.plan,
-            [unit.bytes_at(p.sizes, p.alignment) for unit, p in pairs],
-            [p.alignment for p in choice.points],
-        )
+        explored = explore(units, self.plan, limit, partial(_solved, self.block, self.ask))
+        points = explored.points
+        if points is None:
+            return self._nothing(explored.bound is None, current().spent, limit)
+        pairs = list(zip(units, points, strict=True))
+        sizes = [unit.bytes_at(p.sizes, p.alignment) for unit, p in pairs]
+        total, bases = pack(self.plan, sizes, [p.alignment for p in points])
         # Whether no byte is lost to alignment or overlay.
         tight = not self.plan.times and total == sum(unit.bytes_at(p.sizes, 1) for unit, p in pairs)
-        bound, size, complete = self._proved(choice, total, tight, limit)
+        least_excess, least_size, complete = self._proved(explored, total, tight, limit)
         placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(pairs))
         with unhurried():
             for unit, part in zip(units, placed, strict=True):
@@ -180,18 +178,18 @@ class _Tiles:
             problem=self.block.name,
             target=self.gpu.name,
             status=Status.OPTIMAL if complete else Status.FEASIBLE,
-            proof=_proof(units, choice.points, bound, size, complete and tight),
-            reason="" if complete else _open(units, choice.points),
+            proof=_proof(units, points, least_excess, least_size, complete and tight),
+            reason="" if complete else _left_unproved(units, points),
             tiles=placed,
             bytes=total,
             max_bytes=limit,
-            alignment_bytes=max(max(p.alignment, p.result.alignment_bytes or 1) for p in choice.points),
-            excess=sum(p.result.excess or 0 for p in choice.points),
-            weighted_excess=float(_excess(choice.points)),
+            alignment_bytes=max(max(p.alignment, p.result.alignment_bytes or 1) for p in points),
+            excess=sum(p.result.excess or 0 for p in points),
+            weighted_excess=float(_excess(points)),
         )
 
     def _nothing(self, infeasible: bool, out_of_time: bool, limit: int | None) -> Arrangement:
-        """No combination was found: why, tile by tile where a tile alone has no layout."""
+        """The answer where no combination was found: why, tile by tile where a tile alone has no layout."""
         fronts = [(unit.tiles[0].name, unit.front) for unit in self.units]
         reasons = [
             f"tile {name!r}: {front.reason}" for name, front in fronts if front.reason and not front.points
@@ -204,25 +202,31 @@ class _Tiles:
         return self._without(Status.INFEASIBLE if infeasible else Status.UNKNOWN, reason, limit)
 
     def _proved(
-        self, choice: Choice, total: int, tight: bool, limit: int | None
+        self, explored: Explored, total: int, tight: bool, limit: int | None
     ) -> tuple[Bound, Bound, bool]:
-        """Proved bounds of the weighted excess and of the bytes, and whether the arrangement is optimal."""
-        assert choice.points is not None
-        assert choice.found is not None
-        assert choice.bound is not None
+        """Proved bounds of the weighted excess and of the bytes, and whether the arrangement is optimal.
+
+        Args:
+            total: bytes of the best combination, packed.
+            tight: whether none of them is lost to alignment or overlay.
+            limit: bytes that the layouts may take.
+        """
+        assert explored.points is not None
+        assert explored.key is not None
+        assert explored.bound is not None
         units = self.units
-        excess, floor = _excess(choice.points), sum((unit.front.floor for unit in units), Fraction(0))
-        optimal = all(point.result.status is Status.OPTIMAL for point in choice.points)
+        excess, floor = _excess(explored.points), sum((unit.front.floor for unit in units), Fraction(0))
+        optimal = all(point.result.status is Status.OPTIMAL for point in explored.points)
         if not self.block.layout.objective.counts_only:
             least_bytes = Bound(self.elements, EVERY_LAYOUT)
             return Bound(_number(min(floor, excess)), EVERY_LAYOUT), least_bytes, optimal and tight
-        value, promised = choice.found[0][0], choice.bound[0][0]
-        best = promised >= value
+        above_bound = explored.key.cost.value - explored.bound.cost.value
+        best = above_bound <= 0
         settled = all(unit.is_settled for unit in units)
-        # With the widths chosen, where the file leaves them open: the value is of wavefronts then.
-        least_excess = excess - max(value - promised, Fraction(0)) if settled or optimal else floor
+        # Of open widths the costs are wavefronts: they bound the excess with the widths that were chosen.
+        least_excess = excess - max(above_bound, Fraction(0)) if settled or optimal else floor
         least_excess = max(least_excess, Fraction(0))
-        size = min(choice.bound[1], total) if best else self.elements
+        size = min(explored.bound.bytes, total) if best else self.elements
         scope = _scope(units, limit)
         return (
             Bound(_number(least_excess), EVERY_LAYOUT if least_excess <= floor else scope),
@@ -233,13 +237,7 @@ class _Tiles:
 
 def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Result:
     """The answer to a problem of a unit of the block, in a share of the time left."""
-
-    told = ask.progress
-
-    def tell(text: str) -> None:
-        told(f"{unit.tiles[0].name}: {text}")
-
-    ask = replace(ask, progress=tell)
+    ask = replace(ask, progress=of_tile(unit.tiles[0].name, ask.progress))
     with spending(current().part(share)), fields_of(block, *unit.tiles):
         if unit.is_settled:
             return solve_cases([unit.case.constrained(problem.layout)], ask)
@@ -247,13 +245,14 @@ def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) 
 
 
 def _excess(points: Sequence[Point]) -> Fraction:
+    """Weighted excess of all."""
     return sum((exact(point.result.weighted_excess or 0) for point in points), Fraction(0))
 
 
-def _open(units: Sequence[Unit], points: Sequence[Point]) -> str:
-    if any(unit.several_sizes for unit in units) and all(
-        point.result.status is Status.OPTIMAL for point in points
-    ):
+def _left_unproved(units: Sequence[Unit], points: Sequence[Point]) -> str:
+    """Why an arrangement of these points is not proved best."""
+    optimal = all(point.result.status is Status.OPTIMAL for point in points)
+    if optimal and any(unit.several_sizes for unit in units):
         return "of tiles of several sizes that share a layout, only the bytes of the largest are proved least"
     if not units[0].asked.layout.objective.counts_only:
         reasons = dict.fromkeys(point.result.reason for point in points if point.result.reason)
@@ -262,22 +261,28 @@ def _open(units: Sequence[Unit], points: Sequence[Point]) -> str:
 
 
 def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
-    """The tiles of a unit: in the same bytes, or one behind the other."""
-    together = len(unit.copies) < len(unit.tiles)
-    places, at = [], base
+    """The tiles of a unit from byte `base`: all in the same bytes, or one behind the other."""
+    same_bytes = len(unit.copies) < len(unit.tiles)
+    places, next_base = [], base
     for k, tile in enumerate(unit.tiles):
-        size = point.sizes[0 if together else k]
-        place = Place(tile.name, at, tile.stages, rounded_up(size, point.alignment), size)
+        size = point.sizes[0 if same_bytes else k]
+        place = Place(tile.name, next_base, tile.stages, rounded_up(size, point.alignment), size)
         places.append(place)
-        at += 0 if together else place.stages * place.stage_bytes
-    whole = max(place.stage_bytes for place in places)
-    bases = tuple(place.base_bytes for place in places)
-    names = tuple(tile.name for tile in unit.tiles)
-    return PlacedTile(names, base, unit.stages, whole, point.result, bases, tuple(places))
+        if not same_bytes:
+            next_base += place.stages * place.stage_bytes
+    return PlacedTile(
+        tiles=tuple(place.tile for place in places),
+        base_bytes=base,
+        stages=unit.stages,
+        stage_bytes=max(place.stage_bytes for place in places),
+        result=point.result,
+        bases_bytes=tuple(place.base_bytes for place in places),
+        places=tuple(places),
+    )
 
 
 def _scope(units: Sequence[Unit], limit: int | None) -> str:
-    """The layouts that a search of the units goes through, in words."""
+    """The layouts that a search of the units covers, in words for a proof."""
     searched = [searched_families(unit.case.lowered) for unit in units]
     if any(unit.case.problem.is_dictated for unit in units):
         listed = dict.fromkeys(side_by_side(unit.case.problem) for unit in units)
@@ -294,9 +299,10 @@ def _scope(units: Sequence[Unit], limit: int | None) -> str:
 
 
 def _proof(units: Sequence[Unit], points: Sequence[Point], excess: Bound, size: Bound, exact: bool) -> Proof:
-    """Bounds of the whole. The index cost is proved only where no byte is lost to alignment or overlay.
+    """The proof of an arrangement with these bounds of its weighted excess and bytes.
 
-    Where some are, a tile could be larger, and cheaper to index, for nothing.
+    `exact`: it is optimal and no byte is lost to alignment or overlay. Where some are, a tile could be
+    larger, and cheaper to index, for nothing: the index cost is not proved then.
     """
     costs = [p.result.proof.index_cost for p in points]
     known = [cost for cost in costs if cost is not None]  # the hardware dictates the others
@@ -304,9 +310,9 @@ def _proof(units: Sequence[Unit], points: Sequence[Point], excess: Bound, size: 
     cost = IndexCost(sum(c.value for c in known), proved, MEASURE) if known else None
     if all(p.result.proof.weighted_excess is None for p in points):
         return Proof(excess, size, cost)
-    # Of the plain excess, only what no layout at all avoids is known.
-    plain = [unit.front.points[0].result.proof.excess if unit.front.points else None for unit in units]
-    floor = sum(b.lower_bound for b in plain if b is not None and b.everywhere)
+    # Of the excess without weights, only what every layout has is known.
+    unweighted = [unit.front.points[0].result.proof.excess for unit in units if unit.front.points]
+    floor = sum(bound.lower_bound for bound in unweighted if bound.everywhere)
     return Proof(Bound(floor, EVERY_LAYOUT), size, cost, excess)
 
 
@@ -315,6 +321,7 @@ def _number(value: Fraction) -> int | float:
 
 
 def _verify(unit: Unit, part: PlacedTile) -> None:
+    """Count the accesses at every base of a unit's tiles; VerificationError where that differs."""
     assert part.result.layout is not None
     case, promised = unit.case_of(part.result), _counts(part.result.accesses)
     for base in sorted({start for place in part.places for start in place.starts}):
@@ -326,6 +333,4 @@ def _verify(unit: Unit, part: PlacedTile) -> None:
 
 def _counts(reports: Sequence[AccessReport]) -> list[AccessReport]:
     """Reports without the lanes and widths that were chosen."""
-    return [
-        msgspec.structs.replace(report, bytes=None, index=None, loops=None, where=None) for report in reports
-    ]
+    return [replace(report, bytes=None, index=None, loops=None, where=None) for report in reports]

@@ -24,9 +24,10 @@ and of the widths chosen where the file leaves the choice. `served` says which t
 import hashlib
 import json
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from layoutopt.accesses.lower import stored
 from layoutopt.accesses.trace import Trace
@@ -62,7 +63,7 @@ BY_SEARCH: Final = "layoutopt's search of the families alone"
 SEARCH: Final = "search: the layouts in scope, by counting, a tree of masks and CP-SAT"
 
 BLOCK_CERTIFICATE_SCHEMA: Final = "layoutopt.block_certificate/1"
-# What a digest is of, in a problem; what is none of it, in its parts; and what says no more than nothing.
+# Fields of a problem that a digest is of; those left out in its parts; and defaults, left out as well.
 _DIGESTED: Final = frozenset(
     ("name", "target", "threads", "tile", "tiles", "accesses", "layout", "block", "overlay", "same_layout")
 )
@@ -70,7 +71,7 @@ _RULE_FIELDS: Final = (
     *("phases", "merges_pairs", "split_words", "serialises_equal", "row_words", "extra_wavefronts"),
     *("banks", "bank_bytes", "source"),
 )
-_UNTOLD: Final = ("notes", "published", "base_bytes", "stage_bytes", "engine")
+_NOT_DIGESTED: Final = ("notes", "published", "base_bytes", "stage_bytes", "engine")
 _DEFAULTS: Final = {
     "weight": "1",
     "minimise": "excess",
@@ -127,22 +128,25 @@ def digest(problem: Problem | Block) -> str:
     no blanks, numbers as text, and nothing that says no more than leaving it out does. What a kernel calls
     things, notes and data about other layouts are no part of it.
     """
-    told = msgspec.to_builtins(problem)
-    kept = _told({field: value for field, value in told.items() if field in _DIGESTED})
-    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    fields = msgspec.to_builtins(problem)
+    digested = _normalised({field: value for field, value in fields.items() if field in _DIGESTED})
+    text = json.dumps(digested, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _told(value: Any) -> Any:
-    """A part of a problem without what only repeats a default, and numbers as text."""
+def _normalised(value: Any) -> Any:
+    """A part of a problem as JSON data: fields that repeat a default left out, numbers as text.
+
+    `{"weight": 1, "op": "load", "bytes": 4.0}` becomes `{"op": "load", "bytes": "4"}`.
+    """
     if isinstance(value, list | tuple):
-        return [_told(item) for item in value]
+        return [_normalised(item) for item in value]
     if isinstance(value, dict):
         if use := value.get("hardware"):  # no lane executes it: index, predicate and weight say nothing
             value = {"name": value["name"], "op": value["op"], "tile": value.get("tile"), **use}
-        told = {field: _told(inner) for field, inner in value.items() if field not in _UNTOLD}
-        nothing: tuple[Any, ...] = (None, False, {}, [])
-        return {f: inner for f, inner in told.items() if inner not in (*nothing, _DEFAULTS.get(f))}
+        parts = {field: _normalised(part) for field, part in value.items() if field not in _NOT_DIGESTED}
+        empty: tuple[Any, ...] = (None, False, {}, [])
+        return {field: part for field, part in parts.items() if part not in (*empty, _DEFAULTS.get(field))}
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(Fraction(str(value))) if number else value
 
@@ -166,14 +170,14 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
     bound, size = result.proof.objective, result.proof.bytes
     subject = subject_of(problem.tile, device, lanes)
     unit = lanes.weight_unit
-    evidence, findings = _reason(subject, round(bound.lower_bound * unit), bound.scope)
+    evidence, findings = _evidence(subject, round(bound.lower_bound * unit), bound.scope)
     rests_on = {SOLVER.evidence: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
     rule = lanes.accesses[0].rule
     data: dict[str, Any] = {
         "schema": CERTIFICATE_SCHEMA,
         "problem": problem.name,
         "target": _target(asked, device),
-        "digest": digest(msgspec.structs.replace(asked, target=_target(asked, device))),
+        "digest": digest(replace(asked, target=_target(asked, device))),
         "constraints": msgspec.to_builtins(asked.layout),
         "status": str(result.status),
         "bound": {
@@ -198,15 +202,16 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
         "served": _served(device, lanes),
     }
     if result.layout is not None:
-        layout = msgspec.structs.replace(result.layout, shape=problem.tile.shape, packed=1)
-        data |= _found(layout, result)
+        layout = replace(result.layout, shape=problem.tile.shape, packed=1)
+        data |= _layout_data(layout, result)
     for name, reason in (("clique", CLIQUE), ("packing", PACKING), ("parity", PARITY)):
         if reason in findings:
             data[name] = reason.data(subject, problem, findings[reason])
     return data
 
 
-def _found(layout: Layout, result: Result) -> dict[str, Any]:
+def _layout_data(layout: Layout, result: Result) -> dict[str, Any]:
+    """The fields of a certificate that hold the layout."""
     return {
         "layout": {
             "byte_offsets": layout.table().ravel().tolist(),
@@ -227,6 +232,7 @@ def _target(problem: Problem, device: Device) -> str:
 
 
 def _infeasible(problem: Problem, result: Result, rests_on: str) -> dict[str, Any] | None:
+    """What an infeasible result refutes, and what that rests on, where conflicts are (`rests_on`) or not."""
     if result.status is not Status.INFEASIBLE:
         return None
     most, bound = problem.layout.max_bytes, result.proof.objective
@@ -239,23 +245,30 @@ def _infeasible(problem: Problem, result: Result, rests_on: str) -> dict[str, An
     return {"refuted": claim, "max_bytes": most, "reason": result.reason, "rests_on": rests_on}
 
 
-def _reason(subject: Subject, wanted: int, scope: str) -> tuple[str, dict[Reason[Any], Any]]:
-    """The easiest evidence for a bound, and all that was found on the way; nothing is needed for 0."""
-    if wanted == 0:
-        return "no excess is negative", {}
+class _Evidence(NamedTuple):
+    """The name of what a bound rests on, and what each reason found for it."""
+
+    name: str
+    findings: dict[Reason[Any], Any]
+
+
+def _evidence(subject: Subject, bound: int, scope: str) -> _Evidence:
+    """The easiest evidence for a bound of the weighted excess, and what all reasons asked before it found."""
+    if bound == 0:
+        return _Evidence("no excess is negative", {})
     if scope != EVERY_LAYOUT:
-        return SEARCH, {}
+        return _Evidence(SEARCH, {})
     if subject.board is None:
-        return COUNTING.evidence, {}
+        return _Evidence(COUNTING.evidence, {})
     findings: dict[Reason[Any], Any] = {}
     for reason in BY_HAND:
         found = reason.find(subject, Extent())
         if found is None:
             continue
         findings[reason] = found
-        if reason.bound(subject, found) >= wanted:
-            return reason.evidence, findings
-    return SOLVER.evidence, {**findings, SOLVER: FreeAssignment(wanted)}
+        if reason.bound(subject, found) >= bound:
+            return _Evidence(reason.evidence, findings)
+    return _Evidence(SOLVER.evidence, {**findings, SOLVER: FreeAssignment(bound)})
 
 
 def _served(device: Device, trace: Trace) -> dict[str, Any]:
@@ -274,13 +287,13 @@ def _served(device: Device, trace: Trace) -> dict[str, Any]:
 
 def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
     """The certificate of several tiles: one of each, and what follows for all of them."""
-    proof, about, limit = arrangement.proof, digest(block), arrangement.max_bytes
+    proof, block_digest, limit = arrangement.proof, digest(block), arrangement.max_bytes
     parts: list[dict[str, Any]] = []
     for (tiles, problem), part in zip(groups(block), arrangement.tiles, strict=False):
-        own = _of_tile(problem, gpu, _everywhere(problem, part.result))
-        # As the file has them: what several sizes leave out is no constraint of its.
-        own["digest"] = about
-        own["constraints"]["families"] = msgspec.to_builtins(block.problem(tiles[0]).layout.families)
+        of_tile = _of_tile(problem, gpu, _of_every_layout(problem, part.result))
+        of_tile["digest"] = block_digest
+        # As in the file: families that tiles of several sizes leave out are no constraint of the file.
+        of_tile["constraints"]["families"] = msgspec.to_builtins(block.problem(tiles[0]).layout.families)
         parts.append(
             {
                 "tiles": part.tiles,
@@ -289,18 +302,18 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
                 "stages": part.stages,
                 "stage_bytes": part.stage_bytes,
                 "places": [msgspec.to_builtins(place) for place in part.places],
-                "certificate": own,
+                "certificate": of_tile,
             }
         )
-    certain = sum(part["certificate"]["bound"]["excess"] for part in parts)
-    everywhere = bool(parts) and certain >= proof.objective.lower_bound
-    rests_on = {own["bound"]["rests_on"] for part in parts if (own := part["certificate"])["bound"]["excess"]}
-    by_hand = everywhere and rests_on <= {ARITHMETIC}
+    bounds = [part["certificate"]["bound"] for part in parts]
+    certain = sum(bound["excess"] for bound in bounds)
+    everywhere = bool(bounds) and certain >= proof.objective.lower_bound
+    by_arithmetic = everywhere and all(b["rests_on"] == ARITHMETIC for b in bounds if b["excess"])
     return {
         "schema": BLOCK_CERTIFICATE_SCHEMA,
         "problem": block.name,
         "target": block.target,
-        "digest": about,
+        "digest": block_digest,
         "status": str(arrangement.status),
         "reason": arrangement.reason,
         "max_bytes": arrangement.max_bytes,
@@ -309,28 +322,29 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
         "bound": {
             "excess": certain if everywhere else proof.objective.lower_bound,
             "scope": EVERY_LAYOUT if everywhere else proof.objective.scope,
-            "covers": {"layouts": "every"} if everywhere else _of_tiles(proof.objective, limit),
-            "rests_on": ARITHMETIC if by_hand else BY_SEARCH,
+            "covers": {"layouts": "every"} if everywhere else _covers_together(proof.objective, limit),
+            "rests_on": ARITHMETIC if by_arithmetic else BY_SEARCH,
         },
         "bytes_bound": {
             "at_least": proof.bytes.lower_bound,
             "scope": proof.bytes.scope,
-            "covers": _of_tiles(proof.bytes, limit),
+            "covers": _covers_together(proof.bytes, limit),
         },
         "tiles": parts,
     }
 
 
-def _of_tiles(bound: Bound, limit: int | None) -> dict[str, Any]:
+def _covers_together(bound: Bound, limit: int | None) -> dict[str, Any]:
+    """The layouts that a bound of several tiles holds for, as `_covers` of one."""
     return {"layouts": "every"} if bound.everywhere else {"layouts": "tiles", "max_bytes": limit}
 
 
-def _everywhere(problem: Problem, result: Result) -> Result:
-    """The result with what is known of every layout: it was sought for one point of the tile's front."""
+def _of_every_layout(problem: Problem, result: Result) -> Result:
+    """The result with bounds of every layout alone: its own hold within the bytes of a point of a front."""
     bound = result.proof.objective
     bound = bound if bound.everywhere else Bound(0, EVERY_LAYOUT)
     size = Bound(problem.tile.bytes, EVERY_LAYOUT)
     best = bound.lower_bound == result.weighted_excess and size.lower_bound == result.bytes
     proof = Proof(bound, size, None, bound, None, result.proof.evidence if bound.lower_bound else "")
     status = Status.OPTIMAL if best else Status.FEASIBLE
-    return msgspec.structs.replace(result, status=status, proof=proof)
+    return replace(result, status=status, proof=proof)

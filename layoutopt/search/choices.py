@@ -2,10 +2,10 @@
 
 Both are decided in the same way (`_answered`), one inside the other:
 
-    choices   narrower problems, in which it is decided, the most promising first
-    solved    each by itself, whatever else it leaves open
-    found     the layout with the best that is known for it, counted in the file's own coordinates, verified
-    answer    the best, with what is proved of every choice
+    choices    narrower problems, in which it is decided, the most promising first
+    _answered  each by itself, whatever else it leaves open
+    solved     its layout with the best instructions or lanes for it, verified in the file's own coordinates
+    answer     the best of these, with what is proved of every choice
 
 Instructions: an order of elements, which a layout makes consecutive so that they may go in one access, gives
 each free access the instructions of fewest wavefronts. An order ends the search that takes as few as nothing
@@ -23,9 +23,8 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,9 +58,9 @@ from layoutopt.search.verify import verified
 _MOST_SOLVED: Final = 8  # orders that a layout is sought for
 _SHARE: Final = 0.5  # of the time left, for each
 _NEEDED_S: Final = 0.5  # for lanes under a layout, without which there is no answer
-_EVERYTHING: Final = f"{EVERY_LAYOUT} and every choice of instructions"
-_LEFT: Final = "other instructions are not refuted"
-_NOT_ALL: Final = (
+_EVERY_CHOICE: Final = f"{EVERY_LAYOUT} and every choice of instructions"
+_INSTRUCTIONS_LEFT: Final = "other instructions are not refuted"
+_LANES_LEFT: Final = (
     "assignments that are bits of threads and iterations in any order, XORs of two, and other places in a "
     "warp were searched under a few layouts"
 )
@@ -72,15 +71,15 @@ _OTHERS_LEFT: Final = "the time limit ended the search for layouts outside the s
 def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
     """The answer to a problem of one tile, in the time there is; errors are those of `block.solve`."""
     try:
-        found = _answered(problem, gpu, ask)
-        return msgspec.structs.replace(found, reason=what_ended(found))
+        result = _answered(problem, gpu, ask)
+        return replace(result, reason=what_ended(result))
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
         return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
 
 
 def what_ended(result: Result | Arrangement) -> str:
-    """The reason of the result; where a search was cut short, with what ended it."""
+    """The result's `reason`; of a search cut short, with what ended it: time, a request or the effort."""
     budget = current()
     if result.status is Status.OPTIMAL and budget.ran_out and not result.reason:
         if not result.proof.objective.everywhere:
@@ -97,22 +96,32 @@ def what_ended(result: Result | Arrangement) -> str:
 
 
 class _Choice(Struct, frozen=True):
-    """A narrower problem, and the device that it is solved for.
+    """A problem in which instructions or lanes are decided, and the device that it is solved for.
 
     Attributes:
-        rank: of instructions, the wavefronts that they take alone, how many they are, and what tells equal
-            ones apart.
+        wavefronts: that its accesses take at least, weighted; of lanes, 0.
+        instructions: how many instructions, executed by a warp, the accesses left open take; of lanes, 0.
+        order: number of the order of elements that gave the instructions; -1: they are as the file has them.
         share: of the time left, that it may use.
     """
 
     problem: Problem
     gpu: Device
-    rank: tuple[Fraction, int, int] = (Fraction(0), 0, 0)
+    wavefronts: Fraction = Fraction(0)
+    instructions: int = 0
+    order: int = 0
     share: float = 1
 
 
-class _Found(Struct, frozen=True):
-    """An answer under one choice, the problem with all that was chosen, and what it is compared by."""
+class _Solved(Struct, frozen=True):
+    """A verified answer under one choice.
+
+    Attributes:
+        rank: sorting key of answers, the best least; of instructions: wavefronts, bytes, instructions.
+        chosen: the file's problem, nothing left open.
+        case: of `chosen`.
+        complete: whether nothing is better, whatever the choice.
+    """
 
     rank: tuple[float, ...]
     result: Result
@@ -122,37 +131,36 @@ class _Found(Struct, frozen=True):
 
 
 class _Open(abc.ABC):
-    """Something that a file leaves open.
+    """Instructions or lanes that a file leaves open.
 
     Attributes:
-        best: of the choices so far; `refused`, where there is none: why the first had no layout.
+        best: of the choices so far.
+        refused: the first answer without a layout.
+        unrefuted: what may have a layout though no choice has one; empty where nothing may.
     """
+
+    unrefuted = ""
 
     def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
         self.problem, self.gpu, self.ask = problem, gpu, ask
-        self.best: _Found | None = None
+        self.best: _Solved | None = None
         self.refused: Result | None = None
 
     @abc.abstractmethod
     def choices(self) -> Iterator[_Choice]:
-        """Problems in which it is decided, one after another; it sees `best` and `refused`."""
+        """The choices to solve, one after another; which come next depends on `best` and `refused`."""
 
     @abc.abstractmethod
-    def found(self, choice: _Choice, result: Result) -> _Found:
-        """What is made of the answer to one, which has a layout; LayoutError if it does not serve."""
+    def solved(self, choice: _Choice, result: Result) -> _Solved:
+        """The layout of `result`, the answer to a choice, verified; LayoutError if it does not serve."""
 
     @abc.abstractmethod
-    def answer(self, best: _Found) -> Result:
+    def answer(self, best: _Solved) -> Result:
         """The best, with what is proved of every choice."""
-
-    @property
-    def left(self) -> str:
-        """What no choice refutes, though none has a layout; empty where there is nothing."""
-        return ""
 
 
 def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The answer to a problem, whatever it leaves open.
+    """The answer to a problem: where instructions or lanes are open, the best over the choices of them.
 
     Raises:
         OutOfTime: the time was over before there was a layout.
@@ -160,74 +168,76 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
     """
     if not problem.is_free:
         return solve_fixed(problem, gpu, ask)
-    opened = (_Instructions if problem.chooses_instructions else _Lanes)(problem, gpu, ask)
-    with contextlib.suppress(OutOfTime):  # while a choice was made; what is found stays
-        for number, choice in enumerate(opened.choices()):
-            if opened.best is not None and current().spent:
+    left_open = (_Instructions if problem.chooses_instructions else _Lanes)(problem, gpu, ask)
+    with contextlib.suppress(OutOfTime):  # while a choice was made; the best so far stays
+        for number, choice in enumerate(left_open.choices()):
+            if left_open.best is not None and current().spent:
                 break
             try:
                 with spending(current() if choice.share == 1 else current().part(choice.share)):
-                    result = _answered(choice.problem, choice.gpu, opened.ask)
+                    result = _answered(choice.problem, choice.gpu, left_open.ask)
                 if result.layout is None:
-                    opened.refused = opened.refused or result
+                    left_open.refused = left_open.refused or result
                     continue
-                found = opened.found(choice, result)
+                solved = left_open.solved(choice, result)
             except ProblemFileError:  # a constraint contradicts what an access becomes
                 if number == 0:
                     raise
             except (OutOfTime, LayoutError):  # lanes of a direct load do not write side by side
                 continue
             else:
-                opened.best = min(opened.best or found, found, key=lambda found: found.rank)
-    if opened.best is not None:
-        return opened.answer(opened.best)
-    if opened.refused is None:
+                left_open.best = min(left_open.best or solved, solved, key=lambda solved: solved.rank)
+    if left_open.best is not None:
+        return left_open.answer(left_open.best)
+    refused, max_bytes, unrefuted = left_open.refused, problem.layout.max_bytes, left_open.unrefuted
+    if refused is None:
         raise OutOfTime
-    refused, most = opened.refused, problem.layout.max_bytes
-    if not opened.left or refused.status is not Status.INFEASIBLE or (most or math.inf) < problem.tile.bytes:
+    too_large = max_bytes is not None and max_bytes < problem.tile.bytes  # in every layout
+    if not unrefuted or refused.status is not Status.INFEASIBLE or too_large:
         return refused
-    return refused.unproved(f"{opened.left}; {refused.reason}")
+    return refused.unproved(f"{unrefuted}; {refused.reason}")
 
 
 # Instructions ------------------------------------------------------------------------------------
 
 
 class _Instructions(_Open):
-    left = _LEFT
-    given: _Found | None = None  # with the file's own instructions
+    unrefuted = _INSTRUCTIONS_LEFT
+    as_in_file: _Solved | None = None  # with the file's own instructions
 
     def choices(self) -> Iterator[_Choice]:
-        """The file's own instructions, then those of one order after another, by wavefronts alone."""
+        """The file's own instructions, then those of one order after another, fewest wavefronts first.
+
+        No order whose wavefronts, tile bytes and instructions do not rank below the best answer.
+        """
         problem, gpu = self.problem, self.gpu
         free = free_ownerships(problem, gpu)
         self.bound = _lower_bound(problem, free, gpu)
-        plain = [
-            access if access.instructions is None else with_given_instructions(access)
-            for access in problem.accesses
-        ]
-        first = _choice(problem, plain, -1, gpu)
-        others = [c for c in _choices(first, problem, free, gpu) if _differs(c, first)]
+        unchanged = [a if a.instructions is None else with_given_instructions(a) for a in problem.accesses]
+        first = _choice(problem, unchanged, -1, gpu)
+        others = [c for c in _by_order(first, problem, free, gpu) if _differs(c, first)]
         yield replace(first, share=_SHARE if others else 1)
         solved = 1
         for choice in others:
-            least, instructions, _ = choice.rank
-            may_rank = float(least), problem.tile.bytes, instructions
+            may_rank = float(choice.wavefronts), problem.tile.bytes, choice.instructions
             if solved <= _MOST_SOLVED and (self.best is None or may_rank < self.best.rank):
                 solved += 1
                 yield choice
 
-    def found(self, choice: _Choice, result: Result) -> _Found:
-        """A result, counted in the file's own coordinates."""
+    def solved(self, choice: _Choice, result: Result) -> _Solved:
+        """The answer to a choice, counted in the file's own coordinates."""
         assert result.layout is not None
         with unhurried():
             chosen = assigned(choice.problem, result)
             case = case_of(chosen, self.gpu)
-            taken = case.weighted_wavefronts(case.count(case.table(result.layout))) / case.lanes.weight_unit
-        found = _Found((taken, result.bytes or 0, choice.rank[1]), result, chosen, case)
-        self.given = found if choice.rank[2] < 0 else self.given
-        return found
+            counts = case.count(case.table(result.layout))
+            wavefronts = case.weighted_wavefronts(counts) / case.lanes.weight_unit
+        solved = _Solved((wavefronts, result.bytes or 0, choice.instructions), result, chosen, case)
+        if choice.order < 0:
+            self.as_in_file = solved
+        return solved
 
-    def answer(self, best: _Found) -> Result:
+    def answer(self, best: _Solved) -> Result:
         """Optimal where nothing takes fewer wavefronts or bytes."""
         problem, result, layout, case = self.problem, best.result, best.result.layout, best.case
         assert layout is not None
@@ -239,72 +249,84 @@ class _Instructions(_Open):
                     "the accesses cost another number of wavefronts in their own coordinates"
                 )
         bound = self.bound
-        least = Bound(float(bound) if bound.denominator > 1 else int(bound), _EVERYTHING)
+        least = Bound(float(bound) if bound.denominator > 1 else int(bound), _EVERY_CHOICE)
         wavefronts, size, _ = best.rank
         if result.status is Status.OPTIMAL and not (wavefronts == bound and size == problem.tile.bytes):
-            result = result.unproved(f"{_LEFT}: {wavefronts:g} wavefronts, at least {bound} in {_EVERYTHING}")
-        return msgspec.structs.replace(
+            least_text = f"{wavefronts:g} wavefronts, at least {bound} in {_EVERY_CHOICE}"
+            result = result.unproved(f"{_INSTRUCTIONS_LEFT}: {least_text}")
+        return replace(
             result,
-            proof=msgspec.structs.replace(result.proof, wavefronts=least),
-            hints=(*result.hints, *_before(self.given, best)),
+            proof=replace(result.proof, wavefronts=least),
+            hints=(*result.hints, *_gain(self.as_in_file, best)),
             accesses=named_choices(result.accesses, problem, best.chosen),
         )
 
 
-def _differs(choice: _Choice, given: _Choice) -> bool:
-    """Whether it has other instructions, or fewer, and not the same in another order."""
-    pairs = zip(choice.problem.accesses, given.problem.accesses, strict=True)
+def _differs(choice: _Choice, first: _Choice) -> bool:
+    """Whether a choice has other instructions than the first, or fewer; not the same in another order."""
+    pairs = zip(choice.problem.accesses, first.problem.accesses, strict=True)
     same = (
         a.vector == b.vector
         and parse_operation(a.op, a.single_width) == parse_operation(b.op, b.single_width)
         for a, b in pairs
     )
-    return choice.rank[1] != given.rank[1] or not all(same)
+    return choice.instructions != first.instructions or not all(same)
 
 
-def _choice(problem: Problem, accesses: Sequence[Access], number: int, gpu: Device) -> _Choice:
-    """The problem with these accesses, some of which have instructions where it leaves them open."""
-    alone = [_alone(problem, access, gpu) for access in accesses]
-    total = sum((wavefronts for wavefronts, _ in alone), Fraction(0))
-    freed = (n for (_, n), a in zip(alone, problem.accesses, strict=True) if a.instructions is not None)
-    chosen = msgspec.structs.replace(problem, accesses=tuple(accesses))
-    return _Choice(chosen, gpu, (total, sum(freed), number), _SHARE)
+def _choice(problem: Problem, accesses: Sequence[Access], order: int, gpu: Device) -> _Choice:
+    """The problem with these accesses in place of its own, ranked by what they take."""
+    needs = [_least_need(problem, access, gpu) for access in accesses]
+    wavefronts = sum((need.wavefronts for need in needs), Fraction(0))
+    instructions = sum(
+        need.instructions
+        for need, access in zip(needs, problem.accesses, strict=True)
+        if access.instructions is not None
+    )
+    return _Choice(replace(problem, accesses=tuple(accesses)), gpu, wavefronts, instructions, order, _SHARE)
 
 
-def _choices(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
-    """The problem with instructions of one order after another, those of fewest wavefronts first.
+def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
+    """Choices of instructions, one for each order of elements, those of fewest wavefronts first.
 
     Args:
         first: with the instructions of the file.
         problem: whose instructions are open.
-        free: which of them.
-        gpu: its device.
+        free: the accesses whose instructions are open.
     """
-    known = [vector_steps(a, problem.tile) for a in problem.accesses if not a.is_free]
-    fixed = max(known, key=len, default=[])
+    vectors = [vector_steps(a, problem.tile) for a in problem.accesses if not a.is_free]
     found: list[_Choice] = []
-    for number, steps in enumerate(vector_orders(free, fixed) if free else ()):
+    for order, steps in enumerate(vector_orders(free, max(vectors, key=len, default=[])) if free else ()):
+        accesses = list(first.problem.accesses)
         try:
-            ways = {one.number: list(accesses_in_order(one, steps, problem, gpu)) for one in free}
-            if not all(ways.values()):
-                continue  # the GPU has no access as narrow as some would be
-            best = {k: min(each, key=lambda way: _alone(problem, way, gpu)) for k, each in ways.items()}
+            for access in free:
+                candidates = list(accesses_in_order(access, steps, problem, gpu))
+                if not candidates:
+                    break  # the GPU has no access as narrow as this one would be
+                accesses[access.number] = min(candidates, key=lambda c: _least_need(problem, c, gpu))
+            else:
+                if all(choice.problem.accesses != tuple(accesses) for choice in found):
+                    found.append(_choice(problem, accesses, order, gpu))
         except ProblemFileError:
             continue  # too many pieces of the coordinates
-        accesses = tuple(best.get(k, access) for k, access in enumerate(first.problem.accesses))
-        if all(choice.problem.accesses != accesses for choice in found):
-            found.append(_choice(problem, accesses, number, gpu))
-    return sorted(found, key=lambda choice: choice.rank)
+    return sorted(found, key=lambda choice: (choice.wavefronts, choice.instructions, choice.order))
 
 
-def _alone(problem: Problem, access: Access, gpu: Device, *, shared: bool = False) -> tuple[Fraction, int]:
-    """The fewest wavefronts that an access takes, weighted, and its instructions.
+class _Need(NamedTuple):
+    """What an access takes by itself: weighted wavefronts, and instructions executed by a warp."""
 
-    Where words are `shared`, of any layout; else of those in which elements share words as row by row.
+    wavefronts: Fraction
+    instructions: int
+
+
+def _least_need(problem: Problem, access: Access, gpu: Device, *, words_open: bool = False) -> _Need:
+    """The fewest wavefronts that an access takes by itself, weighted, and its instructions.
+
+    The bound holds for layouts whose words hold the elements that they hold row by row; with `words_open`
+    for every layout. It is 0 where the lanes are open.
     """
     if access.is_free or access.any:
-        return Fraction(0), 0
-    part = msgspec.structs.replace(problem, accesses=(access,), layout=Constraints())
+        return _Need(Fraction(0), 0)
+    part = replace(problem, accesses=(access,), layout=Constraints())
     if (view := view_of(part)) is not None:
         part = view.problem(part)
     traced = trace(part, gpu)
@@ -312,9 +334,9 @@ def _alone(problem: Problem, access: Access, gpu: Device, *, shared: bool = Fals
     counts = count_wavefronts(
         lanes.element * problem.tile.element_bytes, lanes.active, lanes.operation, lanes.rule
     )
-    least = counts.phases if shared else counts.ideal
+    least = counts.phases if words_open else counts.ideal
     weighted = int((least * lanes.weight).sum())
-    return Fraction(weighted, traced.weight_unit), int(lanes.active.any(axis=1).sum())
+    return _Need(Fraction(weighted, traced.weight_unit), int(lanes.active.any(axis=1).sum()))
 
 
 def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fraction:
@@ -323,38 +345,35 @@ def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fracti
     A wavefront of a warp moves no more distinct bytes than the banks have words. Nor does it move more than
     the lanes of a phase can take at their widest; of two phases, where the device merges pairs.
     """
-    size = problem.tile.element_bytes
+    element_bytes = problem.tile.element_bytes
     # A layout may put any elements narrower than a word into one: then each phase takes a single wavefront.
-    given = (a for a in problem.accesses if a.instructions is None)
-    total = sum((_alone(problem, a, gpu, shared=size < gpu.bank_bytes)[0] for a in given), Fraction(0))
-    for one in free:
-        kinds = one.kind, "ldmatrix" if one.kind == "load" else "stmatrix"
+    narrow = element_bytes < gpu.bank_bytes
+    fixed = [access for access in problem.accesses if access.instructions is None]
+    needs = [_least_need(problem, access, gpu, words_open=narrow) for access in fixed]
+    total = sum((need.wavefronts for need in needs), Fraction(0))
+    for access in free:
+        kinds = access.kind, "ldmatrix" if access.kind == "load" else "stmatrix"
         rules = [(rule, width) for (name, width), rule in gpu.rules.items() if name in kinds]
-        banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
-        lanes = max(
+        most_of_banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
+        most_of_lanes = max(
             len(rule.phases[0]) * (min(width, rule.bank_bytes) if rule.split_words else width)
             << rule.merges_pairs
             for rule, width in rules
         )
-        total += Fraction(str(one.access.weight)) * sum(
-            max(math.ceil(held * size / lanes), math.ceil(distinct * size / banks))
-            for held, distinct in _by_warp(one, gpu.lanes)
-        )
+        weight = Fraction(str(access.access.weight))
+        for start in range(0, len(access.element), gpu.lanes):
+            of_warp = access.element[start : start + gpu.lanes]
+            moved = of_warp[of_warp >= 0]
+            by_lanes = math.ceil(len(moved) * element_bytes / most_of_lanes)
+            by_banks = math.ceil(len(np.unique(moved)) * element_bytes / most_of_banks)
+            total += weight * max(by_lanes, by_banks)
     return total
 
 
-def _by_warp(one: Owned, lanes: int) -> Iterator[tuple[int, int]]:
-    """Elements of all lanes of each warp, and different ones of these."""
-    for start in range(0, len(one.element), lanes):
-        element = one.element[start : start + lanes]
-        held = element[element >= 0]
-        yield len(held), len(np.unique(held))
-
-
-def _before(given: _Found | None, found: _Found) -> Iterator[str]:
-    """What the file's own instructions cost at best, where others were chosen."""
-    if given is not None and given is not found:
-        (before, size, _), (after, *_) = given.rank, found.rank
+def _gain(as_in_file: _Solved | None, best: _Solved) -> Iterator[str]:
+    """A hint with what the file's own instructions cost at best, where others were chosen."""
+    if as_in_file is not None and as_in_file is not best:
+        (before, size, _), (after, *_) = as_in_file.rank, best.rank
         yield (
             f"with the instructions as the file has them, the best layout found takes {before:,g} wavefronts "
             f"in {size:,} bytes; these take {after:,g}"
@@ -370,19 +389,16 @@ class _Lanes(_Open):
         self.conflict_free = ask.conflict_free
         self.lanes = FreeLanes(problem, gpu)
         self.natural, self.relaxed = self.lanes.natural, self.lanes.relaxed()
-        self.floor: Result | None = None  # what bounds every assignment
-
-    @property
-    def left(self) -> str:
-        """The relaxed problem has direct loads write as they stand."""
-        return _NOT_ALL if self.lanes.direct else ""
+        self.floor: Result | None = None  # an answer whose bounds hold for every assignment of lanes
+        if self.lanes.direct:  # which the relaxed problem has write as they stand
+            self.unrefuted = _LANES_LEFT
 
     def choices(self) -> Iterator[_Choice]:
-        """The relaxed problem, and where more may be had those whose layouts may do better."""
+        """The relaxed problem, then problems with fixed lanes whose layouts may do better than the best."""
         yield _Choice(self.relaxed, self.lanes.together)
         if self.best is None and self.refused is None:
             yield _Choice(self.natural, self.gpu)  # direct loads stand otherwise than those that are natural
-        for problem in self._others():
+        for problem in self._with_fixed_lanes():
             assert self.best is not None
             result = self.best.result
             if self.conflict_free and result.proof.objective.lower_bound > 0:
@@ -391,18 +407,18 @@ class _Lanes(_Open):
             if not self.best.complete or (problem is self.natural and not self._is_natural(result)):
                 yield _Choice(problem, self.gpu)
 
-    def _others(self) -> Iterator[Problem]:
-        """Problems whose layouts may do better than what is found."""
+    def _with_fixed_lanes(self) -> Iterator[Problem]:
+        """The problem with fixed lanes, of `FreeLanes.others` and then of the best answer so far."""
         if self.best is not None:
             yield from self.lanes.others()
             yield assigned(self.problem, self.best.result)
 
-    def answer(self, best: _Found) -> Result:
-        """The best; where conflicts are ruled out and it has some, that it is none."""
+    def answer(self, best: _Solved) -> Result:
+        """The best; where conflicts are ruled out and it has some, an answer without a layout."""
         result, bound = best.result, best.result.proof.objective
         if not (self.conflict_free and result.excess):
             return result
-        status, reason = Status.UNKNOWN, f"no layout without conflicts was found; {_NOT_ALL}"
+        status, reason = Status.UNKNOWN, f"no layout without conflicts was found; {_LANES_LEFT}"
         if bound.lower_bound > 0:
             status = Status.INFEASIBLE
             least = f"at least {bound.lower_bound} excess wavefronts in {bound.scope}"
@@ -414,9 +430,11 @@ class _Lanes(_Open):
         return natural == [result.accesses[free.number].index for free in self.lanes.free]
 
     def _floor(self, relaxed: Result) -> Result | None:
-        """A result that bounds every assignment: of the relaxed problem, or with lanes in any order, too.
+        """An answer whose bounds hold for every assignment of lanes.
 
-        None where direct loads are free: the relaxed problem has their lanes write as they stand.
+        That is the answer to the relaxed problem; where lanes of a warp may also change places, to that
+        problem with the lanes of a warp in any order. None where direct loads are free, whose lanes the
+        relaxed problem has write as they stand.
         """
         if self.lanes.direct:
             return None
@@ -428,9 +446,7 @@ class _Lanes(_Open):
             return _answered(self.lanes.relaxed(dealt=True), self.lanes.together, self.ask)
         return None
 
-    # What is made of an answer -----------------------------------------------------------------
-
-    def found(self, choice: _Choice, result: Result) -> _Found:
+    def solved(self, choice: _Choice, result: Result) -> _Solved:
         """The layout of a result with the best assignment of each free access, verified."""
         assert result.layout is not None
         if choice.problem is self.relaxed:
@@ -448,8 +464,8 @@ class _Lanes(_Open):
             proposal = self._proposal(case, layout, excess, result, self.floor)
             answer = verified(case, proposal)
         reports = named_choices(answer.result.accesses, self.problem, settled)
-        shown = msgspec.structs.replace(answer.result, accesses=reports, method=self.ask.method)
-        return _Found(answer.rank, shown, settled, case, proposal.complete)
+        shown = replace(answer.result, accesses=reports, method=self.ask.method)
+        return _Solved(answer.rank, shown, settled, case, proposal.complete)
 
     def _proposal(
         self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
@@ -497,7 +513,7 @@ class _Lanes(_Open):
             plain_floor=0,
             bytes_bound=bytes_bound,
             left_open=not objective.counts_only,
-            left=_NOT_ALL if floor is None or proved else floor.reason,
+            left=_LANES_LEFT if floor is None or proved else floor.reason,
             every_layout=every_layout,
             # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
             alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,

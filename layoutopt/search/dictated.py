@@ -48,12 +48,12 @@ class Candidate(Struct, frozen=True):
         name: mode, and the contiguous dimension.
         alignment_bytes: that the base address must have.
         instructions: boxes, matrix instructions and bulk copies that reach the tile once.
-        noun: what these are, in a word.
+        noun: the word for one of `instructions`: box, copy or instruction.
         box_rows: contiguous runs that the boxes of TMA are made of; longer runs are fewer.
         weighted: excess wavefronts with weights, in the trace's unit.
-        plain: the same without weights.
+        plain: excess wavefronts without weights.
         bytes: last offset plus element size.
-        other: whether it is not the layout that the file calls published.
+        unpublished: whether it is not the layout that the file calls published.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Candidate(Struct, frozen=True):
     weighted: float
     plain: float
     bytes: int
-    other: bool
+    unpublished: bool
 
     @property
     def title(self) -> str:
@@ -92,7 +92,7 @@ def _is_direct(problem: Problem) -> bool:
 
 
 def _engines(problem: Problem) -> list[str]:
-    """Who reaches the tile by itself."""
+    """The units of the hardware that reach the tile without lanes: tma, wgmma, tcgen05, cp.async.bulk."""
     return list(dict.fromkeys(a.hardware.engine for a in problem.accesses if a.hardware is not None))
 
 
@@ -108,47 +108,56 @@ def propose(search: Search, _: Proposal | None) -> Proposal:
     served, refused, complete = ranked(case)
     fitting = [c for c in served if limit is None or c.bytes <= limit]
     left, reason = "", _reason(case, served, fitting, refused)
-    scope = f"the layouts of {_said(problem)}" + ("" if direct else side_by_side(problem))
-    found = next((c for c in fitting if not (ask.conflict_free and c.weighted)), None)
-    if found and objective.instructions_first:  # excess is the price of what comes first
-        fitting = [c for c in fitting if c.flips == found.flips]
+    scope = f"the layouts of {_named(problem)}" + ("" if direct else side_by_side(problem))
+    best = next((c for c in fitting if not (ask.conflict_free and c.weighted)), None)
+    # The bound of the excess is among those as good in what comes before it.
+    if best and objective.instructions_first:
+        fitting = [c for c in fitting if c.flips == best.flips]
         scope += " that flip the fewest bits"
-    elif found and objective.bytes_first and not ask.conflict_free:
-        fitting = [c for c in fitting if c.bytes == found.bytes]
-        scope += f" within {found.bytes} bytes"
-    if complete and found is None and not direct:
+    elif best and objective.bytes_first and not ask.conflict_free:
+        fitting = [c for c in fitting if c.bytes == best.bytes]
+        scope += f" within {best.bytes} bytes"
+    if complete and best is None and not direct:
         reason = f"{reason} ({scope})"
-    elif complete and found is None and may_be_others(problem, case.lanes):
+    elif complete and best is None and may_be_others(problem, case.lanes):
         complete, left = False, NOT_ALL
     elif not complete:
         left, reason = STOPPED, reason if served else ""
     least = min((c.weighted for c in fitting), default=0) if complete else 0
     plain = min((c.plain for c in fitting), default=0) if complete else 0
-    size = found.bytes if found else min((c.bytes for c in served), default=problem.tile.bytes)
+    size = best.bytes if best else min((c.bytes for c in served), default=problem.tile.bytes)
     least_size = size if complete else problem.tile.bytes
     return Proposal(
-        layout=found.layout if found else None,
-        family=found.name if found else "",
-        weighted_excess=found.weighted if found else 0,
+        layout=best.layout if best else None,
+        family=best.name if best else "",
+        weighted_excess=best.weighted if best else 0,
         bytes=size,
         excess_bound=Proved(least, scope, "hardware"),
         plain_floor=0,
         bytes_bound=Proved(least_size, EVERY_LAYOUT if least_size == problem.tile.bytes else scope),
-        refuted=complete and found is None,
+        refuted=complete and best is None,
         left_open=not complete,
         left=left,
         notes=(reason,),
-        alignment_bytes=found.alignment_bytes if found else None,
+        alignment_bytes=best.alignment_bytes if best else None,
         plain_bound=Proved(plain, scope),
     )
 
 
 def _reason(case: Case, served: Sequence[Candidate], fitting: Sequence[Candidate], refused: list[str]) -> str:
-    """The excess of each candidate, and why other modes do not serve; empty if direct loads have one."""
+    """In words, the excess of the best candidate of each mode, and why other modes do not serve.
+
+    Empty if direct loads have a layout.
+
+    Args:
+        served: layouts that serve the accesses, best first.
+        fitting: those of them within `max_bytes`.
+        refused: why other layouts do not serve.
+    """
     problem = case.lowered
     if _is_direct(problem) and fitting:
         return ""  # nobody asked for its many candidates by name
-    best: dict[str, Candidate] = {}  # of each mode, whose larger boxes need not be said
+    best: dict[str, Candidate] = {}  # of each mode
     for c in fitting:
         best.setdefault(c.name, c)
     smallest = {c.name: c for c in sorted(served, key=lambda c: -c.bytes)}
@@ -165,17 +174,18 @@ def _reason(case: Case, served: Sequence[Candidate], fitting: Sequence[Candidate
     if len(refused) > _NAMED:
         refused[_NAMED:] = [f"and {len(refused) - _NAMED} more that do not serve"]
     rules = "".join(f"; {name}: {engine(name).rule}" for name in _engines(problem))
-    return "; ".join([*costs, *refused]) or f"no layout of {_said(problem)} holds this tile{rules}"
+    return "; ".join([*costs, *refused]) or f"no layout of {_named(problem)} holds this tile{rules}"
 
 
-def _said(problem: Problem) -> str:
+def _named(problem: Problem) -> str:
+    """The accesses that dictate layouts, in words."""
     if _is_direct(problem):
         return SAID
     return " and ".join(dict.fromkeys(a.op for a in problem.accesses if a.hardware is not None))
 
 
 def side_by_side(problem: Problem) -> str:
-    """Of all layouts that the hardware could reach, those that are listed: what a scope says of them."""
+    """The end of a scope in words: which of the layouts that the hardware could reach are searched."""
     if _is_direct(problem):
         return ", as listed for direct loads"
     listed = dict.fromkeys(text for name, text in _LISTED.items() if name in _engines(problem))
@@ -188,7 +198,7 @@ def ranked(case: Case) -> Ranked:
     """The layouts that the hardware allows, best first, as many as were counted in time.
 
     Raises:
-        OutOfTime: it was over before one was counted, of those that the hardware reaches by itself.
+        OutOfTime: the time was over before one was counted.
         ProblemFileError: as for `propose`.
     """
     problem, published = case.lowered, _published(case)
@@ -245,7 +255,7 @@ def _listed(case: Case, served: Sequence[Candidate]) -> Iterator[Named]:
 
 
 def _needed(problem: Problem, layout: Layout, table: IntArray) -> list[Descriptor]:
-    """How the hardware by itself reaches the tile; a LayoutError where it does not."""
+    """The descriptors by which the hardware reaches the tile; LayoutError where it does not."""
     order = problem.layout.order
     if order is not None and not _is_direct(problem) and layout.digits[-1].dim != order[-1]:
         raise LayoutError(f"layout.order asks for x{order[-1]} contiguous")
@@ -260,7 +270,14 @@ def _counted(
     needed: Sequence[Descriptor],
     published: IntArray | None,
 ) -> Candidate:
-    """A layout with the excess of the accesses that lanes execute; LayoutError if it does not serve them."""
+    """A layout as a candidate, its accesses by lanes counted; LayoutError if it does not serve them.
+
+    Args:
+        name: see `Candidate`.
+        table: byte offsets of the layout by row-major index.
+        needed: descriptors by which the hardware reaches the tile.
+        published: byte offsets of the published layout, if any.
+    """
     case.check_lanes(table)
     limit = case.lowered.layout.alignment_bytes
     alignment = max(case.alignment(bool(layout.swizzle)), *(d.alignment_bytes for d in needed), 1)
@@ -268,23 +285,23 @@ def _counted(
         raise LayoutError(f"needs a base at a multiple of {alignment} bytes, alignment_bytes is {limit}")
     counts = case.count(table)
     return Candidate(
-        name,
-        layout,
-        alignment,
-        sum(d.instructions for d in needed),
-        _NOUNS.get(" ".join(_engines(case.lowered)), "instruction"),
-        sum(d.boxes * math.prod(d.box_dim[1:]) for d in needed if isinstance(d, TensorMap)),
-        case.weighted_excess(counts),
-        rounded_count(sum(report.excess for report in case.reports(counts))),
-        case.size(table),
-        published is None or not np.array_equal(table, published),
+        name=name,
+        layout=layout,
+        alignment_bytes=alignment,
+        instructions=sum(d.instructions for d in needed),
+        noun=_NOUNS.get(" ".join(_engines(case.lowered)), "instruction"),
+        box_rows=sum(d.boxes * math.prod(d.box_dim[1:]) for d in needed if isinstance(d, TensorMap)),
+        weighted=case.weighted_excess(counts),
+        plain=rounded_count(sum(report.excess for report in case.reports(counts))),
+        bytes=case.size(table),
+        unpublished=published is None or not np.array_equal(table, published),
     )
 
 
 def _best_first(case: Case, served: Sequence[Candidate]) -> list[Candidate]:
     def rank(c: Candidate) -> tuple[float, ...]:
         first = case.lowered.layout.objective.key(c.weighted, c.bytes, c.flips)[:2]
-        return *first, c.bytes, c.instructions, c.other, c.box_rows, c.flips
+        return *first, c.bytes, c.instructions, c.unpublished, c.box_rows, c.flips
 
     return sorted(served, key=rank)
 

@@ -40,17 +40,19 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[Named]:
 
     Args:
         problem: over whole bytes.
+        lanes: of its accesses.
 
     Raises:
-        OutOfTime: it was over before the end.
+        OutOfTime: the time was over before the last.
     """
-    tile, size = problem.tile, problem.tile.element_bytes
+    tile, element_bytes = problem.tile, problem.tile.element_bytes
     widths = [access.operation.width_bytes for access in lanes.accesses]
-    vector = max(1, max(widths) // size)
+    vector = max(1, max(widths) // element_bytes)
     wave = lanes.accesses[0].element.shape[1]
-    runs = sorted({times * wave * width // size for width in widths for times in (1, 2, 4, 8)} - {0})
-    linear = itertools.chain(_linear(tile, vector), _in_turn(tile, runs), _as_written(tile, lanes))
-    for name, layout in linear:
+    # Elements that a wave writes at once, and 2, 4 and 8 times as many.
+    runs = sorted({n * wave * width // element_bytes for width in widths for n in (1, 2, 4, 8)} - {0})
+    unpadded = itertools.chain(_linear(tile, vector), _in_turn(tile, runs), _as_written(tile, lanes))
+    for name, layout in unpadded:
         yield name, layout
         for every, vectors in itertools.product(runs, _PAD_VECTORS):
             if every < tile.elements:
@@ -63,7 +65,7 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[Named]:
 
 
 def _swizzles(bits: int, lows: Sequence[int]) -> Iterator[tuple[Target, ...]]:
-    """Some bits from one of `lows` on, each flipped by the one so far above it; offsets have `bits`."""
+    """Swizzles of offsets of `bits` bits: bits from one of `lows` on, each flipped by that `shift` above."""
     for low in lows:
         for count, shift in itertools.product(range(1, _MOST_FLIPPED + 1), range(1, _MOST_SHIFT + 1)):
             if shift >= count and low + count + shift <= bits:
@@ -77,13 +79,16 @@ def _padded(layout: Layout, every: int, extra: int) -> Layout:
 
 
 def _in_turn(tile: Tile, runs: list[int]) -> Iterator[Named]:
-    """Rows that a wave's runs hold, every so many of them together."""
-    rows_in_all, line = tile.shape[0], math.prod(tile.shape[1:])
+    """Layouts whose rows, or as many whole rows as a run holds, lie in another order.
+
+    Of 8 rows by 4: rows 0, 4, 1, 5, 2, 6, 3, 7 have `turns` 4 and rows 1.
+    """
+    tile_rows, row_elements = tile.shape[0], math.prod(tile.shape[1:])
     made = 0
-    for rows in dict.fromkeys(max(1, run // line) for run in runs):
-        for turns in (2**k for k in range(1, rows_in_all.bit_length())):
-            times = rows_in_all // (rows * turns)
-            if rows_in_all % (rows * turns) or times == 1 or made == _MOST_TURNS:
+    for rows in dict.fromkeys(max(1, run // row_elements) for run in runs):
+        for turns in (2**k for k in range(1, tile_rows.bit_length())):
+            times = tile_rows // (rows * turns)
+            if tile_rows % (rows * turns) or times == 1 or made == _MOST_TURNS:
                 break
             made += 1
             cuts = [(0, rows, turns), (0, rows * turns, times), *([(0, 1, rows)] if rows > 1 else [])]
@@ -91,18 +96,18 @@ def _in_turn(tile: Tile, runs: list[int]) -> Iterator[Named]:
 
 
 def _as_written(tile: Tile, lanes: Trace) -> Iterator[Named]:
-    """The pieces that the accesses keep together: by their first element, and as they are written."""
+    """Layouts of the pieces that the accesses keep together: in the order of `Pieces.one_after_another`."""
     found = pieces(tile, lanes)
-    size = tile.element_bytes
-    for places in found.one_after_another(size, lanes) if found is not None else ():
-        if (places % size).any():
+    element_bytes = tile.element_bytes
+    for byte_offsets in found.one_after_another(element_bytes, lanes) if found is not None else ():
+        if (byte_offsets % element_bytes).any():
             continue
-        units = places // size
-        digits = _digits(units.reshape(tile.shape))
+        offsets = byte_offsets // element_bytes
+        digits = _digits(offsets.reshape(tile.shape))
         if digits is not None:
-            yield "as waves write", Layout(tile.shape, size, digits)
-        elif units.size <= MAX_LOOKUP:
-            yield "as waves write", Layout(tile.shape, size, (), lookup=tuple(units.tolist()))
+            yield "as waves write", Layout(tile.shape, element_bytes, digits)
+        elif offsets.size <= MAX_LOOKUP:
+            yield "as waves write", Layout(tile.shape, element_bytes, (), lookup=tuple(offsets.tolist()))
 
 
 class Pieces(NamedTuple):
@@ -119,30 +124,31 @@ class Pieces(NamedTuple):
     written: IntArray
 
     def one_after_another(self, element_bytes: int, lanes: Trace) -> Iterator[IntArray]:
-        """Byte offset of every element: pieces by their first element, and as they are written."""
+        """Byte offsets of all elements, twice: pieces in the order of their heads, and in that of writing."""
         widths = [access.operation.width_bytes for access in lanes.accesses]
         alignment = math.lcm(*(width & -width for width in widths))
-        step = np.zeros(len(self.head), np.int64)
-        np.maximum.at(step, self.head, self.place + element_bytes)
-        step = -(-step // alignment) * alignment
-        by_element = np.unique(self.head).tolist()
-        for order in (by_element, list(dict.fromkeys([*self.head[self.written].tolist(), *by_element]))):
+        piece_bytes = np.zeros(len(self.head), np.int64)  # by head
+        np.maximum.at(piece_bytes, self.head, self.place + element_bytes)
+        piece_bytes = -(-piece_bytes // alignment) * alignment
+        heads = np.unique(self.head).tolist()
+        as_written = list(dict.fromkeys([*self.head[self.written].tolist(), *heads]))
+        for order in (heads, as_written):
             base = np.zeros(len(self.head), np.int64)
-            base[order] = np.concatenate([[0], np.cumsum(step[order])[:-1]])
+            base[order] = np.concatenate([[0], np.cumsum(piece_bytes[order])[:-1]])
             yield base[self.head] + self.place
 
 
 def pieces(tile: Tile, lanes: Trace) -> Pieces | None:
     """The pieces that the accesses keep together.
 
-    None where no layout can: two elements would need two distances, or one place.
+    None where no layout can keep them: two elements would need two distances, or overlap.
 
     Raises:
-        OutOfTime: the time was over before all was joined.
+        OutOfTime: the time was over before all pairs were joined.
     """
-    one, other, distance, written = _fixed_distances(tile, lanes)
-    head, place = _joined(tile.elements, one, other, distance)
-    if (place[one] + distance != place[other]).any():
+    fixed, written = _fixed_distances(tile, lanes)
+    head, place = _joined(tile.elements, fixed)
+    if (place[fixed.start] + fixed.distance != place[fixed.end]).any():
         return None
     lowest = np.zeros(tile.elements, np.int64)
     np.minimum.at(lowest, head, place)
@@ -152,8 +158,16 @@ def pieces(tile: Tile, lanes: Trace) -> Pieces | None:
     return None if overlap.any() else Pieces(head, place, written)
 
 
-def _fixed_distances(tile: Tile, lanes: Trace) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Pairs of elements that an access fixes: one, other, bytes from one to other; and `Pieces.written`."""
+class _Fixed(NamedTuple):
+    """Pairs of elements at a fixed distance: arrays of equal length, the distance in bytes."""
+
+    start: IntArray
+    end: IntArray
+    distance: IntArray
+
+
+def _fixed_distances(tile: Tile, lanes: Trace) -> tuple[_Fixed, IntArray]:
+    """Pairs of elements whose distance an access fixes, and `Pieces.written`."""
     pairs, written = [np.zeros((3, 0), np.int64)], [np.zeros(0, np.int64)]
     for access in lanes.accesses:
         checkpoint()
@@ -162,28 +176,29 @@ def _fixed_distances(tile: Tile, lanes: Trace) -> tuple[IntArray, IntArray, IntA
             pairs.append(np.array([starts, starts + k, np.full_like(starts, k * tile.element_bytes)]))
         if access.operation.kind == "load.lds":  # lanes write side by side
             row, lane = np.nonzero(access.active)
-            first = access.active.argmax(axis=1)[row]
-            one, distance = access.element[row, first], (lane - first) * access.operation.width_bytes
-            pairs.append(np.array([one, access.element[row, lane], distance]))
-            written.append(one)
-    one, other, distance = np.concatenate(pairs, axis=1)
-    return one, other, distance, np.concatenate(written)
+            first_lane = access.active.argmax(axis=1)[row]
+            first = access.element[row, first_lane]
+            distance = (lane - first_lane) * access.operation.width_bytes
+            pairs.append(np.array([first, access.element[row, lane], distance]))
+            written.append(first)
+    return _Fixed(*np.concatenate(pairs, axis=1)), np.concatenate(written)
 
 
-def _joined(elements: int, one: IntArray, other: IntArray, distance: IntArray) -> tuple[IntArray, IntArray]:
+def _joined(elements: int, fixed: _Fixed) -> tuple[IntArray, IntArray]:
     """For every element, the first of its piece (its head), and the bytes from there to it.
 
     Each step hangs heads below earlier heads, as union-find does: every head that a pair joins to an earlier
     one moves below it (by its first such pair), until the two elements of every pair have one head.
     """
     head, place = np.arange(elements), np.zeros(elements, np.int64)
-    while (apart := head[one] != head[other]).any():
+    while (apart := head[fixed.start] != head[fixed.end]).any():
         checkpoint()
-        head_of_one, head_of_other = head[one[apart]], head[other[apart]]
-        gap = place[one[apart]] + distance[apart] - place[other[apart]]  # between the two heads
-        gap = np.where(head_of_one < head_of_other, gap, -gap)
-        later, pair = np.unique(np.maximum(head_of_one, head_of_other), return_index=True)
-        head[later], place[later] = np.minimum(head_of_one, head_of_other)[pair], gap[pair]
+        start, end, distance = (pairs[apart] for pairs in fixed)
+        between_heads = place[start] + distance - place[end]
+        between_heads = np.where(head[start] < head[end], between_heads, -between_heads)
+        later, pair = np.unique(np.maximum(head[start], head[end]), return_index=True)
+        earlier = np.minimum(head[start], head[end])[pair]
+        head[later], place[later] = earlier, between_heads[pair]
         while (head[head] != head).any():
             place, head = place + place[head], head[head]
     return head, place
@@ -201,7 +216,7 @@ def may_be_others(problem: Problem, lanes: Trace) -> bool:
 
 
 def _digits(places: IntArray) -> tuple[Digit, ...] | None:
-    """The layout as digits of its coordinates, if it is one."""
+    """The digits of coordinates whose strides give these element offsets, of the tile's shape; or None."""
     found = [Digit(dim, 1, 1, 0) for dim, extent in enumerate(places.shape) if extent == 1]
     for dim, extent in enumerate(places.shape):
         along = places[tuple(slice(None) if d == dim else 0 for d in range(places.ndim))]
@@ -235,6 +250,7 @@ def _linear(tile: Tile, vector: int) -> Iterator[Named]:
 
 
 def _whole(tile: Tile) -> list[Cut]:
+    """Every dimension in one piece."""
     return [(dim, 1, extent) for dim, extent in enumerate(tile.shape)]
 
 

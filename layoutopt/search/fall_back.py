@@ -1,8 +1,8 @@
-"""Many layouts of pitches counted together: orders that seem to do, and what is there where time ends.
+"""Many layouts of pitches counted together: orders without avoidable conflicts; layouts when time is over.
 
-A tile of eight dimensions has 40,320 orders in its own bytes. Looked at one by one they take longer than
-anybody waits, and the model has no better way among them. Phase by phase, all that are left are counted at
-once, and most fall at the first (`likely`).
+A tile of eight dimensions has 40,320 orders in its own bytes. Counted one by one they take longer than
+anybody waits, and the model has no better way among them. Phase by phase, all orders left are counted at
+once, and most fall at the first phase (`likely`).
 
 Out of time, first pads after every so many elements of row-major, by rising bytes. Then pads of whole
 dimensions: a climb from row-major, then from orders drawn at random, goes to the best of the layouts that
@@ -48,18 +48,19 @@ _PADS: Final = 12  # of each dimension, drawn at random
 _SEED: Final = 1
 _EFFORT_AN_ENTRY: Final = 6e-8  # of a phase and layout that are counted
 
-# Dimensions of more than one element, slowest first; their pads in steps, from the inside out.
+# A layout of pitches: dimensions of more than one element, slowest first; their pads in steps, from the
+# inside out. Its rank: excess over some of the phases, span in elements, pitches.
 _Place = tuple[tuple[int, ...], tuple[int, ...]]
-_Rank = tuple[int, int, Pitches]  # excess over some of the phases, span
+_Rank = tuple[int, int, Pitches]
 
 
 def likely(scene: Scene) -> Iterator[Linearisation]:
-    """Orders of the tile's own bytes in which no phase seems to cost more than it must; row-major first."""
+    """Orders of dimensions, without pads, in which no phase costs more than its bound; row-major first."""
     space = replace(scene.space, families=scene.space.families - {"pad"})
     orders = by_span(space, scene.tile.elements)
-    while some := list(itertools.islice(orders, _TOGETHER)):
-        pitches = np.array([pitches_of(candidate, len(scene.tile.shape)) for candidate in some])
-        left = np.arange(len(some))
+    while batch := list(itertools.islice(orders, _TOGETHER)):
+        pitches = np.array([pitches_of(candidate, len(scene.tile.shape)) for candidate in batch])
+        left = np.arange(len(batch))
         for phase_set in scene.sets:
             start = 0
             while start < len(phase_set.elements) and len(left):
@@ -70,11 +71,11 @@ def likely(scene: Scene) -> Iterator[Linearisation]:
                 least = np.maximum(ideal, some_phases.floor)
                 left = left[np.all(costs <= least, axis=1)]
         for k in left.tolist():
-            yield some[k]
+            yield batch[k]
 
 
 def counted_together(tile: Tile, phase_set: PhaseSet, pitches: IntArray) -> tuple[IntArray, IntArray]:
-    """Wavefronts of phases and how many an even spread would take, both of shape (layouts, phases).
+    """Wavefronts of phases, and their ideal, both of shape (layouts, phases).
 
     `pitches`: in elements, shape (layouts, dims).
     """
@@ -84,9 +85,9 @@ def counted_together(tile: Tile, phase_set: PhaseSet, pitches: IntArray) -> tupl
 
 
 def fall_back(scene: Scene) -> None:
-    """Add the best layouts of a few climbs to the tally, and one at least.
+    """Add the best layouts of a few climbs to the tally, and at least one layout however short the time.
 
-    Where counting one takes longer than there is, as of millions of lanes, it is the top of the first climb.
+    Where the time is over before any is counted, as of millions of lanes, that is the top of the first climb.
     """
     scene.tally.exhausted = False
     tops, first = _Climb(scene).tops(), None
@@ -106,7 +107,7 @@ def fall_back(scene: Scene) -> None:
 
 
 def _count_intervals(scene: Scene) -> None:
-    """Add them up to one that no layout is better than."""
+    """Add layouts with a pad after every so many elements to the tally, up to the first at the floor."""
     families = scene.space.families & {"none", "interval"}
     part = current().portion(_SHARE_OF_INTERVALS)
     every = padded(replace(scene.space, families=families))
@@ -125,6 +126,8 @@ def _count(scene: Scene, candidate: Linearisation) -> None:
 
 
 class _Climb:
+    """Climbs to layouts of pitches that no layout beside them is better than, by some of the phases."""
+
     def __init__(self, scene: Scene) -> None:
         self.scene, self.space = scene, scene.space
         self.fixed = fixed_order(scene.space)
@@ -133,11 +136,13 @@ class _Climb:
         self._ranks: dict[_Place, _Rank | None] = {}  # None: it is no layout
 
     def _some(self, phase_set: PhaseSet) -> PhaseSet:
+        """A few phases drawn at random, weighted as all."""
         count = len(phase_set.elements)
         rows = np.sort(self.rng.permutation(count)[:_PHASES])
         return replace(some := phase_set.only(rows), weight=some.weight * (count // len(rows)))
 
     def tops(self) -> Iterator[Linearisation]:
+        """Where the climbs end, each once: from row-major, then from places drawn at random."""
         dims = tuple(d for d in self.fixed or range(len(self.space.shape)) if self.space.shape[d] > 1)
         seen: set[Pitches] = set()
         for number in range(_CLIMBS):
@@ -154,14 +159,15 @@ class _Climb:
         for _ in range(_STEPS):
             beside = dict.fromkeys([*([place] * (best is None)), *self._beside(*place)])
             self._rank([p for p in beside if p not in self._ranks])
-            known = [(rank, p) for p in beside if (rank := self._ranks[p]) is not None]
-            rank, at = min(known, key=lambda pair: pair[0][:2], default=(None, place))
+            ranks = [(rank, p) for p in beside if (rank := self._ranks[p]) is not None]
+            rank, at = min(ranks, key=lambda pair: pair[0][:2], default=(None, place))
             if rank is None or (best is not None and rank[:2] >= best[:2]):
                 break
             best, place = rank, at
         return None if best is None else best[2]
 
     def _beside(self, order: tuple[int, ...], pads: tuple[int, ...]) -> Iterator[_Place]:
+        """Places with two dimensions exchanged, one moved, or another pad."""
         for a, b in itertools.combinations(range(len(order)), 2) if self.fixed is None else ():
             exchanged = list(order)
             exchanged[a], exchanged[b] = order[b], order[a]
@@ -174,18 +180,18 @@ class _Climb:
                     yield order, (*pads[:k], other, *pads[k + 1 :])
 
     def _rank(self, new: Sequence[_Place]) -> None:
-        """Learn the ranks of places: excess over some of the phases, span, and the pitches."""
+        """Add the ranks of places to `_ranks`."""
         checkpoint()
         self._ranks.update(dict.fromkeys(new))
         if not new:
             return
-        pitches, may = in_orders(self.space, *(np.array(part) for part in zip(*new, strict=True)))
+        pitches, in_family = in_orders(self.space, *(np.array(part) for part in zip(*new, strict=True)))
         spans = spans_of(self.space, pitches)
-        which = np.flatnonzero(may & [self.scene.fits(span) for span in spans.tolist()])
-        excess = np.zeros(len(which), np.int64)
-        for s in self.few if len(which) else ():
-            costs, ideal = counted_together(self.scene.tile, s, pitches[which])
-            current().charge(_EFFORT_AN_ENTRY * len(which) * s.elements.size)
-            excess += (costs - ideal) @ s.weight
-        for k, over in zip(which.tolist(), excess.tolist(), strict=True):
+        fitting = np.flatnonzero(in_family & [self.scene.fits(span) for span in spans.tolist()])
+        excess = np.zeros(len(fitting), np.int64)
+        for phase_set in self.few if len(fitting) else ():
+            costs, ideal = counted_together(self.scene.tile, phase_set, pitches[fitting])
+            current().charge(_EFFORT_AN_ENTRY * len(fitting) * phase_set.elements.size)
+            excess += (costs - ideal) @ phase_set.weight
+        for k, over in zip(fitting.tolist(), excess.tolist(), strict=True):
             self._ranks[new[k]] = over, int(spans[k]), tuple(pitches[k].tolist())

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import structs
 from msgspec.structs import replace
 
 from layoutopt.accesses.lower import with_loops
@@ -39,7 +38,7 @@ _AT_FIRST: Final = 24
 
 
 def refuted(search: Search, _: Proposal | None) -> Proposal | None:
-    """That there is no layout, where that shows without a search; else None."""
+    """An answer without a layout where no search is needed to refute all; else None."""
     scene = search.scene
     if scene.limit is not None and scene.tile.bytes > scene.limit:
         reason = f"the elements alone need {scene.tile.bytes} bytes; max_bytes is {scene.limit}"
@@ -52,20 +51,24 @@ def refuted(search: Search, _: Proposal | None) -> Proposal | None:
 def plainest_formula(search: Search, _: Proposal | None) -> Proposal | None:
     """Of the formulas of fewest operations, that of the fewest instructions, then least excess, then bytes.
 
-    None where no layout was found that needs no swizzle. Proved only where no layout of any kind can be
-    better in anything.
+    None where no layout was found that needs no swizzle. Proved only where no layout of any kind can have
+    fewer instructions, excess or bytes.
     """
     scene, instructions = search.scene, dict[str, int]()
 
     def rank(solution: Solution) -> tuple[int, int, int]:
-        """Instructions, those of the first found that is like it but for its strides; excess and elements."""
+        """Instructions, excess and elements.
+
+        The instructions are counted once for formulas that differ in their strides alone, as long as the same
+        ones are powers of two.
+        """
         candidate = solution.candidate
-        strides = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
+        shifts = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
         places = [(d.dim, d.divide, d.size) for d in candidate.digits]
-        kind = str((places, strides, candidate.turn > 0, candidate.interval[0]))
-        if kind not in instructions:
-            instructions[kind] = scene.instructions(solution)
-        return instructions[kind], solution.excess, candidate.span
+        form = str((places, shifts, candidate.turn > 0, candidate.interval[0]))
+        if form not in instructions:
+            instructions[form] = scene.instructions(solution)
+        return instructions[form], solution.excess, candidate.span
 
     best: Solution | None = None
     try:
@@ -75,8 +78,8 @@ def plainest_formula(search: Search, _: Proposal | None) -> Proposal | None:
             most = least_operations(scene.space) if best is None else best.operations
             worse = best is not None and rank(Solution(candidate, {}, scene.floor)) >= rank(best)
             if candidate.operations <= most and not worse and scene.fits(candidate.span):
-                found = scene.plain(candidate)
-                best = found if best is None else min(best, found, key=rank)
+                solution = scene.plain(candidate)
+                best = solution if best is None else min(best, solution, key=rank)
     except OutOfTime:
         scene.tally.exhausted = False
     if best is None:
@@ -89,19 +92,23 @@ def plainest_formula(search: Search, _: Proposal | None) -> Proposal | None:
 
 
 def smallest(search: Search, _: Proposal | None) -> Proposal | None:
-    """The smallest layout at the floor of the excess, or that there is none; None where more may do."""
+    """The smallest layout whose excess is the floor; None where there is none and more excess will do.
+
+    Without a layout if the time is over before one is found, or if none keeps to the constraints.
+    """
     scene = search.scene
     tally = scene.tally
     try:
         search.reach = ReachFloor(scene, presolved=scene.ask.method == "auto")
     except OutOfTime:
-        return _plainest(scene)
+        return _best_of_few(scene)
     found = search.reach.run()
     if search.reach.table is not None:
         return search.reach.table
     if not tally.unswizzled:
-        over = current().spent or not tally.exhausted
-        return scene.none("out of time" if over else NONE_KEEPS_TO_THEM, scene.scope, not over)
+        out_of_time = current().spent or not tally.exhausted
+        reason = "out of time" if out_of_time else NONE_KEEPS_TO_THEM
+        return scene.none(reason, scene.scope, not out_of_time)
     if found is not None and found.excess == scene.floor:
         if not tally.exhausted:
             tally.undecided_span = scene.tile.elements
@@ -116,8 +123,8 @@ def least_excess(search: Search, _: Proposal | None) -> Proposal:
     return _LeastExcess(search).run()
 
 
-def _plainest(scene: Scene) -> Proposal:
-    """Where the time was over before the smallest candidate was known: the best of a few plain ones."""
+def _best_of_few(scene: Scene) -> Proposal:
+    """The best of a few layouts without a swizzle, where the time was over before any search."""
     fall_back(scene)
     scene.tally.undecided_span = scene.tile.elements
     enough = scene.floor if scene.conflict_free else math.inf
@@ -131,7 +138,11 @@ def _plainest(scene: Scene) -> Proposal:
 
 
 class _LeastExcess:
-    """All linearisations under the best so far."""
+    """The search for the least excess over all linearisations, by a tree of masks over each.
+
+    Attributes:
+        best: the solution of least excess so far, then of fewest elements.
+    """
 
     def __init__(self, search: Search) -> None:
         self.search, self.scene = search, search.scene
@@ -140,76 +151,80 @@ class _LeastExcess:
 
     def run(self) -> Proposal:
         """The best layout found, and what is proved of it."""
-        known = [f for f in self.tally.unswizzled if self._serves(f)]
-        fitting = [f for f in known if self.scene.fits(f.candidate.span)]
-        # Where only swizzles serve: worse than every one of them, and no answer.
+        fits = self.scene.fits
+        serving = [s for s in self.tally.unswizzled if self._serves(s) and fits(s.candidate.span)]
+        # Where only swizzles serve: more excess than any of them has, and no answer.
         most = self.scene.floor if self.scene.conflict_free else self._most_excess()
-        nothing = dataclasses.replace(self.tally.unswizzled[0], excess=1 + most)
-        self.best = min(fitting, key=lambda f: f.rank, default=nothing)
-        left = self._in_turn()
-        first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])
+        no_layout = dataclasses.replace(self.tally.unswizzled[0], excess=1 + most)
+        self.best = min(serving, key=lambda solution: solution.rank, default=no_layout)
+        undecided = self._to_swizzle()
+        first = self._by_tree(undecided[:_AT_FIRST], _TREE_STEPS[0])
         # Of the best so far, which may be too large, nothing is proved.
         if self.scene.counted is self.scene.trace:
             so_far = self.scene.proposal(self.best, self.scene.floor)
             if (answer := instead(self.scene.case, so_far, self.scene.ask)) is not None:
                 return answer
-        left = first + left[_AT_FIRST:]
+        undecided = first + undecided[_AT_FIRST:]
         for steps in _TREE_STEPS:
-            left = self._by_tree(left, steps)
-        left = [candidate for candidate in left if self._may_be_better(candidate)]
-        self._go_on()
-        return self._proposal(left, nothing)
+            undecided = self._by_tree(undecided, steps)
+        undecided = [candidate for candidate in undecided if self._may_be_better(candidate)]
+        self._resume_floor_search()
+        return self._proposal(undecided, self.best is no_layout)
 
-    def _proposal(self, left: Sequence[Linearisation], nothing: Solution) -> Proposal:
-        """The best as an answer; nobody knows whether one of those that are `left` is better."""
+    def _proposal(self, undecided: Sequence[Linearisation], without_layout: bool) -> Proposal:
+        """The best as an answer; a swizzle over one of the `undecided` may be better."""
         tally, scene = self.tally, self.scene
         if tally.growth is not None:
-            tally.growth = structs.replace(tally.growth, trees=self._trees)
-        bound = self._known if left or not tally.exhausted else self.best.excess
-        spans = [reach for candidate in left for reach in scene.reaches(candidate)[:1]]
+            tally.growth = replace(tally.growth, trees=self._trees)
+        bound = self._proved if undecided or not tally.exhausted else self.best.excess
+        spans = [reach for candidate in undecided for reach in scene.reaches(candidate)[:1]]
         tally.undecided_span = min(spans, default=None) if tally.exhausted else scene.tile.elements
-        if self.best is nothing:
-            complete = tally.exhausted and not left
-            nowhere = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
-            return scene.none(nowhere if complete else "out of time", scene.scope, complete)
-        return scene.proposal(self.best, max(self._known, min(bound, self.best.excess)))
+        if without_layout:
+            complete = tally.exhausted and not undecided
+            reason = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
+            return scene.none(reason if complete else "out of time", scene.scope, complete)
+        return scene.proposal(self.best, max(self._proved, min(bound, self.best.excess)))
 
-    def _in_turn(self) -> list[Linearisation]:
-        """Linearisations that a swizzle may lie over: the smallest in turn with the most promising.
+    def _to_swizzle(self) -> list[Linearisation]:
+        """Linearisations that a swizzle may lie over, alternately of least excess as they are and smallest.
 
-        None of them where there is no time to look at them; they then stay open.
+        None of them where the time is over; they then stay open.
         """
         if self.scene.field is None:
             return []
         if current().spent:
             self.tally.exhausted = False
             return []
-        promise = {f.candidate: f.excess for f in self.tally.unswizzled if self.scene.reaches(f.candidate)}
-        by_size = sorted(promise, key=_by_cost_then_digits)
-        by_promise = sorted(by_size, key=promise.__getitem__)
-        return list(dict.fromkeys(c for pair in zip(by_promise, by_size, strict=True) for c in pair))
+        excess = {s.candidate: s.excess for s in self.tally.unswizzled if self.scene.reaches(s.candidate)}
+        by_size = sorted(excess, key=_by_cost_then_digits)
+        by_excess = sorted(by_size, key=excess.__getitem__)
+        return list(dict.fromkeys(c for pair in zip(by_excess, by_size, strict=True) for c in pair))
 
     @property
-    def _known(self) -> int:
+    def _proved(self) -> int:
+        """Lower bound of the excess of every layout in scope, so far."""
         return max(self.scene.floor, self.tally.refuted)
 
     def _may_be_better(self, candidate: Linearisation) -> bool:
         smaller = self.scene.reaches(candidate)[0] < self.best.candidate.span
-        return self._known < self.best.excess or (self._known == self.best.excess and smaller)
+        return self._proved < self.best.excess or (self._proved == self.best.excess and smaller)
 
     def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
-        """Consider the best masks over each candidate; gives those that so many steps do not decide."""
-        left, scene = [], self.scene
+        """Search a tree of masks over each candidate for a better layout; gives candidates left undecided.
+
+        `steps` limits each tree: classes that it counts.
+        """
+        undecided, scene = [], self.scene
         most = None if scene.limit is None else scene.limit // scene.tile.element_bytes
         for candidate in candidates:
             if not self._may_be_better(candidate):
                 continue
             if current().spent:
-                left.append(candidate)
+                undecided.append(candidate)
                 continue
             self.tally.deciders.add("tree")
             self._trees += steps == _TREE_STEPS[0]
-            scene.tell(self.best.excess, self.best.candidate.span, self._known, candidate.family)
+            scene.tell(self.best.excess, self.best.candidate.span, self._proved, candidate.family)
             phases = scene.phases(candidate)
             below = self.best.excess, self.best.candidate.span
             searched = least_of_masks(scene.question(candidate, phases, most, below), steps)
@@ -217,18 +232,18 @@ class _LeastExcess:
                 exact = replace(candidate, span=searched.best.used)
                 self._consider(scene.swizzled(exact, phases, searched.best.masks))
             if not searched.complete:
-                left.append(candidate)
-        return left
+                undecided.append(candidate)
+        return undecided
 
     def _serves(self, solution: Solution) -> bool:
         return solution.excess <= self.scene.floor or not self.scene.conflict_free
 
     def _consider(self, solution: Solution) -> None:
         if self._serves(solution):
-            self.best = min(self.best, solution, key=lambda f: f.rank)
+            self.best = min(self.best, solution, key=lambda solution: solution.rank)
 
-    def _go_on(self) -> None:
-        """Have the search for the floor go on where it had had its share of the time."""
+    def _resume_floor_search(self) -> None:
+        """Let the search for the floor go on if it ended because its share of the time was over."""
         reach = self.search.reach
         if reach is None or self.tally.exhausted or current().spent or self.best.excess == self.scene.floor:
             return
@@ -236,6 +251,7 @@ class _LeastExcess:
             self._consider(found)
 
     def _most_excess(self) -> int:
+        """Upper bound of the weighted excess of every layout."""
         return sum(
             int(s.weight.sum()) * s.elements.shape[1] * max(1, s.width_bytes // s.rule.bank_bytes)
             for s in self.scene.sets

@@ -6,8 +6,8 @@ one point of each front; its bytes are those of the tightest packing (`layoutopt
 combination has the least weighted excess within the budget, then the fewest bytes. Where a file asks for
 something else to come first, the fronts are of that.
 
-Fronts are explored only as far as they matter. What is not yet explored of a front is an option as
-well, with bounds instead of values: no smaller than the elements, no better than the point before
+Fronts are explored only as far as they matter. The unexplored rest of a front is an option of a combination
+as well, with bounds instead of values: no smaller than the elements, no better than the point before
 it. While the best combination contains such an option, it is explored; once it contains none, no
 combination is better. For two tiles and a budget of 9 bytes:
 
@@ -27,9 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,10 +45,17 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.same_layout import alike, groups, side_by_side
 from layoutopt.problems.types import Block, NamedTile, Problem
-from layoutopt.search.packing import Plan, least, pack, rounded_up
+from layoutopt.search.packing import Plan, least_bytes, pack, rounded_up
 
 # Bases in a word at which a layout is counted, to place it at less than whole words.
 _MOST_BASES: Final = 4
+
+
+class Copies(NamedTuple):
+    """Stages of a tile, and the elements of each."""
+
+    stages: int
+    elements: int
 
 
 @dataclass(slots=True)
@@ -61,13 +67,13 @@ class Unit:
         asked: all accesses, in these coordinates.
         case: the same; where lanes or widths are to be chosen, with lanes in their natural order and the
             widest accesses.
-        plain_alignment: of a base at which any layout without a swizzle has its counts.
-        least_alignment: what every base needs: that of the elements, as far as the file's bases have it,
-            and the widest access.
+        plain_alignment: bytes, of a base at which any layout without a swizzle has its counts.
+        least_alignment: bytes that every base is a multiple of: the alignment of the elements, as far as the
+            file's bases have it, and the widest access.
         stages: copies of the layout, of all its tiles where they lie side by side.
-        copies: of each tile, where they lie side by side, else of all: stages, and elements of `case`.
+        copies: of each tile, where they lie side by side, else one for all; elements are those of `case`.
         front: layouts of any kind.
-        plain: layouts that need the plain alignment only, once they matter.
+        plain: layouts that need the plain alignment only; None until they may matter.
     """
 
     tiles: tuple[NamedTile, ...]
@@ -76,7 +82,7 @@ class Unit:
     plain_alignment: int
     least_alignment: int
     stages: int
-    copies: tuple[tuple[int, int], ...]
+    copies: tuple[Copies, ...]
     front: "Front" = field(init=False)
     plain: "Front | None" = None
 
@@ -87,7 +93,7 @@ class Unit:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its lanes and widths are, and excess or bytes come first: its layouts are cases of one."""
+        """Whether lanes and widths are fixed, and excess or bytes come first: `case` is then all of it."""
         objective = self.asked.layout.objective
         return objective.counts_only and not self.asked.is_free and not self.chooses_widths
 
@@ -99,7 +105,7 @@ class Unit:
             return case_of_result(self.asked, self.case.device, result)
 
     def value(self, result: Result) -> Fraction:
-        """The objective's first part: weighted excess, wavefronts if widths are free, index cost or time."""
+        """What the objective minimises first: index cost, time, weighted excess, or wavefronts."""
         assert result.layout is not None
         objective, cost = self.asked.layout.objective, result.proof.index_cost
         if objective.instructions_first:
@@ -113,7 +119,7 @@ class Unit:
         return exact(result.weighted_excess or 0)
 
     def bound(self, result: Result) -> Fraction:
-        """Lower bound of the same; a guess, on which no proof rests, where widths are to be chosen."""
+        """Lower bound of `value`; a guess, on which no proof rests, where the unit is not settled."""
         proved = exact(result.proof.objective.lower_bound)
         if self.is_settled or result.layout is None:
             return proved
@@ -125,41 +131,49 @@ class Unit:
     @property
     def several_sizes(self) -> bool:
         """Whether tiles of several sizes lie side by side."""
-        return len({count for _, count in self.copies}) > 1
+        return len({copies.elements for copies in self.copies}) > 1
 
     @property
     def elements_bytes(self) -> int:
         """Bytes of the elements of all stages."""
-        return self.bytes_at(self._elements(), 1)
+        return self.bytes_at(self._stage_elements_bytes(), 1)
 
-    def _elements(self) -> tuple[int, ...]:
-        return tuple(count * self.case.lowered.tile.element_bytes for _, count in self.copies)
+    def _stage_elements_bytes(self) -> tuple[int, ...]:
+        """Bytes of the elements of one stage of each of `copies`."""
+        return tuple(copies.elements * self.case.lowered.tile.element_bytes for copies in self.copies)
 
     def sizes(self, table: IntArray) -> tuple[int, ...]:
-        """Bytes of one stage of each of `copies`, under byte offsets by row-major index."""
-        return tuple(self.case.size(table[:count]) for _, count in self.copies)
+        """Bytes of one stage of each of `copies`, under a table of byte offsets by row-major index."""
+        return tuple(self.case.size(table[: copies.elements]) for copies in self.copies)
 
     def least_sizes(self, point: "Point") -> tuple[int, ...]:
-        """Bytes of one stage of each of `copies` at least, of a layout with those of `point` or more."""
-        everything, problem = self.case.lowered.tile.bytes, self.case.problem
-        alone = {"none", "order", "pad"}  # whose bytes rise with the one pitch of a matrix, in every tile
+        """Bytes of one stage of each of `copies` at least, in a layout of `point.bytes` bytes or more."""
+        largest, problem = self.case.lowered.tile.bytes, self.case.problem
+        one_pitch = {"none", "order", "pad"}  # in every tile, bytes rise with the one pitch of a matrix
         rows = all(alike(tile, problem.tile) for tile in self.tiles) and len(problem.tile.shape) == 2
-        if rows and problem.layout.families is not None and {*problem.layout.families} <= alone:
+        if rows and problem.layout.families is not None and {*problem.layout.families} <= one_pitch:
             return point.sizes
-        return tuple(point.bytes if size == everything else size for size in self._elements())
+        # Of tiles smaller than the largest only their elements are certain.
+        return tuple(point.bytes if size == largest else size for size in self._stage_elements_bytes())
 
     def bytes_at(self, sizes: Sequence[int], alignment: int, stages: int | None = None) -> int:
-        """Bytes of all stages, (so many, where given), one of each of `copies` taking so many."""
+        """Bytes of all stages, the last without what alignment adds.
+
+        Args:
+            sizes: bytes of one stage of each of `copies`.
+            alignment: of the base of each stage.
+            stages: of each of `copies`, in place of its own.
+        """
         steps = [rounded_up(size, alignment) for size in sizes]
-        counts = [count if stages is None else stages for count, _ in self.copies]
+        counts = [copies.stages if stages is None else stages for copies in self.copies]
         return sum(n * step for n, step in zip(counts, steps, strict=True)) - steps[-1] + sizes[-1]
 
     def room(self, all_stages: int) -> int:
-        """Bytes that the layout may take at most, where so many are there for all stages."""
-        everything = self.case.lowered.tile.bytes
-        copies = list(zip(self.copies, self._elements(), strict=True))
-        smaller = sum(stages * size for (stages, _), size in copies if size < everything)
-        return (all_stages - smaller) // sum(stages for (stages, _), size in copies if size == everything)
+        """Bytes that one stage of the largest tile may take where `all_stages` is what all stages may."""
+        largest = self.case.lowered.tile.bytes
+        copies = list(zip(self.copies, self._stage_elements_bytes(), strict=True))
+        smaller = sum(c.stages * size for c, size in copies if size < largest)
+        return (all_stages - smaller) // sum(c.stages for c, size in copies if size == largest)
 
 
 def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
@@ -170,31 +184,30 @@ def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
     """
     units = []
     for group, problem in groups(block):
-        # Others in their own coordinates first, where an index outside the tile shows.
-        others = [((tile,), block.problem(tile)) for tile in group[1:]]
-        for tiles, own in [*others, (group, problem)]:
-            whole = tiles[0].element_bits != group[0].element_bits
-            case = _reference(block, tiles, own, gpu, whole=whole)
-        given = problem.layout.alignment_bytes
-        elements = min(case.problem.tile.element_alignment, given or 16)
+        for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
+            smaller_elements = tile.element_bits != group[0].element_bits
+            _reference(block, (tile,), block.problem(tile), gpu, whole=smaller_elements)
+        case = _reference(block, group, problem, gpu, whole=False)
+        of_elements = min(case.problem.tile.element_alignment, problem.layout.alignment_bytes or 16)
         widest = max(access.operation.width_bytes for access in case.lanes.accesses)
-        plain = max(case.alignment(swizzled=False), elements)
-        unit_bytes = case.lowered.tile.element_bytes
+        plain = max(case.alignment(swizzled=False), of_elements)
+        element_bytes = case.lowered.tile.element_bytes
         if side_by_side(block):
-            copies = tuple((tile.stages, tile.bytes // unit_bytes) for tile in group)
+            copies = tuple(Copies(tile.stages, tile.bytes // element_bytes) for tile in group)
         else:
-            copies = ((group[0].stages, case.lowered.tile.elements),)
-        stages = sum(count for count, _ in copies)
-        units.append(Unit(group, problem, case, plain, max(widest, elements), stages, copies))
+            copies = (Copies(group[0].stages, case.lowered.tile.elements),)
+        stages = sum(c.stages for c in copies)
+        units.append(Unit(group, problem, case, plain, max(widest, of_elements), stages, copies))
     return tuple(units)
 
 
 def _reference(
     block: Block, tiles: Sequence[NamedTile], problem: Problem, gpu: Device, *, whole: bool
 ) -> Case:
-    """Tiles of a block with lanes in their natural order and the widest accesses.
+    """The case of tiles that share a layout: open lanes in their natural order, open widths the widest.
 
-    `whole`: the layout is sought over smaller elements, so that accesses must keep every element whole.
+    `whole`: the layout is sought over smaller elements than those of the tile, so that every element must be
+    touched by an access, which keeps it whole; else a ProblemFileError.
     """
     with fields_of(block, *tiles):
         if problem.is_free:
@@ -213,13 +226,13 @@ def _reference(
 
 
 def plan_of(block: Block, units: Sequence[Unit]) -> Plan:
-    """Which units live when."""
-    number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
+    """Which units live when, by number; `overlay` of the file lists the tiles that live together."""
     if block.same_layout and not side_by_side(block):
         return Plan(tuple(range(len(units))))
+    number = {tile.name: i for i, unit in enumerate(units) for tile in unit.tiles}
     times = tuple(tuple(dict.fromkeys(number[name] for name in time)) for time in block.overlay)
-    named = {i for time in times for i in time}
-    return Plan(tuple(i for i in range(len(units)) if i not in named), times)
+    overlaid = {i for time in times for i in time}
+    return Plan(tuple(i for i in range(len(units)) if i not in overlaid), times)
 
 
 class Point(Struct, frozen=True):
@@ -227,11 +240,11 @@ class Point(Struct, frozen=True):
 
     Attributes:
         bytes: of one stage. Every smaller layout belongs to a later point.
-        sizes: of one stage of each of the unit's copies.
-        alignment: of the base.
-        value: what comes first, see `Unit.value`.
+        sizes: bytes of one stage of each of the unit's copies.
+        alignment: of the base, in bytes.
+        value: what the objective minimises first, see `Unit.value`.
         bound: lower bound of it in as many bytes as the point was solved for.
-        second: weighted excess, where that does not come first.
+        second: weighted excess, where that does not come first, else 0.
         operations: index cost.
     """
 
@@ -247,74 +260,81 @@ class Point(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Front:
-    """Points of falling bytes, and what is known of the layouts that are smaller still.
+    """Points of falling bytes, and bounds of the layouts that are smaller still.
 
     Attributes:
         points: so far.
-        rest: lower bound of the excess in fewer bytes, and 1 where it is exceeded; None: nothing is smaller.
-        stuck: the time ran out over what is smaller.
-        had_seconds: that there were for the last point; None without a limit.
+        smaller: lower bound of the cost in fewer bytes than the last point; None: no layout is smaller.
+        stuck: the time ran out over the layouts that are smaller.
+        last_seconds: time that there was for the last point; None without a limit.
         floor: lower bound of the weighted excess of every layout of any kind.
+        reason: why there is no smaller layout, or none was found.
     """
 
     problem: Problem
     points: list[Point] = field(default_factory=list)
-    rest: tuple[Fraction, int] | None = (Fraction(0), 0)
+    smaller: "Cost | None" = field(default_factory=lambda: Cost(Fraction(0)))
     stuck: bool = False
-    had_seconds: float | None = None
+    last_seconds: float | None = None
     floor: Fraction = Fraction(0)
     reason: str = ""
 
     def explore(self, unit: Unit, solver: Callable[[Problem], Result], *, again: bool = False) -> None:
-        """Find the next point; or the last one `again`, with more time, of which the better stays."""
+        """Add the next point; with `again`, solve for the last one with more time and keep the better."""
         before = self.points[:-1] if again else self.points
-        known = self.points[-1].bound if again else self.rest[0] if self.rest is not None else Fraction(0)
+        known = self.points[-1].bound if again else self.smaller.value if self.smaller else Fraction(0)
         layout = self.problem.layout
         if before:
-            layout = msgspec.structs.replace(layout, max_bytes=before[-1].bytes - 1)
-        result = solver(msgspec.structs.replace(self.problem, layout=layout))
-        proved = result.proof.objective
+            layout = replace(layout, max_bytes=before[-1].bytes - 1)
+        result = solver(replace(self.problem, layout=layout))
         with unhurried():
             bound = max(unit.bound(result), known)
             point = _point(unit, result, bound) if result.layout is not None else None
+        proved = result.proof.objective
         if proved.everywhere:
             self.floor = max(self.floor, exact(proved.lower_bound))
         if point is None:
             if not again:
                 self.reason = result.reason
                 self.stuck = result.status is not Status.INFEASIBLE
-                self.rest = (bound, 0) if self.stuck else None
+                self.smaller = Cost(bound) if self.stuck else None
             return
         if again:
-            tied = replace(self.points[-1], bound=bound), point
+            both = replace(self.points[-1], bound=bound), point
             point = min(
-                tied, key=lambda p: (p.value, p.second, p.bytes, p.result.status is not Status.OPTIMAL)
+                both, key=lambda p: (p.value, p.second, p.bytes, p.result.status is not Status.OPTIMAL)
             )
         self.points = [*before, point]
-        exceeded = point.result.status is Status.OPTIMAL or not unit.asked.layout.objective.counts_only
-        self.rest = (bound, int(exceeded))
-        if point.bytes <= self.problem.tile.bytes:
-            self.rest = None
+        above_bound = point.result.status is Status.OPTIMAL or not unit.asked.layout.objective.counts_only
+        self.smaller = Cost(bound, int(above_bound)) if point.bytes > self.problem.tile.bytes else None
 
 
 def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
+    """The point of a front that a result with a layout is; `bound` as in `Point`."""
     assert result.layout is not None
     assert result.bytes is not None
     assert result.weighted_excess is not None
     cost, excess_first = result.proof.index_cost, unit.asked.layout.objective.counts_only
-    sizes = unit.sizes(unit.case.table(result.layout))
-    alignment = own_alignment(unit, result.layout, result.alignment_bytes or 1, unit.case_of(result))
-    second = Fraction(0) if excess_first else exact(result.weighted_excess)
-    operations = cost.value if cost else 0
-    return Point(result.bytes, sizes, alignment, unit.value(result), bound, second, operations, result)
+    return Point(
+        bytes=result.bytes,
+        sizes=unit.sizes(unit.case.table(result.layout)),
+        alignment=own_alignment(unit, result.layout, result.alignment_bytes or 1, unit.case_of(result)),
+        value=unit.value(result),
+        bound=bound,
+        second=Fraction(0) if excess_first else exact(result.weighted_excess),
+        operations=cost.value if cost else 0,
+        result=result,
+    )
 
 
 def own_alignment(unit: Unit, layout: Layout | Node, alignment: int, case: Case | None = None) -> int:
-    """The least alignment of its base at which a layout has its counts: less than a word, for some.
+    """The least alignment of its base, in bytes, at which a layout has its counts: below a word, for some.
+
+    Halved as long as every base at odd multiples of the half has the same counts.
 
     Args:
         layout: the layout, or the formula of its elements.
-        alignment: at which it has its counts.
+        alignment: bytes, at which it has its counts.
         case: the accesses, where the layout was found with other lanes or widths than those of the unit.
     """
     case = case or unit.case
@@ -336,8 +356,31 @@ def exact(value: float) -> Fraction:
     return Fraction(str(value))
 
 
-Cost = tuple[Fraction, int, Fraction]
-Key = tuple[Cost, int, int, int]
+class Cost(NamedTuple):
+    """What a layout or a combination costs, compared in this order.
+
+    Attributes:
+        value: what the objective minimises first, or a lower bound of it.
+        above: how many of its layouts have more than their bound in `value`, by an unknown amount.
+        second: weighted excess, where that does not come first.
+    """
+
+    value: Fraction
+    above: int = 0
+    second: Fraction = Fraction(0)
+
+    def plus(self, other: "Cost") -> "Cost":
+        """The cost of both together."""
+        return Cost(self.value + other.value, self.above + other.above, self.second + other.second)
+
+
+class Key(NamedTuple):
+    """What combinations are compared by: cost, bytes packed, options without a layout, index cost."""
+
+    cost: Cost
+    bytes: int
+    unknown: int
+    operations: int
 
 
 class Option(Struct, frozen=True):
@@ -345,12 +388,11 @@ class Option(Struct, frozen=True):
 
     Attributes:
         size: bytes of all stages.
-        alignment: of the base.
-        cost: what comes first, or a lower bound; 1 where it is more than that, by an unknown amount; and the
-            weighted excess, where that does not come first.
+        alignment: of the base, in bytes.
+        cost: of the layout, or a lower bound of what a layout costs that is not found yet.
         operations: index cost.
         point: the layout; None where there is only a bound.
-        front: what to explore to learn more; None for the front of plain layouts not begun.
+        front: what to explore to learn more; None: the front of layouts of plain alignment, not begun yet.
     """
 
     size: int
@@ -361,32 +403,47 @@ class Option(Struct, frozen=True):
     front: Front | None
 
 
-class Choice(Struct, frozen=True):
-    """The best combination of known points; and of options when bounds stand for what is unknown."""
+class Combination(NamedTuple):
+    """An option of each unit, together."""
+
+    key: Key
+    options: tuple[Option, ...]
+
+
+class Explored(Struct, frozen=True):
+    """What the fronts show.
+
+    Attributes:
+        points: the best combination of layouts found, one of each unit; None: no combination fits the limit.
+        key: of that combination.
+        bound: lower bound of the key of every combination; None: none fits the limit.
+    """
 
     points: tuple[Point, ...] | None
-    found: Key | None
+    key: Key | None
     bound: Key | None
 
 
-def _options(unit: Unit, optimistic: bool) -> Iterator[Option]:
-    """Points, and what is not known; with `optimistic`, bounds in place of points that are not proved."""
+def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
+    """The points of a unit's fronts, and bounds of the layouts that are not found yet.
+
+    With `optimistic`, a point has its lower bounds in place of its values, and no option is left out because
+    time ran out over it: the best combination of such options is a bound of every combination.
+    """
     alignment = unit.least_alignment if optimistic else unit.plain_alignment
     for front in (unit.front, unit.plain):
         if front is None:
             continue
         for p in front.points:
-            cost = (p.bound if optimistic else p.value, 0, p.second)
-            promised = unit.least_sizes(p)
-            size = unit.bytes_at(promised if optimistic else p.sizes, p.alignment)
+            cost = Cost(p.bound if optimistic else p.value, 0, p.second)
+            least_sizes = unit.least_sizes(p)
+            size = unit.bytes_at(least_sizes if optimistic else p.sizes, p.alignment)
             yield Option(size, p.alignment, cost, p.operations, p, front)
             searched = unit.plain is not None and p.alignment > unit.plain_alignment
-            if p.alignment > alignment and not searched:
-                size = unit.bytes_at(promised, alignment)
-                yield Option(size, alignment, cost, 0, None, None)
-        if front.rest is not None and (optimistic or not front.stuck):
-            cost = (*front.rest, Fraction(0))
-            yield Option(unit.elements_bytes, unit.least_alignment, cost, 0, None, front)
+            if p.alignment > alignment and not searched:  # a layout of less alignment may cost as little
+                yield Option(unit.bytes_at(least_sizes, alignment), alignment, cost, 0, None, None)
+        if front.smaller is not None and (optimistic or not front.stuck):
+            yield Option(unit.elements_bytes, unit.least_alignment, front.smaller, 0, None, front)
 
 
 def explore(
@@ -394,19 +451,25 @@ def explore(
     plan: Plan,
     limit: int | None,
     solver: Callable[[Unit, float, Problem], Result],
-) -> Choice:
-    """Explore fronts until the best combination is known."""
+) -> Explored:
+    """Explore the fronts of the units until the best combination is known, or the time is over.
+
+    Args:
+        plan: which units live when.
+        limit: bytes that all may take together.
+        solver: solves a problem of a unit in a share of the time left.
+    """
     time = current()
     elements = [unit.elements_bytes for unit in units]
     for i, unit in enumerate(units):
         unit.front = Front(_within(unit, _room(i, unit, plan, elements, limit)))
     while not time.spent:
-        chosen = _best(plan, [list(_options(unit, False)) for unit in units], limit)
+        chosen = _best(plan, [list(_options(unit, optimistic=False)) for unit in units], limit)
         if chosen is None:
             break
-        options = list(zip(units, chosen[1], strict=True))
+        options = list(zip(units, chosen.options, strict=True))
         unknown = [(unit, o) for unit, o in options if o.point is None]
-        cut_short = [(unit, o) for unit, o in options if _may_be_better(o)]
+        cut_short = [(unit, o) for unit, o in options if _deserves_more_time(o)]
         if not unknown and not cut_short:
             break
         # The smallest first: what it leaves of its time is for the others.
@@ -414,91 +477,79 @@ def explore(
         for k, (unit, option) in enumerate(smallest_first):
             front = option.front
             if front is None:
-                layout = msgspec.structs.replace(
-                    unit.front.problem.layout, alignment_bytes=unit.plain_alignment
-                )
-                unit.plain = front = Front(msgspec.structs.replace(unit.front.problem, layout=layout))
-            # All that is left for first points and for those known, half of it for later ones.
+                layout = replace(unit.front.problem.layout, alignment_bytes=unit.plain_alignment)
+                unit.plain = front = Front(replace(unit.front.problem, layout=layout))
+            # All that is left for first points and those solved again, half of it for further ones.
             share = (0.5 if unknown and front.points else 1.0) / (len(smallest_first) - k)
-            front.had_seconds = None if time.seconds is None else time.seconds * share
+            front.last_seconds = None if time.seconds is None else time.seconds * share
             front.explore(unit, partial(solver, unit, share), again=not unknown)
-    known = [[o for o in _options(unit, False) if o.point is not None] for unit in units]
-    best = _best(plan, known, limit)
-    bound = _best(plan, [list(_options(unit, True)) for unit in units], limit)
-    points = None if best is None else tuple(o.point for o in best[1] if o.point is not None)
-    return Choice(points, best and best[0], bound and bound[0])
+    found = [[o for o in _options(unit, optimistic=False) if o.point is not None] for unit in units]
+    best = _best(plan, found, limit)
+    bound = _best(plan, [list(_options(unit, optimistic=True)) for unit in units], limit)
+    points = None if best is None else tuple(o.point for o in best.options if o.point is not None)
+    return Explored(points, best and best.key, bound and bound.key)
 
 
-def _may_be_better(option: Option) -> bool:
-    """Whether a point was cut short by the clock and there is now more time for it than there was."""
+def _deserves_more_time(option: Option) -> bool:
+    """Whether the clock cut an option's point short and there is now more time for it than there was."""
     time = current()
     front, point = option.front, option.point
     if front is None or point is None or point is not front.points[-1] or not time.ran_out:
         return False
-    if point.result.status is Status.OPTIMAL or time.seconds is None or front.had_seconds is None:
+    if point.result.status is Status.OPTIMAL or time.seconds is None or front.last_seconds is None:
         return False
-    return time.seconds > front.had_seconds
+    return time.seconds > front.last_seconds
 
 
 def _room(i: int, unit: Unit, plan: Plan, elements: Sequence[int], limit: int | None) -> int | None:
-    """Bytes that a stage may take at most if every other tile takes no more than its elements."""
+    """Bytes that a stage of unit i may take if every other unit takes only the bytes of its `elements`."""
     if limit is None:
         return None
     others = [0 if k == i else size for k, size in enumerate(elements)]
-    mine = tuple(time for time in plan.times if i in time)
-    return unit.room(limit - least(Plan(plan.always, mine or plan.times), others))
+    times_of_unit = tuple(time for time in plan.times if i in time)
+    return unit.room(limit - least_bytes(Plan(plan.always, times_of_unit or plan.times), others))
 
 
 def _within(unit: Unit, room: int | None) -> Problem:
     problem = unit.case.problem if unit.is_settled else unit.asked
     layout = problem.layout
     limits = [size for size in (layout.max_bytes, room) if size is not None]
-    changed = msgspec.structs.replace(layout, max_bytes=min(limits, default=None))
-    return msgspec.structs.replace(problem, layout=changed)
+    changed = replace(layout, max_bytes=min(limits, default=None))
+    return replace(problem, layout=changed)
 
 
-def _best(
-    plan: Plan, options: Sequence[Sequence[Option]], limit: int | None
-) -> tuple[Key, tuple[Option, ...]] | None:
-    """The combination of least cost within the limit, then bytes, then unknowns, then index cost."""
-    ordered = [sorted(mine, key=lambda o: (o.cost, o.size, o.operations)) for mine in options]
+def _best(plan: Plan, options: Sequence[Sequence[Option]], limit: int | None) -> Combination | None:
+    """The combination of an option of each unit with the least key; None if none is within `limit` bytes."""
+    ordered = [sorted(of_unit, key=lambda o: (o.cost, o.size, o.operations)) for of_unit in options]
     if not all(ordered):
         return None
-    smallest = [min(o.size for o in mine) for mine in ordered]
-    # Least cost of the units from i on: sums of costs are compared as costs are.
-    least_cost: list[Cost] = [_NOTHING]
-    for mine in reversed(ordered):
-        least_cost.insert(0, _sum(least_cost[0], mine[0].cost))
-    best: tuple[Key, tuple[Option, ...]] | None = None
+    smallest = [min(o.size for o in of_unit) for of_unit in ordered]
+    least_cost = [Cost(Fraction(0))]  # entry i: of the units from i on
+    for of_unit in reversed(ordered):
+        least_cost.insert(0, least_cost[0].plus(of_unit[0].cost))
+    best: Combination | None = None
 
     def extend(chosen: tuple[Option, ...], cost: Cost) -> None:
-        """Try every option of the next unit, unless the least of the rest is too much even so."""
+        """Branch and bound: every option of the next unit, unless the rest at its least is too much."""
         nonlocal best
         i = len(chosen)
         sizes = [*(o.size for o in chosen), *smallest[i:]]
-        lower = least(plan, sizes)
+        lower = least_bytes(plan, sizes)
         if limit is not None and lower > limit:
             return
-        if best is not None and (_sum(cost, least_cost[i]), lower) > best[0][:2]:
+        if best is not None and (cost.plus(least_cost[i]), lower) > (best.key.cost, best.key.bytes):
             return
         if i < len(ordered):
             for option in ordered[i]:
-                extend((*chosen, option), _sum(cost, option.cost))
+                extend((*chosen, option), cost.plus(option.cost))
             return
-        size, _ = pack(plan, sizes, [o.alignment for o in chosen])
+        size = pack(plan, sizes, [o.alignment for o in chosen]).end
         if limit is not None and size > limit:
             return
         unknown = sum(o.point is None for o in chosen)
-        key = (cost, size, unknown, sum(o.operations for o in chosen))
-        if best is None or key < best[0]:
-            best = key, chosen
+        key = Key(cost, size, unknown, sum(o.operations for o in chosen))
+        if best is None or key < best.key:
+            best = Combination(key, chosen)
 
-    extend((), _NOTHING)
+    extend((), Cost(Fraction(0)))
     return best
-
-
-_NOTHING: Final[Cost] = (Fraction(0), 0, Fraction(0))
-
-
-def _sum(one: Cost, other: Cost) -> Cost:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]

@@ -26,7 +26,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,9 +60,10 @@ from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.hardware.operations import is_direct_load
 from layoutopt.model.cp_sat import Model
 from layoutopt.problems.types import Access, Problem
+from layoutopt.search.modes import divisors
 
 # Partial choices looked at, and whole ones counted, for each amount of conflicts that is allowed.
-_MOST_LOOKED_AT: Final = 3000
+_MOST_EXTENDED: Final = 3000
 _MOST_COUNTED: Final = 48
 MAX_ENTRIES: Final = 2048  # of a table
 # The solver's deterministic time for the lanes of one warp, and for a table; how many instructions of a warp
@@ -92,49 +92,52 @@ def under_layout(
     free = free_accesses(problem, gpu) if free is None else free
     if table.min() < 0:  # no layout, as whoever asks will find
         return naturally(problem, free)
-    found: dict[int, Assignment] = {}
-    chosen: list[FreeAccess] = []
-    for one in free:
-        direct = is_direct_load(problem.accesses[one.number].op)
-        idle = None if direct else with_padded_segments(one, gpu)
-        each = [(*_best(problem, other, table), other) for other in (one, idle) if other]
-        _, found[one.number], taken = min(each, key=lambda best: best[0])
-        chosen.append(taken)
-    settled = settled_with(problem, found, chosen)
-    accesses = list(settled.accesses)
-    steps = {one.number: [one.work.step_loop] for one in chosen}
-    for k, access in enumerate(problem.accesses):
-        if access.values is not None:
-            loops = steps.get(k, [*accesses[k].loops][::-1])
+    assignments: dict[int, Assignment] = {}
+    taken: list[FreeAccess] = []
+    for access in free:
+        direct = is_direct_load(problem.accesses[access.number].op)
+        idle = None if direct else with_padded_segments(access, gpu)
+        variants = [(*_best(problem, variant, table), variant) for variant in (access, idle) if variant]
+        _, assignments[access.number], best = min(variants, key=lambda variant: variant[0])
+        taken.append(best)
+    settled = settled_with(problem, assignments, taken)
+    reordered_accesses = list(settled.accesses)
+    step_loops = {access.number: [access.work.step_loop] for access in taken}
+    for k, access_of_file in enumerate(problem.accesses):
+        if access_of_file.values is not None:  # the order in which a thread moves its elements is open, too
+            trips = settled.accesses[k].loops
+            loops = [
+                loop for loop in step_loops.get(k, [*trips][::-1]) if loop is not None and trips[loop] > 1
+            ]
             with unhurried():
-                lanes = trace(msgspec.structs.replace(settled, accesses=(accesses[k],)), gpu)
-            several = [loop for loop in loops if loop is not None and accesses[k].loops[loop] > 1]
-            accesses[k] = reordered(settled, accesses[k], several, Given(lanes.accesses[0], table))
-    settled = msgspec.structs.replace(settled, accesses=tuple(accesses))
-    with unhurried():  # whose time is over has them checked all the same
+                lanes = trace(replace(settled, accesses=(settled.accesses[k],)), gpu)
+            placed = PlacedAccess(lanes.accesses[0], table)
+            reordered_accesses[k] = reordered(settled, settled.accesses[k], loops, placed)
+    settled = replace(settled, accesses=tuple(reordered_accesses))
+    with unhurried():  # checked even if the time is over
         check_lanes(problem, settled, gpu)
     return settled
 
 
 def _best(problem: Problem, free: FreeAccess, table: IntArray) -> tuple[int, Assignment]:
-    """The fewest wavefronts that are found, and the assignment."""
-    choices = Digits(free.lanes, table, free.work, problem.tile.shape)
+    """The fewest wavefronts that are found for a free access, and the assignment that takes them."""
+    search = AssignmentSearch(free.lanes, table, free.work, problem.tile.shape)
     if is_direct_load(problem.accesses[free.number].op):
-        found = as_written(choices) or free.work.natural
+        found = as_written(search) or free.work.natural
     else:
-        found = choices.best()
-        if choices.excess(choices.under(found)) and can_deal(free.lanes):
+        found = search.best()
+        if search.excess(search.lanes_under(found)) and can_deal(free.lanes):
             # Where instructions come first, none of them is to look anything up.
-            found = dealt_lanes(choices, found, tables=problem.layout.objective.counts_only)
-    return choices.wavefronts(found), found
+            found = dealt_lanes(search, found, tables=problem.layout.objective.counts_only)
+    return search.wavefronts(found), found
 
 
-class Given(Struct, frozen=True):
+class PlacedAccess(Struct, frozen=True):
     """An access under a layout.
 
     Attributes:
         lanes: of the access as the file has it.
-        table: byte offsets by row-major index, int64.
+        table: the layout: byte offsets by row-major index, int64.
     """
 
     lanes: LaneTrace
@@ -146,11 +149,11 @@ class Given(Struct, frozen=True):
         return int(self.lanes.element.shape[1])
 
     def counts(self, lanes: LaneTrace) -> Counts:
-        """Of all instructions of the access with other lanes."""
+        """Wavefronts of all instructions of the access with these lanes."""
         return CountedAccess(lanes).count(self.table)
 
     def excess(self, lanes: LaneTrace) -> int:
-        """Excess wavefronts of all instructions with other lanes."""
+        """Excess wavefronts of all instructions with these lanes."""
         counts = self.counts(lanes)
         return int((counts.wavefronts - counts.ideal).sum())
 
@@ -158,10 +161,11 @@ class Given(Struct, frozen=True):
 # Digits: which thread covers which unit -----------------------------------------------------------
 
 
-class Digits(Given, frozen=True):
-    """Assignments of threads to units: digits from the fastest, and XORs of two.
+class AssignmentSearch(PlacedAccess, frozen=True):
+    """The search for the assignment of threads to units under a layout, digit by digit.
 
     Attributes:
+        work: the units, and the threads that take part.
         shape: of the tile.
         mixed: whether the digits of a segment stand anywhere in a warp, and not before all others.
     """
@@ -172,115 +176,124 @@ class Digits(Given, frozen=True):
 
     @property
     def _decisive(self) -> int:
-        """Lanes whose digits decide what phases cost: one phase, where phases are neighbours."""
+        """The number of lanes, from the first of a warp, whose units decide what phases cost.
+
+        Those of one phase, where phases are lanes side by side; else the warp.
+        """
         phases = self.lanes.rule.phases
         length = len(phases[0])
         aligned = all(phase == tuple(range(k * length, (k + 1) * length)) for k, phase in enumerate(phases))
         return length if aligned and self.work.first % self.warp == 0 else self.warp
 
-    def further(self, chosen: Assignment) -> list[Assignment]:
-        """Assignments with one more digit, plain ones first, then XORs of two; digits of a segment lead."""
+    def extensions(self, chosen: Assignment) -> list[Assignment]:
+        """The assignment with one more digit, plain ones first, then XORs of two; none: enough is decided.
+
+        The digits of a segment come before all others, unless they may be `mixed` with them.
+        """
         span = chosen.span
         if span >= min(self._decisive, self.work.units):
             return []
-        segment = [d for d in self.work.in_segment if d not in chosen.digits]
-        left = [d for d in self.work.beyond if d not in chosen.digits]
+        of_segment = [d for d in self.work.in_segment if d not in chosen.digits]
+        others = [d for d in self.work.beyond if d not in chosen.digits]
         if self.mixed:
-            rest, warp = math.prod(d.size for d in segment), self.warp
-            left = [d for d in left if warp % (span * d.size * rest) == 0]
-            return [Assignment((*chosen.digits, digit)) for digit in (*segment, *left)]
-        if segment:
+            segment_rest = math.prod(d.size for d in of_segment)
+            others = [d for d in others if self.warp % (span * d.size * segment_rest) == 0]
+            return [Assignment((*chosen.digits, digit)) for digit in (*of_segment, *others)]
+        if of_segment:
             # Where a segment is more than a phase, its order decides what a phase is.
-            free = self.work.slots == self.work.segment > self._decisive
-            first = segment if free else segment[:1]
-            return [Assignment((*chosen.digits, digit), chosen.twists) for digit in first]
-        found = [Assignment((*chosen.digits, digit), chosen.twists) for digit in left]
-        twos = [d for d in left if d.size == 2 and d.stride & (d.stride - 1) == 0]
-        for digit, other in itertools.permutations(twos, 2) if span & (span - 1) == 0 else ():
-            twist = Twist(other.dim, other.stride, span)
+            any_order = self.work.slots == self.work.segment > self._decisive
+            nexts = of_segment if any_order else of_segment[:1]
+            return [Assignment((*chosen.digits, digit), chosen.twists) for digit in nexts]
+        found = [Assignment((*chosen.digits, digit), chosen.twists) for digit in others]
+        bits = [d for d in others if d.size == 2 and d.stride & (d.stride - 1) == 0]
+        for digit, twisted in itertools.permutations(bits, 2) if span & (span - 1) == 0 else ():
+            twist = Twist(twisted.dim, twisted.stride, span)
             found.append(Assignment((*chosen.digits, digit), (*chosen.twists, twist)))
         return found
 
     def completed(self, chosen: Assignment) -> Assignment:
         """The assignment with all digits, those not chosen in their natural order."""
-        rest = (d for d in (*self.work.in_segment, *self.work.beyond) if d not in chosen.digits)
+        rest = (d for d in self.work.natural.digits if d not in chosen.digits)
         return replace(chosen, digits=(*chosen.digits, *rest))
 
-    def decided(self, chosen: Assignment) -> tuple[IntArray, BoolArray]:
-        """Elements of the first warp, and which lanes are active and decided."""
+    def decided_lanes(self, chosen: Assignment) -> tuple[IntArray, BoolArray]:
+        """Element of each lane of the first warp; whether it is active and `chosen` decides its unit."""
         work = self.work
-        number = np.arange(self.warp)
-        count = min(chosen.span, self._decisive, work.units, work.threads)
-        active = (number < count) & (number % work.slots < work.segment)
-        places = unit_coordinates(work, self.completed(chosen), np.where(active, number, 0))
-        return np.ravel_multi_index(places, self.shape), active
+        lane = np.arange(self.warp)
+        decided = min(chosen.span, self._decisive, work.units, work.threads)
+        active = (lane < decided) & (lane % work.slots < work.segment)
+        at = unit_coordinates(work, self.completed(chosen), np.where(active, lane, 0))
+        return np.ravel_multi_index(at, self.shape), active
 
-    def under(self, chosen: Assignment) -> LaneTrace:
-        """The lanes of the access."""
+    def lanes_under(self, chosen: Assignment) -> LaneTrace:
+        """The lanes of the access under an assignment, completed."""
         return lanes_under(self.work, self.completed(chosen), self.lanes, self.shape)
 
     def best(self) -> Assignment:
         """The assignment of the least excess that is found.
 
-        Its decided lanes have no excess; where none is good enough, ever more of it.
+        The first whose lanes have no excess; where none is good enough, the first of at most 1, 3, 7, ... a
+        phase.
         """
         phases = len(self.lanes.element) * len(self.lanes.rule.phases)
-        best, allowed = (self.excess(self.under(Assignment(()))), Assignment(())), 0
-        while best[0] > allowed * phases and not current().spent:
-            whole = itertools.islice(self._grown(allowed), _MOST_COUNTED)
-            for chosen in current().while_left(whole):
-                best = min(best, (self.excess(self.under(chosen)), chosen), key=lambda found: found[0])
-                if best[0] <= allowed * phases:
+        best, allowed = Assignment(()), 0
+        least = self.excess(self.lanes_under(best))
+        while least > allowed * phases and not current().spent:
+            candidates = itertools.islice(self._within(allowed), _MOST_COUNTED)
+            for chosen in current().while_left(candidates):
+                excess = self.excess(self.lanes_under(chosen))
+                if excess < least:
+                    least, best = excess, chosen
+                if least <= allowed * phases:
                     break
             allowed = 2 * allowed + 1
-        return self.completed(best[1])
+        return self.completed(best)
 
-    def _grown(self, allowed: int) -> Iterator[Assignment]:
-        """Assignments whose decided lanes have no more excess a phase than is allowed, the plainest first.
+    def _within(self, allowed: int) -> Iterator[Assignment]:
+        """Assignments whose decided lanes have at most `allowed` excess a phase, the plainest first.
 
-        It ends where enough was looked at.
+        Depth first; it ends after `_MOST_EXTENDED` partial assignments.
         """
-        looked_at, open_ = 0, [Assignment(())]
-        while open_ and looked_at <= _MOST_LOOKED_AT:
-            chosen = open_.pop()
-            children = self.further(chosen)
-            if not children:
+        extended, stack = 0, [Assignment(())]
+        while stack and extended <= _MOST_EXTENDED:
+            chosen = stack.pop()
+            extensions = self.extensions(chosen)
+            if not extensions:
                 yield chosen
                 continue
-            looked_at += len(children)
-            good = [c for c, over in zip(children, self._excess_of(children), strict=True) if over <= allowed]
-            open_ += reversed(good)
+            extended += len(extensions)
+            excess = self._excess_a_phase(extensions)
+            stack += [e for e, over in zip(extensions, excess, strict=True) if over <= allowed][::-1]
 
-    def _excess_of(self, children: Sequence[Assignment]) -> list[int]:
-        """The excess of a phase, when only the lanes that are decided take part."""
-        element, active = map(np.stack, zip(*map(self.decided, children), strict=True))
+    def _excess_a_phase(self, assignments: Sequence[Assignment]) -> list[int]:
+        """The excess of a phase under each assignment, if only the decided lanes take part; rounded up."""
+        element, active = map(np.stack, zip(*map(self.decided_lanes, assignments), strict=True))
         counts = count_wavefronts(self.table[element], active, self.lanes.operation, self.lanes.rule)
-        over: list[int] = (-(-(counts.wavefronts - counts.ideal) // np.maximum(counts.phases, 1))).tolist()
-        return over
+        excess: list[int] = (-(-(counts.wavefronts - counts.ideal) // np.maximum(counts.phases, 1))).tolist()
+        return excess
 
     def wavefronts(self, assignment: Assignment) -> int:
-        """Of all instructions."""
-        return int(self.counts(self.under(assignment)).wavefronts.sum())
+        """Wavefronts of all instructions of the access."""
+        return int(self.counts(self.lanes_under(assignment)).wavefronts.sum())
 
 
-def as_written(choices: Digits) -> Assignment | None:
-    """The assignment under which the k-th unit lies k-th in memory; None where bits of its number say none.
+def as_written(search: AssignmentSearch) -> Assignment | None:
+    """The assignment in which thread k moves the unit that lies k-th in memory, as AMD direct loads must.
 
-    Threads in turn then write side by side, as AMD's direct loads must.
+    None unless the number of that unit is linear in the bits of k, each bit kept, over F2.
     """
-    work, table = choices.work, choices.table
+    work, table = search.work, search.table
     bits, digits = (work.units - 1).bit_length(), work.natural.digits
     if work.steps != 1 or work.units != 1 << bits or len(digits) != bits:
         return None
     number = np.arange(work.units)
-    element = np.ravel_multi_index(unit_coordinates(work, work.natural, number), choices.shape)
-    width = choices.lanes.operation.width_bytes
-    place, rest = np.divmod(table[element] - table[element].min(), width)
+    element = np.ravel_multi_index(unit_coordinates(work, work.natural, number), search.shape)
+    place, rest = np.divmod(table[element] - table[element].min(), search.lanes.operation.width_bytes)
     if rest.any() or (np.sort(place) != number).any():
         return None
-    unit = np.argsort(place)
-    images = [int(unit[1 << k]) for k in range(bits)]
-    if moved_bits(Var("unit"), unit) is None or not all(image >> k & 1 for k, image in enumerate(images)):
+    unit_at = np.argsort(place)
+    images = [int(unit_at[1 << k]) for k in range(bits)]
+    if moved_bits(Var("unit"), unit_at) is None or not all(image >> k & 1 for k, image in enumerate(images)):
         return None
     twists = (
         Twist(digits[b].dim, digits[b].stride, 1 << k)
@@ -294,203 +307,216 @@ def as_written(choices: Digits) -> Assignment | None:
 # Places: which lane of a warp handles which of its pieces ---------------------------------------------
 
 
-def dealt_lanes(choices: Digits, known: Assignment, *, tables: bool) -> Assignment:
-    """The assignment of the fewest wavefronts that is found.
+def dealt_lanes(search: AssignmentSearch, known: Assignment, *, tables: bool) -> Assignment:
+    """The assignment of the fewest wavefronts that is found where lanes of a warp may change places.
 
     Args:
-        choices: of the access under the layout.
-        known: the best whose segments keep to neighbours.
+        search: of the access under the layout.
+        known: the best assignment in which neighbours cover a segment.
         tables: whether the places may be looked up.
     """
-    work, warp = choices.work, choices.warp
+    work, warp = search.work, search.warp
     if not work.keeps_to_warps(warp):
         return known
-    together = replace(choices, lanes=replace(choices.lanes, rule=whole_warp(choices.lanes.rule)))
-    base = together.best()
+    # As if a warp were served in one phase, every order of its lanes costs the same: a lower bound of all.
+    in_any_order = replace(search, lanes=replace(search.lanes, rule=whole_warp(search.lanes.rule)))
+    base = in_any_order.best()
+    least = in_any_order.wavefronts(base)
     found: list[Assignment] = [known, base]
     if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
-        found.append(replace(choices, mixed=True).best())
-    least = together.wavefronts(base)
-    best = min(found, key=choices.wavefronts)
-    if not tables or choices.wavefronts(best) <= least:
+        found.append(replace(search, mixed=True).best())
+    best = min(found, key=search.wavefronts)
+    if not tables or search.wavefronts(best) <= least:
         return best
-    by_table = (a for start in dict.fromkeys((base, known)) for a in _by_tables(choices, start))
-    for assignment in current().while_left(by_table):
-        best = min(best, assignment, key=choices.wavefronts)
-        if choices.wavefronts(best) <= least:
+    with_tables = (a for start in dict.fromkeys((base, known)) for a in _with_tables(search, start))
+    for assignment in current().while_left(with_tables):
+        best = min(best, assignment, key=search.wavefronts)
+        if search.wavefronts(best) <= least:
             break
     return best
 
 
-def _by_tables(choices: Digits, start: Assignment) -> Iterator[Assignment]:
-    work, lanes, rule = choices.work, choices.under(start), choices.lanes.rule
-    # Groups of banks, as many as a lane's piece takes.
+def _with_tables(search: AssignmentSearch, start: Assignment) -> Iterator[Assignment]:
+    """The assignment with the lanes of each warp reordered by a table, the shortest table first."""
+    work, lanes, rule = search.work, search.lanes_under(start), search.lanes.rule
+    # A group: neighbouring banks, as many as a lane's piece takes.
     width = max(lanes.operation.width_bytes, rule.bank_bytes)
-    group = choices.table[lanes.element] // width % (rule.banks * rule.bank_bytes // width)
+    group = search.table[lanes.element] // width % (rule.banks * rule.bank_bytes // width)
     groups = np.where(lanes.active, group, -1).reshape(work.rounds, work.steps, -1)
-    pieces = groups[:, :, work.first : work.first + work.threads].transpose(0, 2, 1)
-    cycles = _cycles(work, choices.warp)
-    for cycle in cycles:
-        node = _table(work, rule, pieces.reshape(-1, work.steps), cycle, cycle == cycles[-1])
-        if node is not None:
-            yield replace(start, swapped_tid=node)
+    of_threads = groups[:, :, work.first : work.first + work.threads].transpose(0, 2, 1)
+    lengths = _table_lengths(work, search.warp)
+    for length in lengths:
+        may_conflict = length == lengths[-1]
+        place = _table(work, rule, of_threads.reshape(-1, work.steps), length, may_conflict)
+        if place is not None:
+            yield replace(start, swapped_tid=place)
 
 
-def _cycles(work: Work, warp: int) -> list[int]:
-    whole = work.threads % warp == 0 and work.first % warp == 0
-    found = [warp * d for d in _divisors(work.threads // warp)] if whole else [work.threads]
-    found += [work.threads * d for d in _divisors(work.rounds)[1:]]
+def _table_lengths(work: Work, warp: int) -> list[int]:
+    """Entries that a table may have: of whole warps that repeat, of all threads, of several rounds."""
+    whole_warps = work.threads % warp == 0 and work.first % warp == 0
+    found = [warp * d for d in divisors(work.threads // warp)] if whole_warps else [work.threads]
+    found += [work.threads * d for d in divisors(work.rounds)[1:]]
     return [entries for entries in found if entries <= MAX_ENTRIES]
 
 
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def _table(work: Work, rule: PhaseRule, pieces: IntArray, cycle: int, anyhow: bool) -> Node | None:
-    """The place of each thread, from a table in which CP-SAT reorders the lanes of each warp.
+def _table(work: Work, rule: PhaseRule, groups: IntArray, length: int, may_conflict: bool) -> Node | None:
+    """The thread whose unit each thread moves, by a table in which CP-SAT reorders the lanes of each warp.
 
     Args:
         work: the threads that take part.
         rule: the phases in which lanes of a warp are served.
-        pieces: bank group of each thread's pieces, -1 for none, shape (rounds * threads, steps).
-        cycle: entries of the table, which repeats.
-        anyhow: whether a table with avoidable conflicts will do.
+        groups: bank group of each thread's pieces, -1 for none, shape (rounds * threads, steps).
+        length: entries of the table, which repeats.
+        may_conflict: whether a table with avoidable conflicts will do.
 
     Returns:
-        None where some warp's order is not found within the effort.
+        An expression over `tid` and the round; None where some warp's order is not found within the effort.
     """
-    threads, left = work.threads, _TABLE_EFFORT
-    phases = np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])  # in which each lane is served
-    slot = np.arange(cycle)
-    lane, place = (work.first + slot % threads) % len(phases), slot % threads
-    begins = np.flatnonzero((lane == 0) | (slot % threads == 0)).tolist()
-    known: dict[tuple[bytes, bytes], _Dealt | None] = {}
-    for begin, end in itertools.pairwise([*begins, cycle]):
-        rows = np.concatenate([pieces[at : at + end - begin].T for at in range(begin, len(pieces), cycle)])
-        alike = np.where(rows < 0, -1, (rows[:, :, None] == rows[:, None, :]).argmax(axis=2))
-        kinds, times = np.unique(alike, axis=0, return_counts=True)
-        phase = phases[lane[begin:end]]
-        key = kinds.tobytes(), phase.tobytes()
-        if key not in known:  # warps whose pieces meet in the same way share an order
-            known[key] = dealt = _dealt(kinds, times, phase, min(_EFFORT, left))
-            left -= _EFFORT if dealt is None else dealt.effort
-        dealt = known[key]
-        if dealt is None or current().spent or (dealt.over and not anyhow):
+    threads, effort_left = work.threads, _TABLE_EFFORT
+    phase_of_lane = np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])
+    entry = np.arange(length)
+    lane, place = (work.first + entry % threads) % len(phase_of_lane), entry % threads
+    warp_begins = np.flatnonzero((lane == 0) | (entry % threads == 0)).tolist()
+    known: dict[tuple[bytes, bytes], _WarpOrder | None] = {}
+    for begin, end in itertools.pairwise([*warp_begins, length]):
+        rows = np.concatenate([groups[at : at + end - begin].T for at in range(begin, len(groups), length)])
+        # Each group named by the first lane that has it: warps whose pieces meet alike share an order.
+        pattern = np.where(rows < 0, -1, (rows[:, :, None] == rows[:, None, :]).argmax(axis=2))
+        patterns, times = np.unique(pattern, axis=0, return_counts=True)
+        phase = phase_of_lane[lane[begin:end]]
+        key = patterns.tobytes(), phase.tobytes()
+        if key not in known:
+            known[key] = found = _warp_order(patterns, times, phase, min(_EFFORT, effort_left))
+            effort_left -= _EFFORT if found is None else found.effort
+        order = known[key]
+        if order is None or current().spent or (order.avoidable and not may_conflict):
             return None
-        place[begin:end] = place[begin:end][dealt.order]
-    number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND))))) if cycle > threads else _TID
-    looked_up = Lookup(tuple(place.tolist()), Op("%", (number, Const(cycle))), "")
-    first = Op("*", (Op("//", (_TID, Const(cycle))), Const(cycle)))
-    return looked_up if cycle > threads else Op("+", (first, looked_up))
+        place[begin:end] = place[begin:end][order.lanes]
+    number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND))))) if length > threads else _TID
+    looked_up = Lookup(tuple(place.tolist()), Op("%", (number, Const(length))), "")
+    first = Op("*", (Op("//", (_TID, Const(length))), Const(length)))
+    return looked_up if length > threads else Op("+", (first, looked_up))
 
 
-class _Dealt(NamedTuple):
-    """The piece of each lane, the wavefronts beyond what every order takes, and deterministic time."""
+class _WarpOrder(NamedTuple):
+    """An order of a warp's lanes.
 
-    over: int
-    order: IntArray
+    Attributes:
+        avoidable: wavefronts beyond the least that counting leaves to every order.
+        lanes: whose piece each lane moves, int64.
+        effort: deterministic time of the solver.
+    """
+
+    avoidable: int
+    lanes: IntArray
     effort: float
 
 
-def _dealt(rows: IntArray, times: IntArray, phase: IntArray, effort: float) -> _Dealt | None:
+def _warp_order(groups: IntArray, times: IntArray, phase: IntArray, effort: float) -> _WarpOrder | None:
     """The order of a warp's lanes with the fewest wavefronts over several instructions, by CP-SAT, or None.
 
     Args:
-        rows: groups of each instruction's pieces, -1 for none, shape (instructions, lanes).
+        groups: bank group of each lane's piece, -1 for none, shape (instructions, lanes).
         times: how often each instruction comes.
-        phase: of each lane.
+        phase: in which each lane is served.
         effort: the most deterministic time.
     """
-    if len(rows) > _MOST_ROWS or effort <= 0:
+    if len(groups) > _MOST_ROWS or effort <= 0:
         return None
-    sizes = np.bincount(phase)
+    lanes_of_phase = np.bincount(phase)
     model = Model()
-    deal = [[model.boolean() for _ in sizes] for _ in phase]
-    for literals in deal:
+    served_in = [[model.boolean() for _ in lanes_of_phase] for _ in phase]  # each piece, in each phase
+    for literals in served_in:
         model.exactly_one(literals)
-    for p, size in enumerate(sizes.tolist()):
-        model.linear([(literals[p], 1) for literals in deal], (size, size))
+    for p, count in enumerate(lanes_of_phase.tolist()):
+        model.linear([(literals[p], 1) for literals in served_in], (count, count))
     terms, floor = [], 0
-    for row, weight in zip(rows, times, strict=True):
-        floor += int(weight) * _least(row[row >= 0], sizes)
-        for p in range(len(sizes)):
-            cost = model.integer(0, len(phase))
-            terms.append((cost, int(weight)))
+    for row, weight in zip(groups, times, strict=True):
+        floor += int(weight) * _least_wavefronts(row[row >= 0], lanes_of_phase)
+        for p in range(len(lanes_of_phase)):
+            wavefronts = model.integer(0, len(phase))
+            terms.append((wavefronts, int(weight)))
             for group in np.unique(row[row >= 0]).tolist():
-                held = [(deal[lane][p], 1) for lane in np.flatnonzero(row == group)]
-                model.linear([*held, (cost, -1)], (-len(phase), 0))
+                load = [(served_in[lane][p], 1) for lane in np.flatnonzero(row == group)]
+                model.linear([*load, (wavefronts, -1)], (-len(phase), 0))
     model.linear(terms, (floor, floor * len(phase)))
     model.minimise(terms)
     answer = model.solve(effort=effort)
     if not answer.values:
         return None
-    chosen = np.array([[answer.values[literal] for literal in literals].index(1) for literals in deal])
+    chosen = np.array([[answer.values[literal] for literal in literals].index(1) for literals in served_in])
     order = np.empty(len(phase), np.int64)
     order[np.argsort(phase, kind="stable")] = np.argsort(chosen, kind="stable")
-    return _Dealt(answer.objective - floor, order, answer.effort)
+    return _WarpOrder(answer.objective - floor, order, answer.effort)
 
 
-def _least(used: IntArray, sizes: IntArray) -> int:
-    """Phases that pieces in these groups take at least; `sizes` are how many lanes each has."""
-    held = np.cumsum(np.sort(sizes)[::-1])
-    busiest = int(np.unique(used, return_counts=True)[1].max(initial=0))
-    return max(busiest, 1 + int(np.searchsorted(held, len(used))))
+def _least_wavefronts(groups: IntArray, lanes_of_phase: IntArray) -> int:
+    """Wavefronts that pieces in these bank groups take at least, in phases of so many lanes."""
+    lanes_of_phases = np.cumsum(np.sort(lanes_of_phase)[::-1])  # the largest phases first
+    busiest = int(np.unique(groups, return_counts=True)[1].max(initial=0))
+    return max(busiest, 1 + int(np.searchsorted(lanes_of_phases, len(groups))))
 
 
 # Turns: in which iteration a thread moves which of its pieces ----------------------------------------
 
 
-def reordered(problem: Problem, access: Access, loops: Sequence[str], given: Given) -> Access:
-    """The access with one of the loops in the order of least excess, written into its index."""
-    lanes = given.warp
-    ranges = expression_ranges(problem.threads, lanes, access.loops)
-    every = ((loop, turn) for loop in loops for turn in _turns(loop, access.loops[loop], lanes))
-    least, best = given.excess(given.lanes), None
-    for loop, turn in current().while_left(every):
+def reordered(problem: Problem, access: Access, loops: Sequence[str], placed: PlacedAccess) -> Access:
+    """The access with one of the loops in the order of least excess, written into its index.
+
+    Args:
+        problem: whose threads.
+        access: as written.
+        loops: those that may have another order.
+        placed: the access under the layout.
+    """
+    ranges = expression_ranges(problem.threads, placed.warp, access.loops)
+    turns = ((loop, turn) for loop in loops for turn in _turns(loop, access.loops[loop], placed.warp))
+    least, best = placed.excess(placed.lanes), dict[str, Node]()
+    for loop, turn in current().while_left(turns):
         if least == 0:
             break
-        excess = given.excess(_turned(given, access.loops, loop, turn))
+        excess = placed.excess(_turned(placed, access.loops, loop, turn))
         if excess < least:
             least, best = excess, {loop: turn}
-    if best is None:
+    if not best:
         return access
-    chosen: Mapping[str, Node] = best
 
     def written(text: str | int) -> str:
-        return to_text(simplify(substituted(parse(str(text), frozenset(ranges)), chosen), ranges))
+        return to_text(simplify(substituted(parse(str(text), frozenset(ranges)), best), ranges))
 
     where = None if access.where is None else written(access.where)
-    return msgspec.structs.replace(access, index=tuple(map(written, access.index)), where=where)
+    return replace(access, index=tuple(map(written, access.index)), where=where)
 
 
 def _turns(loop: str, trips: int, lanes: int) -> Iterator[Node]:
-    """Other orders of a loop v: `v ^ f` where that stays inside, and `v + f`, both modulo the trips.
+    """Other orders of a loop v: `v ^ f % trips`, trips a power of two, then `(v + f) % trips`.
 
-    f is a multiple of `lane // divide`, of powers of two.
+    f is `lane // divide * factor`, of every power of two `divide` below `lanes`.
     """
     lane, v = Op("%", (Var("tid"), Const(lanes))), Var(loop)
     divides = [1 << k for k in range((lanes - 1).bit_length())]
 
-    def moved(divide: int, shift: int) -> Node:
-        return Op("*", (Op("//", (lane, Const(divide))), Const(shift)))
+    def f(divide: int, factor: int) -> Node:
+        return Op("*", (Op("//", (lane, Const(divide))), Const(factor)))
 
     if trips & (trips - 1) == 0:
         for divide, k in itertools.product(divides, range((trips - 1).bit_length())):
-            yield Op("^", (v, Op("%", (moved(divide, 1 << k), Const(trips)))))
-    for divide, shift in itertools.product(divides, range(1, min(trips, 9))):
-        yield Op("%", (Op("+", (v, moved(divide, shift))), Const(trips)))
+            yield Op("^", (v, Op("%", (f(divide, 1 << k), Const(trips)))))
+    for divide, factor in itertools.product(divides, range(1, min(trips, 9))):
+        yield Op("%", (Op("+", (v, f(divide, factor))), Const(trips)))
 
 
-def _turned(given: Given, loops: Mapping[str, int], loop: str, turn: Node) -> LaneTrace:
-    """The lanes of the access with another order of a loop."""
-    trips, at, lanes = list(loops.values()), list(loops).index(loop), given.lanes
-    outer, inner = (math.prod(some) for some in (trips[:at], trips[at + 1 :]))
-    values = {"tid": np.arange(given.warp), loop: np.arange(trips[at])[:, None]}
-    piece = evaluate(turn, values)[None, :, None, None, :]
+def _turned(placed: PlacedAccess, loops: Mapping[str, int], loop: str, turn: Node) -> LaneTrace:
+    """The lanes of the access if a thread moves in each iteration of `loop` the piece that `turn` names."""
+    trips, at, lanes = list(loops.values()), list(loops).index(loop), placed.lanes
+    outer, inner = math.prod(trips[:at]), math.prod(trips[at + 1 :])
+    values = {"tid": np.arange(placed.warp), loop: np.arange(trips[at])[:, None]}
+    iteration = evaluate(turn, values)[None, :, None, None, :]
 
-    def moved(values: np.ndarray) -> np.ndarray:
-        whole = values.reshape(outer, trips[at], inner, -1, values.shape[-1])
-        return np.take_along_axis(whole, np.broadcast_to(piece, whole.shape), axis=1).reshape(values.shape)
+    def turned(values: np.ndarray) -> np.ndarray:
+        by_loop = values.reshape(outer, trips[at], inner, -1, values.shape[-1])
+        every = np.broadcast_to(iteration, by_loop.shape)
+        return np.take_along_axis(by_loop, every, axis=1).reshape(values.shape)
 
-    return replace(lanes, element=moved(lanes.element), active=moved(lanes.active))
+    return replace(lanes, element=turned(lanes.element), active=turned(lanes.active))

@@ -68,7 +68,7 @@ class Question(Struct, frozen=True):
     Attributes:
         phases: of the linearisation.
         field: where a swizzle acts.
-        given: what it must obey, but for the last block.
+        rules: what a swizzle must obey, but for the last block.
         last: the last block, where a swizzle changes what it takes.
         span: elements that the layout takes otherwise.
         most: elements that it may take; None for any number.
@@ -78,7 +78,7 @@ class Question(Struct, frozen=True):
 
     phases: Phases
     field: Field
-    given: Rules
+    rules: Rules
     last: LastBlock | None
     span: int
     most: int | None
@@ -134,22 +134,31 @@ class _Row(Struct, frozen=True):
     Attributes:
         masks: in bits of the word offset, shape (masks,).
         lanes: the lanes of each phase whose bank bit it sets, shape (masks, phases).
-        flips: whether each flips the bit in the last block, shape (masks,).
-        seen: 1 for phases in which the bit selects a bank, else 0; shape (phases,).
+        flips: 1 for masks that flip the bit in the last block, else 0; shape (masks,).
+        selects: 1 for phases in which the bit selects a bank, else 0; shape (phases,).
     """
 
     masks: IntArray
     lanes: Lanes
     flips: IntArray
-    seen: IntArray
+    selects: IntArray
 
     def only(self, kept: BoolArray) -> "_Row":
         if kept.all():
             return self
-        return _Row(self.masks[kept], self.lanes[kept], self.flips[kept], self.seen)
+        return _Row(self.masks[kept], self.lanes[kept], self.flips[kept], self.selects)
 
 
 class _Tree:
+    """The search of one question.
+
+    Attributes:
+        steps: classes that may still be counted.
+        best: masks of least excess below the bound, so far.
+        bit: see `Searched`.
+        constant: weighted excess of the phases that cost the same under all masks; the others are searched.
+    """
+
     def __init__(self, question: Question, steps: int) -> None:
         self.question = question
         self.steps = steps
@@ -162,7 +171,7 @@ class _Tree:
         self.constant = 0
 
     def run(self) -> None:
-        """Search it all: `best`."""
+        """Find `best`; raises _OutOfSteps before the end of the search where steps or time are over."""
         self._drop_certain()
         self.banks = self.high - self.low  # log2
         rows: dict[int, _Row] = {}
@@ -171,7 +180,7 @@ class _Tree:
             raise _OutOfSteps
         everybody = lane_bits(self.words >= 0)[None]
         for bit, row in self._rows():
-            rows[bit], bounds[bit] = row, self._bounds(everybody[None], row, row.seen)[0]
+            rows[bit], bounds[bit] = row, self._bounds(everybody[None], row, row.selects)[0]
             if not self._of_interest(bounds[bit], row, bit, patterns).any():
                 self.bit = bit
                 return
@@ -207,22 +216,20 @@ class _Tree:
         for bit in targets:
             selects = (self.low <= bit) & (bit < self.high)  # a bank, by phase
             allowed = masks & ~question.field.sources(bit) == 0
-            if bit not in question.given.targets:
+            if bit not in question.rules.targets:
                 allowed = masks == 0
-            for target, offsets in question.given.still:  # at these, the target must not be flipped
+            for target, offsets in question.rules.still:
                 for offset in offsets if target == bit else ():
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
             if question.shifts is not None:
                 allowed &= np.bitwise_count(masks >> bit) <= question.shifts
-            elif (
-                not selects.any()
-            ):  # no phase sees it: one mask that flips the last block, and one that does not
+            elif not selects.any():
                 allowed = _first_of_each(flips_last, allowed)
             lanes = np.where(selects, flips ^ lanes_with[bit], 0).astype(flips.dtype)
             yield bit, _Row(masks, lanes, flips_last, selects.astype(np.int64)).only(allowed)
 
     def _patterns(self) -> list[int]:
-        """The bits that may be flipped in the last block, so that the layout takes no more than it may."""
+        """Sets of bits, as masks, flipped in the last block, under which the layout is not too large."""
         question = self.question
         if question.last is None:
             return []
@@ -234,7 +241,7 @@ class _Tree:
         question = self.question
         first = question.field.first_source
         parts = np.unique(self.words[self.words >= 0] >> first).tolist()
-        parts += [offset >> first for _, offsets in question.given.still for offset in offsets]
+        parts += [offset >> first for _, offsets in question.rules.still for offset in offsets]
         parts += [] if question.last is None else [question.last.sources >> first]
         # Not every row may read all of them, or one of them is nearer than those that say the same.
         if first < question.field.targets.stop or question.shifts is not None:
@@ -244,12 +251,13 @@ class _Tree:
 
     # Bounds -----------------------------------------------------------------------------------
 
-    def _bounds(self, nodes: Lanes, row: _Row, taken: IntArray) -> IntArray:
-        """Weighted excess at least, by node and mask of the row, the row among those chosen.
+    def _bounds(self, nodes: Lanes, row: _Row, depth: IntArray) -> IntArray:
+        """Lower bound of the weighted excess under each mask of one more row, shape (nodes, masks).
 
         Args:
             nodes: the lanes of each class, shape (nodes, classes, phases).
-            taken: rows that each phase has seen with it.
+            row: the row.
+            depth: chosen bits that select a bank, this one included, by phase.
         """
         count = len(row.masks)
         self.steps -= count * nodes.size
@@ -262,7 +270,7 @@ class _Tree:
         for start in range(0, count, at_once):
             ones = np.bitwise_count(nodes & row.lanes[start : start + at_once, None])
             largest = np.maximum(ones, sizes - ones).max(axis=2).astype(np.int64)
-            wavefronts = -((-largest << taken) >> self.banks)
+            wavefronts = -((-largest << depth) >> self.banks)
             excess = np.maximum(wavefronts, self.least) - self.ideal
             bounds[:, start : start + at_once] = excess @ self.weight
         return bounds + self.constant
@@ -271,11 +279,13 @@ class _Tree:
 
     @property
     def _most(self) -> int:
+        """The largest excess of use: as much as the best in fewer elements, else less."""
         excess, used = self._below
         return excess if self.question.least_used < used else excess - 1
 
     @property
     def _below(self) -> tuple[int, int]:
+        """Excess and elements of the best so far."""
         return self.question.below if self.best is None else (self.best.excess, self.best.used)
 
     def _descend(
@@ -317,7 +327,7 @@ class _Tree:
             for k in order.tolist():
                 self._leaf(int(bound[k]), {**masks, bit: int(row.masks[k])})
             return
-        depth = depth + row.seen
+        depth = depth + row.selects
         # Bounds of many children at once: the arrays of one are too small to be fast.
         entries = 2 * classes.size * sum(len(other.masks) for other in rows.values())
         at_once = min(max(1, _TOGETHER // max(1, entries)), _MOST_TOGETHER)
@@ -326,7 +336,7 @@ class _Tree:
             children = children[bound[children] <= self._most]
             ones = classes & row.lanes[children, None]
             nodes = np.concatenate([ones, classes ^ ones], axis=1)
-            below = {b: self._bounds(nodes, other, depth + other.seen) for b, other in rows.items()}
+            below = {b: self._bounds(nodes, other, depth + other.selects) for b, other in rows.items()}
             # Every remaining bit must take one of its masks, so the best of each is a bound.
             least = np.max([of.min(axis=1) for of in below.values()], axis=0)
             for k, child in enumerate(children.tolist()):
@@ -346,6 +356,7 @@ class _Tree:
         return kept
 
     def _leaf(self, excess: int, masks: Masks) -> None:
+        """Keep complete masks if they are the best."""
         question = self.question
         flips = 0
         if question.last is not None:
@@ -357,10 +368,10 @@ class _Tree:
             self.best = Swizzled(excess, used, {bit: mask for bit, mask in masks.items() if mask})
 
 
-def lane_bits(of: BoolArray) -> Lanes:
-    """Some lanes as bits; shape (..., lanes) to (...)."""
-    kind = np.dtype(np.uint32 if of.shape[-1] <= 32 else np.uint64)
-    held = np.packbits(of, axis=-1, bitorder="little")
+def lane_bits(lanes_held: BoolArray) -> Lanes:
+    """Lanes, of shape (..., lanes), as the bits of one number, shape (...)."""
+    kind = np.dtype(np.uint32 if lanes_held.shape[-1] <= 32 else np.uint64)
+    held = np.packbits(lanes_held, axis=-1, bitorder="little")
     bits = np.zeros((*held.shape[:-1], kind.itemsize), np.uint8)
     bits[..., : held.shape[-1]] = held
     lanes: Lanes = bits.view(kind)[..., 0]

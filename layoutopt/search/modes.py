@@ -18,20 +18,17 @@ _BANK_ROW_BYTES = 128
 _MOST_PADDED_DIMS = 3
 
 Named = tuple[str, Layout]
-Cut = tuple[int, int, int]  # a piece of a coordinate: its dimension, divisor and size
+Cut = tuple[int, int, int]  # dimension d, divisor and size: the piece `x_d // divisor % size` of a coordinate
 
 
 def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Named]:
-    """Every layout that may serve one access of the hardware; it need not serve it.
+    """Layouts, with names, that may serve one access of the hardware; some more than once.
 
     Args:
         access: with `hardware`.
         tile: over whole bytes.
-        short: boxes of TMA with rows shorter than the span of their swizzle included, where others divide,
-            and boxes smaller than the largest of their rows.
-
-    Returns:
-        what it is called, and the layout; some more than once.
+        short: whether boxes of TMA may have rows shorter than the span of their swizzle, and be smaller than
+            the largest of their rows.
     """
     use = access.hardware
     assert use is not None
@@ -46,7 +43,7 @@ def of_access(access: Access, tile: Tile, *, short: bool = True) -> Iterator[Nam
 
 
 def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[Named]:
-    """Boxes in every order, of each pattern of banks those of the largest."""
+    """Boxes of every size in every order; of layouts with the same banks, those of the largest boxes."""
     shape, size = tile.shape, tile.element_bytes
     order = list(use.order or range(len(shape)))
     major = order[-1]
@@ -56,10 +53,10 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[N
         if row % 16 or (mode.span_bytes or row) < row or (mode.xor and size & (size - 1)):
             continue
         volume = math.prod(box) // box[major] * (mode.span_bytes or row)
-        cut = [d for d in order if box[d] < shape[d]]
-        # The dimension that lies together last: its boxes first are pages, one beside the other.
-        cut.sort(key=lambda d: d == major)
-        for grid in itertools.permutations(cut) if volume % _period(mode) else [cut]:
+        several = [d for d in order if box[d] < shape[d]]
+        # The contiguous dimension last: its boxes lie one beside the other.
+        several.sort(key=lambda d: d == major)
+        for grid in itertools.permutations(several) if volume % _period(mode) else [several]:
             layout = _boxed(shape, size, mode, order, box, grid)
             pattern = box[major], _residues(layout, mode)
             if pattern not in seen:
@@ -95,12 +92,12 @@ def _boxes(
     shape, size, rules = tile.shape, tile.element_bytes, engine("tma")
     inner = order[-1]
     unit = ELEMENT_BYTES[map_element(use, tile)]
-    rows = [n for n in _divisors(shape[inner]) if n * size // unit <= rules.max_box]
+    rows = [n for n in divisors(shape[inner]) if n * size // unit <= rules.max_box]
     if mode.span_bytes is not None:  # shorter rows take more bytes, and have fewer conflicts at times
         rows = [n for n in rows if n * size <= mode.span_bytes]
         whole = [n for n in rows if n * size == min(mode.span_bytes, shape[inner] * size)]
         rows = rows if short else whole or rows
-    extents = [[n for n in _divisors(extent) if n <= rules.max_box] for extent in shape]
+    extents = [[n for n in divisors(extent) if n <= rules.max_box] for extent in shape]
     for row in reversed(rows):
         extents[inner] = [row]
         boxes = sorted(map(list, itertools.product(*extents)), key=math.prod, reverse=True)
@@ -111,12 +108,16 @@ def _boxes(
                 yield box
 
 
-def _divisors(extent: int) -> list[int]:
-    return [n for n in range(1, extent + 1) if extent % n == 0]
+def divisors(number: int) -> list[int]:
+    """Its divisors, rising."""
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
-    """Pages of all rows, or groups of eight rows of all pages; K-major and MN-major."""
+    """Layouts for the matrix instructions: pages of all rows, or groups of eight rows of all pages.
+
+    K-major and MN-major, as far as the access allows. A page is as wide as the span of the mode's swizzle.
+    """
     shape, size = tile.shape, tile.element_bytes
     k, mn = matrix_dims(use, len(shape))
     rest = [d for d in range(len(shape)) if d != k and d not in mn]
@@ -145,8 +146,8 @@ def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:
     count = bulk_elements(use.bytes, tile)
     assert count is not None
     cuts: list[Cut] = []  # fastest first
-    padded: list[int] = []  # those before which a pad may be
-    left = count  # elements of a copy
+    padded: list[int] = []  # indices of the cuts before which a pad may be
+    left = count  # elements of a copy not yet in a cut
     for d in reversed(range(len(shape))):
         piece = min(shape[d], left)
         left //= piece

@@ -5,11 +5,11 @@ Some blocks live all the time; others share one region, one set of them at a tim
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-_OVERLAY: Final = -1
+_SHARED: Final = -1  # stands for the shared region in a row of blocks
 
 
 class Plan(Struct, frozen=True):
@@ -24,50 +24,54 @@ class Plan(Struct, frozen=True):
     times: tuple[tuple[int, ...], ...] = ()
 
 
-def least(plan: Plan, sizes: Sequence[int]) -> int:
+def least_bytes(plan: Plan, sizes: Sequence[int]) -> int:
     """Bytes that blocks of these sizes take if no alignment costs any: no packing takes fewer."""
     return sum(sizes[i] for i in plan.always) + max(
         (sum(sizes[i] for i in time) for time in plan.times), default=0
     )
 
 
-def pack(plan: Plan, sizes: Sequence[int], alignments: Sequence[int]) -> tuple[int, dict[int, int]]:
-    """The least end over every order of the blocks (the shared region is in one piece), and their bases.
+class Packing(NamedTuple):
+    """The byte behind the last block, and the base of each block by its number."""
+
+    end: int
+    bases: dict[int, int]
+
+
+def pack(plan: Plan, sizes: Sequence[int], alignments: Sequence[int]) -> Packing:
+    """The packing that ends soonest over every order of the blocks; the shared region is in one piece.
 
     Args:
+        sizes: bytes of each block.
         alignments: what the base of each block must be a multiple of.
     """
-    items = plan.always + ((_OVERLAY,) if plan.times else ())
-    return _row(items, 0, plan, sizes, alignments)
 
+    def row(blocks: tuple[int, ...], start: int) -> Packing:
+        """The packing of these blocks from byte `start` that ends soonest.
 
-def _row(
-    items: tuple[int, ...], start: int, plan: Plan, sizes: Sequence[int], alignments: Sequence[int]
-) -> tuple[int, dict[int, int]]:
-    """Subsets by rising number: the soonest end of each, over which item is last.
+        A block that begins sooner ends no later. So the best packing of a set of blocks has one of them last,
+        behind the best packing of the others: `best[set]`, sets as bits of a number.
+        """
+        best = [Packing(start, {})]
+        for chosen in range(1, 1 << len(blocks)):
+            packings = []
+            for k in reversed(range(len(blocks))):
+                if chosen >> k & 1:
+                    others = best[chosen ^ 1 << k]
+                    last = placed(blocks[k], others.end)
+                    packings.append(Packing(last.end, {**others.bases, **last.bases}))
+            best.append(min(packings, key=lambda packing: packing.end))
+        return best[-1]
 
-    An item that begins sooner ends no later, so the soonest end of the others is all that matters.
-    """
+    def placed(block: int, start: int) -> Packing:
+        """One block, or the shared region, which ends where the longest of its rows does."""
+        if block == _SHARED:
+            rows = [row(time, start) for time in plan.times]
+            return Packing(max(r.end for r in rows), {i: base for r in rows for i, base in r.bases.items()})
+        base = rounded_up(start, alignments[block])
+        return Packing(base + sizes[block], {block: base})
 
-    def place(item: int, at: int) -> tuple[int, dict[int, int]]:
-        if item == _OVERLAY:
-            rows = [_row(time, at, plan, sizes, alignments) for time in plan.times]
-            return max(end for end, _ in rows), {i: base for _, bases in rows for i, base in bases.items()}
-        base = rounded_up(at, alignments[item])
-        return base + sizes[item], {item: base}
-
-    best: list[tuple[int, dict[int, int]]] = [(start, {})]
-    for chosen in range(1, 1 << len(items)):
-        found: tuple[int, dict[int, int]] | None = None
-        for k in reversed(range(len(items))):
-            if chosen >> k & 1:
-                before, bases = best[chosen ^ 1 << k]
-                end, mine = place(items[k], before)
-                if found is None or end < found[0]:
-                    found = end, {**bases, **mine}
-        assert found is not None
-        best.append(found)
-    return best[-1]
+    return row(plan.always + ((_SHARED,) if plan.times else ()), 0)
 
 
 def rounded_up(value: int, multiple: int) -> int:

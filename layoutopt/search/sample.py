@@ -39,37 +39,42 @@ def is_large(case: Case) -> bool:
 
 
 def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
-    """The best proposal over all instructions, each time for a larger sample of them."""
+    """The best proposal over all instructions, from searches over ever larger samples of them."""
     case, ask = search.case, search.ask
     lanes = case.certain
-    taken = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
+    # Of each access: whether the sample holds each of its warp instructions.
+    sampled = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
     best = so_far
     for _ in range(_ROUNDS):
-        proposal = search.of(_only(lanes, taken)).proposal()
+        proposal = search.of(_only(lanes, sampled)).proposal()
         if proposal.layout is None:
             return best or proposal
-        excess = _excess(case, lanes, proposal, taken)
-        counted, holds = _of_all(case, proposal, excess, taken)
+        excess = _excess(case, lanes, proposal, sampled)
+        counted, holds = _of_all(case, proposal, excess, sampled)
         best = counted if best is None or best.layout is None else min(best, counted, key=_rank(case))
         if ask.conflict_free and best.weighted_excess:
             best = replace(best, layout=None, left=_LEFT)
-        joined = [_worst(over, mine) for over, mine in zip(excess, taken, strict=True)]
-        if holds or current().spent or not any(rows.any() for rows in joined):
+        joining = [_worst(over, rows) for over, rows in zip(excess, sampled, strict=True)]
+        if holds or current().spent or not any(rows.any() for rows in joining):
             return best
-        taken = [mine | rows for mine, rows in zip(taken, joined, strict=True)]
+        sampled = [rows | more for rows, more in zip(sampled, joining, strict=True)]
     assert best is not None
     return best
 
 
-def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]) -> list[IntArray]:
-    """Weighted excess of every warp instruction, by access, as the conflict engine counts it."""
+def _excess(case: Case, lanes: Trace, proposal: Proposal, sampled: list[BoolArray]) -> list[IntArray]:
+    """Weighted excess of every warp instruction, an array an access, as the conflict engine counts it.
+
+    Raises:
+        VerificationError: that of the sampled ones is not what the proposal promised.
+    """
     assert proposal.layout is not None
     table = case.table(case.as_elements(proposal.layout))
     excess = []
     for access in lanes.accesses:
         counts = count_wavefronts(table[access.element], access.active, access.operation, access.rule)
         excess.append((counts.wavefronts - counts.ideal) * access.weight)
-    counted = sum(int(over[mine].sum()) for over, mine in zip(excess, taken, strict=True))
+    counted = sum(int(over[rows].sum()) for over, rows in zip(excess, sampled, strict=True))
     if counted != proposal.weighted_excess:
         raise VerificationError(
             f"the model promised a weighted excess of {proposal.weighted_excess} for a sample, "
@@ -79,16 +84,17 @@ def _excess(case: Case, lanes: Trace, proposal: Proposal, taken: list[BoolArray]
 
 
 def _of_all(
-    case: Case, proposal: Proposal, excess: list[IntArray], taken: list[BoolArray]
+    case: Case, proposal: Proposal, excess: list[IntArray], sampled: list[BoolArray]
 ) -> tuple[Proposal, bool]:
     """A sample's proposal for all instructions, and whether its bounds hold for all.
 
-    The bound is that of the sample and what counting leaves the rest. Where that is met, every layout as good
-    leaves the sample at its least excess, so that the sample's bound of the bytes is theirs, too.
+    The bound of the excess is that of the sample plus what counting proves of the rest. Where the layout
+    meets it, every layout as good has the sample at its least excess, so that the sample's bound of the bytes
+    holds for all, too.
     """
     total, more, plain = sum(int(over.sum()) for over in excess), 0, 0
     if total != proposal.weighted_excess:
-        more, plain = _counting_excess(case, _only(case.certain, [~rows for rows in taken]))
+        more, plain = _counting_excess(case, _only(case.certain, [~rows for rows in sampled]))
     bound = proposal.excess_bound.lower_bound + more
     holds = total == proposal.weighted_excess or (proposal.complete and total <= bound)
     counted = replace(
@@ -125,23 +131,25 @@ def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
 
 
 def _some(total: int, count: int) -> BoolArray:
-    """So many of a number of rows, the same each time."""
+    """`count` of `total` rows drawn at random, the same each time."""
     rows = np.zeros(total, bool)
     rows[np.random.default_rng(_SEED).permutation(total)[:count]] = True
     return rows
 
 
-def _worst(excess: IntArray, taken: BoolArray) -> BoolArray:
-    open_to = np.where(taken, 0, excess)
+def _worst(excess: IntArray, sampled: BoolArray) -> BoolArray:
+    """Which instructions of an access join the sample: those of most excess that are not in it."""
+    outside = np.where(sampled, 0, excess)
     rows = np.zeros(len(excess), bool)
-    worst = np.argsort(-open_to, kind="stable")[:_JOINING]
-    rows[worst] = open_to[worst] > 0
+    worst = np.argsort(-outside, kind="stable")[:_JOINING]
+    rows[worst] = outside[worst] > 0
     return rows
 
 
-def _only(lanes: Trace, taken: Sequence[BoolArray | slice]) -> Trace:
+def _only(lanes: Trace, sampled: Sequence[BoolArray | slice]) -> Trace:
+    """The trace of some instructions of each access alone."""
     accesses = tuple(
         replace(a, element=a.element[rows], active=a.active[rows], weight=a.weight[rows])
-        for a, rows in zip(lanes.accesses, taken, strict=True)
+        for a, rows in zip(lanes.accesses, sampled, strict=True)
     )
     return Trace(accesses, lanes.weight_unit)

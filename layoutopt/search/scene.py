@@ -289,8 +289,8 @@ class Scene:
         """What is asked of masks over `candidate`: see `layoutopt.search.mask_tree.Question`."""
         field, tile = self.field, self.tile
         assert field is not None
-        given, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-        return Question(phases, field, given, last, candidate.span, most, below)
+        obeyed, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+        return Question(phases, field, obeyed, last, candidate.span, most, below)
 
     def plain(self, candidate: Linearisation, phases: Phases | None = None) -> Solution:
         """A linearisation as it is."""

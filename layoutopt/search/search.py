@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
@@ -59,7 +59,7 @@ class Search:
         case, families = self.case, self.case.asked.layout.families
         if are_asked_for(case):  # afterwards
             formulas = tuple(f for f in families or () if f != "table") or ("none",)
-            case = case.constrained(msgspec.structs.replace(case.asked.layout, families=formulas))
+            case = case.constrained(replace(case.asked.layout, families=formulas))
         return Scene(case, self.ask, self.counted)
 
     def of(self, counted: Trace) -> "Search":

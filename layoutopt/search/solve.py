@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from layoutopt.accesses.lower import width_choices
@@ -106,7 +105,7 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
         if not answers:
             raise
         all_there = False
-    return msgspec.structs.replace(best(answers, all_there), method=ask.method)
+    return replace(best(answers, all_there), method=ask.method)
 
 
 def _solved(case: Case, ask: Ask) -> Answer:
@@ -129,7 +128,7 @@ def _of_least_time(case: Case, ask: Ask) -> Answer:
     each = [(whole, estimated(answer)) for whole, answer in _best_by_families(case, ask)]
     found = [(whole, answer) for whole, answer in each if answer.result.estimate is not None]
     if not found:
-        return proposed(case.constrained(msgspec.structs.replace(case.asked.layout, minimise="excess")), ask)
+        return proposed(case.constrained(replace(case.asked.layout, minimise="excess")), ask)
     whole, least = min(found, key=lambda entry: (*entry[1].of(case).rank[:-1], not entry[0]))
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
     return least.of(case, None if whole else _held_everywhere(least), reason)
@@ -158,9 +157,9 @@ def _held_everywhere(answer: Answer) -> Proof:
         wider = proof.every_layout or Bound(0, EVERY_LAYOUT)
         plain = Bound(0, EVERY_LAYOUT) if proof.weighted_excess is not None else wider
         weighted = wider if proof.weighted_excess is not None else None
-        proof = msgspec.structs.replace(proof, excess=plain, weighted_excess=weighted, every_layout=None)
+        proof = replace(proof, excess=plain, weighted_excess=weighted, every_layout=None)
     if not proof.bytes.everywhere:
-        proof = msgspec.structs.replace(proof, bytes=Bound(answer.case.asked.tile.bytes, EVERY_LAYOUT))
+        proof = replace(proof, bytes=Bound(answer.case.asked.tile.bytes, EVERY_LAYOUT))
     return proof
 
 
@@ -186,7 +185,7 @@ def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
         else:
             share = _ALL_SHARE if k == everything else 1 / (1 + len(lists) - k)
         mine = replace(ask, every_layout=ask.every_layout and k == everything)
-        constraints = msgspec.structs.replace(layout, families=families, minimise="excess")
+        constraints = replace(layout, families=families, minimise="excess")
         try:
             with spending(current().portion(share)):
                 found = proposed(case.constrained(constraints), mine)
@@ -204,7 +203,7 @@ def estimated(answer: Answer) -> Answer:
         return answer
     with unhurried():
         took = estimate(case, result.layout)
-    return replace(answer, result=msgspec.structs.replace(result, estimate=took))
+    return replace(answer, result=replace(result, estimate=took))
 
 
 def check_solvable(case: Case, ask: Ask) -> None:
@@ -241,7 +240,7 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
     proofs = [answer.result.proof for answer in answers]
     if not found:
         result = (unknown or [answer.result for answer in answers])[0]
-        result = msgspec.structs.replace(result, proof=_of_all_widths(result.proof, proofs, all_there))
+        result = replace(result, proof=_of_all_widths(result.proof, proofs, all_there))
         if all_there or unknown:
             return result
         return result.unproved(_WIDTHS_LEFT)
@@ -249,8 +248,8 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
     if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
         return least.result
     proof = _of_all_widths(least.result.proof, proofs, all_there)
-    proof = msgspec.structs.replace(proof, bytes=Bound(least.case.lowered.tile.bytes, EVERY_LAYOUT))
-    return msgspec.structs.replace(least.result, proof=proof).unproved(least.result.reason or _WIDTHS_LEFT)
+    proof = replace(proof, bytes=Bound(least.case.lowered.tile.bytes, EVERY_LAYOUT))
+    return replace(least.result, proof=proof).unproved(least.result.reason or _WIDTHS_LEFT)
 
 
 def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Proof:
@@ -260,7 +259,7 @@ def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Pr
     if needed == proof.excess.lower_bound and weighted == proof.objective.lower_bound:
         return proof
     scope = next((o.objective.scope for o in proofs if not o.objective.everywhere), EVERY_LAYOUT)
-    return msgspec.structs.replace(
+    return replace(
         proof,
         excess=Bound(needed, scope if needed else EVERY_LAYOUT),
         weighted_excess=proof.weighted_excess and Bound(weighted, scope if weighted else EVERY_LAYOUT),

@@ -67,7 +67,7 @@ def over_values(search: Search, proposal: Proposal | None) -> Proposal:
 def _judged(
     case: Case, proposal: Proposal, layout: Layout, family: str, most: float = math.inf
 ) -> Proposal | None:
-    """A layout in the proposal's place, as the engine counts it; None where its excess is above `most`."""
+    """The proposal with another layout, as the engine counts it; None where its excess is above `most`."""
     table, excess = case.table(case.as_elements(layout)), 0.0
     for access in sorted(case.accesses, key=lambda a: isinstance(a, ChoiceTrace)):  # the quickest first
         count = access.count(table)
@@ -93,9 +93,9 @@ def _plain_layouts(scene: Scene) -> Iterator[tuple[Layout, str]]:
     pads = padded(space, cuts=False)
     plain = itertools.chain(unpadded(space, 1), pads, rotated(space), unpadded(space, 2))
     found = (Solution(candidate, {}, 0) for candidate in plain)
-    for one in current().while_left(itertools.chain(_swizzled_plainly(scene), found)):
-        if scene.fits(one.candidate.span):
-            yield scene.layout(one), one.family
+    for solution in current().while_left(itertools.chain(_swizzled_plainly(scene), found)):
+        if scene.fits(solution.candidate.span):
+            yield scene.layout(solution), solution.family
 
 
 def _swizzled_plainly(scene: Scene) -> Iterator[Solution]:

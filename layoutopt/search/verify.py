@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,7 +46,7 @@ class Answer(Struct, frozen=True):
 
     def of(self, case: Case, proof: Proof | None = None, reason: str = "") -> "Answer":
         """The same as an answer to a wider case, of which less is proved: `proof`, where that is other."""
-        result = msgspec.structs.replace(self.result, proof=proof or self.result.proof)
+        result = replace(self.result, proof=proof or self.result.proof)
         return replace(self, case=case, result=result.unproved(reason))
 
 
@@ -65,16 +64,13 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
 
 
 def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
-    """The answer that a proposal makes, its layout counted and its promises checked by the engine."""
+    """As `verified`, whatever time it takes."""
     layout, complete = proposal.layout, proposal.complete
-    if layout is None:
-        status = Status.INFEASIBLE if complete else Status.UNKNOWN
-    else:
-        status = Status.OPTIMAL if complete else Status.FEASIBLE
+    proved, unproved = (Status.OPTIMAL, Status.FEASIBLE) if layout else (Status.INFEASIBLE, Status.UNKNOWN)
     result = Result(
         case.asked.name,
         case.device.name,
-        status,
+        proved if complete else unproved,
         _proof(case, proposal),
         proposal.reason,
         decided_by=proposal.decided_by if complete else None,
@@ -82,17 +78,16 @@ def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
     )
     if layout is None:
         return Answer(case, result)
-    shown = case.as_elements(layout)
-    offset = element_expression(shown)
-    counts = _counts(case, shown, proposal)
-    reports = case.described(case.reports(counts), case.table(shown))
+    of_elements = case.as_elements(layout)
+    counts = _counts(case, of_elements, proposal)
+    reports = case.described(case.reports(counts), case.table(of_elements))
     if conflict_free and any(report.excess for report in reports):
         return Answer(case, Result(result.problem, result.target, Status.UNKNOWN, result.proof, _WEIGHTLESS))
-    found = msgspec.structs.replace(
+    found = replace(
         result,
-        layout=shown,
+        layout=of_elements,
         family=proposal.family,
-        offset=to_text(offset),
+        offset=to_text(element_expression(of_elements)),
         bytes=proposal.bytes,
         declared_bytes=max(layout.declared_bytes, proposal.bytes),
         alignment_bytes=max(proposal.alignment_bytes or 1, case.needed_alignment(layout, reports)),
@@ -104,7 +99,7 @@ def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
 
 
 def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
-    """What the engine counts; a VerificationError where that is not what was promised."""
+    """What the engine counts of every access; VerificationError where the proposal promised otherwise."""
     table = case.table(layout)
     try:
         case.check(table)
@@ -135,13 +130,13 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     if proposal.layout is not None and not case.lowered.is_dictated:
         value = case.index_cost(case.as_elements(proposal.layout))
         cost = IndexCost(value, value <= case.least_instructions, MEASURE)
-    # The search itself proves of every layout what counting gives.
-    wider, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
+    # A bound of the search that holds for every layout is that of counting.
+    of_every_layout, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
     if proposal.every_layout is not None:
         known, rests_on = proposal.every_layout
         if scope != EVERY_LAYOUT or known >= bound:
             evidence = rests_on
         if scope != EVERY_LAYOUT:
-            wider = Bound(case.in_weights(known), EVERY_LAYOUT)
+            of_every_layout = Bound(case.in_weights(known), EVERY_LAYOUT)
     plain = proposal.plain_bound.bound if proposal.plain_bound is not None else plain
-    return Proof(plain, proposal.bytes_bound.bound, cost, weighted, wider, evidence)
+    return Proof(plain, proposal.bytes_bound.bound, cost, weighted, of_every_layout, evidence)
