@@ -142,7 +142,7 @@ def test_a_reason(tmp_path, monkeypatch):
         find=lambda subject, search: 5,
         bound=lambda subject, found: 1,
         data=lambda subject, problem, found: {"ring": found},
-        words=lambda subject, problem, found: iter([f"a ring of {found} words"]),
+        sentences=lambda subject, problem, found: iter([f"a ring of {found} words"]),
         check=lambda subject, found: found % 2 == 1,
     )
     monkeypatch.setattr(reasons, "REASONS", (odd, *reasons.REASONS))

@@ -119,10 +119,14 @@ def addressing_lanes(active: BoolArray, operation: Operation) -> BoolArray:
 def _count_chunk(
     address: IntArray, active: BoolArray, width_bytes: int, rule: PhaseRule
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Wavefronts, ideal and occupied phases of each row."""
+    """Wavefronts, ideal and occupied phases of each row, each of shape (rows,).
+
+    Words, or aligned vectors of words, are counted by `_count_units`; accesses whose words are requests of
+    their own, request by request.
+    """
     idle = None if active.all() else ~active
     words_per_lane = max(1, width_bytes // rule.bank_bytes)
-    merged = _pairs_hold(address, idle) if rule.merges_pairs else None
+    merged = _pairs_agree(address, idle) if rule.merges_pairs else None
     if merged is not None and not merged.any():
         merged = None
     if rule.split_words or words_per_lane == 1:
@@ -161,28 +165,28 @@ def _all_aligned(address: IntArray, idle: BoolArray | None, width_bytes: int) ->
     return not int(np.bitwise_or.reduce(used, axis=None)) & (width_bytes - 1)
 
 
-def _pairs_hold(address: IntArray, idle: BoolArray | None) -> BoolArray:
-    """Per row: does the whole-warp merge rule hold for l^1 or for l^2?"""
+def _pairs_agree(address: IntArray, idle: BoolArray | None) -> BoolArray:
+    """Whether all active lanes l and l^1 of a row, or all l and l^2, have one address; shape (rows,)."""
     rows, lanes = address.shape
     flat = address.ravel()
-    holds = np.zeros(rows, bool)
+    agree = np.zeros(rows, bool)
     for bit in (1, 2):
-        differ = np.zeros(flat.size, bool)
+        differ = np.zeros(flat.size, bool)  # by flat lane l: whether l and l + bit are active and differ
         np.not_equal(flat[:-bit], flat[bit:], out=differ[:-bit])
         if idle is not None:
             differ &= ~idle.ravel()
             differ[:-bit] &= ~idle.ravel()[bit:]
-        # Each pair once, from its lower lane; eight lanes at a time.
-        lower = np.tile(np.arange(2 * bit) < bit, 4 // bit).view(np.uint64)
-        eights = differ.view(np.uint64) & lower
-        holds |= _over_groups(np.bitwise_or, eights, lanes // 8) == 0
-    return holds
+        # Each pair once, from its lower lane; eight lanes, of a byte each, at a time.
+        lower_lanes = np.tile(np.arange(2 * bit) < bit, 4 // bit).view(np.uint64)
+        eights = differ.view(np.uint64) & lower_lanes
+        agree |= _over_groups(np.bitwise_or, eights, lanes // 8) == 0
+    return agree
 
 
 def _count_units(
     unit: UIntArray, idle: BoolArray | None, merged: BoolArray | None, banks: int, rule: PhaseRule
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Wavefronts, ideal and occupied phases of each row.
+    """Wavefronts, ideal and occupied phases of each row, by the sorted keys of the module's text.
 
     Args:
         unit: uint32 or uint64, shape (rows, slots): number of the word, or vector, in memory. Slots
@@ -202,24 +206,26 @@ def _count_units(
     another_word = differ != 0
     same_bank = differ < differ.dtype.type(1 << row_bits)
     if rule.serialises_equal:
-        costs = same_bank if idle is None else same_bank & ((flat & idle_bit) == 0)
+        extra_pass = same_bank if idle is None else same_bank & ((flat & idle_bit) == 0)
     else:
-        costs = same_bank & another_word
-    longest = _over_groups(np.maximum, _runs(same_bank, costs), slots_per_phase).reshape(rows, -1)
+        extra_pass = same_bank & another_word
+    # Shape (rows, phases): the passes of the busiest bank but for the first; whether a slot is in use.
+    extra_passes = _over_groups(np.maximum, _runs(same_bank, extra_pass), slots_per_phase).reshape(rows, -1)
     occupied = (keys[:, ::slots_per_phase] & idle_bit) == 0
 
-    distinct = None
+    distinct = None  # units of a phase, needed only where they may be more than banks
     if slots_per_phase * (1 if merged is None else 2) > banks:
         firsts = another_word if idle is None else another_word & ((flat & idle_bit) == 0)
         distinct = _over_groups(np.add, firsts.astype(np.uint16), slots_per_phase).reshape(rows, -1)
-    if merged is not None:
-        pair = merged[:, None]
-        longest[:, ::2] = np.maximum(longest[:, ::2], np.where(pair, longest[:, 1::2], 0))
+    if merged is not None:  # a pair of phases counts as its first
+        in_pairs = merged[:, None]
+        second = np.where(in_pairs, extra_passes[:, 1::2], 0)
+        extra_passes[:, ::2] = np.maximum(extra_passes[:, ::2], second)
         if distinct is not None:
-            distinct[:, ::2] += np.where(pair, distinct[:, 1::2], 0)
-        occupied[:, 1::2] &= ~pair
+            distinct[:, ::2] += np.where(in_pairs, distinct[:, 1::2], 0)
+        occupied[:, 1::2] &= ~in_pairs
     phases = _sum_phases(occupied.astype(np.uint16))
-    wavefronts = _sum_phases((longest + np.uint16(1 + rule.extra_wavefronts)) * occupied)
+    wavefronts = _sum_phases((extra_passes + np.uint16(1 + rule.extra_wavefronts)) * occupied)
     if distinct is None:
         return wavefronts, phases * (1 + rule.extra_wavefronts), phases
     even = (distinct + np.uint16(banks - 1)) // banks + np.uint16(rule.extra_wavefronts)
@@ -229,7 +235,10 @@ def _count_units(
 def _sorted_keys(
     unit: UIntArray, idle: BoolArray | None, merged: BoolArray | None, banks: int, rule: PhaseRule
 ) -> tuple[UIntArray, int, np.unsignedinteger[Any]]:
-    """The keys of the module's text, sorted in each row; the bits of a bank's row; the idle bit."""
+    """(keys, bits of the key's lowest field, mask of its idle bit): the module's keys, sorted in each row.
+
+    Arguments as for `_count_units`; keys are uint32 where all fields fit, else uint64.
+    """
     phases, bank_bits = len(rule.phases), banks.bit_length() - 1
     upper_bits = bank_bits + 1 + (phases - 1).bit_length()
     used = unit if idle is None else np.where(idle, 0, unit)
@@ -258,7 +267,7 @@ def _sorted_keys(
 
 
 def _runs(same: BoolArray, costs: BoolArray) -> npt.NDArray[np.uint8]:
-    """Per position: the sum of `costs` over the unbroken stretch of `same` that ends there."""
+    """Per position: how many `costs` the unbroken stretch of `same` that ends there has; flat arrays."""
     total = costs.astype(np.uint8)
     linked = -same.view(np.uint8)  # 0xff or 0
     reach = 1
@@ -275,7 +284,7 @@ def _sum_phases(per_phase: npt.NDArray[np.uint16]) -> IntArray:
 
 
 def _over_groups(combine: np.ufunc, flat: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """Combine each `size` consecutive entries into one.
+    """Combine each `size` consecutive entries of a flat array into one.
 
     For powers of two by sliding windows over everything: several times as fast as `reduce`, whose
     inner loop is only `size` long.

@@ -17,7 +17,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -109,10 +109,10 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
             # Checked, then counted, while still in cache.
             address = np.ascontiguousarray(window[step : step + CHUNK_INSTRUCTIONS])
             active = address >= 0
-            if (found := _wrong(address, active | (address < -1), operation)) is not None:
-                row, lane, reason = found
-                hint = "; -1 marks an inactive lane" if address[row, lane] < 0 else ""
-                raise ProblemFileError(f"row {start + step + row}, lane {lane}", reason + hint)
+            if (fault := _first_fault(address, active | (address < -1), operation)) is not None:
+                hint = "; -1 marks an inactive lane" if address[fault.row, fault.lane] < 0 else ""
+                place = f"row {start + step + fault.row}, lane {fault.lane}"
+                raise ProblemFileError(place, fault.reason + hint)
             totals.add(count_wavefronts(address, active, operation, device.rule(operation)))
     return totals
 
@@ -134,29 +134,28 @@ def _blocks(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _counted(records: list[Record], device: Device) -> Counts:
     """Wavefronts, ideal and phases of each record; an error does not name the record's line."""
-    groups: dict[tuple[str, int | None], list[int]] = {}
+    by_op: dict[tuple[str, int | None], list[int]] = {}
     for i, record in enumerate(records):
-        groups.setdefault((record.op, record.bytes), []).append(i)
+        by_op.setdefault((record.op, record.bytes), []).append(i)
     out = Counts(*(np.zeros(len(records), np.int64) for _ in range(3)))
-    for (op, width_bytes), members in groups.items():
+    for (op, width_bytes), rows in by_op.items():
         operation = _operation(op, width_bytes, device)
-        address, active = _arrays([records[i] for i in members], device)
-        if (found := _wrong(address, active, operation)) is not None:
-            raise ProblemFileError(f"byte_address[{found[1]}]", found[2])
+        address, active = _arrays([records[i] for i in rows], device)
+        if (fault := _first_fault(address, active, operation)) is not None:
+            raise ProblemFileError(f"byte_address[{fault.lane}]", fault.reason)
         counts = count_wavefronts(address, active, operation, device.rule(operation))
-        out.wavefronts[members], out.ideal[members] = counts.wavefronts, counts.ideal
-        out.phases[members] = counts.phases
+        out.wavefronts[rows], out.ideal[rows] = counts.wavefronts, counts.ideal
+        out.phases[rows] = counts.phases
     return out
 
 
 def _arrays(records: list[Record], device: Device) -> tuple[IntArray, BoolArray]:
     """Addresses and active lanes, shape (records, lanes)."""
     lanes = device.lanes
-    given = next((len(r.byte_address) for r in records if len(r.byte_address) != lanes), lanes)
-    if given != lanes:
-        raise ProblemFileError(
-            "byte_address", f"must have {lanes} entries, one a lane of {device.name}, not {given}"
-        )
+    for record in records:
+        if (given := len(record.byte_address)) != lanes:
+            required = f"must have {lanes} entries, one a lane of {device.name}"
+            raise ProblemFileError("byte_address", f"{required}, not {given}")
     mask_of = {active: _mask(active, lanes) for active in {r.active for r in records}}
     bits = np.array([mask_of[r.active] for r in records], "<u8").view(np.uint8).reshape(-1, 8)
     flat = [address for record in records for address in record.byte_address]
@@ -171,7 +170,7 @@ def _arrays(records: list[Record], device: Device) -> tuple[IntArray, BoolArray]
 
 
 def _mask(active: str | int | None, lanes: int) -> int:
-    """The mask as a number."""
+    """The mask of a record's active lanes as a number, bit l for lane l; all where it is left out."""
     mask = -1
     with contextlib.suppress(ValueError):
         mask = int(active, 0) if isinstance(active, str) else (1 << lanes) - 1 if active is None else active
@@ -204,8 +203,16 @@ def _raise_first_fault(
     raise VerificationError(f"lines {first_line} and on were refused, but each of them is accepted")
 
 
-def _wrong(address: IntArray, active: BoolArray, operation: Operation) -> tuple[int, int, str] | None:
-    """Row, lane and fault of the first address that the operation cannot take; None where there is none.
+class _Fault(NamedTuple):
+    """An address that an operation cannot take: where in an array it is, and why not."""
+
+    row: int
+    lane: int
+    reason: str
+
+
+def _first_fault(address: IntArray, active: BoolArray, operation: Operation) -> _Fault | None:
+    """The first address that the operation cannot take, arrays as for `count_wavefronts`; None for none.
 
     The lanes that a matrix instruction takes addresses from need one, predicated off or not.
     """
@@ -219,10 +226,11 @@ def _wrong(address: IntArray, active: BoolArray, operation: Operation) -> tuple[
     of = f", a multiple of {multiple}" if multiple > 1 else ""
     kind, width = operation.kind, operation.width_bytes
     given = address[row, lane]
-    return row, lane, f"must be at least 0{of}, for {kind} of {width} bytes, given {given}"
+    return _Fault(row, lane, f"must be at least 0{of}, for {kind} of {width} bytes, given {given}")
 
 
 def _mapped(path: Path, device: Device) -> IntArray:
+    """A .npy table of addresses, shape (instructions, lanes), mapped into memory."""
     table = array_file.opened(path)
     if table.dtype != np.int64:
         raise ProblemFileError("", f"{str(path)!r} must hold int64 byte addresses, not {table.dtype.str}")

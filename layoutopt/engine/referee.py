@@ -32,10 +32,7 @@ class CountedAccess(Struct, frozen=True):
         return self.lanes.weight
 
     def count(self, table: IntArray) -> Counts:
-        """What each instruction costs under byte offsets by row-major index, int64, shape (elements,).
-
-        That takes no longer than the lanes took to evaluate, so that no budget is asked.
-        """
+        """What each instruction costs under byte offsets by row-major index, int64, shape (elements,)."""
         lanes = self.lanes
         return count_wavefronts(table[lanes.element], lanes.active, lanes.operation, lanes.rule)
 

@@ -27,8 +27,8 @@ class Served(Struct, frozen=True):
 
     Attributes:
         lanes: active lanes served together.
-        passes: what each wavefront serves. Which of a bank's words goes first is not published; here
-            it is the word of the lowest lane.
+        passes: the words that each wavefront serves. Which of a bank's words goes first is not published;
+            here it is the word of the lowest lane.
         idle_passes: wavefronts that the hardware adds and that serve nothing.
     """
 
@@ -55,10 +55,10 @@ class Served(Struct, frozen=True):
 
 
 def worst_instruction(counts: Counts) -> tuple[int, int]:
-    """The most excess of one warp instruction, and the first row that has it; idle rows count as none."""
-    over = np.where(counts.phases > 0, counts.wavefronts - counts.ideal, -1)
-    row = int(over.argmax())
-    return int(over[row]), row
+    """(excess, row) of the first warp instruction that has the most excess; no row without an active lane."""
+    excess = np.where(counts.phases > 0, counts.wavefronts - counts.ideal, -1)
+    row = int(excess.argmax())
+    return int(excess[row]), row
 
 
 def serve(
@@ -70,50 +70,45 @@ def serve(
         address: byte address of each lane.
     """
     rule = device.rule(operation)
-    found = []
+    served = []
     for lanes, touches in _requests(address, active, operation, rule):
         passes: list[list[Touch]] = []
-        place: dict[tuple[int, ...], int] = {}
-        load: dict[int, int] = {}
-        for k, t in enumerate(touches):
-            row = t.word // rule.row_words
-            key = (t.bank, k) if rule.serialises_equal else (t.bank, row)
-            if key not in place:
-                place[key] = load.get(t.bank, 0)
-                load[t.bank] = place[key] + 1
-            if place[key] == len(passes):
+        pass_of: dict[tuple[int, int], int] = {}  # by bank, and what the bank serves in one pass
+        bank_passes: dict[int, int] = {}
+        for k, touch in enumerate(touches):
+            key = touch.bank, k if rule.serialises_equal else touch.word // rule.row_words
+            if key not in pass_of:
+                pass_of[key] = bank_passes.get(touch.bank, 0)
+                bank_passes[touch.bank] = pass_of[key] + 1
+            if pass_of[key] == len(passes):
                 passes.append([])
-            passes[place[key]].append(t)
-        found.append(Served(lanes, tuple(map(tuple, passes)), rule.extra_wavefronts))
-    return tuple(found)
+            passes[pass_of[key]].append(touch)
+        served.append(Served(lanes, tuple(map(tuple, passes)), rule.extra_wavefronts))
+    return tuple(served)
 
 
 def _requests(
     address: Sequence[int], active: Sequence[bool], operation: Operation, rule: PhaseRule
 ) -> Iterator[tuple[tuple[int, ...], list[Touch]]]:
-    """Lanes and touched words of each request that is served on its own."""
+    """Active lanes, and the words they touch, of each request: a phase, or one word of each of its lanes."""
     if operation.matrices:
         on = {lane for lane in range(8 * operation.matrices) if any(active)}
     else:
-        on = {lane for lane, a in enumerate(active) if a}
+        on = {lane for lane, is_active in enumerate(active) if is_active}
     phases = rule.phases
-    if rule.merges_pairs and _merges(address, on):
+    if rule.merges_pairs and _pairs_agree(address, on):
         phases = tuple(a + b for a, b in zip(phases[::2], phases[1::2], strict=True))
-    count = max(1, operation.width_bytes // rule.bank_bytes)
+    words = range(max(1, operation.width_bytes // rule.bank_bytes))  # of a lane
+    requests = [[k] for k in words] if rule.split_words else [list(words)]
     for phase in phases:
         lanes = tuple(lane for lane in phase if lane in on)
-        if not lanes:
-            continue
-        for request in [[k] for k in range(count)] if rule.split_words else [list(range(count))]:
-            touches = [
-                Touch(lane, word, word % rule.banks)
-                for lane in lanes
-                for word in (address[lane] // rule.bank_bytes + k for k in request)
-            ]
-            yield lanes, touches
+        for request in requests if lanes else ():
+            touched = [(lane, address[lane] // rule.bank_bytes + k) for lane in lanes for k in request]
+            yield lanes, [Touch(lane, word, word % rule.banks) for lane, word in touched]
 
 
-def _merges(address: Sequence[int], on: set[int]) -> bool:
+def _pairs_agree(address: Sequence[int], on: set[int]) -> bool:
+    """Whether all active lanes l and l ^ 1, or all l and l ^ 2, have one address: phases are then merged."""
     return any(
         all(lane ^ bit not in on or address[lane ^ bit] == address[lane] for lane in on) for bit in (1, 2)
     )

@@ -9,31 +9,36 @@ This module reads the traces on its own and shares no code with `layoutopt.model
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from layoutopt.accesses.alignment import blocks
+from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import LaneTrace, Trace, instruction_at
-from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.types import Problem, Tile
 
 _KEPT: Final = 4
 MAX_LANES: Final = 1 << 17  # lane accesses beyond which there is no board
 
-View = tuple[int, int]  # words of the aligned vectors, and the place in them
+
+class View(NamedTuple):
+    """The words at one place of aligned vectors, of `vector_words` words: 1, 2 or 4."""
+
+    vector_words: int
+    place: int
 
 
-class Place(Struct, frozen=True):
-    """One execution of lanes together.
+class Occurrence(Struct, frozen=True):
+    """One execution of a phase.
 
     Attributes:
         access: index of the access in the trace.
         instruction: row of the access's trace.
         request: which word of each lane it is about, where each is a request of its own; else None.
-        lanes: active lanes served together, and for each word of the phase those that touch it.
+        lanes: for each word of the phase, the active lanes that touch it.
     """
 
     access: int
@@ -49,7 +54,7 @@ class Place(Struct, frozen=True):
 
     def phase_data(self, problem: Problem, device: Device) -> dict[str, Any]:
         """The same with the lanes that are served together."""
-        lanes = sorted({lane for some in self.lanes.values() for lane in some})
+        lanes = sorted(set().union(*self.lanes.values()))
         request = {} if self.request is None else {"request": self.request}
         return {**self.data(problem, device), **request, "lanes": lanes}
 
@@ -59,17 +64,17 @@ class Phase(Struct, frozen=True):
 
     Attributes:
         words: sorted word numbers (see `Board`).
-        weight: weighted number of times.
-        least: excess wavefronts that every layout has in it, by counting.
-        firm: any two of its words in one bank are an excess wavefront, beyond `least`.
-        place: where it happens first.
+        weight: of all its executions together.
+        least_excess: excess wavefronts that every layout has in it, by counting.
+        any_pair_costs: whether two of its words in one bank always are an excess wavefront more.
+        first: its first execution.
     """
 
     words: tuple[int, ...]
     weight: int
-    least: int
-    firm: bool
-    place: Place
+    least_excess: int
+    any_pair_costs: bool
+    first: Occurrence
 
 
 class Board(Struct, frozen=True, eq=False):
@@ -92,46 +97,54 @@ class Board(Struct, frozen=True, eq=False):
     banks: int
     bank_bytes: int
 
-    def views(self) -> Iterator[View]:
+    def views(self) -> list[View]:
         """Every view with a word; widest vectors first."""
-        kinds = {(k, p) for w, p in self.place.items() for k in (1, 2, 4) if k <= self.vector_words[w]}
-        yield from sorted({(k, p % k) for k, p in kinds}, key=lambda v: (-v[0], v[1]))
+        views = {
+            View(k, place % k)
+            for word, place in self.place.items()
+            for k in (1, 2, 4)
+            if k <= self.vector_words[word]
+        }
+        return sorted(views, key=lambda view: (-view.vector_words, view.place))
+
+    def view_banks(self, view: View) -> int:
+        """Banks that the words of a view share in every layout; 0 where a vector takes more than all."""
+        return self.banks // view.vector_words
 
     def within(self, words: Sequence[int], view: View) -> list[int]:
         """The words that lie in a view."""
-        k, p = view
-        return [w for w in words if self.vector_words[w] >= k and self.place[w] % k == p]
+        k, place = view
+        return [w for w in words if self.vector_words[w] >= k and self.place[w] % k == place]
+
+    def wavefronts_of(self, words: Sequence[int], view: View) -> int:
+        """Wavefronts that the words in a view take at least, in every layout."""
+        return -(-len(self.within(words, view)) // max(1, self.view_banks(view)))
 
     def view_data(self, view: View) -> dict[str, int]:
         """A view as a certificate names it."""
-        k, p = view
-        return {"vector_bytes": k * self.bank_bytes, "place": p, "banks": self.banks // k}
+        vector_bytes = view.vector_words * self.bank_bytes
+        return {"vector_bytes": vector_bytes, "place": view.place, "banks": self.view_banks(view)}
 
     @property
-    def counting(self) -> int:
+    def counted_excess(self) -> int:
         """Weighted excess of every layout, phase by phase."""
-        return sum(p.weight * p.least for p in self.phases)
+        return sum(phase.weight * phase.least_excess for phase in self.phases)
 
     def count_again(self, excess: int) -> bool:
         """Whether phases really hold as many words at one place as this weighted excess needs."""
-        total = 0
+        every_view = [View(k, place) for k in (1, 2, 4) for place in range(k)]
         for phase in self.phases:
-            crowded = 0
-            for k in (1, 2, 4):
-                for p in range(k):
-                    held = [w for w in phase.words if self.vector_words[w] >= k and self.place[w] % k == p]
-                    crowded = max(crowded, -(-len(held) // max(1, self.banks // k)))
-            if phase.least > max(0, crowded - -(-len(phase.words) // self.banks)):
+            needed = max(self.wavefronts_of(phase.words, view) for view in every_view)
+            if phase.least_excess > max(0, needed - -(-len(phase.words) // self.banks)):
                 return False
-            total += phase.weight * phase.least
-        return total == excess
+        return self.counted_excess == excess
 
 
 class Subject(Struct, frozen=True):
-    """What a reason is about.
+    """What a reason is about: a tile, its device and accesses.
 
     Attributes:
-        board: their words and phases; None where that form does not apply or is too large.
+        board: the words and phases of the accesses; None where that form does not apply or is too large.
     """
 
     tile: Tile
@@ -140,15 +153,15 @@ class Subject(Struct, frozen=True):
     board: Board | None
 
     @property
-    def on(self) -> Board:
-        """The board, which whatever was found on it has."""
+    def known_board(self) -> Board:
+        """The board, for what was found on it."""
         assert self.board is not None
         return self.board
 
     @property
-    def counting(self) -> int:
+    def counted_excess(self) -> int:
         """Weighted excess that counting gives; cliques and parities add to it."""
-        return self.board.counting if self.board is not None else 0
+        return self.board.counted_excess if self.board is not None else 0
 
     def in_weights(self, excess: int) -> str:
         """An excess as the file's weights give it, and what it is called."""
@@ -173,71 +186,74 @@ def word_data(problem: Problem, word: int) -> dict[str, Any]:
 
 @lru_cache(_KEPT)  # of one case, which each stage of a search asks about
 def _board(trace: Trace, tile: Tile) -> Board | None:
-    """`board_of`: phases of the same words are one, which weighs as much as they do together."""
+    """The board of an access's words; None where banks or words differ or there are too many lanes."""
     rules = [access.rule for access in trace.accesses]
     size, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1
     if not alike or size & (size - 1) or any(rule.row_words > 1 for rule in rules) or lanes > MAX_LANES:
         return None
     bank_bytes, banks = rules[0].bank_bytes, rules[0].banks
-    held_by = blocks(trace, tile)
-    width, start = held_by.width, held_by.head
-    gathered: dict[tuple[tuple[int, ...], int, bool], tuple[int, Place]] = {}
-    for a, (access, rule) in enumerate(zip(trace.accesses, rules, strict=True)):
-        for row, request, pairs, loose in _served(access, rule, start, width, size):
-            touched: dict[int, list[int]] = {}
-            for lane, word in pairs:
-                touched.setdefault(word, []).append(lane)
-            repeats = rule.serialises_equal and len(touched) < len(pairs)
-            key = tuple(sorted(touched)), loose, repeats
-            weight, place = gathered.get(
-                key, (0, Place(a, row, request, {w: tuple(lanes) for w, lanes in touched.items()}))
-            )
-            gathered[key] = weight + int(access.weight[row]), place
-    words = sorted({w for held, _, _ in gathered for w in held})
-    vector = {w: max(1, int(width[w // size]) // bank_bytes) for w in words}
-    places = {w: (w - int(start[w // size]) * size) // bank_bytes for w in words}
-    empty = Board((), vector, places, banks, bank_bytes)
-    views = list(empty.views())
+    vectors = blocks(trace, tile)
+    # Phases of the same kind are one, which weighs as much as they do together: by words, number of lanes
+    # without a word, and whether lanes that touch one word wait for each other.
+    gathered: dict[tuple[tuple[int, ...], int, bool], tuple[int, Occurrence]] = {}
+    for number, access in enumerate(trace.accesses):
+        for occurrence, wordless in _occurrences(access, number, vectors, size):
+            touches = sum(map(len, occurrence.lanes.values()))
+            waits = access.rule.serialises_equal and len(occurrence.lanes) < touches
+            key = tuple(sorted(occurrence.lanes)), wordless, waits
+            weight, first = gathered.get(key, (0, occurrence))
+            gathered[key] = weight + int(access.weight[occurrence.instruction]), first
+    words = sorted({w for of_phase, _, _ in gathered for w in of_phase})
+    vector_words = {w: max(1, int(vectors.width[w // size]) // bank_bytes) for w in words}
+    places = {w: (w - int(vectors.head[w // size]) * size) // bank_bytes for w in words}
+    board = Board((), vector_words, places, banks, bank_bytes)
+    views = board.views()
     phases = []
-    for (held, loose, repeats), (weight, place) in gathered.items():
+    for (of_phase, wordless, waits), (weight, first) in gathered.items():
         if weight == 0:
             continue
-        least = max(-(-len(empty.within(held, v)) // max(1, banks // v[0])) for v in views)
-        # The ideal is what the layout's distinct words would need; loose elements may share words.
-        ideal = -(-(len(held) + loose) // banks)
+        needed = max(board.wavefronts_of(of_phase, view) for view in views)
+        # The ideal is what the layout's distinct words would need; lanes without a word may share words.
+        ideal = -(-(len(of_phase) + wordless) // banks)
         # Where equal addresses wait for each other, a phase costs more than its distinct words do.
-        firm = least == ideal == 1 and not repeats
-        phases.append(Phase(held, weight, max(0, least - ideal), firm, place))
-    return Board(tuple(phases), vector, places, banks, bank_bytes)
+        any_pair_costs = needed == ideal == 1 and not waits
+        phases.append(Phase(of_phase, weight, max(0, needed - ideal), any_pair_costs, first))
+    return replace(board, phases=tuple(phases))
 
 
-def _served(
-    access: LaneTrace, rule: PhaseRule, start: IntArray, width: IntArray, size: int
-) -> Iterator[tuple[int, int | None, list[tuple[int, int]], int]]:
-    """Each phase of an access: row of the trace, request, (lane, word) pairs, active lanes without a word.
+def _occurrences(
+    access: LaneTrace, number: int, vectors: Blocks, size: int
+) -> Iterator[tuple[Occurrence, int]]:
+    """Each execution of a phase with a word, and its active lanes without one.
 
-    Words are byte offsets in the row-major tile; a lane has none where layouts may place its elements
-    anywhere in one. The request is the index of its word where every word is a request of its own, else None.
+    A lane has no word where layouts may place its elements anywhere in one.
+
+    Args:
+        access: access number `number` of the trace.
+        vectors: by element, the aligned block that holds it in every layout.
+        size: bytes of an element.
     """
-    word = rule.bank_bytes
-    count = max(1, access.operation.width_bytes // word)
-    requests = [(k, [k]) for k in range(count)] if rule.split_words else [(None, [*range(count)])]
-    for row, (element, active) in enumerate(
-        zip(access.element.tolist(), access.active.tolist(), strict=True)
-    ):
-        # Where the first word of a lane starts, of those whose words have a fixed content.
-        first = {}
+    rule = access.rule
+    word_bytes = rule.bank_bytes
+    lane_words = range(max(1, access.operation.width_bytes // word_bytes))
+    requests = [(k, [k]) for k in lane_words] if rule.split_words else [(None, [*lane_words])]
+    instructions = zip(access.element.tolist(), access.active.tolist(), strict=True)
+    for row, (element, active) in enumerate(instructions):
+        first_word = {}  # by lane
         for lane, e in enumerate(element):
-            if active[lane] and width[e] >= word:
-                head = int(start[e])
-                first[lane] = head * size + (e - head) * size // word * word
-        for together in _phases_served(rule, element, active):
-            loose = sum(1 for lane in together if active[lane] and lane not in first)
-            for request, places in requests:
-                pairs = [(lane, first[lane] + k * word) for lane in together if lane in first for k in places]
-                if pairs:
-                    yield row, request, pairs, loose
+            if active[lane] and vectors.width[e] >= word_bytes:
+                head = int(vectors.head[e])
+                first_word[lane] = head * size + (e - head) * size // word_bytes * word_bytes
+        for phase in _phases_served(rule, element, active):
+            with_word = [lane for lane in phase if lane in first_word]
+            wordless = sum(active[lane] for lane in phase) - len(with_word)
+            for request, words in requests if with_word else ():
+                lanes: dict[int, tuple[int, ...]] = {}
+                for lane in with_word:
+                    for word in (first_word[lane] + k * word_bytes for k in words):
+                        lanes[word] = (*lanes.get(word, ()), lane)
+                yield Occurrence(number, row, request, lanes), wordless
 
 
 def _phases_served(
@@ -246,7 +262,7 @@ def _phases_served(
     """The lanes served together in one warp instruction: the rule's phases, merged where it says so."""
     phases = rule.phases
     if rule.merges_pairs:
-        on = [lane for lane, a in enumerate(active) if a]
+        on = [lane for lane, is_active in enumerate(active) if is_active]
         for bit in (1, 2):
             if all(not active[lane ^ bit] or element[lane ^ bit] == element[lane] for lane in on):
                 return tuple(a + b for a, b in zip(phases[::2], phases[1::2], strict=True))

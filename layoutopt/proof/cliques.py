@@ -64,126 +64,129 @@ class Clique(Struct, frozen=True):
 
 
 @lru_cache(4)
-def find_clique(on: Board) -> Clique | None:
+def find_clique(board: Board) -> Clique | None:
     """The smallest clique over all views that is larger than the view's banks; None if none is found.
 
     Only phases where a conflict costs more than the counting bound count as meetings, so that what
     counting gives and the clique's excess add up.
     """
-    usable = [i for i, p in enumerate(on.phases) if p.firm]
     best: Clique | None = None
-    for view in on.views():
-        banks = on.banks // view[0]
-        held = {i: on.within(on.phases[i].words, view) for i in usable}
-        words = sorted({w for some in held.values() for w in some})
-        if len(words) <= banks or len(words) > MAX_CLIQUE_WORDS or banks < 1:
+    for view in board.views():
+        banks = board.view_banks(view)
+        phases = [board.within(phase.words, view) for phase in board.phases if phase.any_pair_costs]
+        words = sorted(set().union(*phases))
+        if not 1 <= banks < len(words) <= MAX_CLIQUE_WORDS:
             continue
         number = {w: n for n, w in enumerate(words)}
-        meets = [0] * len(words)
-        for some in held.values():
-            mask = 0
-            for w in some:
-                mask |= 1 << number[w]
-            for w in some:
-                meets[number[w]] |= mask
-        meets = [m & ~(1 << n) for n, m in enumerate(meets)]
-        found = _vertices(meets, banks + 1)
+        meets = [0] * len(words)  # the graph of words that meet in some phase, as sets of bits
+        for of_phase in phases:
+            numbers = sum(1 << number[w] for w in of_phase)
+            for w in of_phase:
+                meets[number[w]] |= numbers
+        meets = [neighbours & ~(1 << n) for n, neighbours in enumerate(meets)]
+        found = _clique_of(meets, banks + 1)
         if found is not None and (best is None or len(found) < len(best.words)):
-            best = _with_meetings(on, view, tuple(words[n] for n in found), usable)
+            best = _with_meetings(board, view, tuple(words[n] for n in found))
     return best
 
 
-def _with_meetings(on: Board, view: View, words: tuple[int, ...], usable: list[int]) -> Clique:
-    chosen = set(words)
+def _with_meetings(board: Board, view: View, words: tuple[int, ...]) -> Clique:
+    """The clique of these words, with a phase for each pair; its excess is that of the rarest pair."""
     meetings: dict[tuple[int, int], int] = {}
     weight: dict[tuple[int, int], int] = {}
-    for i in usable:
-        for pair in itertools.combinations(sorted(chosen.intersection(on.phases[i].words)), 2):
+    for i, phase in enumerate(board.phases):
+        met = sorted(set(words).intersection(phase.words)) if phase.any_pair_costs else []
+        for pair in itertools.combinations(met, 2):
             meetings.setdefault(pair, i)
-            weight[pair] = weight.get(pair, 0) + on.phases[i].weight
+            weight[pair] = weight.get(pair, 0) + phase.weight
     return Clique(view, words, dict(sorted(meetings.items())), min(weight.values()))
 
 
-def _vertices(meets: list[int], size: int) -> list[int] | None:
-    """A clique of `size` vertices, or None; the search is cut off after a number of nodes.
+def _clique_of(neighbours: list[int], size: int) -> list[int] | None:
+    """A clique of `size` vertices of a graph, rising; None where none is found in a number of search nodes.
 
-    Branch and bound with greedy colouring (Tomita and Seki 2003), on integers as bit sets.
+    Branch and bound with greedy colouring (Tomita and Seki 2003): a set of vertices that k colours suffice
+    for has no clique of more than k.
+
+    Args:
+        neighbours: of each vertex, as a set of bits.
+        size: of the clique.
     """
     nodes = 0
 
-    def colours(rest: int) -> list[tuple[int, int]]:
-        """Vertices with their colour number, rising."""
+    def coloured(vertices: int) -> list[tuple[int, int]]:
+        """(vertex, colour) of a set of bits, by rising colour from 1; neighbours differ in colour."""
         order, colour = [], 0
-        while rest:
+        while vertices:
             colour += 1
-            free = rest
-            while free:
-                low = free & -free
-                v = low.bit_length() - 1
+            open_to_colour = vertices
+            while open_to_colour:
+                lowest = open_to_colour & -open_to_colour
+                v = lowest.bit_length() - 1
                 order.append((v, colour))
-                rest ^= low
-                free &= ~meets[v] & ~low
+                vertices ^= lowest
+                open_to_colour &= ~neighbours[v] & ~lowest
         return order
 
-    def grow(chosen: list[int], rest: int) -> list[int] | None:
+    def grow(clique: list[int], candidates: int) -> list[int] | None:
+        """`clique` grown to the size by candidates, each of which is a neighbour of all of it."""
         nonlocal nodes
         nodes += 1
-        if len(chosen) == size:
-            return chosen
+        if len(clique) == size:
+            return clique
         if nodes > _NODES:
             return None
-        for v, colour in reversed(colours(rest)):
-            if len(chosen) + colour < size or nodes > _NODES:
+        for v, colour in reversed(coloured(candidates)):
+            if len(clique) + colour < size or nodes > _NODES:
                 return None
-            found = grow([*chosen, v], rest & meets[v])
+            found = grow([*clique, v], candidates & neighbours[v])
             if found is not None:
                 return found
-            rest &= ~(1 << v)
+            candidates &= ~(1 << v)
         return None
 
-    everyone = sum(1 << v for v, m in enumerate(meets) if m.bit_count() >= size - 1)
-    found = grow([], everyone)
+    found = grow([], sum(1 << v for v, near in enumerate(neighbours) if near.bit_count() >= size - 1))
     return sorted(found) if found is not None else None
 
 
 def clique_holds(subject: Subject, clique: Clique) -> bool:
     """Whether every pair meets where it is said to, by plain loops."""
-    on, words = subject.on, sorted(set(clique.words))
-    if list(clique.words) != words or not _crowded(on, clique.view, words):
+    board, words = subject.known_board, sorted(set(clique.words))
+    if list(clique.words) != words or not _exceeds_banks(board, clique.view, words):
         return False
-    touched = {w: {i for i, phase in enumerate(on.phases) if phase.firm and w in phase.words} for w in words}
-    for pair in itertools.combinations(words, 2):
-        both = touched[pair[0]] & touched[pair[1]]
-        if clique.meetings[pair] not in both or clique.excess > sum(on.phases[i].weight for i in both):
+    counting = {i: set(phase.words) for i, phase in enumerate(board.phases) if phase.any_pair_costs}
+    touching = {w: {i for i, of_phase in counting.items() if w in of_phase} for w in words}
+    for u, v in itertools.combinations(words, 2):
+        both = touching[u] & touching[v]
+        if clique.meetings[u, v] not in both or clique.excess > sum(board.phases[i].weight for i in both):
             return False
     return True
 
 
-def _crowded(on: Board, view: View, words: Sequence[int]) -> bool:
-    """Whether these are more words of the view than it has banks."""
-    k, p = view
-    alike = all(w in on.place and on.vector_words[w] >= k and on.place[w] % k == p for w in words)
-    return alike and len(words) > on.banks // k
+def _exceeds_banks(board: Board, view: View, words: Sequence[int]) -> bool:
+    """Whether these are words of the view, and more than it has banks."""
+    in_view = all(w in board.place for w in words) and len(board.within(words, view)) == len(words)
+    return in_view and len(words) > board.view_banks(view)
 
 
 def clique_data(subject: Subject, problem: Problem, clique: Clique) -> dict[str, Any]:
     """A clique as coordinates, with the meeting of every pair."""
-    on, number = subject.on, {w: n for n, w in enumerate(clique.words)}
+    board, number = subject.known_board, {w: n for n, w in enumerate(clique.words)}
     meetings = []
     for pair, i in clique.meetings.items():
-        place = on.phases[i].place
-        where, lanes = place.data(problem, subject.device), [place.lanes[w][0] for w in pair]
+        first = board.phases[i].first
+        where, lanes = first.data(problem, subject.device), [first.lanes[w][0] for w in pair]
         meetings.append({"words": [number[w] for w in pair], **where, "lanes": lanes})
     return {
-        **on.view_data(clique.view),
+        **board.view_data(clique.view),
         "excess": clique.excess,
         "words": [word_data(problem, w) for w in clique.words],
         "meetings": meetings,
     }
 
 
-def clique_words(subject: Subject, problem: Problem, clique: Clique) -> Iterator[str]:
-    """The words of a clique, and where some pairs of them meet."""
+def clique_sentences(subject: Subject, problem: Problem, clique: Clique) -> Iterator[str]:
+    """One text of several lines: the words of a clique, and where some pairs of them meet."""
     data = clique_data(subject, problem, clique)
     words = [str(tuple(w["element"])) for w in data["words"]]
     lines = [
@@ -226,120 +229,127 @@ class Packing(Struct, frozen=True):
     excess: int
 
 
-def find_packing(on: Board) -> Packing | None:
+def find_packing(board: Board) -> Packing | None:
     """Cliques of three phases, shared out so that they force the most excess; None where there are none."""
     cliques: list[Share] = []
-    for view in on.views():
-        cliques += itertools.islice(_threes(on, view), _MOST_CLIQUES)
+    for view in board.views():
+        cliques += itertools.islice(_threes(board, view), _MOST_CLIQUES)
     if not cliques:
         return None
-    weights = _shared_out([c.phases for c in cliques], [p.weight for p in on.phases])
+    weights = _shared_out([c.phases for c in cliques], [p.weight for p in board.phases])
     shares = [Share(c.view, c.words, c.phases, w) for c, w in zip(cliques, weights, strict=True) if w]
     return Packing(tuple(shares), sum(weights)) if shares else None
 
 
-def _threes(on: Board, view: View) -> Iterator[Share]:
-    """Three phases at a time that cannot all be free of conflicts, each three once."""
-    banks = on.banks // view[0]
-    held = {i: set(on.within(p.words, view)) for i, p in enumerate(on.phases) if p.firm}
-    held = {i: words for i, words in held.items() if len(words) > 1}
-    if not 3 <= len(held) <= MAX_PACKED_PHASES or banks < 2:
+def _threes(board: Board, view: View) -> Iterator[Share]:
+    """Cliques of three phases of a view, each three once, as shares of weight 0: V, W and f of the module."""
+    banks = board.view_banks(view)
+    in_view = {i: set(board.within(p.words, view)) for i, p in enumerate(board.phases) if p.any_pair_costs}
+    in_view = {i: words for i, words in in_view.items() if len(words) > 1}
+    if not 3 <= len(in_view) <= MAX_PACKED_PHASES or banks < 2:
         return
-    numbers, touched = list(held), _touched(list(held.values()))
-    common = touched @ touched.T
+    numbers, touched = list(in_view), _touched(list(in_view.values()))
+    common = touched @ touched.T  # words that two phases have in common
     seen: set[tuple[int, ...]] = set()
-    for a in range(len(numbers)):
+    for v in range(len(numbers)):
         if current().spent:
             return
         # What a third phase has of V and of W may make up for the banks that V and W leave.
-        others = common + common[a]
-        np.fill_diagonal(others, 0)
-        others[:, a] = 0
-        likely = (common[a] > 0) & (common[a] + others.max(axis=1) > banks)
-        for b in (np.flatnonzero(likely[a + 1 :]) + a + 1).tolist():
-            # Of every phase, words that V or W touches, but not both.
-            apart = common[:, a] + common[:, b] - 2 * (touched @ (touched[a] * touched[b]))
-            for c in np.flatnonzero(common[a, b] + apart > banks).tolist():
-                three = tuple(sorted(numbers[n] for n in {a, b, c}))
+        with_third = common + common[v]
+        np.fill_diagonal(with_third, 0)
+        with_third[:, v] = 0
+        may_exceed = (common[v] > 0) & (common[v] + with_third.max(axis=1) > banks)
+        for w in (np.flatnonzero(may_exceed[v + 1 :]) + v + 1).tolist():
+            # By phase, how many of its words V or W touches, but not both.
+            in_one = common[:, v] + common[:, w] - 2 * (touched @ (touched[v] * touched[w]))
+            for f in np.flatnonzero(common[v, w] + in_one > banks).tolist():
+                three = tuple(sorted(numbers[n] for n in {v, w, f}))
                 if len(three) == 3 and three not in seen:
                     seen.add(three)
-                    v, w, f = (held[numbers[n]] for n in (a, b, c))
-                    yield Share(view, tuple(sorted(v & w | f & (v ^ w))), three, 0)
+                    of_v, of_w, of_f = (in_view[numbers[n]] for n in (v, w, f))
+                    words = of_v & of_w | of_f & (of_v ^ of_w)
+                    yield Share(view, tuple(sorted(words)), three, 0)
 
 
-def _touched(held: Sequence[set[int]]) -> npt.NDArray[np.float32]:
-    """Phases by words: 1 where a phase touches a word."""
-    column = {w: n for n, w in enumerate(sorted(set().union(*held)))}
-    touched = np.zeros((len(held), len(column)), np.float32)
-    for row, words in zip(touched, held, strict=True):
+def _touched(phases: Sequence[set[int]]) -> npt.NDArray[np.float32]:
+    """1 where a phase (row) touches a word (column), else 0; phases are sets of words."""
+    column = {w: n for n, w in enumerate(sorted(set().union(*phases)))}
+    touched = np.zeros((len(phases), len(column)), np.float32)
+    for row, words in zip(touched, phases, strict=True):
         row[[column[w] for w in words]] = 1
     return touched
 
 
 def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> list[int]:
-    """A share for each clique, the sum as large as possible."""
-    left, shares = list(weights), []
-    for phases in cliques:  # greedily, to start from
-        shares.append(min(left[i] for i in phases))
+    """The share of each clique, the sum as large as found; those that hold a phase take at most its weight.
+
+    Args:
+        cliques: the phases of each.
+        weights: of the phases.
+    """
+    left, greedy = list(weights), []
+    for phases in cliques:
+        greedy.append(min(left[i] for i in phases))
         for i in phases:
-            left[i] -= shares[-1]
+            left[i] -= greedy[-1]
     model = Model()
-    share = [model.integer(0, min(weights[i] for i in phases)) for phases in cliques]
-    takers: dict[int, list[tuple[int, int]]] = {}
-    for variable, phases, start in zip(share, cliques, shares, strict=True):
-        model.hint(variable, start)
+    shares = [model.integer(0, min(weights[i] for i in phases)) for phases in cliques]
+    of_phase: dict[int, list[tuple[int, int]]] = {}
+    for share, phases, start in zip(shares, cliques, greedy, strict=True):
+        model.hint(share, start)
         for i in phases:
-            takers.setdefault(i, []).append((variable, 1))
-    for i, terms in takers.items():
+            of_phase.setdefault(i, []).append((share, 1))
+    for i, terms in of_phase.items():
         model.at_most(terms, weights[i])
-    model.minimise([(variable, -1) for variable in share])
+    model.minimise([(share, -1) for share in shares])
     found = model.solve(effort=_EFFORT)
-    return list(found.values) if found.values and sum(found.values) > sum(shares) else shares
+    return list(found.values) if found.values and sum(found.values) > sum(greedy) else greedy
 
 
 def packing_holds(subject: Subject, packing: Packing) -> bool:
     """Whether the theorem applies, by plain loops."""
-    on = subject.on
-    spent = [0] * len(on.phases)
+    board = subject.known_board
+    taken = [0] * len(board.phases)
     for share in packing.shares:
-        words, phases = set(share.words), [on.phases[i] for i in share.phases]
-        if not _crowded(on, share.view, [*words]) or share.weight < 0:
+        words, phases = set(share.words), [board.phases[i] for i in share.phases]
+        if not _exceeds_banks(board, share.view, [*words]) or share.weight < 0:
             return False
-        if len(set(share.phases)) < len(phases) or not all(phase.firm for phase in phases):
+        if len(set(share.phases)) < len(phases) or not all(phase.any_pair_costs for phase in phases):
             return False
-        meet = [set(phase.words) for phase in phases]
-        if any(not any({u, v} <= held for held in meet) for u, v in itertools.combinations(words, 2)):
+        sets = [set(phase.words) for phase in phases]
+        if any(not any({u, v} <= of_phase for of_phase in sets) for u, v in itertools.combinations(words, 2)):
             return False
         for i in share.phases:
-            spent[i] += share.weight
-    within = all(took <= phase.weight for took, phase in zip(spent, on.phases, strict=True))
+            taken[i] += share.weight
+    within = all(share <= phase.weight for share, phase in zip(taken, board.phases, strict=True))
     return within and packing.excess <= sum(share.weight for share in packing.shares)
 
 
 def packing_data(subject: Subject, problem: Problem, packing: Packing) -> dict[str, Any]:
     """The cliques of a packing: their words, the phases in which these meet, and their shares."""
-    on = subject.on
+    board = subject.known_board
     cliques = [
         {
-            **on.view_data(share.view),
+            **board.view_data(share.view),
             "share": share.weight,
             "words": [word_data(problem, w) for w in share.words],
-            "phases": [on.phases[i].place.phase_data(problem, subject.device) for i in share.phases],
+            "phases": [board.phases[i].first.phase_data(problem, subject.device) for i in share.phases],
         }
         for share in packing.shares
     ]
     return {"excess": packing.excess, "cliques": cliques}
 
 
-def packing_words(subject: Subject, _: Problem, packing: Packing) -> Iterator[str]:
+def packing_sentences(subject: Subject, _: Problem, packing: Packing) -> Iterator[str]:
     """How many cliques there are, of which accesses, and what they force together."""
-    on, first = subject.on, packing.shares[0]
+    board, first = subject.known_board, packing.shares[0]
+    first_words, first_banks = len(first.words), board.view_banks(first.view)
     names = listed(
-        subject.named({on.phases[i].place.access for share in packing.shares for i in share.phases})
+        subject.named({board.phases[i].first.access for share in packing.shares for i in share.phases})
     )
     yield (
         f"Packing: {len(packing.shares)} cliques of {names}, each of more words than banks that pairwise "
-        f"meet in three phases (the first: {len(first.words)} words for {on.banks // first.view[0]} banks), "
+        f"meet in three phases (the first: {first_words} words for {first_banks} banks), "
         "so that one of the three has a conflict. Each takes a share of the weight of its phases, all "
         f"together no more than there is: in all {subject.in_weights(packing.excess)} "
         "that no layout avoids (solve --certificate writes the cliques)."

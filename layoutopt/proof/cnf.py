@@ -59,6 +59,7 @@ def dimacs(model: str, comment: str = "") -> str | None:
 
 
 def _odd(literals: list[int]) -> Iterator[Clause]:
+    """Clauses that hold exactly where an odd number of the literals is true."""
     for signs in itertools.product((1, -1), repeat=len(literals)):
         if signs.count(-1) % 2 == 0:
             yield tuple(sign * literal for sign, literal in zip(signs, literals, strict=True))

@@ -8,7 +8,7 @@ conflict, by arithmetic modulo powers of two".
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,137 +24,144 @@ UIntArray = npt.NDArray[np.uint64]
 MAX_PHASES: Final = 512  # of a view: the time grows with their cube
 
 
+class Combination(NamedTuple):
+    """Factors y_f of phases, by index, that contradict one word of each in every bank: see the module."""
+
+    modulus: int
+    factors: dict[int, int]
+
+
 class Parity(Struct, frozen=True):
-    """Weights of phases that no perfect spread can satisfy.
+    """Phases that fill all banks of a view and cannot all be free of conflicts.
 
     Attributes:
         view: whose words.
-        combinations: (modulus, weight of each phase by index); no phase has a weight in all of them
-            where there is more than one.
+        combinations: why not; where there is more than one, no phase is in all of them.
         excess: weighted excess that every layout has because of it.
     """
 
     view: View
-    combinations: tuple[tuple[int, dict[int, int]], ...]
+    combinations: tuple[Combination, ...]
     excess: int
 
 
-def find_parity(on: Board, most_phases: int = MAX_PHASES) -> Parity | None:
+def find_parity(board: Board, most_phases: int = MAX_PHASES) -> Parity | None:
     """The parity of most excess over all views; None if none is found within the time."""
     best: Parity | None = None
-    for view in on.views():
-        banks = on.banks // view[0]
-        held = {i: on.within(phase.words, view) for i, phase in enumerate(on.phases) if phase.firm}
-        full = {i: words for i, words in held.items() if len(words) == banks > 1}
+    for view in board.views():
+        banks = board.view_banks(view)
+        phases = ((i, phase) for i, phase in enumerate(board.phases) if phase.any_pair_costs)
+        in_view = {i: board.within(phase.words, view) for i, phase in phases}
+        full = {i: words for i, words in in_view.items() if len(words) == banks > 1}
         first = combination(full) if 0 < len(full) <= most_phases else None
         if first is not None:
-            found = _strengthened(on, view, full, first)
+            found = _strengthened(board, view, full, first)
             if best is None or found.excess > best.excess:
                 best = found
     return best
 
 
-def _strengthened(
-    on: Board, view: View, full: dict[int, list[int]], first: tuple[int, dict[int, int]]
-) -> Parity:
-    """More combinations until no phase is in all of them: then two phases must have a conflict."""
+def _strengthened(board: Board, view: View, full: dict[int, list[int]], first: Combination) -> Parity:
+    """More combinations until no phase is in all of them: then two phases must have a conflict.
+
+    `full`: the words, by phase, of those that fill the view. With `first` alone, one phase has a conflict.
+    """
     combinations = [first]
-    common = set(first[1])
-    one = min(on.phases[i].weight for i in common)
-    while common:
-        left_out = min(common)
-        another = combination({i: held for i, held in full.items() if i != left_out})
+    in_all = set(first.factors)
+    while in_all:
+        left_out = min(in_all)
+        another = combination({i: words for i, words in full.items() if i != left_out})
         if another is None:
-            return Parity(view, (first,), one)
+            return Parity(view, (first,), min(board.phases[i].weight for i in first.factors))
         combinations.append(another)
-        common &= set(another[1])
-    weights = sorted(on.phases[i].weight for i in set().union(*(set(y) for _, y in combinations)))
+        in_all &= set(another.factors)
+    weights = sorted(board.phases[i].weight for i in set().union(*(c.factors for c in combinations)))
     return Parity(view, tuple(combinations), weights[0] + weights[1])
 
 
-def combination(full: dict[int, list[int]]) -> tuple[int, dict[int, int]] | None:
-    """A modulus and weights that contradict one word of every phase in each bank; None if none were found.
+def combination(full: dict[int, list[int]]) -> Combination | None:
+    """Factors that contradict one word of every phase in each bank; None where none were found in the time.
 
     Gaussian elimination of `sum over the words of a phase of x_w = 1` over the 2-adic integers, to
     64 bits: the pivot always has the fewest factors of two, so a row whose left side is divisible by
     a power of two that does not divide its right side is a contradiction, and the only kind.
+
+    Args:
+        full: the words of each phase, by its index.
     """
     phases = list(full)
-    words = sorted({w for held in full.values() for w in held})
+    words = sorted(set().union(*full.values()))
     column = {w: n for n, w in enumerate(words)}
     count = len(phases)
     left = np.zeros((count, len(words)), np.uint64)
-    for n, i in enumerate(phases):
-        left[n, [column[w] for w in full[i]]] = 1
-    # Right side, then how the row is made of the phases.
+    for row, of_phase in zip(left, full.values(), strict=True):
+        row[[column[w] for w in of_phase]] = 1
+    # The right side; then how the row is made of the phases.
     right = np.concatenate([np.ones((count, 1), np.uint64), np.eye(count, dtype=np.uint64)], axis=1)
     todo = list(range(count))
     while todo and not current().spent:
-        twos = left[todo] & (~left[todo] + np.uint64(1))  # the lowest bit of each
-        flat = int(np.where(twos == 0, np.uint64(2**64 - 1), twos).argmin())
-        n, c = todo[flat // len(words)], flat % len(words)
-        pivot = int(left[n, c])
-        power = pivot & -pivot  # 0 where nothing is left
-        for m in todo if power == 0 else [n]:
-            value = int(right[m, 0])
+        lowest_bits = left[todo] & (~left[todo] + np.uint64(1))
+        flat = int(np.where(lowest_bits == 0, np.uint64(2**64 - 1), lowest_bits).argmin())
+        r, c = todo[flat // len(words)], flat % len(words)
+        pivot = int(left[r, c])
+        power = pivot & -pivot  # of two; 0 where no row has anything left on its left side
+        for k in todo if power == 0 else [r]:
+            value = int(right[k, 0])
             if value % (power or 2**64):
                 modulus = 2 * (value & -value)
-                y = {phases[k]: int(right[m, 1 + k]) % modulus for k in range(count)}
-                return modulus, {i: weight for i, weight in y.items() if weight}
+                factors = {i: int(y) % modulus for i, y in zip(phases, right[k, 1:], strict=True)}
+                return Combination(modulus, {i: y for i, y in factors.items() if y})
         if power == 0:
             return None
-        todo.remove(n)
+        todo.remove(r)
         if todo:
             inverse = pow(pivot // power, -1, 2**64)
-            factor = (left[todo, c] // np.uint64(power)) * np.uint64(inverse)
-            left[todo] -= factor[:, None] * left[n]
-            right[todo] -= factor[:, None] * right[n]
+            multiple = (left[todo, c] // np.uint64(power)) * np.uint64(inverse)
+            left[todo] -= multiple[:, None] * left[r]
+            right[todo] -= multiple[:, None] * right[r]
     return None
 
 
 def parity_holds(subject: Subject, parity: Parity) -> bool:
-    """Whether the weights contradict themselves, word by word."""
-    on, (k, _) = subject.on, parity.view
-    in_all = set(range(len(on.phases)))
-    used: set[int] = set()
-    for modulus, weight in parity.combinations:
-        of_word: dict[int, int] = {}
-        for i, y in weight.items():
-            held = on.within(on.phases[i].words, parity.view)
-            if not on.phases[i].firm or len(held) != on.banks // k:
+    """Whether each combination contradicts itself, word by word, and the excess follows."""
+    board = subject.known_board
+    for modulus, factors in parity.combinations:
+        sums: dict[int, int] = {}  # by word
+        for i, y in factors.items():
+            words = board.within(board.phases[i].words, parity.view)
+            if not board.phases[i].any_pair_costs or len(words) != board.view_banks(parity.view):
                 return False
-            for w in held:
-                of_word[w] = of_word.get(w, 0) + y
-        if any(total % modulus for total in of_word.values()) or not sum(weight.values()) % modulus:
+            for w in words:
+                sums[w] = sums.get(w, 0) + y
+        if any(total % modulus for total in sums.values()) or not sum(factors.values()) % modulus:
             return False
-        in_all &= set(weight)
-        used |= set(weight)
-    weights = sorted(on.phases[i].weight for i in used)
-    return parity.excess <= (weights[0] if in_all else weights[0] + weights[1])
+    phases = [set(factors) for _, factors in parity.combinations]
+    weights = sorted(board.phases[i].weight for i in set().union(*phases))
+    return parity.excess <= (weights[0] if set.intersection(*phases) else weights[0] + weights[1])
 
 
 def parity_data(subject: Subject, problem: Problem, parity: Parity) -> dict[str, Any]:
-    """The phases that a parity speaks of, and their weights in each combination."""
-    used = sorted(set().union(*(set(y) for _, y in parity.combinations)))
+    """The phases that a parity speaks of, and their factors, called weights, in each combination."""
+    used = sorted(set().union(*(factors for _, factors in parity.combinations)))
     return {
-        **subject.on.view_data(parity.view),
+        **subject.known_board.view_data(parity.view),
         "excess": parity.excess,
-        "phases": [subject.on.phases[i].place.phase_data(problem, subject.device) for i in used],
+        "phases": [subject.known_board.phases[i].first.phase_data(problem, subject.device) for i in used],
         "combinations": [
-            {"modulus": modulus, "weights": [weight.get(i, 0) for i in used]}
-            for modulus, weight in parity.combinations
+            {"modulus": modulus, "weights": [factors.get(i, 0) for i in used]}
+            for modulus, factors in parity.combinations
         ],
     }
 
 
-def parity_words(subject: Subject, _: Problem, parity: Parity) -> Iterator[str]:
+def parity_sentences(subject: Subject, _: Problem, parity: Parity) -> Iterator[str]:
     """The argument of a parity proof in words, from the weights of its first combination."""
-    on, (modulus, weight) = subject.on, parity.combinations[0]
-    names = listed(subject.named({on.phases[i].place.access for i in weight}))
-    banks, total = on.banks // parity.view[0], sum(weight.values()) % modulus
+    board, (modulus, factors) = subject.known_board, parity.combinations[0]
+    names = listed(subject.named({board.phases[i].first.access for i in factors}))
+    banks, total = board.view_banks(parity.view), sum(factors.values()) % modulus
     yield (
         f"Parity: every phase of {names} that counts here fills all {banks} banks, so a bank without "
-        f"conflicts takes exactly one word of each. Give each of {len(weight)} phases a weight such that "
+        f"conflicts takes exactly one word of each. Give each of {len(factors)} phases a weight such that "
         f"the weights of the phases through any one word add up to a multiple of {modulus}. Then so does "
         "the sum over the words of a bank, which is the sum of all weights; but that is "
         f"{total} modulo {modulus}. So every bank misses some phase, in every layout "

@@ -11,6 +11,7 @@ Whoever bounds every layout, writes a certificate or explains asks `REASONS` in 
 reason is a further record.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,21 +28,21 @@ from layoutopt.model.placement import EFFORT, FreeAssignment, free_assignment, q
 from layoutopt.problems.text import listed
 from layoutopt.problems.types import Problem, Tile
 from layoutopt.proof import parity
-from layoutopt.proof.board import Subject, subject_of
+from layoutopt.proof.board import Subject, View, subject_of
 from layoutopt.proof.cliques import (
     Clique,
     Packing,
     clique_data,
     clique_holds,
-    clique_words,
+    clique_sentences,
     find_clique,
     find_packing,
     packing_data,
     packing_holds,
-    packing_words,
+    packing_sentences,
 )
 from layoutopt.proof.cnf import dimacs
-from layoutopt.proof.parity import Parity, find_parity, parity_data, parity_holds, parity_words
+from layoutopt.proof.parity import Parity, find_parity, parity_data, parity_holds, parity_sentences
 
 # What a question is worth whose answer changes no layout: deterministic time, and phases of a parity.
 _BRIEF_EFFORT: Final = 0.5
@@ -51,7 +52,7 @@ _QUICK: Final = 1 << 13  # lane accesses of which everything is asked in no time
 Finding = TypeVar("Finding")
 
 
-class Extent(Struct, frozen=True):
+class SearchLimits(Struct, frozen=True):
     """How far to look.
 
     Attributes:
@@ -76,38 +77,39 @@ class Reason(Struct, Generic[Finding], frozen=True):
         find: looks for it; None where there is none, none was found, or the time is over.
         bound: the weighted excess of every layout that follows, in units of `Trace.weight_unit`.
         data: what a certificate holds of it, in the coordinates of the problem given.
-        words: sentences for people, in the coordinates of the problem given.
+        sentences: for people, in the coordinates of the problem given.
         check: whether the finding holds, by plain loops that share nothing with `find`; None where only a
             solver can say.
     """
 
     evidence: str
-    find: Callable[[Subject, Extent], Finding | None]
+    find: Callable[[Subject, SearchLimits], Finding | None]
     bound: Callable[[Subject, Finding], int]
     data: Callable[[Subject, Problem, Finding], dict[str, Any]]
-    words: Callable[[Subject, Problem, Finding], Iterator[str]]
+    sentences: Callable[[Subject, Problem, Finding], Iterator[str]]
     check: Callable[[Subject, Finding], bool] | None
 
 
 def _beyond_counting(subject: Subject, found: Clique | Packing | Parity) -> int:
-    return subject.counting + found.excess
+    return subject.counted_excess + found.excess
 
 
-def _counting_words(subject: Subject, _: Problem, found: int) -> Iterator[str]:
+def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[str]:
     """Phases in which counting alone forces conflicts, one sentence for each access."""
-    on, lanes = subject.on, subject.lanes
-    seen: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    for phase in on.phases:
-        if not phase.least:
-            continue
-        k, words = max(
-            ((k, len(on.within(phase.words, (k, p)))) for k, p in on.views()), key=lambda v: v[0] * v[1]
-        )
-        seen.setdefault((phase.place.access, k), []).append((phase.least, words, phase.weight))
-    for (a, k), phases in seen.items():
-        total = subject.in_weights(sum(least * weight for least, _, weight in phases))
-        words = max(count for _, count, _ in phases)
-        wide, banks = k * on.bank_bytes, max(1, on.banks // k)
+    board, lanes = subject.known_board, subject.lanes
+    # By access and words of a vector: the excess of its phases, and the most words in one place.
+    excess: dict[tuple[int, int], int] = {}
+    most_words: dict[tuple[int, int], int] = {}
+    for phase in board.phases:
+        if phase.least_excess:
+            counts = [(k, len(board.within(phase.words, View(k, place)))) for k, place in board.views()]
+            k, words = max(counts, key=math.prod)
+            key = phase.first.access, k
+            excess[key] = excess.get(key, 0) + phase.least_excess * phase.weight
+            most_words[key] = max(most_words.get(key, 0), words)
+    for (a, k), words in most_words.items():
+        total = subject.in_weights(excess[a, k])
+        wide, banks = k * board.bank_bytes, max(1, board.banks // k)
         holders = [
             f"`{t.name}`" for t in lanes.accesses if t.width_elements > 1 and t.operation.width_bytes >= wide
         ]
@@ -118,34 +120,34 @@ def _counting_words(subject: Subject, _: Problem, found: int) -> Iterator[str]:
         yield (
             f"Counting: {why}, so each of their words keeps {where} in every layout. "
             f"`{lanes.accesses[a].name}` touches up to {words} words at one such place at a time, "
-            f"which can lie in {banks} of the {on.banks} banks only: {-(-words // banks)} wavefronts "
+            f"which can lie in {banks} of the {board.banks} banks only: {-(-words // banks)} wavefronts "
             f"where one could do. In all {total} that no layout avoids."
         )
 
 
 COUNTING: Final[Reason[int]] = Reason(
     evidence="counting: words that share a place in their vectors share too few banks",
-    find=lambda subject, extent: subject.counting or None,
+    find=lambda subject, limits: subject.counted_excess or None,
     bound=lambda subject, assignment: assignment,
     data=lambda subject, problem, assignment: {},
-    words=_counting_words,
-    check=lambda subject, assignment: subject.on.count_again(assignment),
+    sentences=_counting_sentences,
+    check=lambda subject, assignment: subject.known_board.count_again(assignment),
 )
 
 CLIQUE: Final[Reason[Clique]] = Reason(
     evidence="clique: more words that pairwise meet than banks for them",
-    find=lambda subject, extent: None if subject.board is None else find_clique(subject.board),
+    find=lambda subject, limits: None if subject.board is None else find_clique(subject.board),
     bound=_beyond_counting,
     data=clique_data,
-    words=clique_words,
+    sentences=clique_sentences,
     check=clique_holds,
 )
 
 
-def _find_packing(subject: Subject, extent: Extent) -> Packing | None:
+def _find_packing(subject: Subject, limits: SearchLimits) -> Packing | None:
     """Where no clique is found, there are none to share the phases out to."""
-    on = subject.board
-    return None if on is None or find_clique(on) is None else find_packing(on)
+    board = subject.board
+    return None if board is None or find_clique(board) is None else find_packing(board)
 
 
 PACKING: Final[Reason[Packing]] = Reason(
@@ -153,15 +155,15 @@ PACKING: Final[Reason[Packing]] = Reason(
     find=_find_packing,
     bound=_beyond_counting,
     data=packing_data,
-    words=packing_words,
+    sentences=packing_sentences,
     check=packing_holds,
 )
 
 
-def _find_parity(subject: Subject, extent: Extent) -> Parity | None:
+def _find_parity(subject: Subject, limits: SearchLimits) -> Parity | None:
     if subject.board is None or current().spent:
         return None
-    most = _BRIEF_PARITY_PHASES if extent.briefly else parity.MAX_PHASES
+    most = _BRIEF_PARITY_PHASES if limits.briefly else parity.MAX_PHASES
     return find_parity(subject.board, most)
 
 
@@ -170,38 +172,37 @@ PARITY: Final[Reason[Parity]] = Reason(
     find=_find_parity,
     bound=_beyond_counting,
     data=parity_data,
-    words=parity_words,
+    sentences=parity_sentences,
     check=parity_holds,
 )
 
 
-def _ask_solver(subject: Subject, extent: Extent) -> FreeAssignment | None:
+def _ask_solver(subject: Subject, limits: SearchLimits) -> FreeAssignment | None:
     return free_assignment(
         phase_sets(subject.lanes, subject.tile),
         subject.lanes,
         subject.tile,
-        workers=extent.workers,
-        effort=_BRIEF_EFFORT if extent.briefly else EFFORT,
-        max_bytes=extent.max_bytes,
-        hint=extent.hint,
-        bound=extent.bound,
+        workers=limits.workers,
+        effort=_BRIEF_EFFORT if limits.briefly else EFFORT,
+        max_bytes=limits.max_bytes,
+        hint=limits.hint,
+        bound=limits.bound,
     )
 
 
 def _solver_data(subject: Subject, problem: Problem, assignment: FreeAssignment) -> dict[str, Any]:
     """What the solver was asked of every placement, to be asked of another: is there less than the bound?"""
-    on, lanes, most = subject.board, subject.lanes, assignment.bound - 1
+    board, lanes, most = subject.board, subject.lanes, assignment.bound - 1
     allowed = most / lanes.weight_unit
     asks = f"is there a placement of vectors in banks with a weighted excess of {allowed:g} or less?"
-    # If some phase must exceed its counting bound, its weight is added: no sums, so CNF can say it.
-    step = min((p.weight for p in on.phases), default=0) if on is not None else 0
-    clean = on is not None and most < on.counting + step
-    sets = phase_sets(lanes, problem.tile)
-    text = question(sets, lanes, problem.tile, None if clean else most)
+    # Where one more conflict than counting gives is too many, the question needs no sums: CNF can say it.
+    least_weight = min((phase.weight for phase in board.phases), default=0) if board is not None else 0
+    no_more = board is not None and most < board.counted_excess + least_weight
+    text = question(phase_sets(lanes, problem.tile), lanes, problem.tile, None if no_more else most)
     return {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
 
 
-def _solver_words(subject: Subject, _: Problem, assignment: FreeAssignment) -> Iterator[str]:
+def _solver_sentences(subject: Subject, _: Problem, assignment: FreeAssignment) -> Iterator[str]:
     if assignment.bound:
         yield (
             "Solver: CP-SAT tried every placement of vectors in banks, any layout included, and proved that "
@@ -215,7 +216,7 @@ SOLVER: Final[Reason[FreeAssignment]] = Reason(
     find=_ask_solver,
     bound=lambda subject, assignment: assignment.bound,
     data=_solver_data,
-    words=_solver_words,
+    sentences=_solver_sentences,
     check=None,
 )
 
@@ -242,15 +243,16 @@ def every_layout(
     tile: Tile,
     device: Device,
     trace: Trace,
-    extent: Extent,
+    limits: SearchLimits,
     *,
     enough: int | None,
     progress: Callable[[int, str], None] = lambda bound, doing: None,
     quick: bool = False,
 ) -> EveryLayout:
-    """Bound the excess of every layout.
+    """Bound the excess of every layout by each reason in turn.
 
     Args:
+        limits: how far to look.
         enough: an excess that some layout has: a bound that reaches it ends the search. None to
             look for the best assignment whatever the bound.
         progress: told the bound so far and what is asked next.
@@ -269,7 +271,7 @@ def every_layout(
         if enough is not None and bound >= enough:
             break
         progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")
-        found = reason.find(subject, replace(extent, bound=bound))
+        found = reason.find(subject, replace(limits, bound=bound))
         if found is None:
             continue
         if reason.check is not None and not reason.check(subject, found):

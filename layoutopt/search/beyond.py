@@ -10,7 +10,7 @@ from layoutopt.ground.budget import current, spending
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.space import stride_multiple
 from layoutopt.problems.types import FAMILIES
-from layoutopt.proof.reasons import EveryLayout, Extent, every_layout
+from layoutopt.proof.reasons import EveryLayout, SearchLimits, every_layout
 from layoutopt.search.proposal import BY_PLACEMENT, Ask, Proposal, Proved, standing
 from layoutopt.search.sample import is_large
 from layoutopt.search.search import Search
@@ -63,7 +63,7 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
             tile,
             case.device,
             case.lanes,
-            Extent(ask.workers, briefly, max_bytes, start.table if start is not None else None),
+            SearchLimits(ask.workers, briefly, max_bytes, start.table if start is not None else None),
             enough=start.excess if start is not None else 1 if ask.conflict_free else None,
             progress=_telling(case, start, ask),
         )

@@ -49,8 +49,8 @@ from layoutopt.proof.reasons import (
     PACKING,
     PARITY,
     SOLVER,
-    Extent,
     Reason,
+    SearchLimits,
 )
 from layoutopt.search.scene import searched_families
 
@@ -262,7 +262,7 @@ def _evidence(subject: Subject, bound: int, scope: str) -> _Evidence:
         return _Evidence(COUNTING.evidence, {})
     findings: dict[Reason[Any], Any] = {}
     for reason in BY_HAND:
-        found = reason.find(subject, Extent())
+        found = reason.find(subject, SearchLimits())
         if found is None:
             continue
         findings[reason] = found

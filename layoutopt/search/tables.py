@@ -13,7 +13,7 @@ from layoutopt.model.phases import counting_excess, phase_sets
 from layoutopt.model.placement import FreeAssignment, exchanged, free_assignment, in_own_bytes, near
 from layoutopt.model.space import stride_multiple
 from layoutopt.problems.types import FAMILIES, Problem
-from layoutopt.proof.reasons import Extent, every_layout
+from layoutopt.proof.reasons import SearchLimits, every_layout
 from layoutopt.search.proposal import BY_PLACEMENT, STOPPED, Ask, Proposal, Proved
 from layoutopt.search.refuters import Refuters
 from layoutopt.search.scene import Scene
@@ -61,7 +61,7 @@ def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
     start = as_assignment(proposal, 0)
     if start is None or why_none_is_searched(case):
         return None
-    tile, workers = case.lowered.tile, Extent(ask.workers)
+    tile, workers = case.lowered.tile, SearchLimits(ask.workers)
     general = every_layout(tile, case.device, case.lanes, workers, enough=start.excess, quick=True)
     for free in smallest(case, start, ask, nothing_known=True, bound=general.bound):
         smaller = case.lowered.layout.objective.bytes_first and (free.bytes or 0) < proposal.bytes
@@ -87,7 +87,7 @@ def soon(scene: Scene) -> Proposal | None:
         return as_table(case.lowered, table, nothing)
     if ask.conflict_free:
         return None
-    general = every_layout(tile, case.device, case.lanes, Extent(ask.workers), enough=None, quick=True)
+    general = every_layout(tile, case.device, case.lanes, SearchLimits(ask.workers), enough=None, quick=True)
     if general.bound <= scene.floor or case.lanes.has_weightless:
         return None
     plain = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]

@@ -24,7 +24,7 @@ from layoutopt.problems.target import Question, target_of
 from layoutopt.problems.text import lanes_text
 from layoutopt.problems.types import Access, Block, Problem, constrained
 from layoutopt.proof.board import subject_of
-from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, Extent
+from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, SearchLimits
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.in_use import node_in_use
@@ -222,17 +222,17 @@ def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | Non
     subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
     easy, sentences = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
     for reason in BY_HAND:
-        evidence = reason.find(subject, Extent())
+        evidence = reason.find(subject, SearchLimits())
         if evidence is None:
             continue
-        sentences += reason.words(subject, case.problem, evidence)
+        sentences += reason.sentences(subject, case.problem, evidence)
         if reason is CLIQUE:
             clique = reason.data(subject, case.problem, evidence)
         if reason is not COUNTING and proof.evidence in (reason.evidence, *easy):
             break
     if proof.evidence == SOLVER.evidence:
         least = FreeAssignment(round(proof.objective.lower_bound * case.lanes.weight_unit))
-        sentences += SOLVER.words(subject, case.problem, least)
+        sentences += SOLVER.sentences(subject, case.problem, least)
     return sentences, clique
 
 

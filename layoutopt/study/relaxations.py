@@ -24,7 +24,7 @@ from layoutopt.problems.answer import Result
 from layoutopt.problems.text import instruction_text
 from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem, constrained
 from layoutopt.proof.board import subject_of
-from layoutopt.proof.reasons import BY_HAND, Extent, every_layout
+from layoutopt.proof.reasons import BY_HAND, SearchLimits, every_layout
 from layoutopt.search.block import solve
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
@@ -123,14 +123,14 @@ class Relaxations(Struct, frozen=True):
             return True
         subject = subject_of(asked.tile, self.case.device, lanes)
         for reason in BY_HAND:
-            if reason.find(subject, Extent()) is not None:
+            if reason.find(subject, SearchLimits()) is not None:
                 return False
             checkpoint()
         with spending(current().part(_QUESTION_SHARE)):
             result = solve(asked, target=self.case.device, conflict_free=True, time_limit=None)
             if result.has_layout or result.proof.excess.lower_bound:
                 return result.has_layout
-            general = every_layout(asked.tile, self.case.device, lanes, Extent(), enough=1)
+            general = every_layout(asked.tile, self.case.device, lanes, SearchLimits(), enough=1)
         if general.bound:
             return False
         return True if general.free is not None and general.free.excess == 0 else None

@@ -15,7 +15,7 @@ from layoutopt.model.cp_sat import Model, Outcome
 from layoutopt.model.phases import phase_sets
 from layoutopt.model.placement import question
 from layoutopt.proof.cnf import dimacs
-from layoutopt.proof.reasons import Extent, every_layout
+from layoutopt.proof.reasons import SearchLimits, every_layout
 
 
 def satisfiable(cnf):
@@ -50,10 +50,10 @@ def test_free_assignments_agree_with_enumeration_and_a_sat_solver():
         problem = problem_of("6 f32, 4 threads", *lines)
         lanes = trace(problem, gpu)
         verdicts.append(placeable(rows))
-        conflict_free = every_layout(problem.tile, gpu, lanes, Extent(), enough=1)
+        conflict_free = every_layout(problem.tile, gpu, lanes, SearchLimits(), enough=1)
         assert (conflict_free.bound == 0) == verdicts[-1], seed
         if seed < 60:
-            general = every_layout(problem.tile, gpu, lanes, Extent(), enough=None)
+            general = every_layout(problem.tile, gpu, lanes, SearchLimits(), enough=None)
             cnf = question(phase_sets(lanes, problem.tile), lanes, problem.tile, None)
             assert general.free.excess == general.bound, seed
             assert satisfiable(dimacs(cnf)) == (general.bound == 0) == verdicts[-1], seed

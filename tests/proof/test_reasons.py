@@ -26,7 +26,7 @@ from layoutopt.model.placement import free_assignment
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.cliques import find_clique, find_packing
 from layoutopt.proof.parity import combination, find_parity
-from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, Extent
+from layoutopt.proof.reasons import CLIQUE, COUNTING, PACKING, PARITY, SearchLimits
 
 
 def plane():
@@ -63,14 +63,14 @@ def test_every_bound_and_every_table_against_every_placement(block):
         board = subject_of(problem.tile, gpu, traced).board
         given = [find(board) for find in (find_clique, find_parity, find_packing)]
         for reason in given:
-            assert board.counting + (reason.excess if reason else 0) <= least, (seed, data)
+            assert board.counted_excess + (reason.excess if reason else 0) <= least, (seed, data)
         found = free_assignment(phase_sets(traced, problem.tile), traced, problem.tile)
         assert (found.bound, found.excess) == (least, least), (seed, data)
         assert found.bytes_bound <= 4 * size <= found.bytes, (seed, data)
         assert weighted_excess(found.table, traced, gpu) == least, (seed, data)
         assert len(np.unique(found.table)) == elements
         seen += 1
-        reasons += any(given) or board.counting > 0
+        reasons += any(given) or board.counted_excess > 0
     assert seen > 10
     assert reasons
 
@@ -114,7 +114,7 @@ def test_odd_squares_have_a_layout(n):
     For n = 3 the diagonals of one kind are served by row + 2 column, too: 1 - 2 = -1 is a unit.
     """
     found = on_board(*squares(n))
-    assert (find_clique(found), find_parity(found), found.counting) == (None, None, 0)
+    assert (find_clique(found), find_parity(found), found.counted_excess) == (None, None, 0)
 
 
 def fewer_words(found):
@@ -166,7 +166,7 @@ def windows():
 def test_reasons_check_themselves(reason, given, changes):
     """What a reason finds passes its check; with one word, weight, share or wavefront changed it does not."""
     asked = subject(*given)
-    found = reason.find(asked, Extent())
+    found = reason.find(asked, SearchLimits())
     assert reason.check(asked, found)
     for change in (*changes, one_wavefront_more):
         assert not reason.check(asked, replace(found, **change(found)))

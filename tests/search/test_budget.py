@@ -37,7 +37,7 @@ from layoutopt.model.phases import phase_sets
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
-from layoutopt.proof.reasons import Extent, every_layout
+from layoutopt.proof.reasons import SearchLimits, every_layout
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask
 from layoutopt.search.search import Search
@@ -367,7 +367,9 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
     asking, told = from_data({**lines_of(64), "threads": threads}), []
     lanes = trace(asking, GPU)
     with spending(Budget(0)):
-        every_layout(asking.tile, GPU, lanes, Extent(), enough=None, progress=lambda *line: told.append(line))
+        every_layout(
+            asking.tile, GPU, lanes, SearchLimits(), enough=None, progress=lambda *line: told.append(line)
+        )
     assert bool(told) is asked
 
 
