@@ -34,29 +34,30 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 
 _SEED = 88172645463325252
-_SLICE = 2_000_000  # units looked at between two looks at the clock: some hundredths of a second
-_PHASE = 4  # looking at all banks of a phase, in units looked at
-# A round goes once from warm to cold: so many looks at units at most (0.3 s). So many without a new best end
-# the search.
-_MOST_LOOKS, _PATIENCE = 20_000_000, 10
-_EFFORT_A_LOOK = 1.5e-8
+_SLICE = 2_000_000  # units visited between two looks at the clock: some hundredths of a second
+_PHASE = 4  # visiting all banks of a phase, in units visited
+# A round cools once from warm to cold and visits so many units at most (0.3 s). So many rounds without a new
+# best end the search.
+_MOST_VISITS, _PATIENCE = 20_000_000, 10
+_EFFORT_A_VISIT = 1.5e-8
 
 
-class _Manner(NamedTuple):
-    """How moves are judged: what counts how much, how warm it is at first and at last, looks at each unit."""
+class _Schedule(NamedTuple):
+    """The cost of a move, and the temperatures of a round."""
 
-    wavefront: float
-    square: float
-    column: float
+    wavefront: float  # cost of a weighted wavefront
+    square: float  # cost of a square of a load beyond the least of its phase
+    column: float  # cost of a square of a column beyond its room
     warmest: float
     coldest: float
-    looks: int
+    visits: int  # to each unit in a round
 
 
-# Squares show the way to no conflict at all; wavefronts, a maximum, what is least where some are needed.
-_TO_NOTHING = _Manner(0, 1, 0.05, 0.3, 0.1, 2000)
-_TO_LITTLE = _Manner(1, 0.3, 0.05, 0.3, 0.08, 2000)
-_TO_EVEN = _Manner(1, 0.3, 1, 0.5, 0.1, 300)
+# Squares lead to layouts without conflicts; wavefronts, a maximum, to the least where some conflicts remain;
+# columns to the fewest bytes.
+_NO_CONFLICTS = _Schedule(0, 1, 0.05, 0.3, 0.1, 2000)
+_FEW_WAVEFRONTS = _Schedule(1, 0.3, 0.05, 0.3, 0.08, 2000)
+_EVEN_COLUMNS = _Schedule(1, 0.3, 1, 0.5, 0.1, 300)
 
 
 def part(function: Function) -> Function:
@@ -91,59 +92,49 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
 
 class Board(NamedTuple):
-    """What does not change: units of chunks, by chunk, and what they count.
+    """What the search does not change: chunks, phases, and the units in which they meet.
 
-    first: of the units of each chunk, shape (chunks + 1,); phase, times, kind: of each unit.
-    bank: of a unit of each kind by the position of its chunk, shape (kinds, positions).
-    positions: of each chunk; wide: columns that it covers.
-    weight, least: of each phase; square: what a load beyond `least` counts by its square.
-    room: chunks that every column holds without cost; columns more may hold one more.
-    chains: whether chunks are of one size, so that they may change places.
+    A unit of a chunk is what one phase touches of it.
     """
 
-    first: Ints
-    phase: Ints
-    times: Ints
-    kind: Ints
-    bank: Ints
-    positions: Ints
-    wide: Ints
-    weight: Ints
-    least: Ints
-    room: int
-    more: int
-    chains: bool
+    first: Ints  # number of each chunk's first unit, shape (chunks + 1,)
+    phase: Ints  # of each unit
+    times: Ints  # how often the phase touches each unit
+    kind: Ints  # row of `bank`, of each unit
+    bank: Ints  # of a unit of each kind, by the position of its chunk, shape (kinds, positions)
+    positions: Ints  # how many each chunk may have
+    wide: Ints  # columns that each chunk covers
+    weight: Ints  # of each phase
+    least: Ints  # wavefronts that each phase takes in every layout
+    room: int  # chunks that every column holds without cost
+    more: int  # columns that may hold one chunk more
+    chains: bool  # whether chunks are of one size, so that they may change places
 
 
 class Placed(NamedTuple):
-    """What changes.
+    """What the search changes."""
 
-    position: of each chunk; load: of each bank in each phase; worst: of each phase; height: of each column.
-    hard: phases in which no two units meet, nor may; owner: the chunk in each bank of them, -1 for none.
-    totals: excess, squares beyond the rooms of the columns, the least of both so far, units looked at.
-    best: the positions of the least. random: state of the generator, not 0.
-    """
-
-    position: Ints
-    load: Ints
-    worst: Ints
-    height: Ints
-    hard: npt.NDArray[np.bool_]
-    owner: Ints
+    position: Ints  # of each chunk
+    load: Ints  # of each bank in each phase, shape (phases, banks)
+    worst: Ints  # largest load of each phase, at least its `least`
+    height: Ints  # chunks in each column
+    hard: npt.NDArray[np.bool_]  # phases in which no two units meet, nor may
+    owner: Ints  # the chunk in each bank of a hard phase, -1 for none
+    # Excess, squares of columns beyond their room, the least of both so far, units visited, moves.
     totals: npt.NDArray[np.int64]
-    best: Ints
-    random: npt.NDArray[np.uint64]
+    best: Ints  # the positions of the least
+    random: npt.NDArray[np.uint64]  # state of the generator, not 0
 
 
 class Moves(NamedTuple):
-    """Room to note what a move touches: mark, stack, target of chunks; stamp, touched, before of phases."""
+    """Room to note what a move touches."""
 
-    mark: npt.NDArray[np.int64]
-    stack: Ints
-    target: Ints
-    stamp: npt.NDArray[np.int64]
-    touched: Ints
-    before: Ints
+    mark: npt.NDArray[np.int64]  # of each chunk, the last move that it was in
+    stack: Ints  # the chunks that move
+    target: Ints  # where each of these goes; after the move, where it came from
+    stamp: npt.NDArray[np.int64]  # of each phase, the last move that changed its loads
+    touched: Ints  # the phases whose loads change
+    before: Ints  # the worst load of each of these before the move
 
 
 @part
@@ -164,34 +155,33 @@ def _square(over: int) -> int:
 
 @part
 def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
-    """A chunk to another position, and all that has to change places with it; the number of chunks."""
-    c = _draw(placed.random, len(board.positions))
-    a, stack = placed.position[c], moves.stack
-    b = (a + 1 + _draw(placed.random, board.positions[c] - 1)) % board.positions[c]
-    stack[0], moves.target[0], moves.mark[c] = c, b, now
+    """Draw a chunk and another position for it, and note all chunks that must change places with it.
+
+    Fills the first entries of `moves.stack` and `moves.target`; returns how many. `now`: number of the move.
+    """
+    drawn = _draw(placed.random, len(board.positions))
+    old, stack = placed.position[drawn], moves.stack
+    new = (old + 1 + _draw(placed.random, board.positions[drawn] - 1)) % board.positions[drawn]
+    stack[0], moves.target[0], moves.mark[drawn] = drawn, new, now
     count, i = 1, 0
     while i < count:
-        u, goes = stack[i], moves.target[i]
+        chunk, goes = stack[i], moves.target[i]
         i += 1
-        for j in range(board.first[u], board.first[u + 1]):
-            if placed.hard[board.phase[j]]:
-                v = placed.owner[board.phase[j], board.bank[board.kind[j], goes]]
-                if v >= 0 and moves.mark[v] != now:
-                    moves.mark[v] = now
-                    stack[count], moves.target[count] = v, a + b - goes
+        for unit in range(board.first[chunk], board.first[chunk + 1]):
+            if placed.hard[board.phase[unit]]:
+                other = placed.owner[board.phase[unit], board.bank[board.kind[unit], goes]]
+                if other >= 0 and moves.mark[other] != now:
+                    moves.mark[other] = now
+                    stack[count], moves.target[count] = other, old + new - goes
                     count += 1
     return count
 
 
 @part
 def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> tuple[int, int, int, int, int]:
-    """Carry out the move that `_chain` noted, and note what `_take_back` needs to undo it.
+    """Carry out the move of `count` chunks that `_chain` noted, and note what `_take_back` needs.
 
-    A unit of a chunk is what one phase touches of it, `times` over; a column holds the chunks of one
-    position, and what it is higher than `board.room` is paid for by its square.
-
-    `moves.target` then holds the positions that the chunks left, `moves.before` the worst loads before the
-    move. Hard phases are skipped: a chain leaves them without conflicts, so their loads are not kept.
+    Hard phases are skipped: a chain leaves them without conflicts, so their loads are not kept.
 
     Returns:
         What squares of loads, wavefronts and squares of columns grow by; the number of phases whose loads
@@ -244,35 +234,36 @@ def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> t
 def _take_back(board: Board, placed: Placed, moves: Moves, count: int, touched: int) -> None:
     """Undo the move just made; the targets are where the chunks came from."""
     for i in range(count):
-        c, came = moves.stack[i], moves.target[i]
-        goes, wide = placed.position[c], board.wide[c]
-        placed.position[c] = came
+        chunk, old = moves.stack[i], moves.target[i]
+        new, wide = placed.position[chunk], board.wide[chunk]
+        placed.position[chunk] = old
         for k in range(wide):
-            placed.height[came * wide + k] += 1
-            placed.height[goes * wide + k] -= 1
-        for j in range(board.first[c], board.first[c + 1]):
-            p = board.phase[j]
-            if not placed.hard[p]:
-                placed.load[p, board.bank[board.kind[j], came]] += board.times[j]
-                placed.load[p, board.bank[board.kind[j], goes]] -= board.times[j]
+            placed.height[old * wide + k] += 1
+            placed.height[new * wide + k] -= 1
+        for unit in range(board.first[chunk], board.first[chunk + 1]):
+            phase = board.phase[unit]
+            if not placed.hard[phase]:
+                placed.load[phase, board.bank[board.kind[unit], old]] += board.times[unit]
+                placed.load[phase, board.bank[board.kind[unit], new]] -= board.times[unit]
     for i in range(touched):
         placed.worst[moves.touched[i]] = moves.before[i]
 
 
 @part
 def _own(board: Board, placed: Placed, moves: Moves, count: int) -> None:
-    """Note who is where in the hard phases after a move."""
+    """Update `placed.owner` after a move of `count` chunks."""
     for i in range(count):
-        c = moves.stack[i]
-        for j in range(board.first[c], board.first[c + 1]):
-            p, bank = board.phase[j], board.bank[board.kind[j], moves.target[i]]
-            if placed.hard[p] and placed.owner[p, bank] == c:
-                placed.owner[p, bank] = -1
+        chunk = moves.stack[i]
+        for unit in range(board.first[chunk], board.first[chunk + 1]):
+            phase, bank = board.phase[unit], board.bank[board.kind[unit], moves.target[i]]
+            if placed.hard[phase] and placed.owner[phase, bank] == chunk:
+                placed.owner[phase, bank] = -1
     for i in range(count):
-        c = moves.stack[i]
-        for j in range(board.first[c], board.first[c + 1]):
-            if placed.hard[board.phase[j]]:
-                placed.owner[board.phase[j], board.bank[board.kind[j], placed.position[c]]] = c
+        chunk = moves.stack[i]
+        for unit in range(board.first[chunk], board.first[chunk + 1]):
+            if placed.hard[board.phase[unit]]:
+                bank = board.bank[board.kind[unit], placed.position[chunk]]
+                placed.owner[board.phase[unit], bank] = chunk
 
 
 @whole
@@ -281,26 +272,30 @@ def cooled(
     placed: Placed,
     moves: Moves,
     warmth: Floats,
-    counts: Floats,
+    costs: Floats,
     work: npt.NDArray[np.int64],
     enough: npt.NDArray[np.int64],
 ) -> bool:
-    """Cool down until so many units were looked at; whether `enough` was found.
+    """Make moves, those that cost more ever more rarely; whether a placement as good as `enough` was found.
 
-    warmth: at the beginning and at the end of all the work. counts: a wavefront, a square, one of columns.
-    work: units to stop at, and of all the work. enough: excess and squares of columns at which it ends.
+    Args:
+        board: of the search; `placed` is changed.
+        warmth: temperature at the beginning and at the end of the round.
+        costs: of a wavefront, a square of a load, a square of a column.
+        work: units visited at which to stop, and at the end of the round.
+        enough: excess, and squares of columns.
     """
-    totals, heat = placed.totals, warmth[0]
+    totals, temperature = placed.totals, warmth[0]
     while totals[4] < work[0]:
         totals[5] += 1
         now = totals[5]
         if now % 64 == 1:
-            heat = warmth[0] * (warmth[1] / warmth[0]) ** (totals[4] / work[1])
+            temperature = warmth[0] * (warmth[1] / warmth[0]) ** (totals[4] / work[1])
         count = _chain(board, placed, moves, now)
         squares, wavefronts, columns, touched, units = _move(board, placed, moves, count, now)
         totals[4] += units + count + _PHASE * touched
-        cost = counts[0] * wavefronts + counts[1] * squares + counts[2] * columns
-        if cost > 0 and _draw(placed.random, 1 << 30) >= math.exp(-cost / heat) * (1 << 30):
+        cost = costs[0] * wavefronts + costs[1] * squares + costs[2] * columns
+        if cost > 0 and _draw(placed.random, 1 << 30) >= math.exp(-cost / temperature) * (1 << 30):
             _take_back(board, placed, moves, count, touched)
             continue
         _own(board, placed, moves, count)
@@ -308,8 +303,8 @@ def cooled(
         totals[1] += columns
         if totals[0] < totals[2] or (totals[0] == totals[2] and totals[1] < totals[3]):
             totals[2], totals[3] = totals[0], totals[1]
-            for c in range(len(placed.best)):  # a slice takes a third of the compiler's time
-                placed.best[c] = placed.position[c]
+            for chunk in range(len(placed.best)):  # a slice takes a third of the compiler's time
+                placed.best[chunk] = placed.position[chunk]
             if totals[2] <= enough[0] and totals[3] <= enough[1]:
                 return True
     return False
@@ -321,19 +316,19 @@ def board_of(model: PlacementModel) -> Board:
     kinds: dict[tuple[int, int, int, int], int] = {}
     units = []
     for p, phase in enumerate(model.phases):
-        for c, place, times in phase.units:
-            kind = int(model.chunks.size[c]), place, phase.unit_bytes, phase.banks
-            units.append((number[c], p, times, kinds.setdefault(kind, len(kinds))))
-    at = np.array(sorted(units))
+        for chunk, byte, times in phase.units:
+            kind = int(model.chunks.size[chunk]), byte, phase.unit_bytes, phase.banks
+            units.append((number[chunk], p, times, kinds.setdefault(kind, len(kinds))))
+    chunk, phase_of, times_of, kind_of = np.array(sorted(units)).T
     positions = np.array([*model.positions.values()])
-    places = np.arange(positions.max())
+    every = np.arange(positions.max())
     room, more = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
     return Board(
-        first=_narrow(np.searchsorted(at[:, 0], np.arange(len(number) + 1))),
-        phase=_narrow(at[:, 1]),
-        times=_narrow(at[:, 2]),
-        kind=_narrow(at[:, 3]),
-        bank=_narrow(np.array([(places * size + byte) // wide % banks for size, byte, wide, banks in kinds])),
+        first=_narrow(np.searchsorted(chunk, np.arange(len(number) + 1))),
+        phase=_narrow(phase_of),
+        times=_narrow(times_of),
+        kind=_narrow(kind_of),
+        bank=_narrow(np.array([(every * size + byte) // wide % banks for size, byte, wide, banks in kinds])),
         positions=_narrow(positions),
         wide=_narrow(sizes // model.atom),
         weight=_narrow(np.array([phase.weight for phase in model.phases])),
@@ -347,53 +342,51 @@ def board_of(model: PlacementModel) -> Board:
 def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArray:
     """Positions of no more weighted excess than `start`, then of columns that are no more uneven.
 
-    The clock is asked every few hundredths of a second.
-
     Args:
+        board: chunks and phases.
         start: int, shape (chunks,): positions.
-        enough: weighted wavefronts beyond `least` that nothing undercuts.
-        rounds: how often it is cooled down, each time from the best of the time before; the same number gives
-            the same answer.
+        enough: lower bound of the weighted wavefronts beyond `least`, at which the search ends.
+        rounds: at most, each from the best of the round before; the same number gives the same answer.
     """
     if (board.positions < 2).any():
         return start
     least, random = np.array([enough, board.more], np.int64), np.array([_SEED], np.uint64)
-    best = here = _placed(board, start, random, chains=False)
+    best = last = _placed(board, start, random, chains=False)
 
     def rank(placed: Placed) -> tuple[int, int]:
         """Excess, and squares of columns where they do not fit."""
         return int(placed.totals[2]), max(int(placed.totals[3]), board.more)
 
-    in_vain = 0
+    in_vain = 0  # rounds without a new best
     for number in current().while_left(range(rounds)):
         if (best.totals[2:4] <= least).all() or in_vain == _PATIENCE:
             break
-        here = _placed(board, here.best.astype(np.int64), random, chains=board.chains)
-        manner = _TO_LITTLE if number % 4 == 3 else _TO_NOTHING
-        _cool(board, here, least, manner if best.totals[2] > enough else _TO_EVEN)
-        in_vain = 0 if rank(here) < rank(best) else in_vain + 1
-        best = min(best, here, key=rank)
+        last = _placed(board, last.best.astype(np.int64), random, chains=board.chains)
+        schedule = _FEW_WAVEFRONTS if number % 4 == 3 else _NO_CONFLICTS
+        _cool(board, last, least, schedule if best.totals[2] > enough else _EVEN_COLUMNS)
+        in_vain = 0 if rank(last) < rank(best) else in_vain + 1
+        best = min(best, last, key=rank)
     return best.best.astype(np.int64)
 
 
-def _cool(board: Board, placed: Placed, least: npt.NDArray[np.int64], manner: _Manner) -> None:
-    """Once from warm to cold."""
-    work = min(manner.looks * len(board.phase), _MOST_LOOKS)
+def _cool(board: Board, placed: Placed, least: npt.NDArray[np.int64], schedule: _Schedule) -> None:
+    """One round, from warm to cold; `least`: excess and squares of columns at which it ends."""
+    work = min(schedule.visits * len(board.phase), _MOST_VISITS)
     chunks, phases = len(board.positions), len(board.least)
-    noted = [np.zeros(n, kind) for n, kind in ((chunks, np.int64), (phases, np.int64))]
+    mark, stamp = np.zeros(chunks, np.int64), np.zeros(phases, np.int64)
     stack, target, touched, before = (np.zeros(n, np.int32) for n in (chunks, chunks, phases, phases))
-    moves = Moves(noted[0], stack, target, noted[1], touched, before)
-    warmth, counts = np.array([manner.warmest, manner.coldest]), np.array(manner[:3], np.float64)
+    moves = Moves(mark, stack, target, stamp, touched, before)
+    warmth, costs = np.array([schedule.warmest, schedule.coldest]), np.array(schedule[:3], np.float64)
     for done in current().while_left(range(0, work, _SLICE)):
         until = np.array([min(work, done + _SLICE), work], np.int64)
-        ended = cooled(board, placed, moves, warmth, counts, until, least)
-        current().charge(_EFFORT_A_LOOK * min(_SLICE, work - done))
+        ended = cooled(board, placed, moves, warmth, costs, until, least)
+        current().charge(_EFFORT_A_VISIT * min(_SLICE, work - done))
         if ended:
             return
 
 
 def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *, chains: bool) -> Placed:
-    """Positions with what they load; with `chains`, phases without conflicts are hard."""
+    """A placement with these positions; with `chains`, phases without conflicts are hard."""
     chunk = np.repeat(np.arange(len(board.positions)), np.diff(board.first))  # of each unit
     load = np.zeros((len(board.least), int(board.bank.max()) + 1), np.int32)
     bank = board.bank[board.kind, position[chunk]]
@@ -407,17 +400,16 @@ def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *,
     owner[board.phase, bank] = chunk
     excess = int(((worst - board.least) * board.weight.astype(np.int64)).sum())
     columns = int((np.maximum(height - board.room, 0) ** 2).sum())
-    here = _narrow(position)
     return Placed(
-        here,
-        load,
-        _narrow(worst),
-        height,
-        (board.least == 1) & (worst == 1) & chains,
-        owner,
-        np.array([excess, columns, excess, columns, 0, 0], np.int64),
-        here.copy(),
-        random,
+        position=_narrow(position),
+        load=load,
+        worst=_narrow(worst),
+        height=height,
+        hard=(board.least == 1) & (worst == 1) & chains,
+        owner=owner,
+        totals=np.array([excess, columns, excess, columns, 0, 0], np.int64),
+        best=_narrow(position).copy(),
+        random=random,
     )
 
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from layoutopt.ground.budget import current
 
 _SEED = 1
-_TENURE = 10  # steps back at least before a chunk may have a colour again that it lost
+_TENURE = 10  # kicks at least before a chunk may have a colour again that it lost
 _EFFORT_A_STEP = 3e-7
-# Share of the chunks that may be without a colour, and of the steps that more of them have.
+# The more chunks have no colour, the fewer steps the search has: all if none, this share from this share on.
 _MOST_LEFT, _LEAST_HOPE = 0.25, 0.04
 
 
@@ -34,8 +34,8 @@ def coloured(
         phases: chunks whose colours must differ, as their numbers.
         start: of each chunk the colour that it has at first, if it can.
         room: of each colour, chunks that may have it.
-        steps: chunks of chains that are looked at, at most, and fewer where many have no colour for long; the
-            same number gives the same answer.
+        steps: chunks of chains visited at most, fewer while many have no colour; the same number gives the
+            same answer.
     """
     board = _Colours(phases, len(start), room)
     board.begin(start)
@@ -49,19 +49,27 @@ def coloured(
 
 
 class _Colours:
-    """colour_of: of each chunk, -1 for none; left: chunks without one; owner: of each phase, by colour."""
+    """Chunks with colours.
+
+    Attributes:
+        owners: of each chunk its phases; a phase is its chunks by colour.
+        colour_of: of each chunk, -1 for none.
+        left: chunks without a colour.
+        room: of each colour, chunks that may still have it.
+        steps: chunks of chains visited.
+        lost: for a chunk and a colour, until which kick the chunk does without it.
+    """
 
     def __init__(self, phases: Sequence[Sequence[int]], chunks: int, room: Sequence[int]) -> None:
-        of: list[list[dict[int, int]]] = [[] for _ in range(chunks)]
+        self.owners: list[list[dict[int, int]]] = [[] for _ in range(chunks)]
         for phase in phases:
             owner: dict[int, int] = {}
             for c in phase:
-                of[c].append(owner)
-        self.owners = of
+                self.owners[c].append(owner)
         self.colour_of, self.left = [-1] * chunks, list[int]()
         self.room, self.steps = list(room), 0
         self.random = random.Random(_SEED)
-        self.lost: dict[tuple[int, int], int] = {}  # until which kick a chunk does without a colour
+        self.lost: dict[tuple[int, int], int] = {}
         self.kicks = 0
 
     def begin(self, start: Sequence[int]) -> None:
@@ -90,46 +98,49 @@ class _Colours:
             del owner[colour]
 
     def colour(self, c: int, steps: int) -> None:
-        """Give a chunk a colour: a free one, or by a chain; or take it from others, which are then left."""
+        """Give a chunk a colour: a free one, or by an exchange along a chain; else take it from others.
+
+        No further colours are tried once `steps` chunks of chains were visited.
+        """
         met = set().union(*self.owners[c])
-        having_room = [colour for colour, room in enumerate(self.room) if room]
-        if free := [colour for colour in having_room if colour not in met]:
+        with_room = [colour for colour, room in enumerate(self.room) if room]
+        if free := [colour for colour in with_room if colour not in met]:
             self.put(c, max(free, key=self.room.__getitem__))
             return
-        ways = {one: self.in_way(c, one) for one in having_room}
-        for one in sorted(ways, key=lambda one: (len(ways[one]), self.random.random())):
+        in_way = {wanted: self.in_way(c, wanted) for wanted in with_room}
+        for wanted in sorted(in_way, key=lambda wanted: (len(in_way[wanted]), self.random.random())):
             for other in self.random.sample(range(len(self.room)), len(self.room)):
-                if other != one and self.exchange(c, ways[one], one, other):
-                    self.put(c, one)
+                if other != wanted and self.exchange(c, in_way[wanted], wanted, other):
+                    self.put(c, wanted)
                     return
             if self.steps > steps:
                 break
         self.kick(c)
 
-    def exchange(self, c: int, way: set[int], one: int, other: int) -> bool:
-        """Exchange two colours from `way` on, so that `c` may have `one`; whether that can be."""
-        chain, stack, colour_of = set(way), list(way), self.colour_of
+    def exchange(self, c: int, in_way: set[int], wanted: int, other: int) -> bool:
+        """Exchange two colours along the chains from `in_way`, so that `c` may be `wanted`; False if not."""
+        chain, stack, colour_of = set(in_way), list(in_way), self.colour_of
         while stack:
-            v = stack.pop()
-            turned = one + other - colour_of[v]
-            for owner in self.owners[v]:
-                u = owner.get(turned, v)
-                if u not in chain:
-                    chain.add(u)
-                    stack.append(u)
+            member = stack.pop()
+            new_colour = wanted + other - colour_of[member]
+            for owner in self.owners[member]:
+                neighbour = owner.get(new_colour, member)
+                if neighbour not in chain:
+                    chain.add(neighbour)
+                    stack.append(neighbour)
         self.steps += len(chain)
-        gained = sum(1 if colour_of[v] == other else -1 for v in chain)  # chunks of `one`
-        if self.room[one] <= gained or self.room[other] < -gained or self.in_way(c, other) & chain:
+        gained = sum(1 if colour_of[member] == other else -1 for member in chain)  # chunks of `wanted`
+        if self.room[wanted] <= gained or self.room[other] < -gained or self.in_way(c, other) & chain:
             return False
-        turned_to = {v: one + other - colour_of[v] for v in chain}
-        for v in chain:
-            self.take(v)
-        for v, colour in turned_to.items():
-            self.put(v, colour)
+        new_colours = {member: wanted + other - colour_of[member] for member in chain}
+        for member in chain:
+            self.take(member)
+        for member, colour in new_colours.items():
+            self.put(member, colour)
         return True
 
     def kick(self, c: int) -> None:
-        """Take the colour that costs the fewest others theirs, but for a while none that it lost."""
+        """Give `c` the colour that the fewest others lose, but for a while none that it lost itself."""
         self.kicks += 1
         self.steps += 1  # so that a board without a second colour comes to its end
 
@@ -138,11 +149,11 @@ class _Colours:
             return len(self.in_way(c, colour)) + (not self.room[colour]) + 5 * recently, self.random.random()
 
         colour = min(range(len(self.room)), key=cost)
-        out = self.in_way(c, colour)
-        if not out and not self.room[colour]:
-            out = {self.random.choice([v for v, its in enumerate(self.colour_of) if its == colour])}
-        for v in sorted(out):
-            self.take(v)
-            self.lost[v, colour] = self.kicks + _TENURE + self.random.randrange(_TENURE)
+        losing = self.in_way(c, colour)
+        if not losing and not self.room[colour]:
+            losing = {self.random.choice([v for v, its in enumerate(self.colour_of) if its == colour])}
+        for loser in sorted(losing):
+            self.take(loser)
+            self.lost[loser, colour] = self.kicks + _TENURE + self.random.randrange(_TENURE)
         self.put(c, colour)
-        self.left += sorted(out)
+        self.left += sorted(losing)

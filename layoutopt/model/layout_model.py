@@ -111,7 +111,16 @@ class LayoutModel:
         *,
         ideal: bool,
     ) -> None:
-        """Everything but the linearisations, which `write_out` names."""
+        """The model without any linearisation written out.
+
+        Args:
+            space: what bounds the pitches.
+            field: where a swizzle acts; None for none.
+            sets: the phases.
+            tile: the tile.
+            most: elements that a layout takes at most.
+            ideal: whether the ceiling of a phase is its ideal, else its counting bound.
+        """
         self.block = space.period if field is not None else 1
         self.model = Model()
         self.space = space
@@ -148,6 +157,7 @@ class LayoutModel:
             self._later.append(partial(self._write_out, candidate))
 
     def _write_out(self, candidate: Linearisation) -> None:
+        """All rules of the module's text for one linearisation, as constraints enforced by its literal y."""
         pitches = pitches_of(candidate, len(self.space.shape))
         y = self.pitches.chosen(pitches)
         low = 0
@@ -163,9 +173,9 @@ class LayoutModel:
         """Rules `whole vectors` and `last block`; the lowest target that may be flipped."""
         assert self.swizzle is not None
         assert self.field is not None
-        given = rules(candidate, self.field, self.tile)
-        low = given.targets.start if len(given.targets) else self.field.targets.stop
-        for parity in self.swizzle.still(given):
+        obeyed = rules(candidate, self.field, self.tile)
+        low = obeyed.targets.start if len(obeyed.targets) else self.field.targets.stop
+        for parity in self.swizzle.still(obeyed):
             self.model.clause((-y - 1, -parity - 1))
         last = last_block(candidate, self.field, self.tile)
         if last is None:
@@ -220,13 +230,13 @@ class LayoutModel:
         most: int | None = None,
         hint: Solution | None = None,
     ) -> tuple[Outcome, Solution | None]:
-        """The smallest layout that nothing written out forbids, then the one of the cheapest index.
+        """The smallest layout that no constraint forbids, then the one of the cheapest index.
 
         Args:
             effort: deterministic time; None for no limit.
-            index: whether the index counts.
-            most: elements that it may take, where fewer than the model allows.
-            hint: a layout that does.
+            index: whether the index cost is minimised, after the elements.
+            most: elements that the layout may take, where fewer than the model allows.
+            hint: a layout to start from.
 
         Raises:
             OutOfTime: the time was over before the model was made.
@@ -275,6 +285,7 @@ class LayoutModel:
             self.swizzle.hint(question, known.masks)
 
     def _choice(self, answer: Answer) -> Solution:
+        """The layout in a solution; without masks if its linearisation is not written out."""
         candidate = self.pitches.linearisation(answer.values)
         if candidate not in self.written:
             return Solution(candidate, {}, written=False)

@@ -91,7 +91,7 @@ class Swizzle:
     def loads(
         self, words: Sequence[int], bank_bits: int, low: int
     ) -> Iterator[tuple[list[tuple[int, int]], int]]:
-        """For each of a phase's words, terms and a constant whose sum is how many others share its bank."""
+        """For each of a phase's words, (literal, coefficient) and a constant: others that share its bank."""
         for row in sorted({tuple(sorted(u ^ v for v in words)[1:]) for u in words}):
             terms: dict[int, int] = {}
             constant = 0
@@ -103,9 +103,9 @@ class Swizzle:
                     terms[shared] = terms.get(shared, 0) + 1
             yield list(terms.items()), constant
 
-    def still(self, given: Rules) -> Iterator[int]:
+    def still(self, rules: Rules) -> Iterator[int]:
         """Literals that are true where a flip would tear a vector."""
-        for target, offsets in given.still:
+        for target, offsets in rules.still:
             for offset in offsets:
                 parity = self.parity(target, offset & self.field.sources(target))
                 if parity is not None:
@@ -143,9 +143,9 @@ class Swizzle:
                 yield shared
 
     def differs(self, sources: int, pattern: int) -> list[int] | None:
-        """Literals of which one is true where words with these sources are flipped otherwise than `pattern`.
+        """Literals of which one is true unless words of these source bits have the targets `pattern` flipped.
 
-        None where no mask flips them so.
+        None where no masks flip them so.
         """
         literals = []
         for bit in self.field.targets:

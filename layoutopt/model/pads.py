@@ -35,14 +35,9 @@ from layoutopt.model.space import Space, Structure
 
 
 class Stream(NamedTuple):
-    """Candidates by rising span.
+    """Candidates by rising span."""
 
-    Attributes:
-        bound: of them by `by_cost`: span and operations at least.
-        candidates: gives them.
-    """
-
-    bound: tuple[int, int]
+    bound: tuple[int, int]  # span and operations of all, at least
     candidates: Callable[[], Iterator[Linearisation]]
 
 

@@ -41,14 +41,14 @@ from layoutopt.problems.types import Tile
 _KEPT = 2  # models, of one case
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
-# Rounds of local search before the solver is asked, then, and to even columns out, for an effort of 2; a
-# greater one has up to so many times as many.
+# Rounds of local search before the solver is asked, after it, and to even columns out, for `_ROUNDS_EFFORT`;
+# a greater effort has up to `_MOST_TIMES` as many.
 _FIRST, _MORE, _EVEN = 3, 14, 1
+_ROUNDS_EFFORT, _MOST_TIMES = 2.0, 2.0
 # Units of phases of which the solver, with so much effort, is done before the compiled search is loaded.
 _SMALL, _SMALL_EFFORT = 512, 0.1
-# Chunks that exchanges of two banks may look at before anything else is asked: some milliseconds.
+# Chunks that exchanges of two banks may visit before anything else is tried: some milliseconds.
 _EXCHANGED = 10_000
-_SEARCHED_EFFORT, _MOST_TIMES = 2.0, 2.0
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
 _QUICK, _LONG = 0.2, 0.6
 # Elements beyond the tile, of which a small table is kept, and the effort to place them.
@@ -129,9 +129,9 @@ def free_assignment(
 def in_own_bytes(
     sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, hint: IntArray, bound: int
 ) -> FreeAssignment | None:
-    """A layout of the least excess in the tile's own bytes, or in few more: found in a fraction of a second.
+    """A layout of the excess `bound` in the tile's own bytes, or in few more, in a fraction of a second.
 
-    Arguments are those of `free_assignment`; `hint` has that excess, in any bytes.
+    Arguments are those of `free_assignment`. None where `hint`, of any bytes, has more excess.
     """
     model = _model(sets, trace, tile)
     return None if model is None else _near_hint(model, hint, max(bound, model.floor))
@@ -170,7 +170,7 @@ def _relaxed(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 
 
 
 def _row_bytes(sets: Sequence[PhaseSet]) -> int:
-    return max(s.rule.banks * s.rule.bank_bytes for s in sets)
+    return max(s.rule.banks * s.rule.bank_bytes for s in sets)  # of banks
 
 
 def _chunks(
@@ -198,33 +198,41 @@ def _model(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1)
 def _within_bytes(
     model: PlacementModel, effort: float, max_bytes: int | None, hint: IntArray | None, bound: int = 0
 ) -> FreeAssignment:
-    """The least excess; where its table is too large, the least of the tables found that are small enough."""
+    """The assignment of the least excess; if it is too large, the best found within `max_bytes`."""
     found = _least_excess(model, effort, hint, bound)
     if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
         return found
-    packed, own = _packed(model), model.tile.bytes
+    packed, tile_bytes = _packed(model), model.tile.bytes
     answer = model.solve(effort * _QUICK, atoms=max_bytes // model.atom, least=True, hint=packed)
     tables = [packed] + ([_placed(model, answer)] if _is_solved(answer) else [])
     # Where atoms are shared, the chunks that the model does not place may need one more.
-    known = [_assignment(model, table, found.bound, own) for table in tables]
-    fitting = [f for f in known if f.bytes is not None and f.bytes <= max_bytes]
-    nothing = FreeAssignment(found.bound, bytes_bound=own)
-    return min(fitting, key=lambda f: (f.excess, f.bytes), default=nothing)
+    candidates = [_assignment(model, table, found.bound, tile_bytes) for table in tables]
+    fitting = [f for f in candidates if f.bytes is not None and f.bytes <= max_bytes]
+    without_table = FreeAssignment(found.bound, bytes_bound=tile_bytes)
+    return min(fitting, key=lambda f: (f.excess, f.bytes), default=without_table)
 
 
 def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
-    """Least excess, then fewest bytes: by local search near the hint first, then by CP-SAT."""
-    bound, own = max(bound, model.floor), model.tile.bytes
+    """The assignment of the least excess, then of the fewest bytes.
+
+    The quickest first: the hint made smaller, exchanges of banks, CP-SAT for the counting bound alone, local
+    search; last CP-SAT for the least excess.
+    """
+    bound, tile_bytes = max(bound, model.floor), model.tile.bytes
     if hint is not None and (known := _near_hint(model, hint, bound)) is not None and known.complete:
         return known
-    times = min(_MOST_TIMES, effort / _SEARCHED_EFFORT)
+    times = min(_MOST_TIMES, effort / _ROUNDS_EFFORT)
 
     def tight(effort: float) -> FreeAssignment | None:
         """An assignment at the counting bound in the tile's own bytes, if CP-SAT finds one."""
         if bound != model.floor:
             return None
-        answer = model.solve(effort, atoms=model.atoms(own), hint=hint)
-        return _assignment(model, _placed(model, answer), bound, own) if _is_solved(answer) else None
+        answer = model.solve(effort, atoms=model.atoms(tile_bytes), hint=hint)
+        return _assignment(model, _placed(model, answer), bound, tile_bytes) if _is_solved(answer) else None
+
+    def searched(start: IntArray | None, rounds: int) -> FreeAssignment:
+        table = _by_local_search(model, start, bound, math.ceil(rounds * times))
+        return _assignment(model, table, bound, tile_bytes)
 
     if bound == model.floor and (known := _exchanged(model, hint)) is not None:
         return known
@@ -232,17 +240,16 @@ def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, b
         known = tight(_SMALL_EFFORT)
         if known is not None and known.complete:
             return known
-    near = _assignment(model, _by_local_search(model, hint, bound, math.ceil(_FIRST * times)), bound, own)
-    if near.complete:
-        return near
-    if (found := tight(effort * _QUICK)) is not None:
-        return found
-    if near.excess != bound:
-        table = _by_local_search(model, near.table, bound, math.ceil(_MORE * times))
-        near = _assignment(model, table, bound, own)
-    if near.excess != bound:
-        near = _with_proved_bound(model, effort * _LONG, near)
-    return _fewest_bytes(model, effort * _QUICK, near)
+    best = searched(hint, _FIRST)
+    if best.complete:
+        return best
+    if (known := tight(effort * _QUICK)) is not None:
+        return known
+    if best.excess != bound:
+        best = searched(best.table, _MORE)
+    if best.excess != bound:
+        best = _with_proved_bound(model, effort * _LONG, best)
+    return _fewest_bytes(model, effort * _QUICK, best)
 
 
 def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignment | None:
@@ -251,11 +258,14 @@ def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignm
     if known.excess != bound:
         return None
     table = _folded(model, hint) if bound == model.floor else None
-    return _levelled(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
+    return _level(model, known) if table is None else _assignment(model, table, bound, model.tile.bytes)
 
 
 def _exchanged(model: PlacementModel, hint: IntArray | None) -> FreeAssignment | None:
-    """Every phase without conflicts in the tile's own bytes, by exchanging banks; None if not found soon."""
+    """An assignment without conflicts in the tile's own bytes, by exchanging banks; None if not found soon.
+
+    None also where chunks are of several sizes, or some phase cannot do without conflicts.
+    """
     banks = model.period // model.atom
     rows, more = divmod(model.atoms(model.tile.bytes), banks)
     one_size = model.symmetric and {*model.positions.values()} == {banks}
@@ -274,22 +284,21 @@ def _exchanged(model: PlacementModel, hint: IntArray | None) -> FreeAssignment |
     return known if known.complete else None
 
 
-def _with_proved_bound(model: PlacementModel, effort: float, near: FreeAssignment) -> FreeAssignment:
-    """`near` or an assignment of less excess, with the bound that CP-SAT proves by minimising excess."""
-    best = model.solve(effort, least=True, hint=near.table)
-    if best.outcome is Outcome.INFEASIBLE:
+def _with_proved_bound(model: PlacementModel, effort: float, known: FreeAssignment) -> FreeAssignment:
+    """`known` or an assignment of less excess, with the bound that CP-SAT proves by minimising excess."""
+    answer = model.solve(effort, least=True, hint=known.table)
+    if answer.outcome is Outcome.INFEASIBLE:
         raise AssertionError("some assignment always exists")
-    bound = max(near.bound, model.excess_at(best.bound))
-    known = [replace(near, bound=bound)]
-    if _is_solved(best):
-        table = _placed(model, best)
-        known.append(_assignment(model, table, bound, near.bytes_bound))
-    return min(known, key=lambda f: f.excess or 0)
+    bound = max(known.bound, model.excess_at(answer.bound))
+    candidates = [replace(known, bound=bound)]
+    if _is_solved(answer):
+        candidates.append(_assignment(model, _placed(model, answer), bound, known.bytes_bound))
+    return min(candidates, key=lambda f: f.excess or 0)
 
 
 def _fewest_bytes(model: PlacementModel, effort: float, found: FreeAssignment) -> FreeAssignment:
     """The fewest bytes with the excess of `found`, asking CP-SAT for one more row of banks each time."""
-    found = _levelled(model, found)
+    found = _level(model, found)
     assert found.bytes is not None
     bytes_bound, atoms, enough = model.tile.bytes, model.atoms(model.tile.bytes), model.atoms(found.bytes)
     row_atoms = model.period // model.atom
@@ -318,10 +327,10 @@ def _is_solved(answer: Answer) -> bool:
 
 
 def _by_local_search(model: PlacementModel, hint: IntArray | None, bound: int, rounds: int) -> IntArray:
-    """Byte offsets after local search from `hint`, or from row-major; near `bound` the search ends."""
+    """Byte offsets after local search from `hint`, or from row-major; it ends at an excess of `bound`."""
     flat = np.arange(model.tile.elements) * model.tile.element_bytes if hint is None else hint
     position = model.positions_of(flat)
-    # Where the time does not last until the loop is compiled, which asks nobody, the start is the answer.
+    # If the time does not last until the loop is compiled, which cannot be stopped, the start is the answer.
     if position and current().affords(_seconds_to_compile()):
         from layoutopt.model.annealing import annealed, board_of
 
@@ -334,7 +343,7 @@ def _by_local_search(model: PlacementModel, hint: IntArray | None, bound: int, r
 
 
 def _seconds_to_compile() -> float:
-    """About how long the compiled loop is in coming: it is kept beside its source."""
+    """Seconds to load the compiled loop, which is kept beside its source, or to compile it; about."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return math.inf  # never: Python would take minutes for what takes hundredths of a second
     module = sys.modules.get(f"{__package__}.annealing")
@@ -346,8 +355,8 @@ def _seconds_to_compile() -> float:
     return _LOAD_SECONDS if any(file.stat().st_mtime >= written for file in kept) else _COMPILE_SECONDS
 
 
-def _levelled(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
-    """The same wavefronts in the tile's own bytes or in few more, where chunks are of one size."""
+def _level(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
+    """The same excess in the tile's bytes or in few more, by even columns, where chunks are of one size."""
     if found.bytes == model.tile.bytes or not model.alike:
         return found
     assert found.excess is not None
@@ -360,6 +369,7 @@ def _levelled(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
 
 
 def _assignment(model: PlacementModel, table: IntArray, bound: int, bytes_bound: int) -> FreeAssignment:
+    """A table of byte offsets as an assignment, with its excess and bytes."""
     excess = model.excess_of(model.positions_of(table))
     size = int(table.max()) + model.tile.element_bytes
     return FreeAssignment(bound, excess, table.reshape(model.tile.shape), size, bytes_bound)
@@ -396,9 +406,10 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
     answer = solver.solve(1, _FOLD_EFFORT)
     if not _is_solved(answer):
         return None
-    table, free = flat.copy(), [holes[holes % row == k].tolist() for k in range(row)]
+    table, holes_at = flat.copy(), [holes[holes % row == k].tolist() for k in range(row)]
     for e, literals in at.items():
-        table[e] = free[next(k for k, literal in enumerate(literals) if answer.values[literal])].pop(0)
+        position = next(k for k, literal in enumerate(literals) if answer.values[literal])
+        table[e] = holes_at[position].pop(0)
     return table * size
 
 
@@ -420,9 +431,12 @@ def _used(model: PlacementModel) -> IntArray:
 
 
 def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
-    """Byte offsets: in every column wide chunks first; chunks that meet nothing fill what is left."""
+    """Byte offsets of all elements, given the position of each chunk that the model has.
+
+    In every column wide chunks lie first; the other chunks, in no phase of several, fill what is left.
+    """
     atom, size = model.atom, model.chunks.size
-    filled = [0] * (model.period // atom)
+    filled = [0] * (model.period // atom)  # rows in use, by column
     address = np.zeros(len(size), np.int64)
     sizes, used = size.tolist(), _used(model).tolist()
     for c in sorted(position, key=lambda c: (-sizes[c], -used[c], c)):
@@ -432,9 +446,9 @@ def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
         address[c] = row * model.period + position[c] * wide * atom
         filled[columns] = [row + 1] * wide
     height = np.array(filled)
-    met = np.zeros(len(address), np.bool_)
-    met[list(position)] = True
-    free = np.flatnonzero(~met)
+    placed = np.zeros(len(address), np.bool_)
+    placed[list(position)] = True
+    free = np.flatnonzero(~placed)
     for width in np.unique(size[free])[::-1].tolist():
         alike, wide = free[size[free] == width], width // atom
         rows, at = _lowest(height.reshape(-1, wide).max(axis=1), len(alike))
@@ -447,13 +461,11 @@ def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
 
 
 def _lowest(height: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Rows and columns of the next `count` places in columns filled so high: lowest first, left to right."""
+    """Rows and columns of `count` free places in columns of these heights: lowest first, left to right."""
     levels = np.sort(height)
-    # Places below each of the heights: so many columns get some, and are then as high as one another.
-    room = levels * np.arange(1, len(levels) + 1) - np.cumsum(levels)
-    open_columns = max(1, int(np.searchsorted(room, count)))
-    needed = count + int(levels[:open_columns].sum())
-    top = -(-needed // open_columns)
+    below = levels * np.arange(1, len(levels) + 1) - np.cumsum(levels)  # free places below each level
+    open_columns = max(1, int(np.searchsorted(below, count)))  # that get any; they are then of one height
+    top = -(-(count + int(levels[:open_columns].sum())) // open_columns)
     each = np.maximum(0, top - height)
     columns = np.repeat(np.arange(len(height)), each)
     rows = height[columns] + np.arange(len(columns)) - np.repeat(np.cumsum(each) - each, each)

@@ -70,7 +70,7 @@ class FreePhase(Struct, frozen=True):
     """A phase as units: what the access's width covers at one place of a chunk.
 
     Attributes:
-        units: (chunk, byte in the chunk, how often), sorted.
+        units: (chunk, byte in the chunk, how often the phase touches it), sorted.
         unit_bytes: bytes of a unit.
         banks: banks of such units.
         floor: wavefronts that no layout undercuts.
@@ -123,24 +123,24 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
     A phase that drops some keeps the largest ideal that any packing of them gives, so that its
     excess is a lower bound.
     """
-    merged: dict[tuple[tuple[tuple[int, int, int], ...], int, int, int, int], int] = {}
+    merged: dict[tuple[tuple[tuple[int, int, int], ...], int, int, int, int], int] = {}  # weight of each
     for s in sets:
         unit_bytes = max(s.width_bytes, s.rule.bank_bytes)
         for row, weight, floor in zip(s.elements.tolist(), s.weight.tolist(), s.floor.tolist(), strict=True):
-            seen: dict[tuple[int, int], int] = {}
+            touched: dict[tuple[int, int], int] = {}  # how often, by chunk and byte in the chunk
             dropped = 0
-            for e in row:
-                if e < 0:
+            for element in row:
+                if element < 0:
                     continue
-                chunk = int(chunks.of[e])
+                chunk = int(chunks.of[element])
                 if drop_loose and chunks.loose[chunk]:
                     dropped += 1
                     continue
-                unit = chunk, int(chunks.place[e]) // unit_bytes * unit_bytes
-                seen[unit] = seen.get(unit, 0) + 1
-            distinct = len(seen) + dropped
+                unit = chunk, int(chunks.place[element]) // unit_bytes * unit_bytes
+                touched[unit] = touched.get(unit, 0) + 1
+            distinct = len(touched) + dropped
             ideal = max(1, -(-distinct * s.chunk_words // (s.rule.banks * s.requests)))
-            units = tuple((*u, n if s.rule.serialises_equal else 1) for u, n in sorted(seen.items()))
+            units = tuple((*u, n if s.rule.serialises_equal else 1) for u, n in sorted(touched.items()))
             key = units, unit_bytes, s.rule.banks // s.chunk_words, max(1, floor), ideal
             merged[key] = merged.get(key, 0) + weight * s.requests
     return [FreePhase(*key, weight) for key, weight in merged.items()]
@@ -155,16 +155,16 @@ class PlacementModel:
         """`period`: bytes of a row of banks; `workers`: solver threads."""
         self.chunks, self.period, self.tile = chunks, period, tile
         self.workers = workers
-        # Phases of one unit cost what they cost; they bind no positions.
+        # Phases of one unit cost the same wherever it lies; they are not in the model.
         self.fixed = sum(p.weight * (p.alone - p.ideal) for p in phases if len(p.units) < 2)
         self.phases = [p for p in phases if len(p.units) > 1]
         self.floor = self.fixed + sum(p.weight * (p.least - p.ideal) for p in self.phases)
-        # How many positions each chunk that meets others has; in the order of the widest phases.
+        # How many positions each chunk of these phases has; in the order of the widest phases.
         self.positions: dict[int, int] = {}
         for phase in sorted(self.phases, key=lambda p: (-len(p.units), p.units)):
             self.positions.update((c, period // int(chunks.size[c])) for c, _, _ in phase.units)
         self.symmetric = all(p.unit_bytes * p.banks == period for p in self.phases)
-        self.atom = int(chunks.size.min())  # bytes
+        self.atom = int(chunks.size.min())  # bytes of the smallest chunk: width of a column
         self._terms = sum(self.positions[c] for p in self.phases for c, _, _ in p.units)
 
     @property
@@ -209,7 +209,10 @@ class PlacementModel:
         most: int | None = None,
         hint: IntArray | None = None,
     ) -> Model:
-        """The model of a question, as `solve` has it; the literals of the chunks' positions come first."""
+        """The CP-SAT model of a question; arguments of `solve`.
+
+        Its first variables are the booleans of the chunks' positions, chunk by chunk.
+        """
         model = Model()
         at = {c: [model.boolean() for _ in range(n)] for c, n in self.positions.items()}
         for literals in at.values():
@@ -218,7 +221,7 @@ class PlacementModel:
         for phase in self.phases:
             loads = phase.loads(at, self.chunks)
             if least or most is not None:
-                # What a phase drops counts in its floor, so that this may exceed what its units can cost.
+                # Loose elements count in a phase's floor, so that it may exceed what the units can cost.
                 most_of_phase = max(phase.least, sum(n for _, _, n in phase.units))
                 wavefronts = model.integer(phase.least, most_of_phase)
                 terms.append((wavefronts, phase.weight))

@@ -96,38 +96,24 @@ def what_ended(result: Result | Arrangement) -> str:
 
 
 class _Choice(Struct, frozen=True):
-    """A problem in which instructions or lanes are decided, and the device that it is solved for.
-
-    Attributes:
-        wavefronts: that its accesses take at least, weighted; of lanes, 0.
-        instructions: how many instructions, executed by a warp, the accesses left open take; of lanes, 0.
-        order: number of the order of elements that gave the instructions; -1: they are as the file has them.
-        share: of the time left, that it may use.
-    """
+    """A problem in which instructions or lanes are decided, and the device that it is solved for."""
 
     problem: Problem
     gpu: Device
-    wavefronts: Fraction = Fraction(0)
-    instructions: int = 0
-    order: int = 0
-    share: float = 1
+    wavefronts: Fraction = Fraction(0)  # of instructions: that the accesses take at least, weighted
+    instructions: int = 0  # of instructions: how many warps execute, of the accesses left open
+    order: int = 0  # number of the order of elements that gave them; -1: as the file has them
+    share: float = 1  # of the time left, that it may use
 
 
 class _Solved(Struct, frozen=True):
-    """A verified answer under one choice.
+    """A verified answer under one choice."""
 
-    Attributes:
-        rank: sorting key of answers, the best least; of instructions: wavefronts, bytes, instructions.
-        chosen: the file's problem, nothing left open.
-        case: of `chosen`.
-        complete: whether nothing is better, whatever the choice.
-    """
-
-    rank: tuple[float, ...]
+    rank: tuple[float, ...]  # the best least; of instructions: wavefronts, bytes, instructions
     result: Result
-    chosen: Problem
-    case: Case
-    complete: bool = False
+    chosen: Problem  # the file's problem, nothing left open
+    case: Case  # of `chosen`
+    complete: bool = False  # whether nothing is better, whatever the choice
 
 
 class _Open(abc.ABC):

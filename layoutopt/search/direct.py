@@ -81,7 +81,7 @@ def _padded(layout: Layout, every: int, extra: int) -> Layout:
 def _in_turn(tile: Tile, runs: list[int]) -> Iterator[Named]:
     """Layouts whose rows, or as many whole rows as a run holds, lie in another order.
 
-    Of 8 rows by 4: rows 0, 4, 1, 5, 2, 6, 3, 7 have `turns` 4 and rows 1.
+    Of 8 rows, one by one in 4 turns: rows 0, 4, 1, 5, 2, 6, 3, 7.
     """
     tile_rows, row_elements = tile.shape[0], math.prod(tile.shape[1:])
     made = 0
@@ -147,10 +147,10 @@ def pieces(tile: Tile, lanes: Trace) -> Pieces | None:
         OutOfTime: the time was over before all pairs were joined.
     """
     fixed, written = _fixed_distances(tile, lanes)
-    head, place = _joined(tile.elements, fixed)
+    head, place = _joined(tile.elements, fixed)  # place: bytes from the head, which others may lie before
     if (place[fixed.start] + fixed.distance != place[fixed.end]).any():
         return None
-    lowest = np.zeros(tile.elements, np.int64)
+    lowest = np.zeros(tile.elements, np.int64)  # of each piece, by head
     np.minimum.at(lowest, head, place)
     place = place - lowest[head]
     by_place = np.lexsort((place, head))

@@ -85,9 +85,9 @@ def counted_together(tile: Tile, phase_set: PhaseSet, pitches: IntArray) -> tupl
 
 
 def fall_back(scene: Scene) -> None:
-    """Add the best layouts of a few climbs to the tally, and at least one layout however short the time.
+    """Add to the tally the layouts at which a few climbs end (`_Climb`), row-major, and pads at intervals.
 
-    Where the time is over before any is counted, as of millions of lanes, that is the top of the first climb.
+    At least one layout is added however short the time, such as of millions of lanes: the top of a climb.
     """
     scene.tally.exhausted = False
     tops, first = _Climb(scene).tops(), None

@@ -9,7 +9,6 @@ Where instructions come first, and excess may be left, the plainest formulas do.
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,7 +24,6 @@ from layoutopt.search.fall_back import fall_back
 from layoutopt.search.mask_tree import least_excess as least_of_masks
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.reach_floor import ReachFloor
-from layoutopt.search.scene import Scene
 from layoutopt.search.search import Search
 from layoutopt.search.tables import instead
 
@@ -101,7 +99,10 @@ def smallest(search: Search, _: Proposal | None) -> Proposal | None:
     try:
         search.reach = ReachFloor(scene, presolved=scene.ask.method == "auto")
     except OutOfTime:
-        return _best_of_few(scene)
+        # Before any search: the best of a few layouts without a swizzle.
+        fall_back(scene)
+        tally.undecided_span = scene.tile.elements
+        return scene.unswizzled("out of time")
     found = search.reach.run()
     if search.reach.table is not None:
         return search.reach.table
@@ -121,17 +122,6 @@ def smallest(search: Search, _: Proposal | None) -> Proposal | None:
 def least_excess(search: Search, _: Proposal | None) -> Proposal:
     """The least excess over all linearisations, where nothing reaches the floor."""
     return _LeastExcess(search).run()
-
-
-def _best_of_few(scene: Scene) -> Proposal:
-    """The best of a few layouts without a swizzle, where the time was over before any search."""
-    fall_back(scene)
-    scene.tally.undecided_span = scene.tile.elements
-    enough = scene.floor if scene.conflict_free else math.inf
-    found = [f for f in scene.tally.unswizzled if f.excess <= enough]
-    if not found:
-        return scene.none("out of time", scene.scope, False)
-    return scene.proposal(min(found, key=lambda f: f.rank), scene.floor)
 
 
 # The least excess, where nothing reaches the floor ---------------------------------------------

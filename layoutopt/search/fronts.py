@@ -357,17 +357,11 @@ def exact(value: float) -> Fraction:
 
 
 class Cost(NamedTuple):
-    """What a layout or a combination costs, compared in this order.
+    """What a layout or a combination costs, compared in this order."""
 
-    Attributes:
-        value: what the objective minimises first, or a lower bound of it.
-        above: how many of its layouts have more than their bound in `value`, by an unknown amount.
-        second: weighted excess, where that does not come first.
-    """
-
-    value: Fraction
-    above: int = 0
-    second: Fraction = Fraction(0)
+    value: Fraction  # what the objective minimises first, or a lower bound of it
+    above: int = 0  # how many of its layouts have more than their bound in `value`, by an unknown amount
+    second: Fraction = Fraction(0)  # weighted excess, where that does not come first
 
     def plus(self, other: "Cost") -> "Cost":
         """The cost of both together."""
@@ -411,17 +405,11 @@ class Combination(NamedTuple):
 
 
 class Explored(Struct, frozen=True):
-    """What the fronts show.
-
-    Attributes:
-        points: the best combination of layouts found, one of each unit; None: no combination fits the limit.
-        key: of that combination.
-        bound: lower bound of the key of every combination; None: none fits the limit.
-    """
+    """The best combination of layouts found, one of each unit; None where no combination fits the limit."""
 
     points: tuple[Point, ...] | None
     key: Key | None
-    bound: Key | None
+    bound: Key | None  # lower bound of the key of every combination
 
 
 def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
@@ -430,7 +418,7 @@ def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
     With `optimistic`, a point has its lower bounds in place of its values, and no option is left out because
     time ran out over it: the best combination of such options is a bound of every combination.
     """
-    alignment = unit.least_alignment if optimistic else unit.plain_alignment
+    lower_alignment = unit.least_alignment if optimistic else unit.plain_alignment
     for front in (unit.front, unit.plain):
         if front is None:
             continue
@@ -439,9 +427,11 @@ def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
             least_sizes = unit.least_sizes(p)
             size = unit.bytes_at(least_sizes if optimistic else p.sizes, p.alignment)
             yield Option(size, p.alignment, cost, p.operations, p, front)
-            searched = unit.plain is not None and p.alignment > unit.plain_alignment
-            if p.alignment > alignment and not searched:  # a layout of less alignment may cost as little
-                yield Option(unit.bytes_at(least_sizes, alignment), alignment, cost, 0, None, None)
+            # A layout of lower alignment may cost as little, unless the front of such layouts has begun.
+            begun = unit.plain is not None and p.alignment > unit.plain_alignment
+            if p.alignment > lower_alignment and not begun:
+                size = unit.bytes_at(least_sizes, lower_alignment)
+                yield Option(size, lower_alignment, cost, 0, None, None)
         if front.smaller is not None and (optimistic or not front.stuck):
             yield Option(unit.elements_bytes, unit.least_alignment, front.smaller, 0, None, front)
 

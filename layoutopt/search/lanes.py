@@ -400,17 +400,11 @@ def _table(work: Work, rule: PhaseRule, groups: IntArray, length: int, may_confl
 
 
 class _WarpOrder(NamedTuple):
-    """An order of a warp's lanes.
+    """An order of a warp's lanes."""
 
-    Attributes:
-        avoidable: wavefronts beyond the least that counting leaves to every order.
-        lanes: whose piece each lane moves, int64.
-        effort: deterministic time of the solver.
-    """
-
-    avoidable: int
-    lanes: IntArray
-    effort: float
+    avoidable: int  # wavefronts beyond the least that counting leaves to every order
+    lanes: IntArray  # whose piece each lane moves, int64
+    effort: float  # deterministic time of the solver
 
 
 def _warp_order(groups: IntArray, times: IntArray, phase: IntArray, effort: float) -> _WarpOrder | None:

@@ -149,12 +149,12 @@ def _padded_rows(use: HardwareUse, tile: Tile) -> Iterator[Named]:
     padded: list[int] = []  # indices of the cuts before which a pad may be
     left = count  # elements of a copy not yet in a cut
     for d in reversed(range(len(shape))):
-        piece = min(shape[d], left)
-        left //= piece
-        cuts += [(d, 1, piece)] if piece > 1 or shape[d] == 1 else []
-        if piece < shape[d]:
+        in_copy = min(shape[d], left)
+        left //= in_copy
+        cuts += [(d, 1, in_copy)] if in_copy > 1 or shape[d] == 1 else []
+        if in_copy < shape[d]:
             padded.append(len(cuts))
-            cuts.append((d, piece, shape[d] // piece))
+            cuts.append((d, in_copy, shape[d] // in_copy))
     padded = padded[:_MOST_PADDED_DIMS]
     steps = range(0, _BANK_ROW_BYTES, engine("cp.async.bulk").chunk_bytes)
     for pads in itertools.product([pad for pad in steps if pad % size == 0], repeat=len(padded)):

@@ -30,25 +30,25 @@ _TOGETHER: Final = 64  # phases times linearisations, where these are few
 
 
 class Refuters:
-    """What refuted linearisations so far."""
+    """The phases that refuted linearisations so far, the latest last."""
 
     def __init__(self, scene: Scene) -> None:
-        """Nothing yet."""
+        """None yet."""
         self.scene = scene
         self._kept: dict[tuple[int, int], None] = {}  # phase set and row, the latest last
         self._bits = () if scene.field is None else tuple(scene.field.targets)
 
     def refuted(self, together: Together, may_swizzle: BoolArray) -> BoolArray:
-        """Which keep to the ceilings neither as they are nor, where one may be of use, under a swizzle.
+        """Which linearisations are refuted, shape (linearisations,): a phase exceeds its ceiling.
 
-        Of the others nothing is known.
+        As they are; where `may_swizzle`, under every swizzle. Of the others nothing is known.
         """
         fallen = np.zeros(len(together), np.bool_)
         if not self._kept:
             return fallen
         left = np.flatnonzero(~may_swizzle)
         for phases in self._latest_first(len(left)):
-            words, ceilings = self._met(phases, together, left)
+            words, ceilings = self._words_and_ceilings(phases, together, left)
             fallen[left] = (costs_of(phases, words) > ceilings).any(axis=1)
             left = left[~fallen[left]]
         left = np.flatnonzero(may_swizzle)
@@ -64,37 +64,43 @@ class Refuters:
         return fallen
 
     def _latest_first(self, many: int) -> Iterator[PhaseSet]:
-        """The phases that are kept, a few at a time, where they are asked of not so many linearisations."""
+        """The phases that are kept, in sets; the more linearisations are asked about, the smaller the sets."""
         for k, places in itertools.groupby(reversed(self._kept), key=lambda place: place[0]):
             rows = [row for _, row in places]
-            some = max(1, _TOGETHER // max(1, many))
-            yield from (self.scene.sets[k].only(rows[n : n + some]) for n in range(0, len(rows), some))
+            count = max(1, _TOGETHER // max(1, many))
+            yield from (self.scene.sets[k].only(rows[n : n + count]) for n in range(0, len(rows), count))
 
     def learn(self, candidate: Linearisation, bit: int | None) -> None:
-        """Keep the phases to which it fell: the worst as it is, or a few under every mask of a bank bit."""
+        """Keep the phases that refuted a candidate.
+
+        The phase that exceeds its ceiling most without a swizzle; with a bank bit, a few phases of which one
+        exceeds its ceiling under every mask of that bit.
+        """
         together, one, sets = Together.of([candidate]), np.zeros(1, np.int64), self.scene.sets
         if bit is None:
-            met = [(s, *self._met(s, together, one)) for s in sets]
-            found = [int(np.concatenate([costs_of(s, w)[0] - c[0] for s, w, c in met]).argmax())]
+            words_and_ceilings = [(s, *self._words_and_ceilings(s, together, one)) for s in sets]
+            beyond = [costs_of(s, words)[0] - ceilings[0] for s, words, ceilings in words_and_ceilings]
+            refuting = [int(np.concatenate(beyond).argmax())]
         else:
             sources = self._sources(together, one)
             if sources is None or sum(len(s.elements) for s in sets) << len(sources) > _MOST_ENTRIES:
                 return
             fits = [self._each_fits(s, together, one, sources, (bit,))[0, :, 0] for s in sets]
-            found = _against_bit(np.concatenate(fits))
+            refuting = _against_bit(np.concatenate(fits))
         places = [(k, row) for k, s in enumerate(sets) for row in range(len(s.elements))]
-        kept = [place for place in self._kept if place not in {places[n] for n in found}]
-        self._kept = dict.fromkeys([*kept, *(places[n] for n in found)][-_KEPT:])
+        kept = [place for place in self._kept if place not in {places[n] for n in refuting}]
+        self._kept = dict.fromkeys([*kept, *(places[n] for n in refuting)][-_KEPT:])
 
     def counted(self, candidates: Sequence[Linearisation], most: float | None = None) -> Iterator[Solution]:
-        """Candidates as they are, with their excess.
+        """Candidates without a swizzle, with their excess.
 
-        With `most`, those may be left out that have more excess, or more than a small enough one before them.
+        With `most`, those may be left out that have more excess than this, or than one before them that fits
+        the limit of bytes.
         """
         for start in range(0, len(candidates), _COUNTED):
-            some = candidates[start : start + _COUNTED]
-            together, left = Together.of(some), np.arange(len(some))
-            excess = np.zeros(len(some), np.int64)
+            batch = candidates[start : start + _COUNTED]
+            together, left = Together.of(batch), np.arange(len(batch))
+            excess = np.zeros(len(batch), np.int64)
             for s in self.scene.sets:
                 for first in range(0, len(s.elements), _PHASES):
                     part = s.only(slice(first, first + _PHASES))
@@ -104,8 +110,8 @@ class Refuters:
                     if most is not None:
                         left = left[excess[left] <= most]
             for k in left.tolist():
-                yield Solution(some[k], {}, int(excess[k]))
-                if most is not None and self.scene.fits(some[k].span):
+                yield Solution(batch[k], {}, int(excess[k]))
+                if most is not None and self.scene.fits(batch[k].span):
                     most = min(most, int(excess[k]))
 
     def _words(self, s: PhaseSet, together: Together, which: IntArray) -> IntArray:
@@ -115,8 +121,10 @@ class Refuters:
         offsets = together.offsets(at, which).reshape(len(which), *s.elements.shape)
         return words_of(s, offsets, tile.element_bytes)
 
-    def _met(self, s: PhaseSet, together: Together, which: IntArray) -> tuple[IntArray, IntArray]:
-        """Words of phases, and their ceilings: shape (linearisations, phases)."""
+    def _words_and_ceilings(
+        self, s: PhaseSet, together: Together, which: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Words of phases, and their ceilings of shape (linearisations, phases)."""
         words = self._words(s, together, which)
         ideal = ideal_of(s, words)
         return words, ideal if self.scene.conflict_free else np.maximum(ideal, s.floor)
@@ -131,31 +139,33 @@ class Refuters:
         return sources if len(sources) <= _MOST_SOURCES else None
 
     def _fits(self, s: PhaseSet, *asked: Any) -> BoolArray:
-        """Whether all of the phases may; see `_each_fits`."""
+        """Whether all of the phases may keep to their ceilings; arguments of `_each_fits`."""
         fits: BoolArray = np.logical_and.reduce(self._each_fits(s, *asked), axis=1)
         return fits
 
     def _each_fits(
         self, s: PhaseSet, together: Together, which: IntArray, sources: range, bits: Sequence[int]
     ) -> BoolArray:
-        """Whether phases may keep to their ceilings with a mask of a bank bit.
+        """Whether phases may keep to their ceilings with a mask of a bank bit, whatever the other bits are.
 
-        More masks are asked than may be, where that is quicker. Shape (linearisations, phases, bits, masks).
+        True also where that is not looked into. Shape (linearisations, phases, bits, masks), a mask for each
+        set of `sources`.
         """
-        met = self._met(s, together, which)
-        words, ceilings = met[0].reshape(-1, met[0].shape[2]), met[1].reshape(-1)
-        fits = np.ones((*met[1].shape, len(bits), 1 << len(sources)), np.bool_)
+        words, ceilings = self._words_and_ceilings(s, together, which)
+        fits = np.ones((*ceilings.shape, len(bits), 1 << len(sources)), np.bool_)
+        words, ceilings = words.reshape(-1, words.shape[2]), ceilings.reshape(-1)
         banks, low = s.rule.banks // s.chunk_words, s.chunk_words.bit_length() - 1
         selects = range(low, s.rule.banks.bit_length() - 1)
         asked = [n for n, bit in enumerate(bits) if bit in selects]
         if words.shape[-1] > MAX_LANES or not asked:
             return fits
         held = words >= 0
-        inside, count = np.where(held, words, 0).astype(np.int32), held.sum(axis=1)
+        word, count = np.where(held, words, 0).astype(np.int32), held.sum(axis=1)
+        # Each half of the banks serves at most so many of a phase's words.
         most = np.minimum(ceilings * banks // 2, count)
         least, most = ((count - most).astype(np.uint8)[:, None, None], most.astype(np.uint8)[:, None, None])
         shifts = np.array([*selects, *sources], np.int32)
-        lanes = lane_bits((inside >> shifts[:, None, None] & 1).astype(np.bool_))
+        lanes = lane_bits((word >> shifts[:, None, None] & 1).astype(np.bool_))
         flips = np.zeros((len(words), 1), lanes.dtype)
         for source in lanes[len(selects) :]:
             flips = np.concatenate([flips, flips ^ source[:, None]], axis=1)

@@ -1,4 +1,4 @@
-"""One search over formulas: what is asked, which candidates there are, what they give, and the answer."""
+"""What all stages of a search over formulas share: the problem, candidates, their excess, the answer."""
 
 import contextlib
 import heapq
@@ -71,12 +71,12 @@ class Tally:
     """What the stages of a search found and leave open.
 
     Attributes:
-        undecided_span: of the smallest candidate that was left open.
-        refuted: no layout of the families has this excess or less than this.
-        deciders: who refuted swizzles, beside counting.
-        exhausted: every candidate of the families was looked at.
-        unswizzled: every candidate looked at, as it is.
-        growth: of the one model, where it was asked.
+        undecided_span: elements of the smallest candidate left undecided; None: there is none.
+        refuted: no layout of the families has less excess than this.
+        deciders: what refuted swizzles, beside counting: "tree", "cp-sat".
+        exhausted: whether every candidate of the families was tried.
+        unswizzled: every candidate tried, without a swizzle.
+        growth: statistics of the CP-SAT model, where there was one.
     """
 
     undecided_span: int | None = None
@@ -92,10 +92,10 @@ def _is_binary(shape: tuple[int, ...]) -> bool:
 
 
 def searched_families(problem: Problem) -> list[str]:
-    """The families of formulas that are gone through, as a scope names them.
+    """The families of formulas that are searched, as a scope names them.
 
-    Not those that the constraints leave no layout of. Row-major, of the family none, is where a table alone
-    starts from.
+    Not those of which the constraints allow no layout. Where a file allows tables alone, the search for one
+    starts from row-major, of the family none.
     """
     named = problem.layout.families or FAMILIES
     formulas = [family for family in FAMILIES if family in named and family != "table"] or ["none"]
@@ -109,12 +109,12 @@ class Scene:
     """The problem as every stage of a search sees it."""
 
     def __init__(self, case: Case, ask: Ask, counted: Trace | None = None) -> None:
-        """What is asked, and what bounds the candidates.
+        """The candidates that the problem allows, and the counting bound of its excess.
 
         Args:
-            case: lanes that choose at run time count nothing here.
-            ask: what is asked beside it.
-            counted: the instructions whose excess counts, where not all; the others bind vectors only.
+            case: accesses whose lanes choose at run time are left out here.
+            ask: options of the search.
+            counted: the instructions whose excess counts, where not all do; of the others vectors stay whole.
 
         Raises:
             ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
@@ -166,12 +166,12 @@ class Scene:
         return self.objective.instructions_first and not self.conflict_free
 
     def _families(self, named: list[str]) -> str:
-        """The scope of a search of these, without what is not listed."""
+        """The scope of a search of these families, in words, without matrices where none is searched."""
         listed = [family for family in named if not (family == "matrix" and self._left_out_matrices)]
         return "families " + ", ".join(listed or ["none"])
 
     def _widen(self, limit: int) -> None:
-        """Let pads be of any length within the limit, where that leaves few linearisations.
+        """Let pads be of any length within the limit of bytes, if that gives few linearisations.
 
         Without a swizzle, a pad of a period more moves no word to another bank. With one, it gives the
         swizzle other bits to read.
@@ -190,7 +190,7 @@ class Scene:
             self.scope += ", pads of any length"
 
     def _least_span(self) -> int:
-        """Elements of the smallest layout in the families, of those looked at where the time is over."""
+        """Elements of the smallest layout in the families, of those tried before the time is over."""
         least: float = math.inf
         unpads = itertools.chain.from_iterable(unpadded(self.space, cuts) for cuts in range(MAX_CUTS + 1))
         with contextlib.suppress(OutOfTime):
@@ -212,7 +212,7 @@ class Scene:
 
     @property
     def knows_sizes(self) -> bool:
-        """Whether `reaches` is all that swizzles can give, so that a bound of bytes may rest on it."""
+        """Whether `reaches` gives all sizes of swizzled layouts, so that a bound of bytes may rest on it."""
         return self.field is None or self.field.alike
 
     def fits(self, span: int) -> bool:
@@ -232,17 +232,17 @@ class Scene:
     def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[list[Linearisation]]:
         """Candidate linearisations in batches, by rising span, then operations; built only as needed.
 
-        `known` says what the index of a known layout of the tile's own bytes costs: only those that are
-        as small and cost less are of use then.
+        `known` gives the index cost of the best layout of the tile's own bytes, once there is one: from then
+        on only candidates as small, of less cost, are given.
         """
-        rest: list[Linearisation] = []
+        larger: list[Linearisation] = []  # than the tile's own bytes
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
-            turned, part = rotated(self.space) if cuts == 0 else (), current().portion(*GATHERING)
+            rotations, part = rotated(self.space) if cuts == 0 else (), current().portion(*GATHERING)
             try:
-                for candidate in itertools.chain(candidates, turned):
-                    (tight if candidate.span == self.tile.elements else rest).append(candidate)
+                for candidate in itertools.chain(candidates, rotations):
+                    (tight if candidate.span == self.tile.elements else larger).append(candidate)
                     part.charge(EFFORT_A_CANDIDATE)
                     part.check()
             except OutOfTime:
@@ -251,15 +251,15 @@ class Scene:
         yield list(self._matrices(known()))
         if known() is not None:
             return
-        every = heapq.merge(sorted(rest, key=by_cost), padded(self.space), key=by_cost)
-        fitting = itertools.takewhile(lambda c: self.fits(c.span - self.block + 1), every)
+        by_span = heapq.merge(sorted(larger, key=by_cost), padded(self.space), key=by_cost)
+        fitting = itertools.takewhile(lambda c: self.fits(c.span - self.block + 1), by_span)
         count = 1
-        while some := list(itertools.islice(fitting, count)):
-            yield some
+        while batch := list(itertools.islice(fitting, count)):
+            yield batch
             count = min(2 * count, TOGETHER)
 
     def _matrices(self, known: int | None) -> Iterator[Linearisation]:
-        """Bit matrices, unless they can only be dearer than what is known."""
+        """Candidates of the family matrix, unless all cost `known` or more."""
         field, shape = self.field, self.tile.shape
         if field is None or "matrix" not in self.space.families or self.space.order:
             return
@@ -279,7 +279,10 @@ class Scene:
         steps: int = _STEPS_OF_FEW_SHIFTS,
         shifts: int | None = None,
     ) -> Searched:
-        """Masks over `candidate` that keep phases to ceilings, take no more than its span, in few shifts."""
+        """Masks over `candidate` under which no phase exceeds its ceiling, and the layout not its span.
+
+        `steps` limits the search, `shifts` the different distances that bits move over.
+        """
         asked = replace(self.question(candidate, phases, candidate.span), shifts=shifts)
         return within_ceilings(asked, ceilings, steps)
 
@@ -305,7 +308,7 @@ class Scene:
             yield from textbook(field, rules(candidate, field, tile), highest)
 
     def phases(self, candidate: Linearisation) -> Phases:
-        """What the accesses meet under a linearisation."""
+        """The phases of the accesses under a linearisation."""
         return phases_of(candidate, self.sets, self.tile)
 
     def ceilings(self, phases: Phases) -> IntArray:
@@ -313,7 +316,7 @@ class Scene:
         return phases.ideal if self.conflict_free else phases.target
 
     def swizzled(self, candidate: Linearisation, phases: Phases, masks: Masks) -> Solution:
-        """A layout with these masks, shortened to what `candidate` may take."""
+        """The layout with these masks, row operations added so that it takes at most `candidate.span`."""
         assert self.field is not None
         masks = shortened(candidate, self.field, self.tile, masks)
         return Solution(candidate, masks, phases.excess(masks))
@@ -323,7 +326,7 @@ class Scene:
         return excess_under(self.layout(solution), self.counted) == excess
 
     def tell(self, excess: int, span: int, bound: int, doing: str) -> None:
-        """Tell whoever watches the best so far, by its excess and its elements, and what is proved."""
+        """Report progress: excess and elements of the best so far, the proved bound, and what comes next."""
         unit, size = self.trace.weight_unit, span * self.tile.element_bytes
         self.ask.progress(standing(excess / unit, size, bound / unit, doing))
 
@@ -342,20 +345,20 @@ class Scene:
         return solution.candidate.layout(self.tile.shape, size, tuple(swizzle))
 
     def instructions(self, solution: Solution) -> int:
-        """What the index code of a layout costs, as people are told it."""
+        """Instructions of the index code of a layout, all accesses together."""
         layout = self.layout(solution)
         problem, offset = with_loops(self.problem), offset_expression(layout)
         codes = index_code(problem, self.trace, offset, layout.table())
         return sum(code.instructions.total for code in codes)
 
     def proposal(self, solution: Solution, excess_bound: int) -> Proposal:
-        """The proposal of a solution, with what is proved of excess and bytes."""
+        """The proposal of a solution; `excess_bound`: proved, of the weighted excess in the families."""
         layout = self.layout(solution)
         used = int(layout.table().max()) + self.tile.element_bytes
         if self.limit is not None and not self.knows_sizes:
             excess_bound = self.floor
             if used > self.limit:
-                return self._plain()
+                return self.unswizzled("the layouts that were looked at are larger")
         proved = Proved(min(excess_bound, solution.excess))
         if excess_bound > self.floor:
             proved = Proved(proved.lower_bound, self.scope, self._decider)
@@ -383,17 +386,17 @@ class Scene:
     def _decider(self) -> str:
         return next((name for name in ("cp-sat", "tree") if name in self.tally.deciders), COUNTED)
 
-    def _plain(self) -> Proposal:
-        """The best without a swizzle, whose size is known; where a swizzle took more than it may."""
+    def unswizzled(self, reason: str) -> Proposal:
+        """The best layout without a swizzle so far; where there is none, `reason` says why."""
         enough = self.floor if self.conflict_free else math.inf
-        known = [f for f in self.tally.unswizzled if f.excess <= enough and not f.masks]
-        fitting = [f for f in known if self.fits(f.candidate.span)]
+        serving = [s for s in self.tally.unswizzled if s.excess <= enough and not s.masks]
+        fitting = [s for s in serving if self.fits(s.candidate.span)]
         if not fitting:
-            return self.none("the layouts that were looked at are larger", self.scope, False)
-        return self.proposal(min(fitting, key=lambda f: f.rank), self.floor)
+            return self.none(reason, self.scope, False)
+        return self.proposal(min(fitting, key=lambda s: s.rank), self.floor)
 
     def none(self, reason: str, scope: str, complete: bool) -> Proposal:
-        """No layout, for a reason that holds in a scope."""
+        """A proposal without a layout, for a reason that holds in a scope; `complete`: and is proved."""
         unknown_sizes = self.limit is not None and not self.knows_sizes
         if scope == self.scope and (unknown_sizes or self._left_out or self._left_out_matrices):
             complete = False

@@ -1,4 +1,4 @@
-"""One case, and those who propose layouts for it: each in its turn makes the best so far better."""
+"""One case, and the proposers of layouts for it: each in turn improves on the best proposal so far."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -20,12 +20,12 @@ _SEARCH_SHARE: Final = 0.75
 
 
 class Proposer(Struct, frozen=True):
-    """One who proposes layouts.
+    """A way to find layouts.
 
     Attributes:
         serves: whether it is asked, given the best proposal so far.
-        propose: that proposal or a better one; None where it has none.
-        of_formulas: it keeps to the share of the time for formulas.
+        propose: the best proposal so far or a better one; None where it has none.
+        of_formulas: whether it must keep to the share of the time for formulas.
     """
 
     serves: "Callable[[Search, Proposal | None], bool]"
@@ -37,8 +37,9 @@ class Search:
     """A case, and those who propose layouts for it, in the order in which they are asked.
 
     Attributes:
-        counted: the instructions whose excess counts, where only formulas are asked and not all may count.
-        reach: the search for the floor of the excess, once there is one.
+        counted: the instructions whose excess counts, where not all do: a sample, for formulas alone.
+        for_formulas: the time for formulas.
+        reach: the search for the floor of the excess, once it has begun.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ PROPOSERS: Final = (
 
 
 def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The answer to a problem whose instructions and lanes are given, over every choice of its widths.
+    """The answer to a problem whose instructions and lanes are fixed, over every choice of its widths.
 
     Raises:
         as `solve_cases`.
@@ -109,7 +109,7 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
 
 
 def _solved(case: Case, ask: Ask) -> Answer:
-    """The best of all families that is found, and where code or time comes first of a few cheap ones."""
+    """The best layout by the objective; where time or instructions come first, also of few families."""
     objective = case.asked.layout.objective
     if objective.time_first:
         return _of_least_time(case, ask)
@@ -119,19 +119,19 @@ def _solved(case: Case, ask: Ask) -> Answer:
 
 
 def proposed(case: Case, ask: Ask) -> Answer:
-    """The best that anybody proposes, verified."""
+    """The best layout of all proposers, verified."""
     return verified(case, Search(case, ask, PROPOSERS).proposal(), conflict_free=ask.conflict_free)
 
 
 def _of_least_time(case: Case, ask: Ask) -> Answer:
     """The layout of least estimated time among the best of all families and of a few cheap ones."""
-    each = [(whole, estimated(answer)) for whole, answer in _best_by_families(case, ask)]
-    found = [(whole, answer) for whole, answer in each if answer.result.estimate is not None]
-    if not found:
+    answers = [(of_all, estimated(answer)) for of_all, answer in _best_by_families(case, ask)]
+    answers = [(of_all, answer) for of_all, answer in answers if answer.result.estimate is not None]
+    if not answers:
         return proposed(case.constrained(replace(case.asked.layout, minimise="excess")), ask)
-    whole, least = min(found, key=lambda entry: (*entry[1].of(case).rank[:-1], not entry[0]))
+    of_all, least = min(answers, key=lambda entry: (*entry[1].of(case).rank[:-1], not entry[0]))
     reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
-    return least.of(case, None if whole else _held_everywhere(least), reason)
+    return least.of(case, None if of_all else _held_everywhere(least), reason)
 
 
 def _of_fewest_instructions(case: Case, ask: Ask) -> Answer:
@@ -143,28 +143,30 @@ def _of_fewest_instructions(case: Case, ask: Ask) -> Answer:
         return plainest
     found = [plainest]
     with suppress(OutOfTime):
-        for whole, answer in _best_by_families(case, ask):
+        for of_all, answer in _best_by_families(case, ask):
             if answer.result.layout is not None:
-                proof = None if whole else _held_everywhere(answer)
+                proof = None if of_all else _held_everywhere(answer)
                 found.append(answer.of(case, proof, result.reason))
     return min(found, key=lambda answer: answer.rank)
 
 
 def _held_everywhere(answer: Answer) -> Proof:
-    """Of the best of a few families, what is proved of every layout: those that are allowed are more."""
+    """The proof of an answer in a few families, without the bounds that hold in these families alone."""
     proof = answer.result.proof
     if not proof.objective.everywhere:
-        wider = proof.every_layout or Bound(0, EVERY_LAYOUT)
-        plain = Bound(0, EVERY_LAYOUT) if proof.weighted_excess is not None else wider
-        weighted = wider if proof.weighted_excess is not None else None
-        proof = replace(proof, excess=plain, weighted_excess=weighted, every_layout=None)
+        bound = proof.every_layout or Bound(0, EVERY_LAYOUT)
+        if proof.weighted_excess is None:
+            proof = replace(proof, excess=bound, every_layout=None)
+        else:
+            unweighted = Bound(0, EVERY_LAYOUT)
+            proof = replace(proof, excess=unweighted, weighted_excess=bound, every_layout=None)
     if not proof.bytes.everywhere:
         proof = replace(proof, bytes=Bound(answer.case.asked.tile.bytes, EVERY_LAYOUT))
     return proof
 
 
 def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
-    """For each of several lists of families: whether it is all that are allowed, and the best layout in it.
+    """For each of several lists of families: whether it is all allowed families, and the best layout in it.
 
     Row-major and pads come first, then all families, then the other lists that have cheap index code: the
     first two are searched quickly and may win, and the search of all families may use up the time. A layout
@@ -176,28 +178,28 @@ def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
         allowed = layout.families or FAMILIES
         pads, *others = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
         lists = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
-    everything = lists.index(layout.families)
+    all_allowed = lists.index(layout.families)
     for k, families in enumerate(lists):
         if k and current().spent:
             return
-        if k < everything:
+        if k < all_allowed:
             share = _FIRST_SHARE
         else:
-            share = _ALL_SHARE if k == everything else 1 / (1 + len(lists) - k)
-        mine = replace(ask, every_layout=ask.every_layout and k == everything)
+            share = _ALL_SHARE if k == all_allowed else 1 / (1 + len(lists) - k)
+        asked = replace(ask, every_layout=ask.every_layout and k == all_allowed)
         constraints = replace(layout, families=families, minimise="excess")
         try:
             with spending(current().portion(share)):
-                found = proposed(case.constrained(constraints), mine)
+                answer = proposed(case.constrained(constraints), asked)
         except OutOfTime:
             if k == 0:
                 raise
             return
-        yield k == everything, found
+        yield k == all_allowed, answer
 
 
 def estimated(answer: Answer) -> Answer:
-    """The answer with the time of its layout, where it has one and that can be estimated."""
+    """The answer with the estimated time of its layout, where there is one that can be estimated."""
     result, case = answer.result, answer.case
     if result.layout is None or why_no_estimate(case) is not None:
         return answer
@@ -207,10 +209,10 @@ def estimated(answer: Answer) -> Answer:
 
 
 def check_solvable(case: Case, ask: Ask) -> None:
-    """Check that there is something to solve, and that what comes first can be compared.
+    """Check that a layout can be chosen and that the objective is defined for this case.
 
     Raises:
-        ProblemFileError: the layout is fixed, or nothing is accessed; or the objective is none for this case.
+        ProblemFileError: the layout is fixed, nothing is accessed, or the objective is not defined.
     """
     layout = case.asked.layout
     if layout.offset is not None:
@@ -235,17 +237,17 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
     By weighted wavefronts, bytes and index cost, in the order that is asked for. Excess would not do:
     16 bytes in two wavefronts more than ideal and 8 bytes in none may cost the same.
     """
-    found = [answer for answer in answers if answer.result.layout is not None]
+    with_layout = [answer for answer in answers if answer.result.layout is not None]
     unknown = [answer.result for answer in answers if answer.result.status is Status.UNKNOWN]
     proofs = [answer.result.proof for answer in answers]
-    if not found:
+    if not with_layout:
         result = (unknown or [answer.result for answer in answers])[0]
         result = replace(result, proof=_of_all_widths(result.proof, proofs, all_there))
         if all_there or unknown:
             return result
         return result.unproved(_WIDTHS_LEFT)
-    least = min(found, key=lambda answer: answer.rank)
-    if all_there and not unknown and all(a is least or _decided(a, least) for a in found):
+    least = min(with_layout, key=lambda answer: answer.rank)
+    if all_there and not unknown and all(a is least or _is_refuted(a, least) for a in with_layout):
         return least.result
     proof = _of_all_widths(least.result.proof, proofs, all_there)
     proof = replace(proof, bytes=Bound(least.case.lowered.tile.bytes, EVERY_LAYOUT))
@@ -253,24 +255,25 @@ def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
 
 
 def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Proof:
-    """The proof of one choice of widths, where another may be better: what holds of every choice."""
-    needed = min(other.excess.lower_bound for other in proofs) if all_there else 0
+    """The proof of one choice of widths, with the bounds that hold of every choice: the least of all."""
+    excess = min(other.excess.lower_bound for other in proofs) if all_there else 0
     weighted = min(other.objective.lower_bound for other in proofs) if all_there else 0
-    if needed == proof.excess.lower_bound and weighted == proof.objective.lower_bound:
+    if excess == proof.excess.lower_bound and weighted == proof.objective.lower_bound:
         return proof
     scope = next((o.objective.scope for o in proofs if not o.objective.everywhere), EVERY_LAYOUT)
     return replace(
         proof,
-        excess=Bound(needed, scope if needed else EVERY_LAYOUT),
+        excess=Bound(excess, scope if excess else EVERY_LAYOUT),
         weighted_excess=proof.weighted_excess and Bound(weighted, scope if weighted else EVERY_LAYOUT),
         every_layout=None,
         evidence="",
     )
 
 
-def _decided(answer: Answer, least: Answer) -> bool:
+def _is_refuted(answer: Answer, least: Answer) -> bool:
+    """Whether no layout of the answer's widths is better than `least`, an answer of other widths."""
     result = answer.result
     if result.status is Status.OPTIMAL:
         return True
-    saved = (result.weighted_excess or 0) - result.proof.objective.lower_bound
-    return answer.case.asked.layout.objective.excess_first and answer.wavefronts - saved > least.wavefronts
+    unproved = (result.weighted_excess or 0) - result.proof.objective.lower_bound
+    return answer.case.asked.layout.objective.excess_first and answer.wavefronts - unproved > least.wavefronts

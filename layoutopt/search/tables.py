@@ -72,10 +72,10 @@ def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
 
 
 def soon(scene: Scene) -> Proposal | None:
-    """A table that nothing is better than, if one is found soon; the caller has no formula of the same bytes.
+    """A table that no layout is better than, if one is found soon; the caller has no formula as small.
 
     A few exchanges of banks may leave no conflicts. Where it is proved that every layout has some, the best
-    formula without pads is improved until it has no more.
+    formula without pads is improved until it has no more than that.
     """
     case, ask, tile = scene.case, scene.ask, scene.tile
     if scene.counted is not scene.trace or why_none_is_searched(case):
@@ -113,34 +113,43 @@ def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
 def smallest(
     case: Case, start: FreeAssignment, ask: Ask, *, nothing_known: bool = False, bound: int = 0
 ) -> list[FreeAssignment]:
-    """A free assignment in few bytes, if one is found: of the least excess; of any where bytes come first.
+    """A free assignment in few bytes, or none: of the excess of `start`; of any where bytes come first.
 
-    Where it is not known that `start` has the least excess, that is sought, too; no layout is below `bound`.
+    Args:
+        start: a layout to start from.
+        nothing_known: whether `start` may have more than the least excess, which is sought then, too.
+        bound: proved lower bound of the excess of every layout.
     """
     tile, limits = case.lowered.tile, case.lowered.layout
-    any_excess = nothing_known or (limits.objective.bytes_first and not ask.conflict_free)
+    bytes_first = limits.objective.bytes_first and not ask.conflict_free
+    any_excess = nothing_known or bytes_first
 
-    def placed(lanes: Trace, least: int | None) -> tuple[FreeAssignment | None, bool]:
-        """What is found, and whether it has the least excess, as far as that is known."""
+    def placed(lanes: Trace, wanted: int) -> FreeAssignment | None:
+        """The assignment that is found; large tiles are only sought at the excess `wanted` of `start`."""
         sets = phase_sets(lanes, tile)
-        floor = counting_excess(sets)[0] if least is None else least
-        if tile.elements > _MOST_ASKED and (start.excess == floor or not any_excess):
+        if tile.elements > _MOST_ASKED and (start.excess == wanted or not any_excess):
             assert start.table is not None
-            found = in_own_bytes(sets, lanes, tile, hint=start.table, bound=floor)
-        else:
-            most = tile.bytes if limits.objective.bytes_first and not ask.conflict_free else limits.max_bytes
-            hint, known = start.table, bound if lanes is case.lanes else 0
-            found = free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=hint, bound=known)
-        return found, found is not None and found.excess == max(floor, bound)
+            return in_own_bytes(sets, lanes, tile, hint=start.table, bound=wanted)
+        most = tile.bytes if bytes_first else limits.max_bytes
+        known = bound if lanes is case.lanes else 0
+        return free_assignment(
+            sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start.table, bound=known
+        )
 
-    found, at_floor = placed(case.lanes, None if any_excess else start.excess)
-    if found is None or found.excess is None or not (at_floor or any_excess):
+    def floor(lanes: Trace) -> int:
+        return counting_excess(phase_sets(lanes, tile))[0]
+
+    wanted = start.excess if not any_excess and start.excess is not None else floor(case.lanes)
+    found = placed(case.lanes, wanted)
+    if found is None or found.excess is None or not (any_excess or found.excess == max(wanted, bound)):
         return []
-    if case.lanes.has_weightless and found.complete and at_floor:
-        # What weighs nothing should cost no more, either, where that is to be had.
-        kept, also = placed(case.lanes.with_least_weights(), None)
-        if kept is not None and kept.complete and also:
-            return [replace(kept, excess=found.excess, bound=found.bound)]
+    if case.lanes.has_weightless and found.complete and found.excess == max(wanted, bound):
+        # Accesses of weight 0 should have no conflicts, either, where that costs nothing.
+        lanes = case.lanes.with_least_weights()
+        least = floor(lanes)
+        better = placed(lanes, least)
+        if better is not None and better.complete and better.excess == max(least, bound):
+            return [replace(better, excess=found.excess, bound=found.bound)]
     return [found]
 
 
