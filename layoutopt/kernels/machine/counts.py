@@ -23,7 +23,6 @@ from layoutopt.kernels.machine.values import Bools
 from layoutopt.kernels.program import Memory, Program
 
 BATCH: Final = 1024  # warp instructions
-_STAGES: Final = 4  # executions before, of which one may have been the same
 # A doubt that leaves open how often anything behind it happens ends so.
 ONE_ROUND: Final = "of rounds that it may begin one is counted"
 # Doubts that leave open how much there is end with one of these.
@@ -96,15 +95,6 @@ class Execution(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Warp instructions to be counted so many times."""
-
-    address: IntArray
-    lanes: Bools
-    times: int
-
-
-@dataclass(slots=True)
 class Evaluation:
     """What a launch, or some of its blocks, does to shared memory: told and counted while it runs.
 
@@ -137,7 +127,7 @@ class Evaluation:
     barriers: list[int] = field(default_factory=list)
     ended: bool = False
     evaluated_blocks: int = 0
-    _batches: dict[int, list[_Waiting]] = field(default_factory=dict)
+    _batches: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
     _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0
 
@@ -193,8 +183,7 @@ class Evaluation:
             rounds = [(0, 0, mine, n) for mine, n in zip(blocks, times.tolist(), strict=True)]
         else:
             count = other.copies * self.launch.warps // len(rows)
-            alike = other._many(count) and all(_same_in(one, count) for _, one in kept)
-            rounds = [(0, 0, rows, count)] if alike else [(k * len(rows), k, rows, 1) for k in range(count)]
+            rounds = [(k * len(rows), k, rows, 1) for k in range(count)]
         begin = self._clock
         for first, before, mine, count in rounds:
             once = other._many(count)
@@ -244,15 +233,6 @@ class Evaluation:
         # One more than the most is kept, so that it is seen that some are missing.
         if self.traced and len(rows) and self._traced[index] <= MOST_TRACED_ROWS:
             self._keep(index, Execution(rows, address, lanes, self._clock))
-        times = 1
-        blocks = rows // self.launch.warps
-        one = int((blocks == blocks[:1]).sum())
-        if len(rows) > one and len(rows) % one == 0:
-            copies = len(rows) // one
-            tables = [part.reshape(copies, -1) for part in (address, lanes)]
-            if all(bool((table == table[:1]).all()) for table in tables):
-                # All blocks, or rounds, do the same: one of them is counted.
-                times, rows, address, lanes = copies, rows[:one], address[:one], lanes[:one]
         if action.retried:
             crowded = self._served(operation, address, lanes).bank_conflicts > 0
             if crowded.any():
@@ -264,12 +244,8 @@ class Evaluation:
         if not lanes.any():
             return
         waiting = self._batches.setdefault(index, [])
-        for last in waiting[-_STAGES:]:
-            if np.array_equal(last.address, address) and np.array_equal(last.lanes, lanes):
-                last.times += times
-                return
-        waiting.append(_Waiting(address, lanes, times))
-        if len(waiting) * len(lanes) >= BATCH:
+        waiting.append((address, lanes))
+        if sum(len(some) for _, some in waiting) >= BATCH:
             self._count_batch(index)
 
     def _bounded(
@@ -315,27 +291,16 @@ class Evaluation:
         action = self.program.steps[index].action
         assert isinstance(action, Memory)
         assert action.operation is not None
-        address = np.concatenate([np.broadcast_to(one.address, one.lanes.shape) for one in waiting])
-        lanes = np.concatenate([one.lanes for one in waiting])
-        times = np.repeat([one.times for one in waiting], [len(one.lanes) for one in waiting])
+        address, lanes = (np.concatenate(tables) for tables in zip(*waiting, strict=True))
         counts = self._served(action.operation, address, lanes)
         tally = self.tallies[index]
-        tally.wavefronts += int(times @ counts.wavefronts)
-        tally.ideal += int(times @ counts.ideal)
-        tally.phases += int(times @ counts.phases)
+        tally.wavefronts += int(counts.wavefronts.sum())
+        tally.ideal += int(counts.ideal.sum())
+        tally.phases += int(counts.phases.sum())
         k = int(counts.bank_conflicts.argmax())
         used = addressing_lanes(lanes[k : k + 1], action.operation)[0]
         tally.meet(Worst(int(counts.bank_conflicts[k]), int(counts.wavefronts[k]), address[k], used))
         self._touched(tally, action.operation, address, lanes)
-
-
-def _same_in(one: Execution, count: int) -> bool:
-    """Whether so many copies of warps, one after another, all do the same."""
-    own, rest = divmod(len(one.warps), count)
-    if rest:
-        return False
-    tables = (np.broadcast_to(t, one.lanes.shape).reshape(count, own, -1) for t in (one.address, one.lanes))
-    return all(bool((table == table[:1]).all()) for table in tables)
 
 
 def _of(one: Execution, first: int, rows: IntArray) -> Execution | None:

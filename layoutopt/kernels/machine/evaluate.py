@@ -165,7 +165,7 @@ class _Run:
         single = whole.blocks == 1
         if not single and self.box(whole, traced=True):
             return 1
-        traced = self.blocks(np.zeros((1, 3), np.int64), traced=True)
+        traced = self.counted(np.zeros((1, 3), np.int64), traced=True)
         if single or (self.relevance.bold and traced.doubts):
             self.parts = [(traced, 1)]
             return 1
@@ -182,7 +182,7 @@ class _Run:
             return done + 1
         every = (index for box in left for index in box.indices())
         while batch := list(itertools.islice(every, size)):
-            self.parts.append((self.blocks(np.array(batch, np.int64)), 1))
+            self.parts.append((self.counted(np.array(batch, np.int64)), 1))
         self.parts.insert(0, (traced, 0))
         return done + rest
 
@@ -220,7 +220,7 @@ class _Run:
                 if self.probed >= self.end:
                     good = end
                     break
-                if self._probe(box.along(axis, first, reach)).doubts.keys() <= self.excused:
+                if self._as_one_block(box.along(axis, first, reach)) is not None:
                     good, reach = reach, min(2 * reach - first + 1, (reach + bad) // 2)
                 else:
                     bad, reach = reach, (first + 1 if reach == end else (good + reach) // 2)
@@ -237,28 +237,28 @@ class _Run:
         return max(1, min(MOST_ROWS // self.launch.warps, MOST_BYTES // max(bytes_, 1)))
 
     def box(self, box: Box, traced: bool = False) -> bool:
-        """Evaluate a box as one block, up to a doubt that is not excused; whether there is none."""
-        one = self._probe(box, traced)
-        sure = one.doubts.keys() <= self.excused
-        if sure:
-            self.parts.append((one, box.blocks))
-        return sure
+        """Evaluate a box as one block, as part of the answer where that is enough; whether it is."""
+        found = self._as_one_block(box, traced)
+        if found is not None:
+            self.parts.append((found, box.blocks))
+        return found is not None
 
-    def _probe(self, box: Box, traced: bool = False) -> Evaluation:
-        one = Evaluation(self.program, self.launch, self.gpu, traced, strict=True, excused=self.excused)
-        self.probed += self._execute(one, np.array([box.first], np.int64), np.array(box.last))
-        return one
+    def _as_one_block(self, box: Box, traced: bool = False) -> Evaluation | None:
+        """A box evaluated as one block; None where that meets a doubt that is not excused."""
+        found = self.counted(np.array([box.first], np.int64), np.array(box.last), traced)
+        return found if found.doubts.keys() <= self.excused else None
 
-    def blocks(self, blocks: IntArray, traced: bool = False) -> Evaluation:
-        """Execute some blocks."""
-        found = Evaluation(self.program, self.launch, self.gpu, traced, strict=self.relevance.bold)
-        self.executed += self._execute(found, blocks)
-        return found
-
-    def _execute(self, told: Evaluation, blocks: IntArray, last: IntArray | None = None) -> int:
-        machine = self.machine(told, blocks, last)
+    def counted(self, blocks: IntArray, last: IntArray | None = None, traced: bool = False) -> Evaluation:
+        """Execute some blocks, or, up to those of the `last` index, a box as one block."""
+        boxed = last is not None
+        strict, excused = boxed or self.relevance.bold, self.excused if boxed else frozenset[str]()
+        found = Evaluation(self.program, self.launch, self.gpu, traced, strict, excused)
+        machine = self.machine(found, blocks, last)
         machine.back = self.loops.anew()
-        return self.execute(machine)
+        steps = self.execute(machine)
+        self.probed += steps if boxed else 0
+        self.executed += 0 if boxed else steps
+        return found
 
     def machine(
         self,

@@ -19,17 +19,15 @@ from msgspec.structs import replace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.registers import Registers, Stopped, in_rows, repeated
-from layoutopt.kernels.machine.relevance import Flow, Relevance, marked, reached, slice_of
-from layoutopt.kernels.machine.values import Bools, Value, add, downward, known, made, mask, upward
+from layoutopt.kernels.machine.relevance import Relevance, marked, reached
+from layoutopt.kernels.machine.values import Bools, Value, add, known, unknown
 from layoutopt.kernels.machine.warps import Machine, Part
 from layoutopt.kernels.program import (
     Barrier,
-    Compute,
     Exit,
     Forget,
     Jump,
     Memory,
-    Reconverge,
     Source,
     Step,
 )
@@ -116,8 +114,6 @@ class Loops:
     def __init__(self, relevance: Relevance) -> None:
         self._relevance = relevance
         self._seen: dict[int, _Seen] = {}
-        # What was guessed of loops where rounds of one around them are executed side by side.
-        self._hints: dict[int, _Guess] = {}
         self._found: dict[tuple[int, frozenset[str]], _Loop] = {}
 
     def anew(self) -> "Loops":
@@ -126,19 +122,10 @@ class Loops:
         other._seen = {}
         return other
 
-    def _inner(self) -> "Loops":
-        """The same for rounds of a loop, with what is known of the loops inside."""
-        other = self.anew()
-        known_ = ((header, seen.guess) for header, seen in self._seen.items() if seen.guess is not None)
-        alike = {h: g for h, g in known_ if all(len(move) == 1 for move in g.moves.values())}
-        other._hints = self._hints | alike
-        return other
-
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
         """Called where whole blocks begin a round at `header`: executes many at once if a guess fits."""
         if header not in self._seen:
-            hint = self._hints.get(header)
-            self._seen[header] = _Seen(machine.left, WORTH_STEPS if hint is None else 0, guess=hint)
+            self._seen[header] = _Seen(machine.left, WORTH_STEPS)
         seen = self._seen[header]
         waits = seen.first - machine.left < seen.worth
         if waits or not machine.stands_whole(group) or (machine.memory.holds and not group.full):
@@ -183,7 +170,7 @@ class Loops:
             most = min(4 * guess.steps + 64, machine.trials)
             begin = _moved_on(now, rows, guess, count)
             copies = machine.registers.rounds(group, begin, count)
-            back = machine.rounds(header, guess.period, copies, counter, most, part, self._inner())
+            back = machine.rounds(header, guess.period, copies, counter, most, part, self.anew())
             every = _as_guessed(copies, back, _moved_on(now, rows, guess, count, 1))
             right = _leading(every, count)
             if right < count:
@@ -234,17 +221,16 @@ class Loops:
             return leaves
         counter = machine.recorder.trial(1 if together else blocks, certain=True)
         most = min(4 * guess.steps + 64, machine.trials)
-        each = np.repeat(times, registers.warps)[:, None]
-        moving = {cell: _hidden(now[cell], move, each) for cell, move in guess.moves.items()}
+        moving = dict.fromkeys(guess.moves, unknown(32))
         one = registers.rounds(group, now | moving, 1, together)
         same = {c: value for c, value in one.held(frozenset(now)).items() if c.removeprefix("=") not in asked}
-        back = machine.rounds(header, guess.period, one, counter, most, loop.round, self._inner())
+        back = machine.rounds(header, guess.period, one, counter, most, loop.round, self.anew())
         if counter.doubts or not _as_guessed(one, back, same).all():
             return None
         machine.recorder.take(counter, group.rows, times if together else times[:1])
+        periods = np.repeat(times, registers.warps)[:, None]
         for cell, move in guess.moves.items():
-            by = known(each * move)
-            registers.write(group, cell, add(now[cell], by), group.lanes)
+            registers.write(group, cell, add(now[cell], known(periods * move)), group.lanes)
         return True
 
     def _loop(self, header: int, asked: frozenset[str]) -> _Loop:
@@ -261,59 +247,29 @@ class Loops:
                 jumps, goes_on = action.target in body, k + 1 in body
                 if jumps != goes_on:
                     stays[k] = jumps
-        needed, control, read = self._control(header, body, asked)
-        return self._found.setdefault(
-            (header, asked),
-            _Loop(
-                Part([s if k in body else _LEFT for k, s in enumerate(steps)], matters, stays),
-                Part(
-                    [control.get(k, _LEFT) for k in range(len(steps))],
-                    [k == header or k not in body or k in needed for k in range(len(steps))],
-                    {},
-                ),
-                read,
-                frozenset(cell for k in body for cell in steps[k].dests),
-            ),
-        )
+        round_ = Part([s if k in body else _LEFT for k, s in enumerate(steps)], matters, stays)
+        written = frozenset(cell for k in body for cell in steps[k].dests)
+        loop = _Loop(round_, *self._control(header, body, asked), written)
+        return self._found.setdefault((header, asked), loop)
 
-    def _control(
-        self, header: int, body: set[int], asked: frozenset[str]
-    ) -> tuple[set[int], dict[int, Step], frozenset[str]]:
-        """Steps of a loop that say who comes back and with what; all of its steps; and what those read.
+    def _control(self, header: int, body: set[int], asked: frozenset[str]) -> tuple[Part, frozenset[str]]:
+        """The steps of a loop that say who comes back and with what in the cells asked for; what those read.
 
-        They are a program of their own, from the header to a step that asks, or to one for those who leave.
-        Inner loops and branches that decide nothing of that are passed over: in the round that stands for
-        all, they go the same way whatever moves.
+        Behind the last step of the program one stands for who comes back: it reads the cells asked for.
         """
         relevance = self._relevance
-        # Where a step is followed by the next one, its place is, too, so that calls come back to it.
-        places = sorted(body)
-        back, out = len(places), len(places) + 1
-        place = {k: n for n, k in enumerate(places)}
-        simple = {k: _without_memory(relevance.steps[k]) for k in places}
-        asks = replace(_LEFT, sources=tuple(Source.cell(cell) for cell in asked))
-        onward = [
-            tuple(dict.fromkeys(back if t == header else place.get(t, out) for t in relevance.following[k]))
-            for k in places
+        back = len(relevance.steps)
+        ask = replace(_LEFT, sources=tuple(Source.cell(cell) for cell in asked))
+        steps = [_without_memory(s) if k in body else _LEFT for k, s in enumerate(relevance.steps)]
+        following = [
+            tuple(dict.fromkeys(back if after == header else after for after in relevance.following[k]))
+            if k in body
+            else ()
+            for k in range(back)
         ]
-        flow = Flow((*simple.values(), asks, _LEFT), [*onward, (), ()])
-        calls = any(isinstance(step.action, Jump) and step.action.call for step in simple.values())
-        if places[0] != header or calls:
-            matters, live = marked(flow.steps, flow.following, frozenset())
-            return {k for k in places if matters[place[k]]}, simple, live[place[header]].cells
-        for together in (True, False):
-            found = slice_of(flow, frozenset(), together=together)
-            needed = {k for k in places if found.matters[place[k]]}
-            if not any(_of_all_lanes(simple[k]) for k in needed):
-                break
-        outside = next(k for k in range(len(relevance.steps) + 1) if k not in body)
-        index = [*places, header, outside]
-        for k in places:
-            step = found.steps[place[k]]
-            passed = step.action if step is not flow.steps[place[k]] else None
-            if isinstance(passed, Jump) and passed.target is not None and not step.text:
-                simple[k] = replace(step, action=Jump(index[passed.target]))
-        return needed, simple, found.live[0].cells
+        matters, live = marked((*steps, ask), [*following, ()], frozenset())
+        needed = [k == header or matters[k] for k in range(back)]
+        return Part(steps, needed, {}), live[header].cells
 
     def _body(self, header: int) -> set[int]:
         """A header and the steps from which control goes back to it."""
@@ -359,13 +315,6 @@ def _periods(
     return times, not (back.any() or counter.doubts)
 
 
-def _of_all_lanes(step: Step) -> bool:
-    """Whether what a step does depends on which lanes execute it together."""
-    action = step.action
-    across = isinstance(action, Compute) and action.across
-    return across or isinstance(action, Reconverge) or (isinstance(action, Jump) and bool(action.mask))
-
-
 def _without_memory(step: Step) -> Step:
     """A step of control, to be executed many times: nobody is told, nobody waits, contents are not known."""
     match step.action:
@@ -382,17 +331,6 @@ def _leading(right: Bools, count: int) -> int:
     """How many of so many copies of rows are right before the first that is not."""
     whole = right.reshape(count, -1).sum(axis=1) == right.size // count
     return count if whole.sum() == count else int(whole.argmin())
-
-
-def _hidden(value: Value, move: IntArray, times: IntArray) -> Value:
-    """What is known of a number of 32 bits that is moved so many times, the last one aside.
-
-    Multiples of the move keep its low bits, and what lies between two numbers has their first bits.
-    """
-    last = value.bits.view(np.int64) + ((times - 1).clip(0) * move).astype(np.int64)
-    fits: Bools = last >> 32 == 0
-    passed = np.where(fits, downward(value.bits ^ last.view(np.uint64)), mask(32))
-    return made(value.bits, upward(move.view(np.uint64)) & passed, 32)
 
 
 def _moved_on(

@@ -38,19 +38,30 @@ def check_reach(named: str, last: int, width_bytes: int, program: Program, dynam
 class Bytes:
     """Rows of bytes of one length: a row a block (shared), a lane (local), or one for all (constant, global).
 
+    Each byte of shared memory has a mask of the warps that may not rely on it, because another one wrote it
+    and they have not waited for that since. Warps that wait for each other learn all that each of them knows.
+
     Args:
         rows: how many.
         size: bytes of a row.
         content: what every row holds at first; unknown if not given.
         given: which bytes of it are known, shape (size,); None for all.
+        warps: of a block, for shared memory; 0 for memory that every warp may rely on.
     """
 
     def __init__(
-        self, rows: int, size: int, content: bytes | None = None, given: Bools | None = None
+        self,
+        rows: int,
+        size: int,
+        content: bytes | None = None,
+        given: Bools | None = None,
+        warps: int = 0,
     ) -> None:
         self.size = size
         self._data = np.zeros((rows, size), np.uint8)
         self._hidden = np.full((rows, size), 0xFF, np.uint8)
+        self._everyone = np.uint32((1 << warps) - 1)
+        self._late = np.zeros((rows, size if warps else 0), np.uint32)
         if content is not None:
             self._data[:] = np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)
             self._hidden[:, : len(content)] = 0
@@ -67,21 +78,40 @@ class Bytes:
         apart = (self._data != other._data) | (self._hidden != other._hidden)
         return int(apart.sum()), int((self._hidden & other._hidden != 0).sum())
 
-    def merge(self, one: Any, other: Any) -> None:
-        """Hold what both hold; what differs is unknown."""
+    def merge(self, one: "Bytes", other: "Bytes") -> None:
+        """Hold what both hold; what differs is unknown, and relied on by those who may in both."""
         differs = (one._data != other._data) | (one._hidden != other._hidden)
         self._data = np.where(differs, np.uint8(0), one._data)
         self._hidden = np.where(differs, np.uint8(0xFF), one._hidden)
+        self._late = one._late | other._late
 
     def late(self, row: IntArray, warp: IntArray, address: IntArray, width: int) -> Bools:
         """Where another warp wrote a byte and the reader has not waited for it since."""
-        return NOBODY
+        if not self._everyone:
+            return NOBODY
+        at = np.clip(address, 0, self.size - width)[..., None] + np.arange(width)
+        masks = self._late[row[..., None], at]
+        found: Bools = (masks >> warp[..., None].astype(np.uint32) & 1).any(axis=-1)
+        return found
 
     def wrote(self, row: IntArray, warp: IntArray, address: IntArray, width: int, where: Bools) -> None:
-        """The warps write there."""
+        """The warps write there; of one that writes late it is not known whose bytes stay."""
+        if not self._everyone:
+            return
+        where = where & self.inside(address, width)
+        at = address[where][:, None] + np.arange(width)
+        rows, mine = (np.broadcast_to(part, address.shape)[where][:, None] for part in (row, warp))
+        own = np.uint32(1) << mine.astype(np.uint32)
+        late = (self._late[rows, at] & own).any(axis=1, keepdims=True)
+        self._late[rows, at] = np.where(late, self._everyone, self._everyone & ~own)
 
     def met(self, warps: Bools) -> None:
-        """These warps of each block waited for each other."""
+        """These warps of each block, shape (blocks, warps), waited for each other."""
+        for block in np.flatnonzero(warps.any(axis=1)).tolist() if self._everyone else ():
+            those = mask_of(np.pad(warps[block], (0, 32 - warps.shape[1])))[0].astype(np.uint32)
+            late = self._late[block]
+            known = (late & those != those) | (those == self._everyone)
+            self._late[block] = np.where(known, late & ~those, late)
 
     def hide(self, row: Any, at: Any = slice(None)) -> None:
         """Bytes become unknown."""
@@ -130,46 +160,3 @@ def _numbers(table: npt.NDArray[np.uint8], row: IntArray, at: IntArray, width: i
 def _bytes(bits: Bits, shape: tuple[int, ...], where: Bools, width: int) -> npt.NDArray[np.uint8]:
     chosen = np.ascontiguousarray(np.broadcast_to(bits, shape)[where])
     return chosen[:, None].view(np.uint8).reshape(len(chosen), 8)[:, :width]
-
-
-class SharedBytes(Bytes):
-    """Shared memory: a row a block.
-
-    For each byte there is a mask of the warps that may not rely on it, because another one wrote it and they
-    have not waited for that since. Warps that wait for each other learn all that each of them knows.
-    """
-
-    def __init__(self, blocks: int, warps: int, size: int) -> None:
-        super().__init__(blocks, size)
-        self._everyone = np.uint32((1 << warps) - 1)
-        self._late = np.zeros((blocks, size), np.uint32)
-
-    def merge(self, one: "SharedBytes", other: "SharedBytes") -> None:
-        """Hold what both hold; what differs is unknown, and relied on by those who may in both."""
-        super().merge(one, other)
-        self._late = one._late | other._late
-
-    def late(self, row: IntArray, warp: IntArray, address: IntArray, width: int) -> Bools:
-        """Where another warp wrote a byte and the reader has not waited for it since."""
-        at = np.clip(address, 0, self.size - width)[..., None] + np.arange(width)
-        found: Bools = ((self._late[row[..., None], at] >> warp[..., None].astype(np.uint32)) & 1).any(
-            axis=-1
-        )
-        return found
-
-    def wrote(self, row: IntArray, warp: IntArray, address: IntArray, width: int, where: Bools) -> None:
-        """The warps write there; of one that writes late it is not known whose bytes stay."""
-        where = where & self.inside(address, width)
-        at = address[where][:, None] + np.arange(width)
-        rows, mine = (np.broadcast_to(part, address.shape)[where][:, None] for part in (row, warp))
-        own = np.uint32(1) << mine.astype(np.uint32)
-        late = (self._late[rows, at] & own).any(axis=1, keepdims=True)
-        self._late[rows, at] = np.where(late, self._everyone, self._everyone & ~own)
-
-    def met(self, warps: Bools) -> None:
-        """These warps of each block waited for each other."""
-        for block in np.flatnonzero(warps.any(axis=1)).tolist():
-            those = mask_of(np.pad(warps[block], (0, 32 - warps.shape[1])))[0].astype(np.uint32)
-            late = self._late[block]
-            known = (late & those != those) | (those == self._everyone)
-            self._late[block] = np.where(known, late & ~those, late)

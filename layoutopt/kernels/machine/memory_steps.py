@@ -12,7 +12,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.groups import NOBODY, Group
 from layoutopt.kernels.machine.launch import Arguments
-from layoutopt.kernels.machine.memory import Bytes, SharedBytes, check_reach
+from layoutopt.kernels.machine.memory import Bytes, check_reach
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.values import (
     TRUE,
@@ -108,7 +108,7 @@ class MemorySteps:
         self._size = max(cells.program.shared_end(cells.launch.shared_bytes), LEAST_BYTES)
         self._memories: dict[str, list[tuple[int, Bytes]]] = {}
         if "shared" in kept:
-            self._memories["shared"] = [(0, SharedBytes(cells.blocks, cells.warps, self._size))]
+            self._memories["shared"] = [(0, Bytes(cells.blocks, self._size, warps=cells.warps))]
         if "local" in kept:
             self._memories["local"] = [(0, Bytes(cells.rows * 32, STACK_BYTES))]
         if "global" in kept and given.buffers:
@@ -284,11 +284,6 @@ class MemorySteps:
         action = access.action
         width = min(action.unit_bytes, action.width_bytes)
         alike, address = self._alike(access.group, access.step), access.address
-        if access.row.shape[1] == 1 < address.shape[1]:
-            # Lanes that load the same do it once, whatever those have that do not load.
-            first = np.take_along_axis(address, access.lanes.argmax(axis=1)[:, None], axis=1)
-            if not ((address != first) & (access.lanes | access.unsure)).any():
-                address = first
         for k, cell in enumerate(access.step.dests):
             if not cell:
                 continue

@@ -95,21 +95,10 @@ def relevance(
             predicates and read them back, so that it cannot be seen that two guards are one. A step whose
             results are only asked for where that is wrong forgets them, so that what is known stays right.
     """
-    kept = frozenset(results)
+    kept, allowed = frozenset(results), frozenset(spaces)
     flow = Flow(program.steps if "global" in kept else tuple(map(_without_value, program.steps)))
-    return slice_of(flow, frozenset(spaces), kept, bold)
-
-
-def slice_of(
-    flow: "Flow",
-    allowed: frozenset[str],
-    kept: frozenset[str] = frozenset(),
-    bold: bool = False,
-    together: bool = False,
-) -> Relevance:
-    """As `relevance`, of steps from the first on; `together`: lanes that part need not meet again."""
     branches = (k for k, step in enumerate(flow.steps) if _decides(step))
-    taken = {k: detour for k in branches if (detour := flow.around(k, together)) is not None}
+    taken = {k: detour for k in branches if (detour := flow.around(k)) is not None}
     while True:
         found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept, bold)
         right = {
@@ -345,10 +334,10 @@ class Flow:
         following: steps that may follow each step; a return may go to all of those.
     """
 
-    def __init__(self, steps: tuple[Step, ...], following: list[tuple[int, ...]] | None = None) -> None:
+    def __init__(self, steps: tuple[Step, ...]) -> None:
         self.steps = steps
         self.returns = _return_places(steps)
-        self.following = following or [self._after(k) for k in range(len(steps))]
+        self.following = [self._after(k) for k in range(len(steps))]
         # The same inside functions: a call is passed over, a return ends it.
         self._inside: list[tuple[int, ...]] = []
         self._meets: list[int | None] = []
