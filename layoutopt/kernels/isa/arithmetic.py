@@ -103,18 +103,9 @@ def _extreme(inst: Instruction, *parts: Value) -> Value:
 
 def _permute(_: Instruction, a: Value, choice: Value, c: Value) -> Value:
     """PRMT: each result byte is one of the eight of {C:A}, or copies of its sign."""
-    double = values.join(a, c)
-    if choice.sure and choice.bits.size == 1:
-        return _moved_bytes(double, int(choice.bits[0, 0]))
-    result = ZERO
-    for k in range(4):
-        nibble = values.both(values.shift_right(choice, constant(4 * k)), constant(15))
-        at = values.shift_left(values.both(nibble, constant(7)), constant(3))
-        byte = values.both(values.shift_right(double, at, 64), constant(0xFF), 64)
-        signs = values.shift_right_signed(values.extend(byte, 8), constant(8), 64)
-        copies = values.shift_right(nibble, constant(3))
-        byte = values.select(copies, values.both(signs, constant(0xFF)), byte)
-        result = values.either(result, values.shift_left(byte, constant(8 * k)))
+    double, result = values.join(a, c), values.unknown()
+    for number in np.unique(choice.bits) if choice.sure else ():
+        result = values.chosen(choice.bits == number, _moved_bytes(double, int(number)), result)
     return result
 
 

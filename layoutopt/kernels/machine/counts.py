@@ -4,7 +4,6 @@ Addresses are gathered and counted some executions at a time, which are up to hu
 """
 
 import collections
-import itertools
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -162,45 +161,53 @@ class Evaluation:
             self.doubts.setdefault(why, index)
         self.ended |= other.ended
 
-    def take(self, other: "Evaluation", rows: IntArray, times: IntArray | None = None) -> None:
+    def take(self, trial: "Evaluation", rows: IntArray, times: IntArray | None = None) -> None:
         """Add what a trial counted: the next rounds of a loop, which turned out to be right.
 
         Traces and barriers of the first block are written one round after the other.
 
         Args:
-            other: the trial's evaluation. Its rows are those that go through the loop, once a round; or,
-                with `times`, those of one block that stands for each of theirs.
-            rows: who goes through it here.
-            times: how many rounds what was counted stands for, in each block; else one.
+            trial: its rows are those that go through the loop, once a round; or, with `times`, those of one
+                block that stands for each of theirs.
+            rows: the warps that go through it here.
+            times: rounds that the trial stands for, in each block; else one.
         """
-        self.add(other, 1 if times is None else int(times.sum()))
+        self.add(trial, 1 if times is None else int(times.sum()))
         if not self.traced:
             return
-        kept = [(index, one) for index, ones in other.traces.items() for one in ones]
-        rounds: list[tuple[int, int, IntArray, int]]  # first row of the trial, rounds before, who, how many
-        if times is not None:
-            blocks = rows.reshape(len(times), -1)
-            rounds = [(0, 0, mine, n) for mine, n in zip(blocks, times.tolist(), strict=True)]
-        else:
-            count = other.copies * self.launch.warps // len(rows)
-            rounds = [(k * len(rows), k, rows, 1) for k in range(count)]
         begin = self._clock
-        for first, before, mine, count in rounds:
-            once = other._many(count)
-            part = [(index, piece) for index, one in kept if (piece := _of(one, first, mine)) is not None]
-            for k, (index, one) in itertools.product(range(1 if once else count), part):
-                if self._traced[index] <= MOST_TRACED_ROWS:
-                    order = begin + (before + k) * other._clock + one.order
-                    self._keep(index, replace(one, order=order, times=one.times * (count if once else 1)))
-            self._clock = max(self._clock, begin + (before + (1 if once else count)) * other._clock)
-        every = range((self._clock - begin) // max(other._clock, 1))
+        if times is not None:
+            for warps, rounds in zip(rows.reshape(len(times), -1), times.tolist(), strict=True):
+                self._trace(trial, 0, warps, rounds, begin)
+        else:
+            for k in range(trial.copies * self.launch.warps // len(rows)):
+                self._trace(trial, k * len(rows), rows, 1, begin + k * trial._clock)
         if len(rows) == self.copies * self.launch.warps and (times is None or (times == times[0]).all()):
-            self.barriers += [begin + k * other._clock + at for k in every for at in other.barriers]
+            starts = range(begin, self._clock, max(trial._clock, 1))
+            self.barriers += [start + order for start in starts for order in trial.barriers]
         self.leapt = True
 
-    def _many(self, count: int) -> bool:
-        """Whether so many rounds of a loop are traced as one where they do the same."""
-        return count >= (_FEW if self.leapt else _MANY)
+    def _trace(self, trial: "Evaluation", first_row: int, warps: IntArray, rounds: int, begin: int) -> None:
+        """Write rounds of some warps into the traces, each as the trial's rows from `first_row` on did it.
+
+        Many rounds are written as one, with how often it happened.
+
+        Args:
+            begin: the clock when the first of the rounds begins.
+        """
+        written = 1 if rounds >= (_FEW if trial.leapt else _MANY) else rounds
+        executions = [
+            (index, execution)
+            for index, every in trial.traces.items()
+            for one in every
+            if (execution := _of(one, first_row, warps)) is not None
+        ]
+        for start in range(begin, begin + written * trial._clock, max(trial._clock, 1)):
+            for index, one in executions:
+                if self._traced[index] <= MOST_TRACED_ROWS:
+                    times = one.times * (rounds // written)
+                    self._keep(index, replace(one, order=start + one.order, times=times))
+        self._clock = max(self._clock, begin + written * trial._clock)
 
     def met(self, warps: Bools) -> None:
         """These warps of each block waited for each other."""

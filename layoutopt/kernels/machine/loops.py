@@ -46,7 +46,13 @@ _LEFT: Final = Step(address=0, text="", action=Exit())
 
 
 class _Guess(NamedTuple):
-    """Some cells move by as much in so many rounds and steps, and the others stay."""
+    """How registers go on: some move in each period, the others are as they were.
+
+    Attributes:
+        period: rounds.
+        moves: by how much cells move in a period, shape (rows, lanes) or broadcastable to it.
+        steps: of a period.
+    """
 
     period: int
     moves: dict[str, IntArray]
@@ -54,39 +60,37 @@ class _Guess(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The history of one loop.
+class _History:
+    """What was seen of one loop.
 
     Attributes:
-        first: steps that were left at the first round, or when the last guess was wrong.
-        worth: steps to take before registers are looked at; four times as many after each wrong guess.
-        rows: who goes through it; what follows is of these.
-        history: registers that matter when a round begins, and steps that were left then.
+        left_at_start: steps that were left at the first round, or when the last guess was wrong.
+        worth_steps: steps to take before registers are looked at; four times as many after each wrong guess.
+        rows: the warps that go through it; what follows is of these.
+        rounds: of each round the registers that matter where it begins, and the steps that were left then.
         guess: what held when the loop was last gone through.
-        count: how many periods at once.
-        alike: whether rounds may do the same, whatever moves.
+        count: how many periods are executed side by side.
+        one_stands_for_all: whether one round may do what every round does, whatever moves.
     """
 
-    first: int
-    worth: int
+    left_at_start: int
+    worth_steps: int
     rows: IntArray | None = None
-    history: list[tuple[dict[str, Value], int]] = field(default_factory=list)
+    rounds: list[tuple[dict[str, Value], int]] = field(default_factory=list)
     guess: _Guess | None = None
     count: int = _FEW
-    alike: bool = True
+    one_stands_for_all: bool = True
 
     def only(self, rows: IntArray) -> None:
         """Go on with these rows: what was seen of others is forgotten, or all of it where these are new."""
         if self.rows is None or not np.isin(rows, self.rows).all():
-            self.rows, self.history = rows, []
+            self.rows, self.rounds = rows, []
             if self.guess is not None and any(len(move) > 1 for move in self.guess.moves.values()):
                 self.guess = None
         elif len(rows) < len(self.rows):
             here = np.isin(self.rows, rows)
             self.rows = rows
-            self.history = [
-                ({c: in_rows(v, here) for c, v in now.items()}, left) for now, left in self.history
-            ]
+            self.rounds = [({c: in_rows(v, here) for c, v in now.items()}, left) for now, left in self.rounds]
             if self.guess is not None:
                 moves = {c: m if len(m) == 1 else m[here] for c, m in self.guess.moves.items()}
                 self.guess = self.guess._replace(moves=moves)
@@ -113,7 +117,7 @@ class Loops:
 
     def __init__(self, relevance: Relevance) -> None:
         self._relevance = relevance
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _History] = {}
         self._found: dict[tuple[int, frozenset[str]], _Loop] = {}
 
     def anew(self) -> "Loops":
@@ -125,9 +129,9 @@ class Loops:
     def __call__(self, machine: Machine, group: Group, header: int) -> None:
         """Called where whole blocks begin a round at `header`: executes many at once if a guess fits."""
         if header not in self._seen:
-            self._seen[header] = _Seen(machine.left, WORTH_STEPS)
+            self._seen[header] = _History(machine.left, WORTH_STEPS)
         seen = self._seen[header]
-        waits = seen.first - machine.left < seen.worth
+        waits = seen.left_at_start - machine.left < seen.worth_steps
         if waits or not machine.stands_whole(group) or (machine.memory.holds and not group.full):
             return
         now = machine.registers.held(self._relevance.live[header].cells, group)
@@ -136,31 +140,35 @@ class Loops:
             if cell not in now or not now[cell].sure:
                 seen.guess = None
         if seen.guess is None:
-            seen.history.append((now, machine.left))
-            if len(seen.history) not in _LOOKED_AT:
+            seen.rounds.append((now, machine.left))
+            if len(seen.rounds) not in _LOOKED_AT:
                 return
-            seen.guess = _guess(seen.history)
-            if seen.guess is None and len(seen.history) < _LOOKED_AT[-1]:
+            seen.guess = _guess(seen.rounds)
+            if seen.guess is None and len(seen.rounds) < _LOOKED_AT[-1]:
                 return
-            seen.history = []
-        if seen.guess is not None and seen.alike and seen.guess.moves:
-            found = self._leap_alike(machine, group, header, now, seen.guess)
-            seen.alike = found is not None
+            seen.rounds = []
+        if seen.guess is not None and seen.one_stands_for_all and seen.guess.moves:
+            found = self._one_for_all(machine, group, header, now, seen.guess)
+            seen.one_stands_for_all = found is not None
             if found:
                 return
-        if seen.guess is None or not self._leap(machine, group, header, now, seen, seen.guess):
-            seen.guess, seen.first, seen.worth = None, machine.left, max(4 * seen.worth, WORTH_STEPS)
+        if seen.guess is None or not self._side_by_side(machine, group, header, now, seen, seen.guess):
+            seen.guess, seen.left_at_start, seen.worth_steps = None, machine.left, 4 * seen.worth_steps
 
-    def _leap(
+    def _side_by_side(
         self,
         machine: Machine,
         group: Group,
         header: int,
         now: dict[str, Value],
-        seen: _Seen,
+        seen: _History,
         guess: _Guess,
     ) -> bool:
-        """Execute periods, ever more at once, until one differs from the guess; whether any was executed."""
+        """Execute periods as copies of the rows, each of which begins with what the guess says it does.
+
+        Twice as many each time, up to the first that ends otherwise than the next one begins. True where any
+        was right.
+        """
         rows, right, grows = len(group.rows), 0, True
         most_at_once = max(_MOST_ROWS // rows, 1)
         count = min(seen.count, most_at_once) if guess.moves else 1
@@ -174,7 +182,7 @@ class Loops:
             every = _as_guessed(copies, back, _moved_on(now, rows, guess, count, 1))
             right = _leading(every, count)
             if right < count:
-                # Those behind the last one are none: the others are counted without them.
+                # Those behind the last right one do not happen: the others are counted without them.
                 count, grows = right or count // 2, False
                 continue
             if not guess.moves:
@@ -189,45 +197,47 @@ class Loops:
             count = min(2 * count, most_at_once)
         return right > 0
 
-    def _leap_alike(
+    def _one_for_all(
         self, machine: Machine, group: Group, header: int, now: dict[str, Value], guess: _Guess
     ) -> bool | None:
         """Execute one period for all, in which nothing is known of what moves or differs between blocks.
 
-        Who comes back how often follows from the steps of control alone, executed side by side.
+        How often each block comes back follows from the steps of control alone, executed side by side.
 
         Returns:
-            Whether it went as guessed; None where it is not enough to know what all have alike.
+            Whether it went as guessed; None where what all periods and blocks have alike is not enough.
         """
         registers, rows = machine.registers, len(group.rows)
-        blocks, together = rows // registers.warps, not machine.memory.holds
+        blocks = rows // registers.warps
+        # Blocks that know what memory holds may know different contents: one does not stand for the others.
+        as_one_block = not machine.memory.holds
         live = registers.live[group.rows].reshape(blocks, -1)
-        if machine.trials <= 0 or (together and (live != live[0]).any()):
+        if machine.trials <= 0 or (as_one_block and (live != live[0]).any()):
             return None
-        apart: set[str] = set()  # cells of which blocks know other bits
-        if together:
-            begin = registers.rounds(group, now, 1, together).held(frozenset(now))
-            written = self._loop(header, frozenset()).written & begin.keys()
-            first = {c: now[c].unknown[: registers.warps] for c in written}
-            apart = {c for c in written if (begin[c].unknown != first[c]).any()}
-        asked = frozenset(apart | guess.moves.keys())
+        # Cells whose values the one period does not follow: control is to say what they are.
+        asked = set(guess.moves)
+        if as_one_block:
+            begin = registers.rounds(group, now, 1, as_one_block).held(frozenset(now))
+            for cell in self._loop(header, frozenset()).written & begin.keys():
+                if (begin[cell].unknown != now[cell].unknown[: registers.warps]).any():
+                    asked.add(cell)  # blocks know other bits of it
         if any(f"={cell}" in now and not now[cell].sure for cell in asked):
             return None
-        loop = self._loop(header, asked)
-        times, leaves = _periods(machine, group, header, now, guess, loop, asked)
-        if not together:
+        loop = self._loop(header, frozenset(asked))
+        times, leaves = _periods(machine, group, header, now, guess, loop, frozenset(asked))
+        if not as_one_block:
             times[:] = times.min()
         if not times.any():
             return leaves
-        counter = machine.recorder.trial(1 if together else blocks, certain=True)
-        most = min(4 * guess.steps + 64, machine.trials)
+        counter = machine.recorder.trial(1 if as_one_block else blocks, certain=True)
+        most_steps = min(4 * guess.steps + 64, machine.trials)
         moving = dict.fromkeys(guess.moves, unknown(32))
-        one = registers.rounds(group, now | moving, 1, together)
+        one = registers.rounds(group, now | moving, 1, as_one_block)
         same = {c: value for c, value in one.held(frozenset(now)).items() if c.removeprefix("=") not in asked}
-        back = machine.rounds(header, guess.period, one, counter, most, loop.round, self.anew())
+        back = machine.rounds(header, guess.period, one, counter, most_steps, loop.round, self.anew())
         if counter.doubts or not _as_guessed(one, back, same).all():
             return None
-        machine.recorder.take(counter, group.rows, times if together else times[:1])
+        machine.recorder.take(counter, group.rows, times if as_one_block else times[:1])
         periods = np.repeat(times, registers.warps)[:, None]
         for cell, move in guess.moves.items():
             registers.write(group, cell, add(now[cell], known(periods * move)), group.lanes)
@@ -290,7 +300,10 @@ def _periods(
     loop: _Loop,
     asked: frozenset[str],
 ) -> tuple[IntArray, bool]:
-    """Periods after which each block comes back as guessed, and whether all leave for certain in the last."""
+    """How many periods each block comes back as guessed, shape (blocks,), and whether all leave behind them.
+
+    The steps of control are executed for many periods side by side, up to one that is not as guessed.
+    """
     registers, rows = machine.registers, len(group.rows)
     blocks = rows // registers.warps
     read = {c: value for c, value in now.items() if c in asked or c.removeprefix("=") in loop.read - asked}

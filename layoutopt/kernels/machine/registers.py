@@ -132,18 +132,18 @@ class Registers:
         return other
 
     def rounds(
-        self, group: Group, begin: dict[str, Value], count: int, together: bool = False
+        self, group: Group, begin: dict[str, Value], count: int, as_one_block: bool = False
     ) -> "Registers":
         """So many copies of the rows of some blocks, one after another, with these values and no others.
 
-        Or, `together`, one block, which knows what all of them have alike; as many lanes of each are to live.
+        Or one block, which knows what all of them have alike; the same lanes of each are to live.
         """
         other, rows = copy.copy(self), len(group.rows)
         other.blocks, other.rows = rows // self.warps * count, rows * count
         other.live = np.tile(self.live[group.rows], (count, 1))
         special = {cell: self._of(group, cell) for cell in self._cells if cell.startswith("$")}
         other._cells = {cell: repeated(value, rows, count) for cell, value in special.items()} | begin
-        if together:
+        if as_one_block:
             other._cells = {cell: other._alike_in_blocks(value) for cell, value in other._cells.items()}
             other.live, other.blocks, other.rows = other.live[: self.warps], 1, self.warps
         return other
