@@ -57,11 +57,11 @@ def worse(application: Application, baseline: Baseline) -> dict[str, tuple[int, 
 
 
 def only(found: Application, keys: Collection[str]) -> Application:
-    """The same launches with those accesses alone: what a server is told of that knows the rest."""
+    """The same launches with the accesses of these keys of a baseline alone."""
     kernels = []
-    for one in found.kernels:
-        if (report := one.report) is not None:
-            told = tuple(access for access in report.accesses if _key(report, access) in keys)
-            one = replace(one, report=replace(report, accesses=told))
-        kernels.append(one)
+    for kernel in found.kernels:
+        if (report := kernel.report) is not None:
+            accesses = tuple(access for access in report.accesses if _key(report, access) in keys)
+            kernel = replace(kernel, report=replace(report, accesses=accesses))
+        kernels.append(kernel)
     return replace(found, kernels=tuple(kernels))

@@ -46,12 +46,15 @@ class CheckedLaunch(Struct, frozen=True):
     @property
     def conflicts(self) -> int:
         """Wavefronts that are bank conflicts, of all such launches together."""
-        return self.launch.launches * self.report.totals["bank_conflicts"] if self.report is not None else 0
+        return self._total("bank_conflicts")
 
     @property
     def wavefronts(self) -> int:
         """Wavefronts of shared memory, of all such launches together."""
-        return self.launch.launches * self.report.totals["wavefronts"] if self.report is not None else 0
+        return self._total("wavefronts")
+
+    def _total(self, figure: str) -> int:
+        return self.launch.launches * self.report.totals[figure] if self.report is not None else 0
 
 
 def check_launch(
@@ -76,7 +79,7 @@ def check_launch(
         return CheckedLaunch(launch, report)
     budget = Budget(time_limit)
     return CheckedLaunch(
-        launch, report, _fixes(evaluation, arrays, budget), _wider(evaluation, arrays, budget)
+        launch, report, _fixes(evaluation, arrays, budget), _other_instructions(evaluation, arrays, budget)
     )
 
 
@@ -130,11 +133,11 @@ def import_kernel(
     """
     asked = LaunchOptions(file=str(kernel), entry=entry, target=target)
     evaluation = evaluated(asked, time_limit, launch)
-    found = {}
+    problems = {}
     for used in used_arrays(evaluation):
         with contextlib.suppress(ProblemFileError):
-            found[used.array.name] = _problem_of(evaluation, used)
-    return found
+            problems[used.array.name] = _problem_of(evaluation, used)
+    return problems
 
 
 class Fix(Struct, frozen=True):
@@ -167,18 +170,20 @@ class Application(Versioned, frozen=True):
 
     @property
     def fixes(self) -> list[Fix]:
-        """What to change, over all shapes of a kernel; what saves most first."""
-        found: dict[tuple[str, str, str], Fix] = {}
-        for one in self.kernels:
-            for array in one.report.arrays if one.report is not None else ():
-                told = one.fixes.get(array.name, {})
-                if one.report is None or not (saved := told.get("saved_wavefronts", 0)) > 0:
+        """What to change, once for each kernel, array and layout; what saves most first."""
+        fixes: dict[tuple[str, str, str], Fix] = {}
+        for kernel in self.kernels:
+            for array in kernel.report.arrays if kernel.report is not None else ():
+                fields = kernel.fixes.get(array.name, {})
+                of_block = fields.get("saved_wavefronts", 0)
+                if kernel.report is None or of_block <= 0:
                     continue
-                saved = one.launch.launches * min(array.wavefronts, saved * math.prod(one.report.grid))
-                key = (one.report.title, array.name, told["offset"])
-                before = found[key].saved_wavefronts if key in found else 0
-                found[key] = Fix(*key, before + saved, told["message"])
-        return sorted(found.values(), key=lambda fix: -fix.saved_wavefronts)
+                of_launch = min(array.wavefronts, of_block * math.prod(kernel.report.grid))
+                key = (kernel.report.title, array.name, fields["offset"])
+                before = fixes[key].saved_wavefronts if key in fixes else 0
+                saved = before + kernel.launch.launches * of_launch
+                fixes[key] = Fix(*key, saved, fields["message"])
+        return sorted(fixes.values(), key=lambda fix: -fix.saved_wavefronts)
 
     @property
     def failed(self) -> list[CheckedLaunch]:
@@ -193,28 +198,37 @@ def check_launches(
     progress: Progress = LOG.debug,
     missed: Missed = NOTHING_MISSED,
 ) -> Application:
-    """Check every launch, on all cores; each has the time limit for itself. What was missed is told on."""
-    found = []
+    """Check every launch, on all cores.
+
+    Args:
+        launches: the kernels, their shapes and arguments.
+        time_limit: seconds for each launch.
+        mend: look for layouts.
+        progress: called with a line of text after each launch.
+        missed: launches of the program that are in no file; the answer repeats them.
+    """
+    checked = []
     with contextlib.closing(Processes(min(cores(), len(launches)) or 1)) as processes:
-        asked = [processes.submit(_tried, launch, time_limit, mend) for launch in launches]
-        for done, (launch, answer) in enumerate(zip(launches, asked, strict=True), 1):
+        futures = [processes.submit(_check_or_failure, launch, time_limit, mend) for launch in launches]
+        for done, (launch, future) in enumerate(zip(launches, futures, strict=True), 1):
             try:
-                found.append(answer.result())
+                checked.append(future.result())
             except KilledWorker:
-                found.append(CheckedLaunch(launch, failure="its process was ended: not enough memory?"))
+                checked.append(CheckedLaunch(launch, failure="its process was ended: not enough memory?"))
             progress(f"{done} of {len(launches)} launches")
-    found.sort(key=lambda one: (-one.conflicts, one.report is None))
+    checked.sort(key=lambda launch: (-launch.conflicts, launch.report is None))
     return Application(
-        sum(one.wavefronts for one in found),
-        sum(one.conflicts for one in found),
-        sum(one.launches + one.not_recorded for one in launches),
-        sum(one.not_recorded for one in launches),
+        sum(launch.wavefronts for launch in checked),
+        sum(launch.conflicts for launch in checked),
+        sum(launch.launches + launch.not_recorded for launch in launches),
+        sum(launch.not_recorded for launch in launches),
         missed,
-        tuple(found),
+        tuple(checked),
     )
 
 
-def _tried(launch: LaunchOptions, time_limit: float, mend: bool) -> CheckedLaunch:
+def _check_or_failure(launch: LaunchOptions, time_limit: float, mend: bool) -> CheckedLaunch:
+    """`check_launch`, whose errors become the reason why there is no report."""
     try:
         return check_launch(launch, time_limit, mend)
     except LayoutoptError as error:
@@ -246,7 +260,7 @@ def _whole_problem(evaluation: Evaluation, used: UsedArray) -> Problem:
     Raises:
         ProblemFileError: as `_problem_of`; or an access is not counted.
     """
-    options = given_by(evaluation.doubts)
+    options = given_by(evaluation.doubts)  # of the command line, which would make more known
     anywhere = (k for k, tally in evaluation.tallies.items() if options and tally.high <= tally.low)
     unknown = next((k for k in (*used.steps, *anywhere) if evaluation.tallies[k].unknown), None)
     if unknown is not None:
@@ -255,38 +269,42 @@ def _whole_problem(evaluation: Evaluation, used: UsedArray) -> Problem:
     return _problem_of(evaluation, used)
 
 
-def _wider(evaluation: Evaluation, arrays: Sequence[UsedArray], budget: Budget) -> dict[str, str]:
-    """What each array takes less where the scalar accesses of a loop become vectors or matrices; by name."""
-    found = {}
+def _other_instructions(
+    evaluation: Evaluation, arrays: Sequence[UsedArray], budget: Budget
+) -> dict[str, str]:
+    """By array, a hint to move the elements of a loop by vectors or matrices, where that saves wavefronts."""
+    hints = {}
     for used in budget.while_left(arrays):
         with contextlib.suppress(ProblemFileError), spending(budget):
-            if (text := other_instructions(_whole_problem(evaluation, used))) is not None:
-                found[used.array.name] = text
-    return found
+            if (hint := other_instructions(_whole_problem(evaluation, used))) is not None:
+                hints[used.array.name] = hint
+    return hints
 
 
 def _fixes(evaluation: Evaluation, arrays: Sequence[UsedArray], budget: Budget) -> dict[str, dict[str, Any]]:
-    """What to change of each array that has conflicts, found over all of its accesses; by name."""
+    """By array that has conflicts, the `_fix_fields` of a layout for all of its accesses."""
     tallies = evaluation.tallies
-    wanted = [used for used in arrays if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)]
-    found: dict[str, dict[str, Any]] = {}
-    for number, used in enumerate(wanted):
-        part = budget.part(1 / (len(wanted) - number))
+    conflicting = [
+        used for used in arrays if any(tallies[k].wavefronts > tallies[k].ideal for k in used.steps)
+    ]
+    fixes: dict[str, dict[str, Any]] = {}
+    for number, used in enumerate(conflicting):
+        share = budget.part(1 / (len(conflicting) - number))
         try:
             problem = _whole_problem(evaluation, used)
-            with spending(part):
-                found[used.array.name] = _advice(check(problem, mend=True))
+            with spending(share):
+                fixes[used.array.name] = _fix_fields(check(problem, mend=True))
         except ProblemFileError as error:
-            found[used.array.name] = {"message": f"no fix is sought: {error}"}
-    return found
+            fixes[used.array.name] = {"message": f"no fix is sought: {error}"}
+    return fixes
 
 
-def _advice(audit: Audit) -> dict[str, Any]:
-    """The fix of an array, or why there is none."""
-    said = {finding.kind: finding for finding in audit.findings}
-    if (fix := said.get("fix")) is not None:
+def _fix_fields(audit: Audit) -> dict[str, Any]:
+    """The `message` and figures of an audit's fix; a message alone, why there is none, otherwise."""
+    by_kind = {finding.kind: finding for finding in audit.findings}
+    if (fix := by_kind.get("fix")) is not None:
         return {"message": fix.message, **fix.details}
-    if (keep := said.get("keep")) is not None:
+    if (keep := by_kind.get("keep")) is not None:
         return {"message": f"{keep.message}; layoutopt patch tries what has the fewest conflicts"}
     if not audit.excess:
         return {"message": "no fix is sought: its first block has no conflicts"}

@@ -1,7 +1,7 @@
-"""Whether a kernel with the bytes of its arrays at other places may take the place of the first one.
+"""Whether a kernel with the bytes of its arrays moved may replace the one before.
 
-It may where its machine code takes fewer wavefronts, none of which may rise, and every thread reaches the
-bytes that it did between the same barriers, moved.
+It may where its machine code takes fewer wavefronts, no figure of `costs` rises, and every thread reaches
+the same bytes, moved, between the same barriers.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,18 +13,18 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.counts import MOST_TRACED_ROWS, Evaluation
 from layoutopt.kernels.program import Array, Memory
 
-# Of an array, its `footprint`.
-Reach = Callable[[Array], dict[bool, IntArray] | None]
+# The `footprint` of an array.
+FootprintOf = Callable[[Array], dict[bool, IntArray] | None]
 _LANES: Final = 32
-# Of `costs`, where wavefronts begin, and what they are of.
+# Where the wavefronts begin in `costs`, and words for each.
 _WAVEFRONTS: Final = 2
 _TOLD: Final = (" at most, as profiled", " at least, as profiled", " at most", "")
 # Numbers up to here are sorted by marking them.
 _MOST_MARKED: Final = 1 << 28
 
 
-class Part(NamedTuple):
-    """An array before and after, and where its bytes go; None for one that stays."""
+class MovedArray(NamedTuple):
+    """An array in both kernels, and where its bytes go (new offsets of old ones); None for one that stays."""
 
     before: Array
     after: Array
@@ -33,73 +33,76 @@ class Part(NamedTuple):
 
 def touching(evaluation: Evaluation, array: Array) -> dict[int, Memory]:
     """Instructions that touch an array, by index."""
-    found = {}
+    touching = {}
     for index, tally in sorted(evaluation.tallies.items()):
         action = evaluation.program.steps[index].action
         reaches = tally.low < tally.high and tally.low < array.start + array.size and array.start < tally.high
         if isinstance(action, Memory) and action.operation is not None and reaches:
-            found[index] = action
-    return found
+            touching[index] = action
+    return touching
 
 
 def costs(evaluation: Evaluation) -> tuple[int, ...]:
-    """Wavefronts, none of which may rise: at most and at least, of what is profiled and of all."""
-    found = [int(not evaluation.bounded), int(evaluation.ended), 0, 0, 0, 0]
+    """Figures of a launch, none of which may rise.
+
+    Two flags: whether no worst case is known, and whether the evaluation ended early. Then wavefronts, at
+    most and at least: of what the profiler counts, and of all.
+    """
+    figures = [int(not evaluation.bounded), int(evaluation.ended), 0, 0, 0, 0]
     for index, tally in evaluation.tallies.items():
         action = evaluation.program.steps[index].action
         assert isinstance(action, Memory)
-        for k, part in enumerate((tally.worst, tally.best)):
-            wavefronts = action.counted_times * (tally.wavefronts + part)
-            found[2 + k] += wavefronts * (action.counter is not None)
-            found[4 + k] += wavefronts
-    return tuple(found)
+        for k, data_dependent in enumerate((tally.worst, tally.best)):
+            wavefronts = action.counted_times * (tally.wavefronts + data_dependent)
+            figures[_WAVEFRONTS + k] += wavefronts * (action.counter is not None)
+            figures[_WAVEFRONTS + 2 + k] += wavefronts
+    return tuple(figures)
 
 
 def why_not_better(before: Evaluation, after: Evaluation) -> str | None:
-    """Why the second may not take the place of the first; None where it takes fewer wavefronts."""
+    """Why the second launch may not replace the first; None where it takes fewer wavefronts."""
     old, new = costs(before), costs(after)
-    if all(b <= a for a, b in zip(old, new, strict=True)) and old != new:
+    pairs = list(zip(old, new, strict=True))
+    if all(b <= a for a, b in pairs) and old != new:
         return None
-    k = next((k for k, (a, b) in enumerate(zip(old, new, strict=True)) if b > a), len(old) - 1)
+    k = next((k for k, (a, b) in enumerate(pairs) if b > a), len(old) - 1)
     if k < _WAVEFRONTS:
         return "less of what the layout found does is known"
-    told = _TOLD[k - _WAVEFRONTS]
-    return f"the layout found takes {new[k]:,} wavefronts where {old[k]:,} are taken now{told}"
+    meaning = _TOLD[k - _WAVEFRONTS]
+    return f"the layout found takes {new[k]:,} wavefronts where {old[k]:,} are taken now{meaning}"
 
 
 def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | None:
-    """What threads of the first block do to an array: what they store (True), and all that they reach.
-
-    Bytes that they reach beside it are others' bytes.
+    """The bytes of an array that threads of the first block store (True), and all that they reach (False).
 
     Args:
-        evaluation: with traces.
+        evaluation: of the launch, with traces.
         array: its place.
 
     Returns:
-        Barriers before, thread and byte of the array, as one number whose lowest digit, of base `array.size`,
-        is the byte, in order, each once; None where not all of them are known.
+        Sorted distinct numbers, `(barriers before * threads + thread) * array.size + byte of the array`; None
+        where not all of them are known.
     """
-    found: dict[bool, list[IntArray]] = {kind: [np.zeros(0, np.int64)] for kind in (True, False)}
+    reached: dict[bool, list[IntArray]] = {stored: [np.zeros(0, np.int64)] for stored in (True, False)}
     threads = evaluation.launch.warps * _LANES
     for k, action in touching(evaluation, array).items():
         assert action.operation is not None
         traces = evaluation.traces.get(k, [])
-        if evaluation.tallies[k].unknown or sum(len(t.warps) for t in traces) > MOST_TRACED_ROWS:
+        if evaluation.tallies[k].unknown or sum(len(trace.warps) for trace in traces) > MOST_TRACED_ROWS:
             return None
-        addressed = np.arange(_LANES) < (8 * action.operation.matrices or _LANES)
-        for one in traces:
-            lanes = one.lanes & addressed
-            thread = np.broadcast_to(one.warps[:, None] * _LANES + np.arange(_LANES), lanes.shape)[lanes]
-            first = np.broadcast_to(one.address, lanes.shape)[lanes] - array.start
-            now = int(np.searchsorted(evaluation.barriers, one.order))
+        addressing = np.arange(_LANES) < (8 * action.operation.matrices or _LANES)
+        for trace in traces:
+            lanes = trace.lanes & addressing
+            thread = np.broadcast_to(trace.warps[:, None] * _LANES + np.arange(_LANES), lanes.shape)[lanes]
+            first = np.broadcast_to(trace.address, lanes.shape)[lanes] - array.start
+            barriers = int(np.searchsorted(evaluation.barriers, trace.order))
             bytes_ = first[:, None] + np.arange(action.width_bytes)
-            places = (now * threads + thread)[:, None] * array.size + bytes_
-            every = places[(bytes_ >= 0) & (bytes_ < array.size)]
-            found[False].append(every)
+            numbers = (barriers * threads + thread)[:, None] * array.size + bytes_
+            inside = numbers[(bytes_ >= 0) & (bytes_ < array.size)]
+            reached[False].append(inside)
             if action.kind not in ("load", "ldmatrix"):
-                found[True].append(every)
-    return {kind: _distinct(np.concatenate(some)) for kind, some in found.items()}
+                reached[True].append(inside)
+    return {stored: _distinct(np.concatenate(numbers)) for stored, numbers in reached.items()}
 
 
 def _distinct(numbers: IntArray) -> IntArray:
@@ -111,28 +114,26 @@ def _distinct(numbers: IntArray) -> IntArray:
     return np.flatnonzero(marks)
 
 
-def astray(before: Reach, after: Reach, parts: Iterable[Part]) -> str | None:
-    """The first array of which threads reach other bytes afterwards; None where all are right.
+def first_astray(before: FootprintOf, after: FootprintOf, arrays: Iterable[MovedArray]) -> str | None:
+    """The name of the first array of which threads reach other bytes afterwards; None where all are right.
 
-    An array whose footprint was not known before is not compared; one that is not known afterwards is astray.
-    Compared are the bytes stored (True) and all that are reached (False), not loads alone: what a thread
-    stored, a compiler may keep in a register.
+    An array whose footprint was not known before is not compared; one of which it is not known afterwards
+    counts as wrong. Loads alone are not compared: what a thread stored, a compiler may keep in a register.
 
     Args:
-        before, after: the footprints of an array.
-        parts: the arrays.
+        before, after: `footprint` in either kernel.
+        arrays: those of both kernels.
     """
-    for part in parts:
-        old, new = before(part.before), after(part.after)
+    for array in arrays:
+        old, new = before(array.before), after(array.after)
         if old is None:
             continue
         if new is None:
-            return part.before.name
+            return array.before.name
         for stored in (True, False):
-            who, expected = np.divmod(old[stored], part.before.size)
-            if part.moves is not None:
-                expected = part.moves(expected)
-            within = bool((expected < part.after.size).all())
-            if not within or not np.array_equal(_distinct(who * part.after.size + expected), new[stored]):
-                return part.before.name
+            thread, offset = np.divmod(old[stored], array.before.size)
+            expected = offset if array.moves is None else array.moves(offset)
+            within = bool((expected < array.after.size).all())
+            if not within or not np.array_equal(_distinct(thread * array.after.size + expected), new[stored]):
+                return array.before.name
     return None

@@ -34,7 +34,7 @@ from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
 from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read.declarations import base_name
 from layoutopt.kernels.read.files import Listed
-from layoutopt.study.moved import Part, astray, costs, footprint, touching, why_not_better
+from layoutopt.study.moved import MovedArray, costs, first_astray, footprint, touching, why_not_better
 from layoutopt.study.patch import PtxCode
 from layoutopt.study.source_plans import DYNAMIC, Plan, SourceCode, arrays_of, carved
 
@@ -459,7 +459,7 @@ def _against(
     before, after = arrays_of(now.evaluation), arrays_of(later.evaluation)
     if before.keys() != after.keys():
         yield "the arrays of the machine code are others"
-    if (name := astray(now.footprint, later.footprint, _parts(before, after, plan, key))) is not None:
+    if (name := first_astray(now.footprint, later.footprint, _parts(before, after, plan, key))) is not None:
         yield f"threads reach other bytes of {name}"
     if _outputs(now, later)[0]:
         yield "the block writes other bytes to global memory"
@@ -472,8 +472,8 @@ def _against(
             yield f"on the GPU, it takes {race.ratio:.2f} of the time"
 
 
-def _parts(before: dict[str, Array], after: dict[str, Array], plan: Plan, key: str) -> list[Part]:
-    return [Part(a, after[s], plan.move.apply if s == key else None) for s, a in before.items()]
+def _parts(before: dict[str, Array], after: dict[str, Array], plan: Plan, key: str) -> list[MovedArray]:
+    return [MovedArray(a, after[s], plan.move.apply if s == key else None) for s, a in before.items()]
 
 
 def _against_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> Iterator[str]:
@@ -509,7 +509,7 @@ def _against_instances(now: Version, later: Version, plan: Plan, key: str, reque
             yield f"{one.title} would take more wavefronts"
         reached, goes = (partial(footprint, version) for version in (old, moved))
         parts = _parts(before, arrays_of(moved), plan, key)
-        if pitched and (astray(reached, goes, parts) or reached(before[key]) is None):
+        if pitched and (first_astray(reached, goes, parts) or reached(before[key]) is None):
             yield f"threads of {one.title} would reach other bytes"
 
 
