@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -41,20 +41,20 @@ from layoutopt.study.source_plans import DYNAMIC, Plan, SourceCode, arrays_of, c
 # What is changed.
 Code = SourceCode | PtxCode
 Minimise = Literal["time", "excess", "bytes"]
-# Bytes of a buffer that is made up, so that outputs can be compared; on a GPU.
+# Bytes of a buffer that is made up so that outputs can be compared: evaluated here, and run on a GPU.
 _BUFFER_BYTES: Final = 1 << 21
-_BUFFER_BYTES_THERE: Final = 1 << 26
+_GPU_BUFFER_BYTES: Final = 1 << 26
 _MADE_UP_FLOAT: Final = 0.71875
 # Dynamic memory that a launch may ask for as it is.
 _FREELY_ASKED: Final = 48 << 10
-# Of the time before, what a change may take on a GPU.
+# The most time on a GPU that a change may take, in parts of the time before.
 _MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
-_NOTHING: Final = (
+_NO_LAYOUT: Final = (
     "no pad of rows and no XOR has fewer conflicts; other kinds, as check gives, are not written"
 )
 _MOST_INSTANCES: Final = 4
-_LATE: Final = "the time limit ended the search for a layout of it"
+_SEARCH_ENDED: Final = "the time limit ended the search for a layout of it"
 
 
 class Request(Struct, frozen=True):
@@ -223,36 +223,33 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
     first = now = Version(code.files(), evaluation, code.compiled(None), 4 * request.most_steps)
     arrays = []
     search = search or Budget()
-    for key, part, told in _chosen(code, first, request):
-        array = part or arrays_of(now.evaluation)[key]
-        one, now = _fixed(code, now, key, array, request, search)
-        arrays += [one] if told or one.offset is not None else []
-    if not arrays and (place := _undeclared(first.evaluation)) is not None:
+    for chosen in _arrays_to_change(code, first, request):
+        array = chosen.part or arrays_of(now.evaluation)[chosen.key]
+        fixed, now = _ArrayFix(code, now, chosen.key, array, request).best(search)
+        arrays += [fixed] if chosen.always_reported or fixed.offset is not None else []
+    tallies = first.evaluation.tallies
+    worst = max(tallies, key=lambda k: tallies[k].wavefronts - tallies[k].ideal, default=None)
+    if not arrays and worst is not None and tallies[worst].wavefronts > tallies[worst].ideal:
+        place = first.program.steps[worst].named
         why = f"{place} has conflicts in shared memory that no declaration names"
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
-    race = _raced(first, now, request.driver) if changed and request.driver is not None else None
-    return SourceFix(changed, tuple(arrays), first, now, _outputs(first, now)[1], race, search.stopped)
-
-
-def _undeclared(evaluation: Evaluation) -> str | None:
-    """The instruction with most conflicts; None where none has any."""
-    worst = max(evaluation.tallies, key=lambda k: _excess(evaluation, k), default=None)
-    conflicts = worst is not None and _excess(evaluation, worst) > 0
-    return evaluation.program.steps[worst].named if conflicts and worst is not None else None
-
-
-def _excess(evaluation: Evaluation, k: int) -> int:
-    return evaluation.tallies[k].wavefronts - evaluation.tallies[k].ideal
+    race = _race_on_gpu(first, now, request.driver) if changed and request.driver is not None else None
+    unknown_bytes = _output_difference(first, now).unknown
+    return SourceFix(changed, tuple(arrays), first, now, unknown_bytes, race, search.stopped)
 
 
 def _with_buffers(program: Program, launch: Launch, size: int) -> Launch:
-    """The launch with something to read and write behind each pointer of which it says nothing."""
+    """The launch with made-up data of `size` bytes behind each pointer of which it says nothing.
+
+    Floats are random, whole numbers count up; where a launch has its parameters as bytes, the data lies at
+    the address that they hold.
+    """
     buffers, memory = dict(launch.buffers), dict(launch.memory)
-    taken = {*buffers, *launch.arguments}
+    known = {*buffers, *launch.arguments}
     for k, parameter in enumerate(program.parameters or ()):
-        pointer = parameter.pointer or parameter.type.endswith("*")
-        if not pointer or not parameter.may_point or str(k) in taken or parameter.name in taken:
+        is_pointer = parameter.may_point and (parameter.pointer or parameter.type.endswith("*"))
+        if not is_pointer or str(k) in known or parameter.name in known:
             continue
         kind = element_type(parameter.type) or np.dtype(np.float32)
         count = size // kind.itemsize
@@ -263,43 +260,42 @@ def _with_buffers(program: Program, launch: Launch, size: int) -> Launch:
                 values = np.arange(count).astype(kind)
         buffers[str(k)] = values
         if launch.parameters is not None:
-            place = launch.parameters[parameter.offset : parameter.offset + parameter.size]
-            address = int.from_bytes(place, "little")
+            pointer = launch.parameters[parameter.offset : parameter.offset + parameter.size]
+            address = int.from_bytes(pointer, "little")
             if address and not any(start <= address < start + len(data) for start, data in memory.items()):
                 memory[address] = values.tobytes()
-    return (
-        replace(launch, memory=memory) if launch.parameters is not None else replace(launch, buffers=buffers)
-    )
+    by_bytes = launch.parameters is not None
+    return replace(launch, memory=memory) if by_bytes else replace(launch, buffers=buffers)
 
 
 def _with_numbers(program: Program, launch: Launch) -> tuple[Program, Launch]:
-    """The program with something in the constant memory that the host fills, the launch with all floats."""
-    given = dict(launch.arguments)
+    """The program with random constant memory where the host fills it, the launch with made-up floats."""
+    values = dict(launch.arguments)
     for k, parameter in enumerate(program.parameters or () if launch.parameters is None else ()):
-        if parameter.type in ("float", "double") and not {str(k), parameter.name} & given.keys():
-            given[str(k)] = _MADE_UP_FLOAT
+        if parameter.type in ("float", "double") and not {str(k), parameter.name} & values.keys():
+            values[str(k)] = _MADE_UP_FLOAT
     constants = {bank: bytearray(data) for bank, data in program.constants.items()}
-    for bank, places in program.unset.items():
-        for start, count in places if bank in constants else ():
+    for bank, unset in program.unset.items():
+        for start, count in unset if bank in constants else ():
             floats = np.random.default_rng(start).random(-(-count // 4), np.float32)
             constants[bank][start : start + count] = floats.tobytes()[:count]
     filled = {bank: bytes(data) for bank, data in constants.items()}
-    return replace(program, constants=filled, unset={}), replace(launch, arguments=given)
+    return replace(program, constants=filled, unset={}), replace(launch, arguments=values)
 
 
-def _raced(one: Version, other: Version, driver: Driver) -> Race:
-    """Both versions on the GPU.
+def _race_on_gpu(before: Version, after: Version, driver: Driver) -> Race:
+    """Times and outputs of both versions on the GPU, at the launch before.
 
     Raises:
         ProblemFileError: an argument is not known.
         MachineError: a launch fails.
     """
-    program = one.program
-    given = arguments(program, _with_buffers(program, one.evaluation.launch, _BUFFER_BYTES_THERE))
+    program = before.program
+    given = arguments(program, _with_buffers(program, before.evaluation.launch, _GPU_BUFFER_BYTES))
     if given.missing:
         raise ProblemFileError("--arg", f"a launch on a GPU needs parameter {given.missing[0]}")
     kernels = []
-    for version in (one, other):
+    for version in (before, after):
         launch = version.evaluation.launch
         (image,) = [listed.image for listed in version.listed if listed.name == program.name]
         shape = launch.grid, launch.block, launch.shared_bytes
@@ -310,100 +306,243 @@ def _raced(one: Version, other: Version, driver: Driver) -> Race:
 # Arrays ---------------------------------------------------------------------------------------------
 
 
+class _Candidate(NamedTuple):
+    """An array to change.
+
+    Attributes:
+        key: its name in `arrays_of`.
+        part: the array, where it is carved out of dynamic memory.
+        always_reported: it is in the report also where it stays as it is.
+    """
+
+    key: str
+    part: Array | None
+    always_reported: bool
+
+
 def _conflicts(evaluation: Evaluation, array: Array) -> int:
+    """Wavefronts above ideal of the instructions that touch an array."""
     tallies = (evaluation.tallies[k] for k in touching(evaluation, array))
     return sum(tally.wavefronts - tally.ideal for tally in tallies)
 
 
-def _chosen(code: Code, version: Version, request: Request) -> list[tuple[str, Array | None, bool]]:
-    """The arrays to change, most conflicts first, and whether they are told of in any case.
+def _arrays_to_change(code: Code, version: Version, request: Request) -> list[_Candidate]:
+    """The array asked for, else those that have conflicts, most conflicts first.
 
     Arrays that are carved out of dynamic memory go before them, from behind, so that their places stay.
+
+    Raises:
+        ProblemFileError: there is no array of the name asked for.
     """
     arrays = arrays_of(version.evaluation)
     parts = carved(version.evaluation, arrays[DYNAMIC]) if code.apart and DYNAMIC in arrays else []
-    every: list[tuple[str, Array | None]] = [(DYNAMIC, part) for part in parts[::-1]]
-    every += [(name, None) for name in arrays if name != DYNAMIC or not parts]
-    named = {part.name if part is not None else key: (key, part) for key, part in every}
+    by_name = {part.name: _Candidate(DYNAMIC, part, True) for part in parts[::-1]}
+    by_name |= {name: _Candidate(name, None, True) for name in arrays if name != DYNAMIC or not parts}
     if request.array is not None:
-        dynamic = request.array not in named and request.array in code.dynamic_names()
-        asked = [n for n, (key, _) in named.items() if n == request.array or (dynamic and key == DYNAMIC)]
+        is_dynamic = request.array not in by_name and request.array in code.dynamic_names()
+        candidates = by_name.items()
+        asked = [c for name, c in candidates if name == request.array or (is_dynamic and c.key == DYNAMIC)]
         if not asked:
-            names = ", ".join(named) or "none"
+            names = ", ".join(by_name) or "none"
             raise ProblemFileError("--array", f"expected one of the arrays ({names}), got {request.array!r}")
-        return [(*named[name], True) for name in asked]
-    worst = {name: _conflicts(version.evaluation, part or arrays[key]) for name, (key, part) in named.items()}
-    found = sorted(named, key=lambda name: (named[name][1] is None, named[name][1] is None and -worst[name]))
-    return [(*named[name], worst[name] > 0) for name in found if worst[name] > 0 or not code.apart]
+        return asked
+    conflicts = {c: _conflicts(version.evaluation, c.part or arrays[c.key]) for c in by_name.values()}
+    ranked = sorted(conflicts, key=lambda c: (c.part is None, c.part is None and -conflicts[c]))
+    return [
+        c._replace(always_reported=conflicts[c] > 0) for c in ranked if conflicts[c] > 0 or not code.apart
+    ]
 
 
 # Layouts --------------------------------------------------------------------------------------------
 
 
-def _fixed(
-    code: Code, now: Version, key: str, array: Array, request: Request, search: Budget
-) -> tuple[FixedArray, Version]:
-    """One array with the best change that is right, if there is one."""
-    stays = FixedArray(array.name, None, "", array.size, array.size)
-    used = next((u for u in used_arrays(now.evaluation) if u.array.start == array.start), None)
-    reason = moved_by_itself(now.evaluation, used) if used is not None else None
-    if reason is not None:
-        return replace(stays, reason=reason), now
-    if now.footprint(array) is None or now.followed.evaluation.ended:
-        why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
-        return replace(stays, reason=f"not all that threads do to it is known: {why}"), now
-    best: tuple[Plan, Version] | None = None
-    reasons: list[str] = []
-    longest = 0.0
-    try:
-        # Each gets what is left then: compilers stop the clock of a part alone.
-        with spending(search.at_most(None)):
-            name, tried, reasons = code.plans(now.files, now.evaluation, array, request.gpu)
-        stays = replace(stays, name=name)
-        for plan in tried:
-            if best is not None and request.minimise != "time" and _no_better(plan, best[0], array.size):
-                continue
-            if search.spent or not search.affords(longest):
-                search.stop()
-                break
-            if best is not None and request.minimise == "time" and best[0].rank == 0 != plan.rank:
-                break
-            began = search.elapsed
+class _ArrayFix(NamedTuple):
+    """One array of a kernel, for which a better layout is sought.
+
+    Attributes:
+        code: what is changed.
+        now: its version so far, with which every change is compared.
+        key: the array's name in `arrays_of`.
+        array: the array, or the part of it that is moved.
+        request: how the kernel is launched, and what is wanted.
+    """
+
+    code: Code
+    now: Version
+    key: str
+    array: Array
+    request: Request
+
+    def best(self, search: Budget) -> tuple[FixedArray, Version]:
+        """What became of the array, and the version with its best change that is right, else `now`.
+
+        Changes are compiled in the order of the wavefronts expected of them, until time ends the search.
+        """
+        now, array, minimise = self.now, self.array, self.request.minimise
+        stays = FixedArray(array.name, None, "", array.size, array.size)
+        used = next((u for u in used_arrays(now.evaluation) if u.array.start == array.start), None)
+        reason = moved_by_itself(now.evaluation, used) if used is not None else None
+        if reason is not None:
+            return replace(stays, reason=reason), now
+        if now.footprint(array) is None or now.followed.evaluation.ended:
+            why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
+            return replace(stays, reason=f"not all that threads do to it is known: {why}"), now
+        best: tuple[Plan, Version] | None = None
+        reasons: list[str] = []
+        longest = 0.0  # seconds that a plan took to compile and check
+        try:
+            # Each gets what is left then: compilers stop the clock of a part alone.
+            with spending(search.at_most(None)):
+                name, plans, reasons = self.code.plans(now.files, now.evaluation, array, self.request.gpu)
+            stays = replace(stays, name=name)
+            for plan in plans:
+                if best is not None and minimise != "time" and _expected_no_better(plan, best[0], array.size):
+                    continue
+                if search.spent or not search.affords(longest):
+                    search.stop()
+                    break
+                if best is not None and minimise == "time" and best[0].rank == 0 != plan.rank:
+                    break
+                began = search.elapsed
+                try:
+                    with spending(search.at_most(None)):
+                        version = self._checked(plan, best[1] if best is not None else None)
+                except ProblemFileError as error:
+                    reasons.append(str(error))
+                    continue
+                finally:
+                    longest = max(longest, search.elapsed - began)
+                if best is None or _better(version, best[1], self.request):
+                    best = plan, version
+                moved = arrays_of(version.evaluation)[self.key]
+                if plan.rank == 0 and minimise == "time" and not _conflicts(version.evaluation, moved):
+                    break
+        except ProblemFileError as error:
+            reasons.append(str(error))
+        except OutOfTime:
+            search.stop()
+        if best is None:
+            reasons = [_SEARCH_ENDED] if search.stopped and not reasons else reasons
+            first_reasons = "; ".join(list(dict.fromkeys(reasons))[:_MOST_REASONS])
+            return replace(stays, reason=first_reasons or _NO_LAYOUT), now
+        plan, version = best
+        before, after = (arrays_of(one.evaluation)[self.key].size for one in (now, version))
+        size = array.size + after - before
+        return replace(stays, offset=plan.move.text, reason=plan.remark, bytes_after=size), version
+
+    # Checks -----------------------------------------------------------------------------------------
+
+    def _checked(self, plan: Plan, best: Version | None) -> Version:
+        """The code with the array moved, compiled and compared.
+
+        Raises:
+            ProblemFileError: it is not right, or not better than the code, or than the best change so far.
+        """
+        now, request, launch = self.now, self.request, self.now.evaluation.launch
+        array = arrays_of(now.evaluation)[self.key]
+        if self.key == DYNAMIC:
+            launch = replace(launch, shared_bytes=max(launch.shared_bytes, plan.move.size(array.size)))
+            is_allowed = any(b"MaxDynamicSharedMemorySize" in data for data in plan.files.values())
+            before = now.evaluation.launch.shared_bytes
+            if before <= _FREELY_ASKED < launch.shared_bytes and not is_allowed:
+                why = "more than 48 KB must be allowed by cudaFuncSetAttribute"
+                raise ProblemFileError(array.name, f"{plan.move.text}: {why}")
+        listed = self.code.compiled(plan.files)
+        program = next((kernel.read() for kernel in listed if kernel.name == now.program.name), None)
+        if program is None:
+            raise ProblemFileError(now.program.title, "the changed source has no such kernel")
+        program = replace(program, parameters=now.program.parameters)
+        evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
+        version = Version(plan.files, evaluation, listed, now.most_steps)
+        for why in self._objections(plan, version, best):
+            raise ProblemFileError(array.name, f"{plan.move.text}: {why}")
+        return version
+
+    def _objections(self, plan: Plan, version: Version, best: Version | None) -> Iterator[str]:
+        """Why a changed version is not right, or not better; what is seen at once comes first."""
+        now, request = self.now, self.request
+        if (why := why_not_better(now.evaluation, version.evaluation)) is not None:
+            yield why
+        if not now.evaluation.doubts:
+            # A vector that a macro takes the address of may be misaligned now.
+            yield from version.evaluation.doubts
+        if best is not None and request.driver is None and not _better(version, best, request):
+            yield "another layout is better"
+        estimated = request.driver is None and request.minimise == "time"
+        if estimated and version.cycles(request.gpu) >= now.cycles(request.gpu):
+            slower = "it takes fewer wavefronts, and is not expected to take less time"
+            yield f"{slower} (--minimise excess offers it)"
+        before, after = arrays_of(now.evaluation), arrays_of(version.evaluation)
+        if before.keys() != after.keys():
+            yield "the arrays of the machine code are others"
+        arrays = self._moved_arrays(before, after, plan)
+        if (name := first_astray(now.footprint, version.footprint, arrays)) is not None:
+            yield f"threads reach other bytes of {name}"
+        if _output_difference(now, version).different:
+            yield "the block writes other bytes to global memory"
+        yield from self._objections_of_instances(plan, version)
+        if request.driver is not None:
+            version.race = race = _race_on_gpu(now, version, request.driver)
+            if race.differing:
+                yield f"on the GPU, {race.differing:,} bytes are others"
+            if race.ratio > _MOST_TIME:
+                yield f"on the GPU, it takes {race.ratio:.2f} of the time"
+
+    def _moved_arrays(
+        self, before: dict[str, Array], after: dict[str, Array], plan: Plan
+    ) -> list[MovedArray]:
+        moves = {self.key: plan.move.apply}
+        return [MovedArray(array, after[key], moves.get(key)) for key, array in before.items()]
+
+    def _objections_of_instances(self, plan: Plan, version: Version) -> Iterator[str]:
+        """Why other instances of the kernel's template forbid a change, at the same launch.
+
+        None may take more wavefronts. Where pitches were changed, threads must reach the same elements in
+        each of them, too. Of dynamic memory that moves in another way, all must have elements of one type:
+        how many bytes to ask for depends on it.
+        """
+        now, program = self.now, self.now.program
+        evaluated = partial(evaluate, gpu=self.request.gpu, most_steps=self.request.most_steps)
+        changed = {kernel.name: kernel for kernel in version.listed}
+        name = base_name(program.title)
+        others = [k for k in now.listed if k.name != program.name and base_name(k.title) == name]
+        pitched = plan.rank == 0 and plan.pitched
+        unlike = [other for other in others if _template_types(other) != _template_types(program)]
+        if self.key == DYNAMIC and not plan.pitched and unlike:
+            why = "has elements of another type: how many bytes a launch must ask for differs between them"
+            yield f"{unlike[0].title} {why}"
+        if pitched and len(others) > _MOST_INSTANCES:
+            yield f"{len(others)} other instances of {name} would have to be checked"
+        for other in others[:_MOST_INSTANCES]:
             try:
-                with spending(search.at_most(None)):
-                    later = _with(code, plan, now, key, request, best[1] if best is not None else None)
+                old = evaluated(other.read(), now.evaluation.launch)
             except ProblemFileError as error:
-                reasons.append(str(error))
+                if pitched:
+                    yield f"{other.title} cannot be checked with this launch: {error}"
                 continue
-            finally:
-                longest = max(longest, search.elapsed - began)
-            if best is None or _better(later, best[1], request):
-                best = plan, later
-            moved = arrays_of(later.evaluation)[key]
-            if plan.rank == 0 and request.minimise == "time" and not _conflicts(later.evaluation, moved):
-                break
-    except ProblemFileError as error:
-        reasons.append(str(error))
-    except OutOfTime:
-        search.stop()
-    if best is None:
-        reasons = [_LATE] if search.stopped and not reasons else reasons
-        told = "; ".join(list(dict.fromkeys(reasons))[:_MOST_REASONS])
-        return replace(stays, reason=told or _NOTHING), now
-    plan, later = best
-    size = array.size + arrays_of(later.evaluation)[key].size - arrays_of(now.evaluation)[key].size
-    return replace(stays, offset=plan.move.text, reason=plan.remark, bytes_after=size), later
+            before = arrays_of(old)
+            if self.key not in before:
+                continue
+            new = evaluated(changed[other.name].read(), version.evaluation.launch)
+            if any(b > a for a, b in zip(costs(old), costs(new), strict=True)):
+                yield f"{other.title} would take more wavefronts"
+            old_reach, new_reach = partial(footprint, old), partial(footprint, new)
+            arrays = self._moved_arrays(before, arrays_of(new), plan)
+            if pitched and (
+                first_astray(old_reach, new_reach, arrays) or old_reach(before[self.key]) is None
+            ):
+                yield f"threads of {other.title} would reach other bytes"
 
 
-def _no_better(plan: Plan, best: Plan, size: int) -> bool:
-    """Whether one is expected to take as many wavefronts as another, and as many bytes."""
+def _expected_no_better(plan: Plan, best: Plan, size: int) -> bool:
+    """Whether a plan for an array of `size` bytes is expected to save neither wavefronts nor bytes."""
     return plan.wavefronts >= best.wavefronts and plan.move.size(size) >= best.move.size(size)
 
 
 def _better(version: Version, best: Version, request: Request) -> bool:
-    """Whether it is, by what counts first; the time is not asked for where something before it decides."""
+    """Whether a version is better by `request.minimise`; figures are asked for only until one decides."""
     pairs = ((getattr(version, name), getattr(best, name)) for name in _ORDERS[request.minimise])
-    return next((bool(one < other) for one, other in pairs if one != other), False)
+    return next((bool(new < old) for new, old in pairs if new != old), False)
 
 
 _ORDERS: Final[dict[Minimise, tuple[str, ...]]] = {
@@ -413,131 +552,37 @@ _ORDERS: Final[dict[Minimise, tuple[str, ...]]] = {
 }
 
 
-# Checks ---------------------------------------------------------------------------------------------
-
-
-def _with(code: Code, plan: Plan, now: Version, key: str, request: Request, best: Version | None) -> Version:
-    """The code with an array moved, compiled and compared.
-
-    Raises:
-        ProblemFileError: it is not right, or not better than the code, or the best change so far.
-    """
-    files, launch = plan.files, now.evaluation.launch
-    array = arrays_of(now.evaluation)[key]
-    if key == DYNAMIC:
-        launch = replace(launch, shared_bytes=max(launch.shared_bytes, plan.move.size(array.size)))
-        asks = any(b"MaxDynamicSharedMemorySize" in data for data in files.values())
-        if now.evaluation.launch.shared_bytes <= _FREELY_ASKED < launch.shared_bytes and not asks:
-            asked = "more than 48 KB must be allowed by cudaFuncSetAttribute"
-            raise ProblemFileError(array.name, f"{plan.move.text}: {asked}")
-    listed = code.compiled(files)
-    program = next((one.read() for one in listed if one.name == now.program.name), None)
-    if program is None:
-        raise ProblemFileError(now.program.title, "the changed source has no such kernel")
-    program = replace(program, parameters=now.program.parameters)
-    evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
-    later = Version(files, evaluation, listed, now.most_steps)
-    for why in _against(now, later, plan, key, request, best):
-        raise ProblemFileError(array.name, f"{plan.move.text}: {why}")
-    return later
-
-
-def _against(
-    now: Version, later: Version, plan: Plan, key: str, request: Request, best: Version | None
-) -> Iterator[str]:
-    """Why a version is not right, or not better; what is seen at once comes first."""
-    if (why := why_not_better(now.evaluation, later.evaluation)) is not None:
-        yield why
-    if not now.evaluation.doubts:
-        # A vector that a macro takes the address of may lie askew now.
-        yield from later.evaluation.doubts
-    if best is not None and request.driver is None and not _better(later, best, request):
-        yield "another layout is better"
-    estimated = request.driver is None and request.minimise == "time"
-    if estimated and later.cycles(request.gpu) >= now.cycles(request.gpu):
-        yield "it takes fewer wavefronts, and is not expected to take less time (--minimise excess offers it)"
-    before, after = arrays_of(now.evaluation), arrays_of(later.evaluation)
-    if before.keys() != after.keys():
-        yield "the arrays of the machine code are others"
-    if (name := first_astray(now.footprint, later.footprint, _parts(before, after, plan, key))) is not None:
-        yield f"threads reach other bytes of {name}"
-    if _outputs(now, later)[0]:
-        yield "the block writes other bytes to global memory"
-    yield from _against_instances(now, later, plan, key, request)
-    if request.driver is not None:
-        later.race = race = _raced(now, later, request.driver)
-        if race.differing:
-            yield f"on the GPU, {race.differing:,} bytes are others"
-        if race.ratio > _MOST_TIME:
-            yield f"on the GPU, it takes {race.ratio:.2f} of the time"
-
-
-def _parts(before: dict[str, Array], after: dict[str, Array], plan: Plan, key: str) -> list[MovedArray]:
-    return [MovedArray(a, after[s], plan.move.apply if s == key else None) for s, a in before.items()]
-
-
-def _against_instances(now: Version, later: Version, plan: Plan, key: str, request: Request) -> Iterator[str]:
-    """Other instances of the kernel's template, at the same launch: none may take more wavefronts.
-
-    Where pitches were changed, threads must reach the same elements in each of them, too. Of dynamic memory
-    that moves in another way, all must have elements of one type: how many bytes to ask for depends on it.
-    """
-    program = now.program
-    new = {one.name: one for one in later.listed}
-    name = base_name(program.title)
-    others = [one for one in now.listed if one.name != program.name and base_name(one.title) == name]
-    pitched = plan.rank == 0 and plan.pitched
-    unlike = [one for one in others if _types(one) != _types(program)]
-    if key == DYNAMIC and not plan.pitched and unlike:
-        why = "has elements of another type: how many bytes a launch must ask for differs between them"
-        yield f"{unlike[0].title} {why}"
-    if pitched and len(others) > _MOST_INSTANCES:
-        yield f"{len(others)} other instances of {name} would have to be checked"
-    for one in others[:_MOST_INSTANCES]:
-        try:
-            old = evaluate(one.read(), now.evaluation.launch, request.gpu, most_steps=request.most_steps)
-        except ProblemFileError as error:
-            if pitched:
-                yield f"{one.title} cannot be checked with this launch: {error}"
-            continue
-        before = arrays_of(old)
-        if key not in before:
-            continue
-        asked = later.evaluation.launch
-        moved = evaluate(new[one.name].read(), asked, request.gpu, most_steps=request.most_steps)
-        if any(b > a for a, b in zip(costs(old), costs(moved), strict=True)):
-            yield f"{one.title} would take more wavefronts"
-        reached, goes = (partial(footprint, version) for version in (old, moved))
-        parts = _parts(before, arrays_of(moved), plan, key)
-        if pitched and (first_astray(reached, goes, parts) or reached(before[key]) is None):
-            yield f"threads of {one.title} would reach other bytes"
-
-
-def _types(kernel: Listed | Program) -> str:
-    """What a template is made of besides numbers."""
+def _template_types(kernel: Listed | Program) -> str:
+    """The kernel's name and template arguments without the numbers among them."""
     return re.sub(r"(\(\w+\))?\b\d+\b", "", kernel.title).partition("(")[0]
 
 
-def _outputs(one: Version, other: Version) -> tuple[int, int]:
-    """Bytes of global memory that the first blocks leave different, and that are not known."""
-    pairs = [memory.differs(other.followed.memory[base]) for base, memory in one.followed.memory.items()]
-    return sum(a for a, _ in pairs), sum(b for _, b in pairs)
+class _Difference(NamedTuple):
+    """Bytes of global memory: those that differ, and those of which that is not known."""
+
+    different: int
+    unknown: int
+
+
+def _output_difference(before: Version, after: Version) -> _Difference:
+    """How the first blocks of two versions leave global memory."""
+    later = after.followed.memory
+    counts = [memory.differs(later[base]) for base, memory in before.followed.memory.items()]
+    return _Difference(sum(different for different, _ in counts), sum(unknown for _, unknown in counts))
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:
-    """A unified diff that patch(1) and git apply read, bytes that are no text as they stand."""
+    """A unified diff that patch(1) and git apply read; bytes that are no text stay as they are."""
     old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
-    near = os.path.relpath(name)
-    shown = near if not near.startswith("..") else name.lstrip("/")
+    relative = os.path.relpath(name)
+    shown = relative if not relative.startswith("..") else name.lstrip("/")
     lines = [f"--- a/{shown}\n", f"+++ b/{shown}\n"]
-    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3):
-        (_, i, _, k, _), (_, _, j, _, m) = group[0], group[-1]
-        lines.append(f"@@ -{i + (j > i)},{j - i} +{k + (m > k)},{m - k} @@\n")
-        for tag, a, b, c, d in group:
-            lines += (
-                [f" {line}" for line in old[a:b]] if tag == "equal" else [f"-{line}" for line in old[a:b]]
-            )
-            lines += [f"+{line}" for line in new[c:d]] if tag != "equal" else []
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-    )
+    for hunk in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3):
+        # Lines old[i:k] become new[j:m]; a hunk without lines names the line before it.
+        (_, i, _, j, _), (_, _, k, _, m) = hunk[0], hunk[-1]
+        lines.append(f"@@ -{i + (k > i)},{k - i} +{j + (m > j)},{m - j} @@\n")
+        for tag, a, b, c, d in hunk:
+            lines += [f"{' ' if tag == 'equal' else '-'}{line}" for line in old[a:b]]
+            lines += [f"+{line}" for line in new[c:d] if tag != "equal"]
+    ended = (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return "".join(ended)
