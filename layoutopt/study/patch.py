@@ -15,7 +15,7 @@ from layoutopt.kernels.read.files import Listed, from_ptx
 from layoutopt.source.moves import Move
 from layoutopt.source.ptx_edit import WIDEST, Region, patched
 from layoutopt.source.ptx_flow import access_bytes, uses_of
-from layoutopt.study.source_plans import DYNAMIC, Plan, arrays_of, plans
+from layoutopt.study.source_plans import DYNAMIC, Plan, Ranking, arrays_of
 
 # Ranks of changes, of which one is tried each.
 _XOR, _PAD = 1, 3
@@ -50,8 +50,8 @@ class PtxCode(Struct, frozen=True):
 
     def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
         """The kernel as ptxas assembles it; others of the file are not changed."""
-        found = from_ptx(self.text if files is None else files[self.origin].decode(), self.target)
-        return tuple(one for one in found if one.name == self.entry)
+        kernels = from_ptx(self.text if files is None else files[self.origin].decode(), self.target)
+        return tuple(kernel for kernel in kernels if kernel.name == self.entry)
 
     def plans(
         self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device
@@ -65,11 +65,8 @@ class PtxCode(Struct, frozen=True):
         symbol, whole = array.symbol, array
         if symbol == DYNAMIC:
             whole = arrays_of(evaluation)[DYNAMIC]
-            body = module.body(self.entry)
-            named = (
-                v.name for v in module.variables if v.extern and re.search(rf"{re.escape(v.name)}\b", body)
-            )
-            symbol = next(named, "")
+            body, extern = module.body(self.entry), (v.name for v in module.variables if v.extern)
+            symbol = next((name for name in extern if re.search(rf"{re.escape(name)}\b", body)), "")
         uses = uses_of(module, symbol, self.entry)
         # What is wider in machine code, the assembler joined.
         element = max((access_bytes(use.instruction) for use in uses), default=WIDEST)
@@ -84,7 +81,7 @@ class PtxCode(Struct, frozen=True):
             yield Plan(0, _XOR if move.terms else _PAD, region, {self.origin: text.encode()})
 
         if self.move is not None:
-            every = list(written(self.move))
-            refused = [str(one) for one in every if isinstance(one, ProblemFileError)]
-            return array.name, [one for one in every if isinstance(one, Plan)], refused
-        return array.name, *plans(evaluation, array, gpu, element, (), written)
+            plans = list(written(self.move))
+            refusals = [str(plan) for plan in plans if isinstance(plan, ProblemFileError)]
+            return array.name, [plan for plan in plans if isinstance(plan, Plan)], refusals
+        return array.name, *Ranking(evaluation, array, gpu, element).plans(written)

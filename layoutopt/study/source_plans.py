@@ -1,12 +1,13 @@
 """Changes of a source that are worth compiling: layouts ranked at the addresses of the old machine code."""
 
 import contextlib
+import itertools
 import math
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.engine.conflicts import addressing_lanes, count_wavefronts
+from layoutopt.engine.conflicts import Counts, addressing_lanes, count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -49,12 +50,21 @@ _MOST_COLUMNS: Final = 2
 # Warp instructions that are looked at to rank them.
 _MOST_ROWS: Final = 1 << 13
 _MOST_SHARED: Final = 227 << 10
-_BANKS: Final = 128
+_BANKS_BYTES: Final = 128
 # A pointer to it, where templates cannot declare it: the structure that CUDA's samples have for that.
 _POINTS: Final = re.compile(r"SharedMemory<[^()]*>\(\)")
-_SECONDS: Final = 2.0  # of a search
-# Warp instructions: what they do, offsets and lanes, shape (rows, 32).
-Site = tuple[Operation, IntArray, BoolArray]
+_SEARCH_SECONDS: Final = 2.0
+
+
+class Site(NamedTuple):
+    """Warp instructions of one operation: each lane's byte offset in the array and whether it takes part.
+
+    Both arrays have the shape (instructions, 32).
+    """
+
+    operation: Operation
+    offsets: IntArray
+    lanes: BoolArray
 
 
 def arrays_of(evaluation: Evaluation) -> dict[str, Array]:
@@ -63,28 +73,36 @@ def arrays_of(evaluation: Evaluation) -> dict[str, Array]:
     Their symbols may change: the compiler writes them in full where a kernel has a lambda.
     """
     program, names = evaluation.program, Counter[str]()
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for array in program.arrays:
         names[array.name] += 1
-        found[f"{array.name} ({names[array.name]})" if names[array.name] > 1 else array.name] = array
+        arrays[f"{array.name} ({names[array.name]})" if names[array.name] > 1 else array.name] = array
     if evaluation.launch.shared_bytes and program.static_bytes is not None:
-        used = [u.array for u in used_arrays(evaluation) if u.array.name.startswith(DYNAMIC)]
-        start = -(-program.static_bytes // WIDEST) * WIDEST
-        start = min((a.start for a in used if a.name in (DYNAMIC, f"{DYNAMIC}+0")), default=start)
-        found[DYNAMIC] = Array(DYNAMIC, start, evaluation.launch.shared_bytes, DYNAMIC)
-    return found
+        first = (a.start for a in _used_dynamic(evaluation) if a.name in (DYNAMIC, f"{DYNAMIC}+0"))
+        start = min(first, default=-(-program.static_bytes // WIDEST) * WIDEST)
+        arrays[DYNAMIC] = Array(DYNAMIC, start, evaluation.launch.shared_bytes, DYNAMIC)
+    return arrays
+
+
+def _used_dynamic(evaluation: Evaluation) -> list[Array]:
+    """The arrays in dynamic memory, as far as instructions reach them."""
+    return [used.array for used in used_arrays(evaluation) if used.array.name.startswith(DYNAMIC)]
 
 
 def carved(evaluation: Evaluation, whole: Array) -> list[Array]:
-    """The arrays beside each other in dynamic memory, each up to the next; none where there is one."""
-    used = [one.array for one in used_arrays(evaluation) if one.array.name.startswith(DYNAMIC)]
-    ends = [one.start + one.size for one in used]
-    if len(used) < 2 or any(b.start < end for b, end in zip(used[1:], ends, strict=False)):
+    """The arrays that a kernel carves out of dynamic memory (`whole`), each up to the next.
+
+    Empty where there is one, or where some overlap.
+    """
+    used = _used_dynamic(evaluation)
+    ends = [array.start + array.size for array in used]
+    if len(used) < 2 or any(array.start < end for array, end in zip(used[1:], ends, strict=False)):
         return []
-    free = [whole.start, *ends]
-    starts = [max(one.start // WIDEST * WIDEST, end) for one, end in zip(used, free, strict=False)]
+    least = [whole.start, *ends]
+    starts = [max(array.start // WIDEST * WIDEST, at) for array, at in zip(used, least, strict=False)]
     sizes = np.diff([*starts, max(ends[-1], whole.start + whole.size)]).tolist()
-    return [Array(a.name, at, n, DYNAMIC) for a, at, n in zip(used, starts, sizes, strict=True)]
+    parts = zip(used, starts, sizes, strict=True)
+    return [Array(array.name, start, size, DYNAMIC) for array, start, size in parts]
 
 
 def declaration(source: Source, array: Array, program: Program) -> Variable:
@@ -93,44 +111,50 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
     Raises:
         ProblemFileError: there is none, or several may be meant.
     """
-    kernel = base_name(program.title)
-    if array.symbol == DYNAMIC:
-        found = _dynamic(source)
+    kernel, is_dynamic = base_name(program.title), array.symbol == DYNAMIC
+    if is_dynamic:
+        variables = _dynamic_declarations(source)
     else:
-        found = [v for v in _variables(source) if v.is_shared and v.name == array.name]
+        variables = [v for v in _variables(source) if v.is_shared and v.name == array.name]
         owners = demangled(array.symbol)
-        inside = [v for v in found if v.function is not None and _owns(v, owners)]
-        found = inside or found
-    own = [v for v in found if v.function is not None and v.file.function_name(v.function) == kernel]
-    found = own or found
-    if len(found) != 1:
-        lines = ", ".join(v.file.place(v.node) for v in found) or "none"
-        what = "extern __shared__ declaration" if array.symbol == DYNAMIC else f"declaration of {array.name}"
+        variables = [v for v in variables if v.function is not None and _owns(v, owners)] or variables
+    in_kernel = [v for v in variables if v.function and v.file.function_name(v.function) == kernel]
+    variables = in_kernel or variables
+    if len(variables) != 1:
+        lines = ", ".join(v.file.place(v.node) for v in variables) or "none"
+        what = "extern __shared__ declaration" if is_dynamic else f"declaration of {array.name}"
         raise ProblemFileError(array.name, f"expected one {what} in the source, got {lines}")
-    return found[0]
+    return variables[0]
 
 
 def _variables(source: Source) -> list[Variable]:
     return [v for file in source.files for some in file.variables.values() for v in some]
 
 
-def _dynamic(source: Source) -> list[Variable]:
-    """Those that are dynamic memory, or point to it."""
-    every = _variables(source)
-    shared = [v for v in every if v.is_shared]
-    found = [v for v in shared if "extern" in v.file.text(v.node).split("__shared__")[0].split()]
-    return found + [v for v in every if v.value is not None and _POINTS.fullmatch(v.file.text(v.value))]
+def _dynamic_declarations(source: Source) -> list[Variable]:
+    """Variables that are dynamic shared memory (`extern __shared__`), or point to it."""
+    variables = _variables(source)
+    shared = [v for v in variables if v.is_shared]
+    extern = [v for v in shared if "extern" in v.file.text(v.node).split("__shared__")[0].split()]
+    return extern + [v for v in variables if v.value is not None and _POINTS.fullmatch(v.file.text(v.value))]
 
 
 def _owns(variable: Variable, owners: str) -> bool:
+    """Whether a demangled symbol names the function that a variable is declared in."""
     name = variable.file.function_name(variable.function) if variable.function is not None else ""
     return re.search(rf"\b{re.escape(name)}\b", owners) is not None
 
 
-def _shape(source: Source, variable: Variable, array: Array, program: Program) -> tuple[int, tuple[int, ...]]:
-    """Bytes of an element, and the extents of an array that has several."""
+def _element_and_extents(
+    source: Source, variable: Variable, array: Array, program: Program
+) -> tuple[int, tuple[int, ...]]:
+    """Bytes of an element, and the extents of an array of several dimensions; no extents of a flat one.
+
+    Raises:
+        ProblemFileError: the source does not say one of them.
+    """
     values = _values(source, variable, program)
-    extents = [values.integer(variable.file, one) for one in variable.extents]
+    extents = [values.integer(variable.file, extent) for extent in variable.extents]
     element = values.size(variable.file, variable.type)
     if extents and all(extents):
         element = array.size // math.prod(e for e in extents if e)
@@ -148,13 +172,23 @@ def _shape(source: Source, variable: Variable, array: Array, program: Program) -
 
 
 def _values(source: Source, variable: Variable, program: Program) -> Values:
+    """Constants of the source where a variable is declared; in the kernel, its template arguments, too."""
     owner = variable.function
     own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
     return Values(source, program.title if own else "")
 
 
 class Plan(NamedTuple):
-    """Changed code: the wavefronts expected of the first block, and how far the code changes."""
+    """Changed code, to be compiled and compared.
+
+    Attributes:
+        wavefronts: expected of the first block.
+        rank: the kind of change (`_MOST_TRIED`).
+        move: where bytes of the array go.
+        files: the changed files, by path.
+        remark: what is left to do by hand.
+        pitched: rows of a flat array became longer at every place that computes an index.
+    """
 
     wavefronts: int
     rank: int
@@ -185,7 +219,7 @@ class SourceCode(Struct, frozen=True):
 
     def dynamic_names(self) -> set[str]:
         """Of the arrays that are declared without a size."""
-        return {variable.name for variable in _dynamic(Source(self.path, self.include))}
+        return {variable.name for variable in _dynamic_declarations(Source(self.path, self.include))}
 
     def compiled(self, files: dict[str, bytes] | None) -> tuple[Listed, ...]:
         """The kernels of the source, or of changed files in the place of its own.
@@ -224,12 +258,12 @@ class SourceCode(Struct, frozen=True):
                 source.files[k] = type(file)(file.path, files[file.path])
         program = evaluation.program
         variable = declaration(source, array, program)
-        element, extents = _shape(source, variable, array, program)
+        element, extents = _element_and_extents(source, variable, array, program)
         values = _values(source, variable, program)
 
         def written(move: Move) -> Iterator[Plan | ProblemFileError]:
             for rank, form in enumerate(_FORMS):
-                if not _goes(form, move, extents):
+                if not _can_write(form, move, extents):
                     continue
                 try:
                     change = form(source, values, variable, element, extents, move)
@@ -241,118 +275,191 @@ class SourceCode(Struct, frozen=True):
                     continue  # no index has rows of this length
                 changed = {file.path: rendered(file, edits) for file in source.files}
                 pitched = form is not Moved and not extents
-                place = 2 if move.terms else 3 if move.rows else rank
-                yield Plan(0, place, move, changed, change.remark, pitched)
+                rank = 2 if move.terms else 3 if move.rows else rank
+                yield Plan(0, rank, move, changed, change.remark, pitched)
 
-        columns = bool(variable.extents) and variable.extents[0] is not None
-        return variable.name, *plans(evaluation, array, gpu, element, extents, written, columns)
+        may_transpose = bool(variable.extents) and variable.extents[0] is not None
+        ranking = Ranking(evaluation, array, gpu, element, extents, may_transpose)
+        return variable.name, *ranking.plans(written)
 
 
 def _read(kernel: Listed, folder: str) -> Program:
-    """A kernel compiled from a copy of its files in a folder: steps say the lines of the files."""
-    program = kernel.read()
-    places = {
-        one.place: replace(one.place, file=one.place.file.removeprefix(folder))
-        for one in program.steps
-        if one.place
-    }
-    return replace(
-        program, steps=tuple(replace(one, place=one.place and places[one.place]) for one in program.steps)
-    )
+    """A kernel compiled from a copy of its files in `folder`, whose steps name the lines of the files."""
+    program, steps = kernel.read(), []
+    for step in program.steps:
+        place = step.place and replace(step.place, file=step.place.file.removeprefix(folder))
+        steps.append(replace(step, place=place))
+    return replace(program, steps=tuple(steps))
 
 
-def plans(
-    evaluation: Evaluation,
-    array: Array,
-    gpu: Device,
-    element: int,
-    extents: tuple[int, ...],
-    written: Callable[[Move], Iterable[Plan | ProblemFileError]],
-    columns: bool = False,
-) -> tuple[list[Plan], list[str]]:
-    """Changes with fewer wavefronts at the addresses of the old machine code, and why others cannot be.
+class Ranking(Struct, frozen=True, dict=True):
+    """Layouts of an array, ranked by their wavefronts at the addresses of the old machine code.
 
-    Args:
+    Attributes:
         evaluation: of the launch.
         array: the array.
         gpu: whose banks count.
-        element: bytes of one.
-        extents: of the array, where it has several.
-        written: the ways to write a layout, or why there is none.
-        columns: rows may become columns.
+        element: bytes of an element.
+        extents: of an array of several dimensions; empty of a flat one.
+        may_transpose: rows may become columns.
     """
-    sites = list(_sites(evaluation, array))
-    merged = list(_merged(sites))
-    plain = _wavefronts(merged, None, array.size, gpu)
-    widest = max((action.width_bytes for action in touching(evaluation, array).values()), default=element)
-    found: list[tuple[tuple[int, ...], Plan]] = []
-    refused: dict[str, None] = {}
-    units = [*dict.fromkeys((max(widest, element), element))]
-    for unit, both in (*((unit, both) for both in (False, True) for unit in units), (0, False)):
-        if unit and any(plan.wavefronts <= _ideal(merged, gpu) for _, plan in found):
-            continue
-        turned = _transpositions(sites, element, extents, array) if columns else ()
-        alone = unit and not both and not extents
-        solved = [[m] for m in _solved(evaluation, array, unit, gpu)] if alone else []
-        rows = _families(unit, both, sites, element, extents, array) if unit else turned
-        reached = merged if unit else sites
-        for family in (*solved, *rows):
-            ranked = (
-                (_wavefronts(reached, m, array.size, gpu), m.size(array.size), m.extra, m.terms, m)
-                for m in family
-                if _fits(m, element, array)
-            )
-            first = min(ranked, default=None)
-            if first is None or first[0] >= plain:
+
+    evaluation: Evaluation
+    array: Array
+    gpu: Device
+    element: int
+    extents: tuple[int, ...] = ()
+    may_transpose: bool = False
+
+    @cached_property
+    def sites(self) -> list[Site]:
+        """Warp instructions of the first block that touch the array."""
+        sites = []
+        for k, action in touching(self.evaluation, self.array).items():
+            traces = self.evaluation.traces.get(k, [])
+            if not traces or action.operation is None:
                 continue
-            wavefronts, size, *_, move = first
-            for plan in written(move):
-                if isinstance(plan, ProblemFileError):
-                    refused[str(plan)] = None
+            addresses = [np.broadcast_to(trace.address, trace.lanes.shape) for trace in traces]
+            address = np.concatenate(addresses)[:_MOST_ROWS]
+            lanes = np.concatenate([trace.lanes for trace in traces])[:_MOST_ROWS]
+            sites.append(Site(action.operation, np.where(lanes, address - self.array.start, 0), lanes))
+        return sites
+
+    def plans(
+        self, written: Callable[[Move], Iterable[Plan | ProblemFileError]]
+    ) -> tuple[list[Plan], list[str]]:
+        """Changes with fewer wavefronts, those expected to have the fewest first; without any, why not.
+
+        Args:
+            written: the ways to write a layout into the code, or why there is none.
+        """
+        size, merged = self.array.size, list(_by_operation(self.sites))
+        now, ideal = self._wavefronts(merged), sum(int(self._counts(site).ideal.sum()) for site in merged)
+        widths = (action.width_bytes for action in touching(self.evaluation, self.array).values())
+        units = dict.fromkeys((max((self.element, *widths)), self.element))
+        found: list[tuple[tuple[int, ...], Plan]] = []
+        refusals: dict[str, None] = {}
+        rounds = [(unit, padded) for padded in (False, True) for unit in units]
+        for unit, padded in (*rounds, (0, False)):  # transpositions last
+            if unit and any(plan.wavefronts <= ideal for _, plan in found):
+                continue
+            families, sites = self._families(unit, padded), merged
+            if not unit:
+                families, sites = self._transpositions(), self.sites
+            for family in families:
+                ranked = (
+                    (self._wavefronts(sites, move), move.size(size), move.extra, move.terms, move)
+                    for move in family
+                    if self._fits(move)
+                )
+                first = min(ranked, default=None)
+                if first is None or first[0] >= now:
                     continue
-                order = wavefronts, plan.rank, int(move.row & (move.row - 1) > 0), size
-                found.append((order, plan._replace(wavefronts=wavefronts)))
-    best = [plan for _, plan in sorted(found, key=lambda one: one[0])]
-    chosen = [p for rank, most in enumerate(_MOST_TRIED) for p in [p for p in best if p.rank == rank][:most]]
-    return sorted(chosen, key=lambda p: p.wavefronts), list(refused) if not found else []
+                wavefronts, bytes_, *_, move = first
+                for plan in written(move):
+                    if isinstance(plan, ProblemFileError):
+                        refusals[str(plan)] = None
+                        continue
+                    order = wavefronts, plan.rank, int(move.row & (move.row - 1) > 0), bytes_
+                    found.append((order, plan._replace(wavefronts=wavefronts)))
+        best = [plan for _, plan in sorted(found, key=lambda pair: pair[0])]
+        of_ranks = ([p for p in best if p.rank == rank][:most] for rank, most in enumerate(_MOST_TRIED))
+        chosen = sorted(itertools.chain.from_iterable(of_ranks), key=lambda plan: plan.wavefronts)
+        return chosen, list(refusals) if not found else []
+
+    def _families(self, unit: int, padded: bool) -> Iterator[Iterable[Move]]:
+        """Layouts of one kind and row each, that keep `unit` bytes together; `padded` ones are pads and XORs.
+
+        Of a flat array, these are the solver's answers and pads; of rows, pads and XORs, in rows and in
+        lines of banks within longer rows.
+        """
+        if not padded and not self.extents:
+            yield from ([move] for move in self._solver_moves(unit))
+        kinds = (partial(flips, padded=True),) if padded else (pads, flips) if self.extents else (pads,)
+        for kind in kinds:
+            for row in self._row_lengths():
+                yield kind(row, unit, self.array.size)
+            row = self.extents[-1] * self.element if self.extents else 0
+            if row > _BANKS_BYTES and row % _BANKS_BYTES == 0:
+                lines = row // _BANKS_BYTES
+                moves = (move for move in kind(_BANKS_BYTES, unit, row) if lines % move.told_apart == 0)
+                yield [replace(move, inside=True) for move in moves]
+
+    def _row_lengths(self) -> list[int]:
+        """Bytes of the rows to try: those declared, else whole rows of banks and steps between lanes."""
+        if self.extents:
+            return [self.extents[-1] * self.element]
+        steps = lane_steps((site.offsets, site.lanes) for site in self.sites).most_common()
+        likely = [step for step, _ in steps if 64 <= step < self.array.size and step % self.element == 0]
+        return list(dict.fromkeys([128, 256, 512, 1024, *likely[:4]]))
+
+    def _solver_moves(self, unit: int) -> Iterator[Move]:
+        """The pad and the XOR that the solver finds for the array as one line of elements.
+
+        Accesses of more than `unit` bytes, which stay together, become several.
+        """
+        steps = touching(self.evaluation, self.array)
+        element = min((unit, *(action.width_bytes for action in steps.values())))
+        used, count = UsedArray(self.array, tuple(steps)), self.array.size // element
+        try:
+            data = array_problem(self.evaluation, used, (count,))
+            pieces = (_pieces_of_access(access, unit, element) for access in data["accesses"])
+            problem = tile_from_data(data | {"accesses": list(itertools.chain.from_iterable(pieces))})
+        except ProblemFileError:
+            return  # not all that is done to it is known, or too much
+        for kind in ("interval", "xor"):
+            asked = constrained(problem, families=("none", kind), max_bytes=self._most_bytes)
+            with contextlib.suppress(LayoutError):
+                layout = solve(asked, target=self.gpu, time_limit=_SEARCH_SECONDS).layout
+                if layout is not None:
+                    yield move_of(layout)
+
+    def _transpositions(self) -> Iterator[Iterable[Move]]:
+        """Those with which threads that go down a column reach consecutive elements."""
+        if not self.may_transpose:
+            return
+        steps: Counter[int] = Counter()  # bytes from one access to the next of the same lanes
+        sites = [part for site in self.sites for part in _by_element(site, self.element)]
+        for group in _same_lanes(sites, self.element):
+            steps.update(np.diff(sorted(site.offsets[site.lanes][0] for site in group)).tolist())
+        rows, plane = [step for step, _ in steps.most_common(_MOST_COLUMNS)], self.array.size
+        if self.extents:
+            rows, plane = [self.extents[-1] * self.element], math.prod(self.extents[-2:]) * self.element
+        for row in rows:
+            if steps[row]:
+                yield transpositions(row, self.element, plane)
+
+    def _fits(self, move: Move) -> bool:
+        """Whether a layout moves whole elements, and takes little more memory."""
+        whole = all(size % self.element == 0 for size in (move.unit, move.extra, move.row))
+        return whole and move.size(self.array.size) <= self._most_bytes
+
+    @property
+    def _most_bytes(self) -> int:
+        """Bytes of a layout at most: a quarter more than the array has, and a row of banks."""
+        return min(self.array.size * 5 // 4 + _BANKS_BYTES, _MOST_SHARED)
+
+    def _wavefronts(self, sites: Sequence[Site], move: Move | None = None) -> int:
+        """Wavefronts of accesses under a layout, else as they are; lanes in other arrays stay there."""
+        checkpoint()
+        if move is not None:
+            size, moved = self.array.size, []
+            for operation, at, lanes in (part for site in sites for part in _by_element(site, move.unit)):
+                offsets = np.where((at >= 0) & (at < size), move.apply(at), at)
+                moved.append(Site(operation, offsets, lanes))
+            sites = list(_vectorised(moved, move.unit)) if move.rows else moved
+        return sum(int(self._counts(site).wavefronts.sum()) for site in sites)
+
+    def _counts(self, site: Site) -> Counts:
+        """Wavefronts of each instruction, and the least possible; offsets count from a row of banks."""
+        operation, offsets, lanes = site
+        addresses = np.where(addressing_lanes(lanes, operation), offsets, 0)
+        addresses -= addresses.min(initial=0) // _BANKS_BYTES * _BANKS_BYTES
+        return count_wavefronts(addresses, lanes, operation, self.gpu.rule(operation))
 
 
-def _families(
-    unit: int, both: bool, sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array
-) -> Iterator[Iterable[Move]]:
-    """Layouts of one kind each: pads, XORs or both of rows, and of lines of banks within longer rows."""
-    for kind in (partial(flips, padded=True),) if both else (pads, flips) if extents else (pads,):
-        for row in _rows(sites, element, extents, array):
-            yield kind(row, unit, array.size)
-        line = extents[-1] * element if extents else 0
-        if line > _BANKS and line % _BANKS == 0:
-            found = (m for m in kind(_BANKS, unit, line) if line // _BANKS % m.told_apart == 0)
-            yield [replace(m, inside=True) for m in found]
-
-
-def _solved(evaluation: Evaluation, array: Array, unit: int, gpu: Device) -> Iterator[Move]:
-    """The pad and the XOR that are the solver's answers for the array as one line of elements.
-
-    Accesses of more bytes than stay together are as many as that takes.
-    """
-    steps = touching(evaluation, array)
-    element = min((unit, *(action.width_bytes for action in steps.values())))
-    try:
-        data = array_problem(evaluation, UsedArray(array, tuple(steps)), (array.size // element,))
-        data["accesses"] = [part for access in data["accesses"] for part in _pieces(access, unit, element)]
-        problem = tile_from_data(data)
-    except ProblemFileError:
-        return  # not all that is done to it is known, or too much
-    for kind in ("interval", "xor"):
-        asked = constrained(problem, families=("none", kind), max_bytes=_most_bytes(array))
-        with contextlib.suppress(LayoutError):
-            layout = solve(asked, target=gpu, time_limit=_SECONDS).layout
-            if layout is not None:
-                yield move_of(layout)
-
-
-def _pieces(access: dict[str, Any], unit: int, element: int) -> Iterator[dict[str, Any]]:
-    """An access as those of so many bytes each."""
+def _pieces_of_access(access: dict[str, Any], unit: int, element: int) -> Iterator[dict[str, Any]]:
+    """An access of a flat array of elements, as data, as accesses of `unit` bytes each."""
     width = access["bytes"] if access["op"] in ("load", "store") else unit
     for first in range(0, max(width, unit), unit):
         index = [f"{access['index'][0]} + {first // element}"] if first else access["index"]
@@ -360,126 +467,68 @@ def _pieces(access: dict[str, Any], unit: int, element: int) -> Iterator[dict[st
         yield access | ({"name": name, "index": index, "bytes": unit} if width > unit else {})
 
 
-def _transpositions(
-    sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array
-) -> Iterator[Iterable[Move]]:
-    """Those under which threads reach consecutive elements where they go down a column."""
-    steps: Counter[int] = Counter()
-    sites = [part for site in sites for part in _elements(site, element)]
-    for group in _together(sites, element):
-        steps.update(np.diff(sorted(offsets[lanes][0] for _, offsets, lanes in group)).tolist())
-    rows = [extents[-1] * element] if extents else [row for row, _ in steps.most_common(_MOST_COLUMNS)]
-    for row in rows:
-        if steps[row]:
-            yield transpositions(row, element, math.prod(extents[-2:]) * element if extents else array.size)
+def _by_element(site: Site, element: int) -> Iterator[Site]:
+    """An access to vectors as accesses to their elements: the source may have these, joined by the compiler.
 
-
-def _elements(site: Site, element: int) -> Iterator[Site]:
-    """An access of a vector as those of its elements: where the source has these, compilers joined them."""
+    Any other access stays as it is.
+    """
     operation, offsets, lanes = site
-    whole = operation.kind not in ("load", "store") or operation.width_bytes % element
-    whole = whole or operation.width_bytes <= element
-    for first in range(0, 1 if whole else operation.width_bytes, element):
-        yield operation if whole else replace(operation, width_bytes=element), offsets + first, lanes
+    width = operation.width_bytes
+    if operation.kind not in ("load", "store") or width % element or width <= element:
+        yield site
+        return
+    for first in range(0, width, element):
+        yield Site(replace(operation, width_bytes=element), offsets + first, lanes)
 
 
-def _together(sites: Iterable[Site], element: int) -> list[list[Site]]:
-    """Accesses of single elements that the same lanes execute as often; any other alone."""
-    found: dict[tuple[object, ...], list[Site]] = {}
-    for k, (operation, offsets, lanes) in enumerate(sites):
+def _same_lanes(sites: Iterable[Site], element: int) -> list[list[Site]]:
+    """Groups of loads, or of stores, of single elements by the same lanes; any other access alone."""
+    groups: dict[tuple[object, ...], list[Site]] = {}
+    for k, site in enumerate(sites):
+        operation, lanes = site.operation, site.lanes
         narrow = operation.kind in ("load", "store") and operation.width_bytes == element and lanes.any()
         key = (operation.kind, lanes.tobytes()) if narrow else (k,)
-        found.setdefault(key, []).append((operation, offsets, lanes))
-    return list(found.values())
+        groups.setdefault(key, []).append(site)
+    return list(groups.values())
 
 
-def _joined(sites: Sequence[Site], element: int) -> Iterator[Site]:
-    """The same, in vectors where compilers may join what is consecutive and aligned."""
-    for group in _together(sites, element):
-        rest = sorted(group, key=lambda site: int(site[1][site[2]][0])) if len(group) > 1 else group
+def _vectorised(sites: Sequence[Site], element: int) -> Iterator[Site]:
+    """The accesses, as vectors where consecutive, aligned elements let compilers join some of a group."""
+    for group in _same_lanes(sites, element):
+        rest = sorted(group, key=lambda s: int(s.offsets[s.lanes][0])) if len(group) > 1 else group
         while rest:
-            operation, first, lanes = rest[0]
             counts = [n for n in (16 // element, 8 // element, 4 // element) if 1 < n <= len(rest)]
             count = next((n for n in counts if _is_vector(rest[:n], element)), 1)
+            first, rest = rest[0], rest[count:]
             if count > 1:
-                operation = replace(operation, width_bytes=count * element)
-            yield operation, first, lanes
-            rest = rest[count:]
+                first = first._replace(operation=replace(first.operation, width_bytes=count * element))
+            yield first
 
 
-def _is_vector(parts: Sequence[Site], element: int) -> bool:
-    _, first, lanes = parts[0]
-    aligned = not (first[lanes] % (len(parts) * element)).any()
+def _is_vector(sites: Sequence[Site], element: int) -> bool:
+    """Whether every lane accesses consecutive elements, aligned as a vector of them."""
+    _, offsets, lanes = sites[0]
+    aligned = not (offsets[lanes] % (len(sites) * element)).any()
     return aligned and all(
-        np.array_equal(part[lanes], first[lanes] + k * element) for k, (_, part, _) in enumerate(parts)
+        np.array_equal(site.offsets[lanes], offsets[lanes] + k * element) for k, site in enumerate(sites)
     )
 
 
-def _goes(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
-    """Whether a change can be written in a form."""
+def _by_operation(sites: Sequence[Site]) -> Iterator[Site]:
+    """The instructions of each operation as one site."""
+    for operation in dict.fromkeys(site.operation for site in sites):
+        alike = [(site.offsets, site.lanes) for site in sites if site.operation == operation]
+        offsets, lanes = (np.concatenate(arrays) for arrays in zip(*alike, strict=True))
+        yield Site(operation, offsets, lanes)
+
+
+def _can_write(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
+    """Whether a form of change can write a layout: `Pitched` pads, `Transposed` columns, `Moved` the rest.
+
+    `Moved` writes pads of whole rows only of flat arrays.
+    """
     if move.rows or form is Transposed:
         return bool(move.rows) and form is Transposed
     if form is Pitched:
         return bool(move.extra) and not move.inside and not move.terms
     return not extents or move.inside or bool(move.terms)
-
-
-def _fits(move: Move, element: int, array: Array) -> bool:
-    """Whether it moves whole elements, and takes little more memory."""
-    whole = move.unit % element == 0 and move.extra % element == 0 and move.row % element == 0
-    return whole and move.size(array.size) <= _most_bytes(array)
-
-
-def _most_bytes(array: Array) -> int:
-    """A quarter more memory, or a row of banks."""
-    return min(array.size * 5 // 4 + _BANKS, _MOST_SHARED)
-
-
-def _rows(sites: Sequence[Site], element: int, extents: tuple[int, ...], array: Array) -> list[int]:
-    """Bytes of the rows to try: those declared, else whole rows of banks and steps between lanes."""
-    if extents:
-        return [extents[-1] * element]
-    steps = lane_steps((address, lanes) for _, address, lanes in sites)
-    likely = [s for s, _ in steps.most_common() if 64 <= s < array.size and s % element == 0]
-    return list(dict.fromkeys([128, 256, 512, 1024, *likely[:4]]))
-
-
-def _sites(evaluation: Evaluation, array: Array) -> Iterator[Site]:
-    """Warp instructions of the first block that touch an array: offsets and lanes, shape (rows, 32)."""
-    for k, action in touching(evaluation, array).items():
-        traces = evaluation.traces.get(k, [])
-        if not traces or action.operation is None:
-            continue
-        address = np.concatenate([np.broadcast_to(t.address, t.lanes.shape) for t in traces])[:_MOST_ROWS]
-        lanes = np.concatenate([t.lanes for t in traces])[:_MOST_ROWS]
-        yield action.operation, np.where(lanes, address - array.start, 0), lanes
-
-
-def _merged(sites: Sequence[Site]) -> Iterator[Site]:
-    """The instructions of one operation as one."""
-    for operation in dict.fromkeys(operation for operation, _, _ in sites):
-        alike = [(offsets, lanes) for of, offsets, lanes in sites if of == operation]
-        offsets, lanes = (np.concatenate(parts) for parts in zip(*alike, strict=True))
-        yield operation, offsets, lanes
-
-
-def _ideal(sites: Sequence[Site], gpu: Device) -> int:
-    return sum(int(count_wavefronts(o, lanes, op, gpu.rule(op)).ideal.sum()) for op, o, lanes in sites)
-
-
-def _wavefronts(sites: Sequence[Site], move: Move | None, size: int, gpu: Device) -> int:
-    """Of a layout of so many bytes; lanes that reach other arrays stay where they are."""
-    checkpoint()
-    if move is not None:
-        parts = [one for site in sites for one in _elements(site, move.unit)]
-        sites = [
-            (operation, np.where((at >= 0) & (at < size), move.apply(at), at), lanes)
-            for operation, at, lanes in parts
-        ]
-        sites = list(_joined(sites, move.unit)) if move.rows else sites
-    total = 0
-    for operation, offsets, lanes in sites:
-        moved = np.where(addressing_lanes(lanes, operation), offsets, 0)
-        moved -= moved.min(initial=0) // _BANKS * _BANKS
-        total += int(count_wavefronts(moved, lanes, operation, gpu.rule(operation)).wavefronts.sum())
-    return total
