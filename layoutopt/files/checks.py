@@ -10,6 +10,7 @@ import msgspec
 
 from layoutopt.accesses.hardware_access import wrong_cluster, wrong_target, wrong_use
 from layoutopt.errors import ProblemFileError, Wrong, raise_first, under
+from layoutopt.files.templates import RESERVED
 from layoutopt.problems.types import (
     ELEMENT_BYTES,
     PACKED_BITS,
@@ -23,7 +24,6 @@ from layoutopt.problems.types import (
 
 MAX_ELEMENTS: Final = 1 << 21
 MAX_PITCH_MULTIPLE_BYTES: Final = 1 << 20  # more than any GPU has shared memory
-_RESERVED: Final = frozenset(("tid", "lane", "warp", "min", "max"))
 # Constraints that hold for all tiles; the others are of one tile.
 _OF_ALL: Final = frozenset(("families", "max_bytes", "alignment_bytes", "pitch_multiple_bytes", "minimise"))
 
@@ -52,6 +52,7 @@ def check(problem: Problem | Block) -> None:
 
 
 def _check_tile(problem: Problem) -> None:
+    """`check` of one tile."""
     check_element(problem.tile)
     raise_first(_wrong_in_tile(problem))
     for i, access in enumerate(problem.accesses):
@@ -64,12 +65,14 @@ def _check_tile(problem: Problem) -> None:
 
 
 def _named_twice(place: str, names: Sequence[str]) -> Wrong:
+    """Equal names in the list at `place` of the file."""
     for i, name in enumerate(names):
         if (first := names.index(name)) < i:
             yield f"{place}[{i}].name", f"{name!r} is already the name of {place}[{first}]"
 
 
 def _wrong_in_tile(problem: Problem) -> Wrong:
+    """What is wrong with the shape, and with the index and variables of each access."""
     tile, dims = problem.tile, len(problem.tile.shape)
     if tile.elements > MAX_ELEMENTS:
         yield "tile.shape", f"at most {MAX_ELEMENTS} elements, not {tile.elements}"
@@ -78,11 +81,11 @@ def _wrong_in_tile(problem: Problem) -> Wrong:
         yield f"tile.shape[{dims - 1}]", f"{sharing} of {tile.packed}, not {tile.shape[-1]}"
     yield from _named_twice("accesses", [access.name for access in problem.accesses])
     for i, access in enumerate(problem.accesses):
-        field, given = f"accesses[{i}]", len(access.index)
-        if given != dims:
-            yield f"{field}.index", f"expected one expression for each of {dims} dimensions, got {given}"
+        field, count = f"accesses[{i}]", len(access.index)
+        if count != dims:
+            yield f"{field}.index", f"expected one expression for each of {dims} dimensions, got {count}"
         for place, variables in (("for", access.loops), ("any", access.any)):
-            if reserved := {v for v in variables if v in _RESERVED or keyword.iskeyword(v)}:
+            if reserved := {v for v in variables if v in RESERVED or keyword.iskeyword(v)}:
                 yield f"{field}.{place}", f"{min(reserved)!r} is reserved; choose another variable"
         if twice := access.loops.keys() & access.any.keys():
             yield f"{field}.any", f"{min(twice)!r} is a variable of `for`, too"
@@ -90,9 +93,9 @@ def _wrong_in_tile(problem: Problem) -> Wrong:
 
 
 def _wrong_in_freedom(access: Access, field: str) -> Wrong:
-    """Free lanes leave nothing else open, and nothing is asked of lanes that are not free."""
-    for name, given in (("global", access.global_), ("order", access.order)):
-        if given is not None and access.lanes is None:
+    """What contradicts that lanes, values or instructions of the access at `field` are free, or are not."""
+    for name, value in (("global", access.global_), ("order", access.order)):
+        if value is not None and access.lanes is None:
             yield f"{field}.{name}", 'is for accesses with "lanes": "free"'
     kinds = {"lanes": access.lanes, "values": access.values, "instructions": access.instructions}
     free = [kind for kind, value in kinds.items() if value is not None]
@@ -180,11 +183,11 @@ def _wrong_in_overlay(block: Block) -> Wrong:
             if len(times) > 1:
                 apart = "lists tiles side by side, and the overlay has them at several times"
                 yield f"same_layout[{g}]", apart
-            yield from _unlike(block, [tiles[name] for name in names], ())
+            yield from _not_alike(block, [tiles[name] for name in names], ())
     elif shared:
         if len(block.overlay) < 2 or any(len(time) > 1 for time in block.overlay):
             yield "same_layout", "needs an overlay of two or more times, one tile at each"
-        yield from _unlike(block, [tiles[time[0]] for time in block.overlay], ("stages",))
+        yield from _not_alike(block, [tiles[time[0]] for time in block.overlay], ("stages",))
 
 
 def _not_named_once(field: str, lists: Sequence[Sequence[str]], tiles: Mapping[str, NamedTile]) -> Wrong:
@@ -200,7 +203,7 @@ def _not_named_once(field: str, lists: Sequence[Sequence[str]], tiles: Mapping[s
             seen[name] = place
 
 
-def _unlike(block: Block, shared: Sequence[NamedTile], fields: tuple[str, ...]) -> Wrong:
+def _not_alike(block: Block, shared: Sequence[NamedTile], fields: tuple[str, ...]) -> Wrong:
     """What tiles that share a layout do not have in common with the first of them."""
     first, *others = shared
     for tile in others:
@@ -246,11 +249,11 @@ def fields_of(block: Problem | Block, *tiles: NamedTile) -> Iterator[None]:
         if isinstance(block, Problem):
             raise
         tile, i = tiles[0], block.tiles.index(tiles[0])
-        named = [(k, access.tile) for k, access in enumerate(block.accesses)]
-        mine = [k for member in tiles for k, name in named if name == member.name]
+        by_tile = [(k, access.tile) for k, access in enumerate(block.accesses)]
+        numbers = [k for member in tiles for k, name in by_tile if name == member.name]  # in the file
         place = error.field
         if place.startswith("accesses["):
-            place = re.sub(r"\d+", lambda match: str(mine[int(match[0])]), place, count=1)
+            place = re.sub(r"\d+", lambda match: str(numbers[int(match[0])]), place, count=1)
         elif place.startswith("tile"):
             place = f"tiles[{i}]{place.removeprefix('tile')}"
         elif place.startswith("layout."):

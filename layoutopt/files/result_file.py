@@ -55,32 +55,33 @@ def answer_from_data(raw: Any) -> Result | Arrangement:
 
 
 def _check_arrangement(arrangement: Arrangement) -> None:
+    """Check what an answer of several tiles says of each layout, of the places, and of all together."""
     tiles = arrangement.tiles
     _check_status(arrangement.status, tiles or None, "tiles")
     if not tiles and (arrangement.bytes, arrangement.excess) != (None, None):
         raise ProblemFileError("tiles", "there are none, and bytes or an excess of them")
-    for k, part in enumerate(tiles):
+    for k, layout in enumerate(tiles):
         with under(f"tiles[{k}].result"):
-            _check_result(part.result)
+            _check_result(layout.result)
         with under(f"tiles[{k}]"):
-            _check_place(part)
+            _check_places(layout)
     if tiles:
-        end = max(place.end for part in tiles for place in part.places)
+        end = max(place.end for layout in tiles for place in layout.places)
         alignment = arrangement.alignment_bytes or 0
         if arrangement.bytes != end:
             raise ProblemFileError("bytes", f"the tiles end at byte {end}, not {arrangement.bytes}")
-        if any(alignment % (part.result.alignment_bytes or 1) for part in tiles) or alignment < 1:
+        if any(alignment % (layout.result.alignment_bytes or 1) for layout in tiles) or alignment < 1:
             expected = f"expected a multiple of those of the tiles, got {alignment}"
             raise ProblemFileError("alignment_bytes", expected)
 
 
 def _check_layout(layout: Layout) -> None:
-    """Check that the table is one, and every value on the way to it far from where integers wrap."""
-    every, extra = layout.interval
-    reach = sum((digit.size - 1) * digit.stride for digit in layout.digits)
+    """Check that no elements overlap, and that no value on the way to an offset overflows 64 bits."""
+    interval, pad = layout.interval
+    last = sum((digit.size - 1) * digit.stride for digit in layout.digits)
     if math.prod(layout.shape) > MAX_ELEMENTS:
         raise ProblemFileError("layout", f"at most {MAX_ELEMENTS} elements, not {math.prod(layout.shape)}")
-    if reach + (reach // every * extra if every else 0) > MAX_BYTES:
+    if last + (last // interval * pad if interval else 0) > MAX_BYTES:
         raise ProblemFileError("layout", "elements lie outside what a tile can have")
     starts = np.sort(layout.table()[..., :: layout.packed], axis=None)
     if (np.diff(starts) < layout.element_bytes).any():
@@ -88,6 +89,7 @@ def _check_layout(layout: Layout) -> None:
 
 
 def _check_status(status: Status, found: object, what: str) -> None:
+    """Check that an answer with layouts, and no other, claims to have found some (`what`; None without)."""
     if (status in (Status.OPTIMAL, Status.FEASIBLE)) != (found is not None):
         raise ProblemFileError("status", f"{status}, and {'no ' if found is None else ''}{what} beside it")
 
@@ -153,19 +155,20 @@ def _total(numbers: list[int | float]) -> int | float:
     return round(sum(numbers), 6)
 
 
-def _check_place(part: PlacedTile) -> None:
-    if part.result.layout is None:
+def _check_places(layout: PlacedTile) -> None:
+    """Check that every tile of the layout has one place, within reach, and that the summary says the same."""
+    if layout.result.layout is None:
         raise ProblemFileError("result.layout", "expected a layout")
-    if part.tiles != tuple(place.tile for place in part.places) or not part.tiles:
-        raise ProblemFileError("places", f"expected one of each of {', '.join(part.tiles)}")
-    for k, place in enumerate(part.places):
-        step = place.bytes if place.stages > 1 else 1  # stages do not lie in one another
-        for name, least in (("base_bytes", 0), ("stages", 1), ("bytes", 1), ("stage_bytes", step)):
-            if not least <= (given := getattr(place, name)) <= MAX_BYTES:
-                expected = f"expected {least} to {MAX_BYTES}, got {given}"
+    if layout.tiles != tuple(place.tile for place in layout.places) or not layout.tiles:
+        raise ProblemFileError("places", f"expected one of each of {', '.join(layout.tiles)}")
+    for k, place in enumerate(layout.places):
+        stage = place.bytes if place.stages > 1 else 1  # stages do not overlap
+        for name, least in (("base_bytes", 0), ("stages", 1), ("bytes", 1), ("stage_bytes", stage)):
+            if not least <= (value := getattr(place, name)) <= MAX_BYTES:
+                expected = f"expected {least} to {MAX_BYTES}, got {value}"
                 raise ProblemFileError(f"places[{k}].{name}", expected)
-    bases = tuple(place.base_bytes for place in part.places)
-    stage = max(place.stage_bytes for place in part.places)
+    bases = tuple(place.base_bytes for place in layout.places)
+    stage = max(place.stage_bytes for place in layout.places)
     for name, value in (("base_bytes", bases[0]), ("bases_bytes", bases), ("stage_bytes", stage)):
-        if getattr(part, name) != value:
+        if getattr(layout, name) != value:
             raise ProblemFileError(name, f"expected {value}, as `places` has it")

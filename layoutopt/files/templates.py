@@ -35,7 +35,7 @@ Values = Mapping[str, Value]
 
 MAX_COMBINATIONS: Final = 1 << 20
 _TOGETHER: Final = 1 << 12  # combinations for which `where` is evaluated at once
-_MOST: Final = (1 << 63) - 1
+_LARGEST: Final = (1 << 63) - 1
 _EXPRESSIONS: Final = frozenset(("index", "where", "weight", "offset"))
 _TEXTS: Final = frozenset(("name", "notes", "source", "kind", "schema", "tile", "overlay"))
 _TABLES: Final = frozenset(("for", "any", "repeat"))  # of numbers, by name
@@ -46,12 +46,12 @@ _NUMBERS: Final = _TABLES | {
     "cluster", "multicast", "first_warp", "mn",
 }  # fmt: skip
 _ORDERS: Final = ("row", "column")  # in words, where numbers may stand
-_RESERVED: Final = frozenset(("tid", "lane", "warp", "min", "max"))
+RESERVED: Final = frozenset(("tid", "lane", "warp", "min", "max"))  # names with a meaning in expressions
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMPARED: Final = re.compile(r"\b([A-Za-z_][A-Za-z0-9_]*)\s*(==|!=)\s*([\"'])(.*?)\3")
 _BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-_Integer = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+_Integer = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
 _List = Annotated[list[_Integer | str], Meta(min_length=1, max_length=10_000)]
 
 
@@ -99,14 +99,13 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
     if not is_template(raw) and not (over and isinstance(raw, dict)):
         return iter((Instance({}, raw),))
     own = {name: raw[name] for name in ("params", "where") if name in raw}
-    given = own.get("params")
+    lists = own.get("params")
     params = {
         name: _values(name, values if isinstance(values, list) else [values], "params.")
-        for name, values in (given if isinstance(given, dict) else {}).items()
+        for name, values in (lists if isinstance(lists, dict) else {}).items()
     }
-    head = json_data.convert(own, Template)
+    condition = json_data.convert(own, Template).where or None
     data = {key: value for key, value in raw.items() if key not in own}
-    condition = head.where or None
     params |= {name: _values(name, values, "--over.") for name, values in (over or {}).items()}
     count = math.prod(map(len, params.values()))
     if count > MAX_COMBINATIONS:
@@ -114,8 +113,7 @@ def expand(raw: Any, over: Mapping[str, Sequence[Value]] | None = None) -> Itera
         raise ProblemFileError("params", most)
     _check_used(params, data, condition)
     every = (dict(zip(params, chosen, strict=True)) for chosen in itertools.product(*params.values()))
-    left = every if condition is None else _held(condition, params, every)
-    return _instances(params, left, data)
+    return _instances(params, _satisfying(condition, params, every) if condition else every, data)
 
 
 def is_template(raw: Any) -> bool:
@@ -151,19 +149,19 @@ def value_of(text: str) -> Value:
 
 def _values(name: str, given: Iterable[Any], place: str) -> list[Value]:
     """The values of a parameter, whose integers may be NumPy's."""
-    field = place + _parameter(name, place)
+    field = place + _checked_name(name, place)
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ProblemFileError(field, f"expected a list of values, got {described(given)}")
     plain = [value.item() if isinstance(value, np.generic) else value for value in given]
     return json_data.convert(plain, _List, field)
 
 
-def _parameter(name: str, place: str) -> str:
+def _checked_name(name: str, place: str) -> str:
     """The name of a parameter, if it is one."""
     field = f"{place}{shown(str(name))}"
     if not isinstance(name, str) or not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ProblemFileError(field, "expected the name of a parameter: letters, digits and _")
-    if name in _RESERVED or re.fullmatch(r"x\d+", name):
+    if name in RESERVED or re.fullmatch(r"x\d+", name):
         raise ProblemFileError(field, f"{name!r} means something else in expressions; choose another name")
     return name
 
@@ -171,7 +169,7 @@ def _parameter(name: str, place: str) -> str:
 def _check_used(params: Iterable[str], data: dict[str, Any], condition: str | None) -> None:
     """Check that every parameter is used, and that none is a variable of an access, too."""
     used = set(_NAME.findall(condition or ""))
-    _walk(data, lambda text, key, _: used.update((_BRACED if key in _TEXTS else _NAME).findall(text)))
+    _with_texts(data, lambda text, key, _: used.update((_BRACED if key in _TEXTS else _NAME).findall(text)))
     accesses = data.get("accesses")
     for name in params:
         for k, access in enumerate(accesses if isinstance(accesses, list) else ()):
@@ -185,32 +183,40 @@ def _check_used(params: Iterable[str], data: dict[str, Any], condition: str | No
 
 
 def _instances(
-    params: Mapping[str, Sequence[Value]], every: Iterable[Values], data: dict[str, Any]
+    params: Mapping[str, Sequence[Value]], combinations: Iterable[Values], data: dict[str, Any]
 ) -> Iterator[Instance]:
-    none = True
-    name = data.get("name")
-    for values in every:
-        none = False
-        one = substituted(data, values)
+    """The problem of each combination; parameters that its name does not say are added to it.
+
+    Raises:
+        ProblemFileError: there is no combination.
+    """
+    name, is_empty = data.get("name"), True
+    for values in combinations:
+        is_empty = False
+        instance = substituted(data, values)
         if isinstance(name, str):  # no two instances are called the same
-            said = set(_BRACED.findall(name))
-            unsaid = [p for p in params if len(params[p]) > 1 and p not in said]
-            one["name"] = " ".join([one["name"], *(f"{p}={values[p]}" for p in unsaid)])
-        yield Instance(dict(values), one)
-    if none:
+            named = set(_BRACED.findall(name))
+            unnamed = [p for p in params if len(params[p]) > 1 and p not in named]
+            instance["name"] = " ".join([instance["name"], *(f"{p}={values[p]}" for p in unnamed)])
+        yield Instance(dict(values), instance)
+    if is_empty:
         raise ProblemFileError("where", "leaves none of the combinations of the parameters")
 
 
-def _walk(data: Any, text: Callable[[str, str, str], Any], key: str = "", place: str = "") -> Any:
-    """`data` with `text(value, key, place)` in place of every text that is no key."""
+def _with_texts(data: Any, text: Callable[[str, str, str], Any], key: str = "", place: str = "") -> Any:
+    """`data` with `text(value, key, place)` in place of every text that is no key.
+
+    `key` is that of the nearest object around the text, but for tables of numbers (`for`) their own;
+    `place` is its path, such as `accesses[0].for.i`.
+    """
     if isinstance(data, str):
         return text(data, key, place)
     if isinstance(data, list):
-        return [_walk(item, text, key, f"{place}[{k}]") for k, item in enumerate(data)]
+        return [_with_texts(item, text, key, f"{place}[{k}]") for k, item in enumerate(data)]
     if isinstance(data, dict):
         inner = key if key in _TABLES else ""
         return {
-            name: _walk(item, text, inner or name, f"{place}.{name}".lstrip("."))
+            name: _with_texts(item, text, inner or name, f"{place}.{name}".lstrip("."))
             for name, item in data.items()
         }
     return data
@@ -240,30 +246,34 @@ def substituted(data: Any, values: Values) -> Any:
                 return int(evaluate(parse(given, frozenset(integers)), integers))
         return _BRACED.sub(lambda match: str(values.get(match[1], match[0])), given)
 
-    return _walk(data, text)
+    return _with_texts(data, text)
 
 
-def _held(condition: str, params: Mapping[str, Sequence[Value]], every: Iterable[Values]) -> Iterator[Values]:
+def _satisfying(
+    condition: str, params: Mapping[str, Sequence[Value]], every: Iterable[Values]
+) -> Iterator[Values]:
     """The combinations for which `condition` holds, in their order.
 
-    The grammar knows integers only: what is compared with a word in it are numbers of words, which stand in
-    such comparisons alone.
+    The grammar knows integers only. A comparison with a word is one of numbers that stand for words:
+    `op == 'load'` becomes `word_of_op == 0`, with `word_of_op` a variable beside `op`.
     """
     numbers: dict[Value, int] = {}
 
     def number(value: Value) -> int:
         return numbers.setdefault(value, len(numbers))
 
-    def compared(match: re.Match[str]) -> str:
+    def numbered(match: re.Match[str]) -> str:
         return f"word_of_{match[1]} {match[2]} {number(match[4])}"
 
     with under("where"):
-        names = {name: name for name, values in params.items() if all(isinstance(v, int) for v in values)}
-        names |= {f"word_of_{name}": name for name in params}
-        node = parse(_COMPARED.sub(compared, condition), frozenset(names))
-        while some := list(itertools.islice(every, _TOGETHER)):
-            columns = {
-                column: np.array([v[name] if column == name else number(v[name]) for v in some], np.int64)
-                for column, name in names.items()
-            }
-            yield from itertools.compress(some, np.broadcast_to(evaluate(node, columns) != 0, len(some)))
+        # The parameter of each variable.
+        variables = {name: name for name, values in params.items() if all(isinstance(v, int) for v in values)}
+        variables |= {f"word_of_{name}": name for name in params}
+        node = parse(_COMPARED.sub(numbered, condition), frozenset(variables))
+        while batch := list(itertools.islice(every, _TOGETHER)):
+            columns = {}
+            for variable, name in variables.items():
+                values = (v[name] if variable == name else number(v[name]) for v in batch)
+                columns[variable] = np.array(list(values), np.int64)
+            holds = np.broadcast_to(evaluate(node, columns) != 0, len(batch))
+            yield from itertools.compress(batch, holds)

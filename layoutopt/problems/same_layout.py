@@ -45,34 +45,29 @@ def groups(block: Problem | Block) -> tuple[tuple[tuple[NamedTile, ...], Problem
     if isinstance(block, Problem):
         return (((), block),)
     tiles = {tile.name: tile for tile in block.tiles}
-    lists = shared_tiles(block)
-    shared = [tuple(tiles[name] for name in names) for names in lists]
-    members: list[tuple[NamedTile, ...]] = [
-        (tile,) for tile in block.tiles if not any(tile in group for group in shared)
-    ]
-    members += [tuple(sorted(group, key=lambda t: (t.element_bits, -t.bytes))) for group in shared]
-    members.sort(key=lambda group: min(map(block.tiles.index, group)))
-    found = []
-    for group in members:
+    shared = [[tiles[name] for name in names] for names in shared_tiles(block)]
+    shared += [[tile] for tile in block.tiles if not any(tile in group for group in shared)]
+    shared.sort(key=lambda group: min(map(block.tiles.index, group)))
+    problems = []
+    for group in (tuple(sorted(group, key=lambda t: (t.element_bits, -t.bytes))) for group in shared):
         problem, whole = block.problem(group[0]), _whole(group)
         accesses = tuple(
-            _viewed(access, tile, whole) for tile in group for access in block.problem(tile).accesses
+            _access_in(access, tile, whole) for tile in group for access in block.problem(tile).accesses
         )
         layout, published = problem.layout, problem.published
         if not alike(group[0], whole):  # what is in use is in other coordinates
             layout, published = msgspec.structs.replace(layout, offset=None), None
-        several = len({tile.bytes for tile in group}) > 1
-        chosen = layout.order is not None or problem.is_dictated
-        if several and side_by_side(block) and not chosen:
-            kept = tuple(f for f in layout.families or FAMILIES if f not in _OTHER_ORDERS)
-            layout = msgspec.structs.replace(
-                layout, families=kept or ("none",), order=tuple(range(len(whole.shape)))
-            )
+        several_sizes = len({tile.bytes for tile in group}) > 1
+        order_open = layout.order is None and not problem.is_dictated
+        if several_sizes and side_by_side(block) and order_open:
+            families = tuple(f for f in layout.families or FAMILIES if f not in _OTHER_ORDERS) or ("none",)
+            order = tuple(range(len(whole.shape)))
+            layout = msgspec.structs.replace(layout, families=families, order=order)
         problem = msgspec.structs.replace(
             problem, tile=whole, accesses=accesses, layout=layout, published=published
         )
-        found.append((group, problem))
-    return tuple(found)
+        problems.append((group, problem))
+    return tuple(problems)
 
 
 def _whole(group: Sequence[Tile]) -> Tile:
@@ -86,16 +81,15 @@ def _whole(group: Sequence[Tile]) -> Tile:
 
 
 def beginning(layout: Layout, tile: Tile) -> Layout | None:
-    """The layout of a tile that shares `layout`, in its own coordinates; None where no digits say it."""
-    ratio = tile.storage.element_bytes // layout.element_bytes
-    units = tile.storage.elements
-    size = ratio * layout.element_bytes
+    """The layout of a smaller tile that shares `layout`, in its coordinates; None where no digits say it."""
+    element_bytes = tile.storage.element_bytes
+    ratio = element_bytes // layout.element_bytes
     if layout.lookup:
-        every = layout.table().ravel()[:: layout.packed] // layout.element_bytes
-        lookup = tuple((every[::ratio][:units] // ratio).tolist())
-        return Layout(tile.shape, size, (), packed=layout.packed, lookup=lookup)
+        offsets = layout.table().ravel()[:: layout.packed] // layout.element_bytes
+        lookup = tuple((offsets[::ratio][: tile.storage.elements] // ratio).tolist())
+        return Layout(tile.shape, element_bytes, (), packed=layout.packed, lookup=lookup)
     if ratio == 1 and len(tile.shape) == len(layout.shape) and tile.shape[1:] == layout.shape[1:]:
-        return _fewer(layout, tile.shape)
+        return _fewer_rows(layout, tile.shape)
     plain = layout.digits == row_major((*layout.shape[:-1], layout.shape[-1] // layout.packed), 1).digits
     low = ratio.bit_length() - 1
     bits = [target.bit for target in layout.swizzle] + [low]
@@ -105,26 +99,26 @@ def beginning(layout: Layout, tile: Tile) -> Layout | None:
     swizzle = tuple(Target(target.bit - low, target.mask >> low) for target in layout.swizzle)
     return Layout(
         tile.shape,
-        size,
-        row_major(tile.storage.shape, size).digits,
+        element_bytes,
+        row_major(tile.storage.shape, element_bytes).digits,
         swizzle,
         packed=layout.packed,
         interval=(layout.interval[0] // ratio, layout.interval[1] // ratio),
     )
 
 
-def _fewer(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    pieces = [digit.divide for digit in layout.digits if digit.dim == 0]
-    digits = tuple(
-        msgspec.structs.replace(digit, size=min(digit.size, -(-shape[0] // digit.divide)))
-        if digit.dim == 0 and digit.divide == max(pieces) and digit is not layout.digits[-1]
-        else digit
-        for digit in layout.digits
-    )
-    return msgspec.structs.replace(layout, shape=shape, digits=digits)
+def _fewer_rows(layout: Layout, shape: tuple[int, ...]) -> Layout:
+    """The layout of a tile with fewer rows: the slowest digit of dimension 0 is as long as they need."""
+    slowest = max(digit.divide for digit in layout.digits if digit.dim == 0)
+    digits = list(layout.digits)
+    for k, digit in enumerate(digits[:-1]):
+        if digit.dim == 0 and digit.divide == slowest:
+            digits[k] = msgspec.structs.replace(digit, size=min(digit.size, -(-shape[0] // slowest)))
+    return msgspec.structs.replace(layout, shape=shape, digits=tuple(digits))
 
 
-def _viewed(access: Access, tile: Tile, onto: Tile) -> Access:
+def _access_in(access: Access, tile: Tile, onto: Tile) -> Access:
+    """An access to `tile` in the coordinates of `onto`."""
     if alike(tile, onto):
         return access
     return msgspec.structs.replace(access, index=viewed_index(access.index, tile, onto))
@@ -141,16 +135,16 @@ def alike(tile: Tile, onto: Tile) -> bool:
 
 def viewed_index(index: Sequence[str | int], tile: Tile, onto: Tile) -> tuple[str, ...]:
     """Coordinates in `onto` of what `index` says in `tile`, whose elements are as large or larger."""
-    flat = "0"
+    row_major_index = "0"
     for extent, text in zip(tile.shape, index, strict=True):
-        flat = f"({flat})*{extent} + ({text})"
+        row_major_index = f"({row_major_index})*{extent} + ({text})"
     ratio = tile.element_bits // onto.element_bits
-    flat = flat if ratio == 1 else f"({flat})*{ratio}"
-    found, inner = [], 1
+    row_major_index = row_major_index if ratio == 1 else f"({row_major_index})*{ratio}"
+    coordinates, inner = [], 1
     for d in reversed(range(len(onto.shape))):
-        found.append(f"({flat}) // {inner}" + (f" % {onto.shape[d]}" if d else ""))
+        coordinates.append(f"({row_major_index}) // {inner}" + (f" % {onto.shape[d]}" if d else ""))
         inner *= onto.shape[d]
-    return tuple(reversed(found))
+    return tuple(reversed(coordinates))
 
 
 def within_room(block: Block, gpu: Device) -> Block:

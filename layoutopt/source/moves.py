@@ -23,13 +23,13 @@ _MOST_SHIFT: Final = 5
 
 
 class Move(Struct, frozen=True):
-    """Where the bytes of an array go.
+    """Where the bytes of an array go; see the module's table.
 
     Attributes:
-        row: bytes of a row.
-        extra: bytes between rows.
-        terms: of an XOR: (s, m), of which f is the XOR.
-        unit: bytes of the vectors that stay together.
+        row: bytes of a row (W elements).
+        extra: bytes of the pad behind each row.
+        terms: of an XOR: (s, m) of each part of f.
+        unit: bytes of the vectors that stay together (n elements).
         inside: each row as it is declared has several of these rows, and a pad behind each of them.
         rows: of a transposition: how many become columns, each with `extra` bytes behind it; else 0.
     """
@@ -42,30 +42,30 @@ class Move(Struct, frozen=True):
     rows: int = 0
 
     def apply(self, offsets: IntArray) -> IntArray:
-        """Where bytes at these offsets go."""
+        """The new offsets, in bytes, of bytes at these offsets."""
         row, column = offsets // self.row, offsets % self.row
         if self.rows:
             plane = row // self.rows * (self.row // self.unit) + column // self.unit
-            return plane * self.longer + row % self.rows * self.unit + column % self.unit
+            return plane * self.column_bytes + row % self.rows * self.unit + column % self.unit
         moved = offsets
         for shift, mask in self.terms:
             moved = moved ^ ((row >> shift & mask) * self.unit)
         return moved + row * self.extra
 
     def size(self, before: int) -> int:
-        """Bytes of an array of so many bytes: whole rows of an XOR, and no pad behind the last row."""
+        """Bytes of an array of `before` bytes so far: whole blocks of an XOR, no pad behind the last row."""
         if self.rows:
-            return before // self.rows // self.unit * self.longer
+            return before // self.rows // self.unit * self.column_bytes
         whole = -(-before // self.block) * self.block
         return whole + (whole - (not self.inside)) // self.row * self.extra
 
     @property
-    def longer(self) -> int:
-        """Bytes of a column of a transposition, which is a row then."""
+    def column_bytes(self) -> int:
+        """Bytes of a column that a transposition makes a row, its pad included."""
         return self.rows * self.unit + self.extra
 
     def count(self, n: str, element: int, bare: bool) -> str:
-        """The same in C, of n elements of so many bytes; `bare` if n needs no brackets."""
+        """`size` as a C expression in elements of `element` bytes, of `n`; `bare` if n needs no brackets."""
         n, block = n if bare else f"({n})", self.block // element
         if self.terms:
             n = f"({n} + {block - 1}) / {block} * {block}"
@@ -73,12 +73,12 @@ class Move(Struct, frozen=True):
 
     @property
     def block(self) -> int:
-        """Bytes that an XOR keeps among themselves, from every multiple of them on."""
+        """Bytes of the aligned blocks that an XOR maps onto themselves; 1 without an XOR."""
         return max(((1 << mask.bit_length()) * self.unit for _, mask in self.terms), default=1)
 
     @property
-    def told_apart(self) -> int:
-        """Rows behind which an XOR begins anew."""
+    def period_rows(self) -> int:
+        """Rows after which an XOR repeats; 1 without an XOR."""
         return max((1 << (shift + mask.bit_length()) for shift, mask in self.terms), default=1)
 
     @property
@@ -95,33 +95,33 @@ class Move(Struct, frozen=True):
         return f"rows of {self.row} bytes padded by {self.extra}"
 
     def new_index(self, e: str, element: int, row: str = "") -> str:
-        """The new index of an element in C.
+        """The new index of an element as a C expression, such as `e ^ (e >> 5 & 7)`.
 
         Args:
-            e: a name of the old one; of the last coordinate where `row` is given, for an XOR.
-            element: bytes of one.
-            row: a name of the number of the row, whose pitch the declaration says.
+            e: name of the old index; with `row`, of the last coordinate.
+            element: bytes of one element.
+            row: name of the row's number, where an XOR moves elements within a declared row.
         """
-        width, count, index = 1 if row else self.row // element, self.unit // element, e
-        parts = [f"({_row(row or e, width, shift)} & {mask})" for shift, mask in self.terms]
-        if parts:
-            f = " ^ ".join(f"{part} * {count}" if count > 1 else part for part in parts)
-            index = f"(({e} & -{count}) ^ {f}) + ({e} & {count - 1})" if count > 1 else f"{e} ^ {f}"
+        width, vector, index = 1 if row else self.row // element, self.unit // element, e
+        flips = [f"({_row_number(row or e, width, shift)} & {mask})" for shift, mask in self.terms]
+        if flips:
+            f = " ^ ".join(f"{flip} * {vector}" if vector > 1 else flip for flip in flips)
+            index = f"(({e} & -{vector}) ^ {f}) + ({e} & {vector - 1})" if vector > 1 else f"{e} ^ {f}"
         if row or not self.extra:
             return index
-        pads = _row(e, width)
+        pads = _row_number(e, width)
         pads = f"({pads})" if ">>" in pads else pads
         pads = f"{pads} * {self.extra // element}" if self.extra > element else pads
-        return f"({index}) + {pads}" if parts and count == 1 else f"{index} + {pads}"
+        return f"({index}) + {pads}" if flips and vector == 1 else f"{index} + {pads}"
 
 
-def _row(e: str, width: int, shift: int = 0) -> str:
-    """The number of a row in C, without its lowest bits."""
+def _row_number(index: str, width: int, shift: int = 0) -> str:
+    """The row of an index in rows of `width`, shifted right, as a C expression."""
     if width & (width - 1):
-        e = f"{e} / {width}"
+        index = f"{index} / {width}"
     else:
         shift += width.bit_length() - 1
-    return f"{e} >> {shift}" if shift else e
+    return f"{index} >> {shift}" if shift else index
 
 
 def pads(row: int, unit: int, size: int) -> Iterator[Move]:
@@ -143,17 +143,17 @@ def move_of(layout: Layout) -> Move:
     Raises:
         LayoutError: it is not one pad, and not an XOR.
     """
-    unit, places = layout.element_bytes, layout.table().ravel()
-    plain = np.arange(places.size, dtype=np.int64) * unit
+    element, offsets = layout.element_bytes, layout.table().ravel()
+    plain = np.arange(offsets.size, dtype=np.int64) * element
     if masks := swizzle_sources(layout):
         low, near = layout.swizzle[0].bit, min(masks)
         terms = tuple((far - near, mask >> low) for far, mask in sorted(masks.items()))
-        move = Move(unit << low + near, 0, terms, unit << low)
+        move = Move(element << low + near, 0, terms, element << low)
     else:
-        first = int((places != plain).argmax())
-        row, extra = max(first, 1) * unit, int(places[first] - plain[first])
+        first = int((offsets != plain).argmax())  # the first element behind a pad
+        row, extra = max(first, 1) * element, int(offsets[first] - plain[first])
         move = Move(row, extra, unit=(row | extra) & -(row | extra))
-    if not (move.terms or move.extra > 0) or not np.array_equal(move.apply(plain), places):
+    if not (move.terms or move.extra > 0) or not np.array_equal(move.apply(plain), offsets):
         raise LayoutError("expected a layout that pads rows, or moves elements by XOR")
     return move
 

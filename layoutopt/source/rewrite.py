@@ -78,14 +78,16 @@ class Pitched(Walk):
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """Extents of a declaration are as they are; other indices have a pitch."""
-        if pointer.rest == 1 and len(self.extents) <= 1:
-            self._pitch(file, index, pointer)
-        elif pointer.rest == 1 and not pointer.in_row:
+        if pointer.extents_left == 1 and len(self.extents) <= 1:
+            self._lengthen_rows(file, index, pointer)
+        elif pointer.extents_left == 1 and not pointer.in_row:
             self.refuse(file, node, "the array is used as one line")
-        if pointer.rest > 1:
+        if pointer.extents_left > 1:
             zero = file.text(index) == "0" and (pointer.in_row or not pointer.terms)
             terms = () if zero else (("+", index),)
-            self.follow(file, node, replace(pointer, rest=pointer.rest - 1, in_row=True, terms=terms))
+            self.follow(
+                file, node, replace(pointer, extents_left=pointer.extents_left - 1, in_row=True, terms=terms)
+            )
             return
         self.element_at(file, node, replace(pointer, terms=(*pointer.terms, ("+", index))))
 
@@ -98,7 +100,7 @@ class Pitched(Walk):
     def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
         """Offsets have a pitch, too."""
         self._offset(file, node, pointer, other)
-        self.follow(file, node, replace(pointer, rest=1))
+        self.follow(file, node, replace(pointer, extents_left=1))
 
     def step(self, file: File, node: Node, pointer: Pointer) -> None:
         """Steps have a pitch, too."""
@@ -108,12 +110,12 @@ class Pitched(Walk):
         self._offset(file, node, pointer, right)
 
     def _offset(self, file: File, node: Node, pointer: Pointer, other: Node) -> None:
-        if pointer.rest > 1:
+        if pointer.extents_left > 1:
             return
         if len(self.extents) > 1 and not pointer.in_row:
             self.refuse(file, node, "the array is used as one line")
         if len(self.extents) <= 1:
-            self._pitch(file, other, pointer)
+            self._lengthen_rows(file, other, pointer)
 
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
         """As it is."""
@@ -126,10 +128,10 @@ class Pitched(Walk):
 
     def _rows_of(self, file: File, node: Node, pointer: Pointer, variable: Variable) -> None:
         """A variable points to whole rows: its type has their length."""
-        if pointer.rest == 1 or (variable.type == "auto" and not variable.extents):
+        if pointer.extents_left == 1 or (variable.type == "auto" and not variable.extents):
             return
         last = variable.extents[-1] if variable.extents else None
-        if last is None or len(variable.extents) + variable.pointer != pointer.rest:
+        if last is None or len(variable.extents) + variable.pointer != pointer.extents_left:
             self.refuse(file, node, f"{variable.name} has other extents")
         text, extra = variable.file.text(last), self.move.extra // self.element
         self.edit(variable.file, last, plus(text, extra))
@@ -165,7 +167,7 @@ class Pitched(Walk):
 
     # Indices --------------------------------------------------------------------------------------
 
-    def _pitch(self, file: File, index: Node, pointer: Pointer, depth: int = 0) -> bool:
+    def _lengthen_rows(self, file: File, index: Node, pointer: Pointer, depth: int = 0) -> bool:
         """Make the rows of an index longer; whether it has any.
 
         What is no multiple of a row must stay below one: whether it does must not depend on arguments of the
@@ -187,7 +189,7 @@ class Pitched(Walk):
             value = self.values.integer(file, factor)
             if value is None or value == 0 or value % width:
                 continue
-            self._name(file, factor, value == width)
+            self._note_pitch(file, factor, value == width)
             self.row(file, term, factor, value // width, pitch)
             return True
         if term.type == "binary_expression" and file.text(term.children[1]) == "<<":
@@ -198,13 +200,13 @@ class Pitched(Walk):
                 return True
         for where, argument in self.source.arguments(file, term):
             before = len(self.edits)
-            if depth >= _MOST_DEPTH or self._pitch(where, argument, pointer, depth + 1):
+            if depth >= _MOST_DEPTH or self._lengthen_rows(where, argument, pointer, depth + 1):
                 self.refuse(where, argument, "rows are in the argument of a macro")
             del self.edits[before:]
         variable = self.source.meant(file, term) if term.type == "identifier" else None
         if variable is not None and variable.value is not None and not self.changes(variable):
             before = len(self.edits)
-            if depth < _MOST_DEPTH and self._pitch(variable.file, variable.value, pointer, depth + 1):
+            if depth < _MOST_DEPTH and self._lengthen_rows(variable.file, variable.value, pointer, depth + 1):
                 if not self._only_indexes(variable):
                     self.refuse(file, term, f"{variable.name} holds rows, and is used elsewhere")
                 return True
@@ -231,7 +233,7 @@ class Pitched(Walk):
     def column(self, file: File, term: Node) -> None:
         """A term of an index has no rows."""
 
-    def _name(self, file: File, factor: Node, whole: bool) -> None:
+    def _note_pitch(self, file: File, factor: Node, whole: bool) -> None:
         """A factor is the pitch; where the arguments of a template decide what it is, it has one name."""
         self._pitches.add(file.text(factor))
         self._varies |= self.values.varies(file, factor)
@@ -284,10 +286,10 @@ class Pitched(Walk):
         if key not in self._fixed:
             self._fixed[key] = True  # a loop's variable may depend on itself
             found = self._is_fixed(variable.file, variable.value, depth + 1)
-            self._fixed[key] = found and self._changes_fixedly(variable, depth)
+            self._fixed[key] = found and self._is_changed_by_fixed_loop(variable, depth)
         return self._fixed[key]
 
-    def _changes_fixedly(self, variable: Variable, depth: int) -> bool:
+    def _is_changed_by_fixed_loop(self, variable: Variable, depth: int) -> bool:
         """Whether a variable is never changed, or only by the loop that it belongs to, which is fixed."""
         loop = variable.node.parent
         if loop is None or loop.type != "for_statement":
@@ -304,7 +306,7 @@ class Pitched(Walk):
 class Moved(Walk):
     """Elements moved by a function of their places."""
 
-    _called: bool = False
+    _is_called: bool = False
 
     @property
     def _function(self) -> str:
@@ -317,8 +319,8 @@ class Moved(Walk):
     def run(self) -> list[Edit]:
         """The edits, and the function if it is called."""
         super().run()
-        if self._called:
-            self._define()
+        if self._is_called:
+            self._define_function()
         return self.edits
 
     def declare(self) -> None:
@@ -340,13 +342,13 @@ class Moved(Walk):
         else:
             self.edit(file, last, self.move.count(text, self.element, not last.named_children))
 
-    def _define(self) -> None:
+    def _define_function(self) -> None:
         """The function, behind the declaration; where it may not hold, the compiler says so."""
         array, file = self.array, self.array.file
         line = file.data.rfind(b"\n", 0, array.node.start_byte) + 1
         indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
         before = "\n" + (indent[0].decode() if indent is not None else "")
-        names, body = self._index()
+        names, body = self._new_index()
         given = ", ".join(f"int {name}" for name in names)
         if array.function is None:
             text = f"\n__device__ __forceinline__ int {self._function}({given}) {{ return {body}; }}"
@@ -368,65 +370,67 @@ class Moved(Walk):
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """An extent of several, or an element."""
-        if pointer.rest > 1:
+        if pointer.extents_left > 1:
             terms = (*pointer.terms, ("+", index))
-            self.follow(file, node, replace(pointer, terms=terms, rest=pointer.rest - 1, in_row=True))
+            self.follow(
+                file, node, replace(pointer, terms=terms, extents_left=pointer.extents_left - 1, in_row=True)
+            )
         elif len(self.extents) > 1:
-            self._in_rows(file, node, pointer, index)
+            self._element_of_rows(file, node, pointer, index)
         else:
-            self._reached(file, node, pointer, index)
+            self._element_of_flat(file, node, pointer, index)
 
     def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
         """An element."""
         if len(self.extents) > 1:
-            if pointer.at is None:
+            if pointer.only_index is None:
                 self.refuse(file, node, "the array is used as one line")
-            self._in_row(file, pointer)
+            self._replace_last_index(file, pointer)
         elif (above := self.is_address(file, node)) is not None:
             self.follow(file, above, pointer)
         else:
-            self._physical(file, node, pointer, follow=True)
+            self._replace_address(file, node, pointer, follow=True)
 
-    def _in_rows(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+    def _element_of_rows(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """An element of an array of several extents, or what a vector there begins with."""
-        if pointer.at is not None and file.text(index) == "0":
-            self._in_row(file, pointer)
+        if pointer.only_index is not None and file.text(index) == "0":
+            self._replace_last_index(file, pointer)
             return
-        if pointer.type or len(pointer.terms) != len(self.extents) - 1 or pointer.at is not None:
+        if pointer.type or len(pointer.terms) != len(self.extents) - 1 or pointer.only_index is not None:
             self.refuse(file, node, "the array is used as one line")
-        found = replace(pointer, at=index)
+        found = replace(pointer, only_index=index)
         if (above := self.is_address(file, node)) is not None:
             self.follow(file, above, found)
         else:
-            self._in_row(file, found)
+            self._replace_last_index(file, found)
 
-    def _in_row(self, file: File, pointer: Pointer) -> None:
+    def _replace_last_index(self, file: File, pointer: Pointer) -> None:
         """Replace the last index."""
-        assert pointer.at is not None
-        self._called = True
+        assert pointer.only_index is not None
+        self._is_called = True
         if self.move.inside:
-            self.edit(file, pointer.at, f"{self._function}(", pointer.at, ")")
+            self.edit(file, pointer.only_index, f"{self._function}(", pointer.only_index, ")")
             return
         rows = [part for _, part in pointer.terms]
         parts: list[str | Node] = [rows[-1]]
-        if len(rows) > 1 and self.extents[-2] % self.move.told_apart:
+        if len(rows) > 1 and self.extents[-2] % self.move.period_rows:
             parts, stride = ["(", rows[-1], ")"], 1
             for part, size in zip(rows[-2::-1], self.extents[-2:0:-1], strict=True):
                 stride *= size
                 parts += [f" + {stride} * (", part, ")"]
-        self.edit(file, pointer.at, f"{self._function}(", *parts, ", ", pointer.at, ")")
+        self.edit(file, pointer.only_index, f"{self._function}(", *parts, ", ", pointer.only_index, ")")
 
-    def _reached(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+    def _element_of_flat(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         ratio = self.ratio(file, node, pointer)
         scaled = ("+", index) if ratio == 1 else (f"+ {ratio} *", index)
         if (above := self.is_address(file, node)) is not None:
             direct = index if not pointer.terms and ratio == 1 else None
-            self.follow(file, above, replace(pointer, terms=(*pointer.terms, scaled), at=direct))
+            self.follow(file, above, replace(pointer, terms=(*pointer.terms, scaled), only_index=direct))
             return
         if file.text(index) == "0" and pointer.terms:
-            self._physical(file, node, pointer, follow=True)
+            self._replace_address(file, node, pointer, follow=True)
             return
-        self._called = True
+        self._is_called = True
         whole = replace(pointer, terms=(*pointer.terms, scaled))
         divided = f" / {ratio}" if ratio > 1 else ""
         if not pointer.terms:
@@ -444,13 +448,13 @@ class Moved(Walk):
             parts += [lead if parts or not lead else f"{lead} ", *([part] if alone else bracketed(part))]
         return parts or ["0"]
 
-    def _physical(self, file: File, node: Node, pointer: Pointer, follow: bool = False) -> None:
+    def _replace_address(self, file: File, node: Node, pointer: Pointer, follow: bool = False) -> None:
         """An address that is used as it is; `node` is the pointer, or to follow it `*pointer`."""
         if not pointer.terms:
             return
-        self._called = True
-        if pointer.at is not None:
-            self.edit(file, pointer.at, f"{self._function}(", pointer.at, ")")
+        self._is_called = True
+        if pointer.only_index is not None:
+            self.edit(file, pointer.only_index, f"{self._function}(", pointer.only_index, ")")
             return
         inner: list[str | Node] = [f"{self.array.name}[{self._function}(", *self._offset(pointer), ")]"]
         if pointer.type:
@@ -466,14 +470,16 @@ class Moved(Walk):
         ratio = self.ratio(file, node, pointer)
         term = (sign, other) if ratio == 1 else (f"{sign} {ratio} *", other)
         direct = other if not pointer.terms and ratio == 1 and sign == "+" else None
-        self.follow(file, node, replace(pointer, terms=(*pointer.terms, term), at=direct, rest=1))
+        self.follow(
+            file, node, replace(pointer, terms=(*pointer.terms, term), only_index=direct, extents_left=1)
+        )
 
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
         """Where the element lies now."""
         if len(self.extents) <= 1:
-            self._physical(file, node, pointer)
-        elif pointer.at is not None:
-            self._in_row(file, pointer)
+            self._replace_address(file, node, pointer)
+        elif pointer.only_index is not None:
+            self._replace_last_index(file, pointer)
         else:
             self.refuse(file, node, "the array is used as one line")
 
@@ -490,15 +496,15 @@ class Moved(Walk):
             offset = f"int({variable.name} - {base})"
             terms = (("+", offset if ratio == 1 else f"{ratio} * {offset}"),)
         for where, use in self.source.uses(variable):
-            self.follow(where, use, replace(pointer, terms=terms, at=None, rest=1))
+            self.follow(where, use, replace(pointer, terms=terms, only_index=None, extents_left=1))
 
     def by_hand(self) -> str:
         """The function."""
-        names, body = self._index()
+        names, body = self._new_index()
         what = {"e": "element e", "c": "column c", "rc": "column c of row r"}[names]
         return f"{what} lies at {body}"
 
-    def _index(self) -> tuple[str, str]:
+    def _new_index(self) -> tuple[str, str]:
         """The arguments of the function, and what it returns."""
         names = "c" if self.move.inside else "rc" if len(self.extents) > 1 else "e"
         return names, self.move.new_index(names[-1], self.element, "r" if names == "rc" else "")

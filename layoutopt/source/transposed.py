@@ -18,7 +18,7 @@ from layoutopt.source.walk import Edit, Pointer, Walk, product_of
 class Transposed(Pitched):
     """Rows written as columns, and columns as rows: indices change places, or pitches do."""
 
-    _longer: str = ""
+    _column_pitch: str = ""
 
     def run(self) -> list[Edit]:
         """The edits."""
@@ -39,22 +39,22 @@ class Transposed(Pitched):
         worth = [self.values.integer(file, one) for one in factors]
         if worth in ([width, self.move.rows], [self.move.rows, width]):
             columns, rows = factors if worth[0] == width else reversed(factors)
-            self._name(file, columns, True)
-            self._longer = plus(file.text(rows), extra, closed=True)
-            self.edit(file, last, f"{file.text(columns)} * {self._longer}")
+            self._note_pitch(file, columns, True)
+            self._column_pitch = plus(file.text(rows), extra, closed=True)
+            self.edit(file, last, f"{file.text(columns)} * {self._column_pitch}")
         elif self.values.varies(file, last):
             self.refuse(file, last, "the number of rows has no name")
         else:
-            self._longer = str(self.move.longer // self.element)
-            self.edit(file, last, f"{width} * {self._longer}")
+            self._column_pitch = str(self.move.column_bytes // self.element)
+            self.edit(file, last, f"{width} * {self._column_pitch}")
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """The last two indices of several change places."""
         if len(self.extents) <= 1:
             super().subscript(file, node, pointer, index)
-        elif pointer.rest > 1:
+        elif pointer.extents_left > 1:
             terms = (*pointer.terms, ("+", index))
-            self.follow(file, node, replace(pointer, rest=pointer.rest - 1, terms=terms))
+            self.follow(file, node, replace(pointer, extents_left=pointer.extents_left - 1, terms=terms))
         else:
             row = node.child_by_field_name("argument")
             base = row.child_by_field_name("argument") if row is not None else None
@@ -105,8 +105,8 @@ class Transposed(Pitched):
     def column(self, file: File, term: Node) -> None:
         """It becomes a row."""
         if file.text(term) != "0":
-            self.edit(file, term, *bracketed(term), f" * {self._longer}")
+            self.edit(file, term, *bracketed(term), f" * {self._column_pitch}")
 
     def by_hand(self) -> str:
         """The new index."""
-        return f"column c of row r lies at c * {self.move.longer // self.element} + r"
+        return f"column c of row r lies at c * {self.move.column_bytes // self.element} + r"

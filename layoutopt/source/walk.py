@@ -16,19 +16,25 @@ from layoutopt.kernels.read.values import Values
 from layoutopt.source.moves import Move
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
-AT_ONCE: Final = re.compile(
+SINGLE_ACCESS: Final = re.compile(
     r"atomic\w+|__cvta_generic_to_shared|__ld\w+|__st\w+|__pipeline_memcpy_async|__builtin_assume_aligned"
 )
 CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
 _MATRICES: Final = ("load_matrix_sync", "store_matrix_sync")
 _STATEMENTS: Final = ("expression_statement", "comma_expression", "for_statement")
-_WHOLE: Final = (*_STATEMENTS, "declaration", "condition_clause", "return_statement", "function_definition")
+_STATEMENT_LIKE: Final = (
+    *_STATEMENTS,
+    "declaration",
+    "condition_clause",
+    "return_statement",
+    "function_definition",
+)
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
 _MOST_POINTERS: Final = 64
 
 
 class Edit(NamedTuple):
-    """Text of a file between two bytes, replaced by words and by nodes with their own edits."""
+    """Bytes `start` to `end` of a file, replaced by text and by nodes of it, with the edits in these."""
 
     file: File
     start: int
@@ -37,36 +43,38 @@ class Edit(NamedTuple):
 
 
 class Pointer(Struct, frozen=True):
-    """A pointer into the array, or the array.
+    """A pointer into the array, as an expression of the source has it; or the array.
 
     Attributes:
         element: bytes of what it points to.
         type: of that, as a cast writes it; empty for the array's own.
-        rest: extents below it that are left to index; 1 for a pointer to elements.
-        terms: its offset in elements of the array, as a sum: signs with nodes or words.
-        at: the index that alone makes up the offset, which may be replaced where it stands.
+        extents_left: subscripts from the pointer to an element; 1 for a pointer to elements.
+        terms: its offset in elements of the array, as a sum: each a sign with a node or text.
+        only_index: the node that is all of the offset, if one is: it may be replaced where it stands.
         in_row: it came out of a subscript of an array of several extents: it stays within a row.
     """
 
     element: int
     type: str = ""
-    rest: int = 1
+    extents_left: int = 1
     terms: tuple[tuple[str, str | Node], ...] = ()
-    at: Node | None = None
+    only_index: Node | None = None
     in_row: bool = False
 
 
 @dataclass
 class Walk:
-    """One array under one layout.
+    """The uses of one array in a source, and the edits that write another layout of it.
+
+    A subclass says what becomes of each kind of use.
 
     Attributes:
-        source, values: where names have meanings.
-        array: the array.
-        element: bytes of one.
-        extents: of an array of several; else empty.
+        source, values: declarations of names, and constants.
+        array: its declaration.
+        element: bytes of an element.
+        extents: of an array of several dimensions; empty of a flat one.
         move: the layout.
-        edits: what has been found so far.
+        edits: of the uses seen so far.
         remark: what is left to do by hand.
     """
 
@@ -89,56 +97,61 @@ class Walk:
         self.declare()
         if not self.array.is_shared or (self.array.extents and self.array.extents[0] is None):
             self._ask_for()
-        start = Pointer(self.element, rest=max(len(self.array.extents), 1))
+        start = Pointer(self.element, extents_left=max(len(self.array.extents), 1))
         for file, node in self.source.uses(self.array):
-            broken = enclosing(node, "ERROR", *_WHOLE)
+            broken = enclosing(node, "ERROR", *_STATEMENT_LIKE)
             if broken is not None and (broken.type == "ERROR" or broken.has_error):
                 self.refuse(file, broken, "the parser does not understand the statement")
             self.follow(file, node, start)
         return self.edits
 
     def _ask_for(self) -> None:
-        """More bytes of dynamic memory, in the launches of the source, else in a comment."""
+        """Ask for more bytes of dynamic memory, in the launches of the source, else in a comment."""
         users = {enclosing(node, "function_definition") for _, node in self.source.uses(self.array)}
-        names = {
-            self.array.file.function_name(one) for one in (*users, self.array.function) if one is not None
-        }
+        functions = (function for function in (*users, self.array.function) if function is not None)
+        names = {self.array.file.function_name(function) for function in functions}
         launched = False
         for file in self.source.files:
             for node in every(file.root):
-                given = self._asked_bytes(file, node, names)
-                if given is None:
+                argument = self._asked_bytes(file, node, names)
+                if argument is None:
                     continue
                 launched |= node.type == "kernel_call_syntax"
-                count = self.values.integer(file, given)
+                count = self.values.integer(file, argument)
                 if count is None or self.move.extra or count % self.move.block:
-                    self.edit(file, given, self.move.count(file.text(given), 1, not given.named_children))
+                    bare = not argument.named_children
+                    self.edit(file, argument, self.move.count(file.text(argument), 1, bare))
         if not launched:
             end = self.array.node.end_byte
-            asked = self.move.count("B", 1, True)
-            text = f"  /* launch with {asked} bytes, where it was B bytes */"
+            count_text = self.move.count("B", 1, True)
+            text = f"  /* launch with {count_text} bytes, where it was B bytes */"
             self.edits.append(Edit(self.array.file, end, end, (text,)))
-            self.remark = f"the launch must ask for {asked} bytes where it asked for B bytes"
+            self.remark = f"the launch must ask for {count_text} bytes where it asked for B bytes"
 
     def _asked_bytes(self, file: File, node: Node, names: set[str]) -> Node | None:
-        """The bytes that a launch of these kernels asks for, or that an attribute lets it ask for."""
+        """The argument that says how many bytes of dynamic memory a launch has, or may have.
+
+        It is the third of `kernel<<<grid, block, bytes>>>` of a kernel in `names`, or of
+        `cudaFuncSetAttribute(kernel, ...MaxDynamicSharedMemorySize, bytes)`; None of any other node.
+        """
         call = node.parent
         called = call.child_by_field_name("function") if call is not None else None
         if called is None or node.type not in ("kernel_call_syntax", "argument_list"):
             return None
-        name, given = _name_of(file, called), [one for one in node.named_children if one.type != "comment"]
-        if len(given) < 3:
+        name, arguments = _name_of(file, called), _without_comments(node)
+        if len(arguments) < 3:
             return None
         if node.type == "kernel_call_syntax":
-            return given[2] if name in names else None
-        if name != "cudaFuncSetAttribute" or not file.text(given[1]).endswith("MaxDynamicSharedMemorySize"):
+            return arguments[2] if name in names else None
+        attribute = file.text(arguments[1])
+        if name != "cudaFuncSetAttribute" or not attribute.endswith("MaxDynamicSharedMemorySize"):
             return None
-        meant = set(re.findall(r"\w+", file.text(given[0])))
-        if not meant.intersection(names.union(*(one.functions for one in self.source.files))):
+        words = set(re.findall(r"\w+", file.text(arguments[0])))
+        if not words.intersection(names.union(*(other.functions for other in self.source.files))):
             self.refuse(file, node, "these bytes may be the kernel's")
-        return given[2] if meant & names else None
+        return arguments[2] if words & names else None
 
-    # What a rewriting does ------------------------------------------------------------------------
+    # What a subclass does with each use -----------------------------------------------------------
 
     def declare(self) -> None:
         """Change the declaration."""
@@ -172,10 +185,14 @@ class Walk:
         """`wmma` loads or stores a matrix there."""
         self.refuse(file, call, "wmma moves a matrix as rows of one pitch")
 
-    # What the text says ---------------------------------------------------------------------------
+    # The uses -------------------------------------------------------------------------------------
 
     def follow(self, file: File, node: Node, pointer: Pointer) -> None:
-        """What becomes of a pointer that stands somewhere."""
+        """Do what the expression around `node`, whose value is the pointer, asks for.
+
+        Raises:
+            ProblemFileError: the expression is not understood.
+        """
         checkpoint()
         parent = node.parent
         assert parent is not None
@@ -183,11 +200,11 @@ class Walk:
         if kind == "parenthesized_expression":
             self.follow(file, parent, pointer)
         elif kind == "subscript_expression" and role == "argument":
-            indices = parent.child_by_field_name("indices")
-            told = indices.named_children if indices is not None else []
-            if len(told) != 1:
+            brackets = parent.child_by_field_name("indices")
+            indices = brackets.named_children if brackets is not None else []
+            if len(indices) != 1:
                 self.refuse(file, parent, "an index of several parts")
-            self.subscript(file, parent, pointer, told[0])
+            self.subscript(file, parent, pointer, indices[0])
         elif kind == "pointer_expression" and file.text(parent.children[0]) == "*":
             self.element_at(file, parent, pointer)
         elif kind == "cast_expression" and role == "value":
@@ -232,8 +249,9 @@ class Walk:
             self.refuse(file, node, f"vectors of {pointer.element} bytes would not stay whole")
         return pointer.element // self.element
 
-    def _cast(self, file: File, node: Node, told: Node | None, pointer: Pointer) -> None:
-        text = file.text(told).strip() if told is not None else ""
+    def _cast(self, file: File, node: Node, type_: Node | None, pointer: Pointer) -> None:
+        """`node` is the pointer cast to `type_`."""
+        text = file.text(type_).strip() if type_ is not None else ""
         name = re.sub(r"\b(const|volatile|__restrict__)\b", "", text).strip()
         if not name.endswith("*") or name.endswith("**"):
             self.refuse(file, node, f"it is cast to {text or 'another type'}")
@@ -241,9 +259,10 @@ class Walk:
         size = 0 if name == "void" else self.values.size(file, name)
         if size is None:
             self.refuse(file, node, f"the size of {name} is not known")
-        self.follow(file, node, replace(pointer, element=size, type=name, rest=1))
+        self.follow(file, node, replace(pointer, element=size, type=name, extents_left=1))
 
     def _binary(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
+        """`parent` is an operation of two operands, of which `node` is the pointer."""
         symbol = file.text(parent.children[1])
         first = parent.child_by_field_name("left") == node
         other = parent.child_by_field_name("right" if first else "left")
@@ -256,49 +275,53 @@ class Walk:
             self.refuse(file, parent, "the distance of two pointers")
         self.sum(file, parent, pointer, symbol, other)
 
-    def _argument(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
-        call = parent.parent
+    def _argument(self, file: File, arguments: Node, node: Node, pointer: Pointer) -> None:
+        """`node`, the pointer, is one of the arguments of a call or cast."""
+        call = arguments.parent
         called = call.child_by_field_name("function") if call is not None else None
         if call is None or called is None:
-            self.refuse(file, parent, "it is passed on")
-        base = _name_of(file, called)
-        if base in CASTS:
-            told = next((n for n in every(called) if n.type == "type_descriptor"), None)
-            self._cast(file, call, told, pointer)
-        elif base in _MATRICES:
+            self.refuse(file, arguments, "it is passed on")
+        name = _name_of(file, called)
+        if name in CASTS:
+            type_ = next((n for n in every(called) if n.type == "type_descriptor"), None)
+            self._cast(file, call, type_, pointer)
+        elif name in _MATRICES:
             self.matrix(file, node, pointer, call)
-        elif AT_ONCE.fullmatch(base):
+        elif SINGLE_ACCESS.fullmatch(name):
             self.address(file, node, pointer)
         else:
-            found = self._parameter(base, parent, node)
-            if found is None and self._is_reached_by_macro(base, parent, node):
+            taken = self._parameter(name, arguments, node)
+            if taken is None and self._is_reached_by_macro(name, arguments, node):
                 self.address(file, node, pointer)
                 return
-            if found is None:
-                self.refuse(file, parent, f"it is passed to {base}, which is not defined here once")
-            if pointer.rest == 1 and self._only_reached(found[1], 0):
+            if taken is None:
+                self.refuse(file, arguments, f"it is passed to {name}, which is not defined here once")
+            if pointer.extents_left == 1 and self._only_reached(taken[1], 0):
                 self.address(file, node, pointer)
             else:
-                self.passed(file, node, pointer, *found)
+                self.passed(file, node, pointer, *taken)
 
     def _is_reached_by_macro(self, name: str, arguments: Node, node: Node) -> bool:
-        """Whether one macro has the name, and reaches one element at what it is given there."""
-        macros = [one for file in self.source.files for one in file.macros if one.name == name]
-        place = arguments.named_children.index(node)
-        if len(macros) != 1 or place >= len(macros[0].parameters):
+        """Whether one macro has the name, and reaches one element at the argument `node`."""
+        macros = [macro for file in self.source.files for macro in file.macros if macro.name == name]
+        number = arguments.named_children.index(node)
+        if len(macros) != 1 or number >= len(macros[0].parameters):
             return False
         file, body = macros[0].file, macros[0].body
-        return all(self._reached_once(file, one, 0) for one in named(file, body, macros[0].parameters[place]))
+        uses = named(file, body, macros[0].parameters[number])
+        return all(self._reached_once(file, use, 0) for use in uses)
 
     def _parameter(self, name: str, arguments: Node, node: Node) -> tuple[Node, Variable] | None:
-        """The function of the source that is called, and the parameter that takes an argument."""
+        """The function of the source that is called, and its parameter that takes the argument `node`."""
         found = self.source.function(name)
         if found is None:
             return None
-        told = found[0].parameters(found[1])
-        given = [one for one in arguments.named_children if one.type != "comment"]
-        parameter = told[given.index(node)] if node in given and len(given) <= len(told) else None
-        return (found[1], parameter) if parameter is not None else None
+        file, function = found
+        parameters, values = file.parameters(function), _without_comments(arguments)
+        if node not in values or len(values) > len(parameters):
+            return None
+        parameter = parameters[values.index(node)]
+        return (function, parameter) if parameter is not None else None
 
     def _only_reached(self, variable: Variable, depth: int) -> bool:
         """Whether a function reaches one element at a pointer, itself or by an instruction."""
@@ -307,6 +330,10 @@ class Walk:
         return all(self._reached_once(file, use, depth) for file, use in self.source.uses(variable))
 
     def _reached_once(self, file: File, node: Node, depth: int) -> bool:
+        """Whether the expression around a pointer reaches one element at it, and nothing else.
+
+        `depth` counts the functions and variables that the pointer has gone through.
+        """
         above = node.parent
         if above is None:
             return False
@@ -317,10 +344,9 @@ class Walk:
             name = _name_of(file, called) if called is not None else ""
             if name in CASTS or name == "__cvta_generic_to_shared":
                 return self._reached_once(file, above.parent, depth)
-            found = self._parameter(name, above, node)
-            return bool(AT_ONCE.fullmatch(name)) or (
-                found is not None and self._only_reached(found[1], depth + 1)
-            )
+            taken = self._parameter(name, above, node)
+            in_function = taken is not None and self._only_reached(taken[1], depth + 1)
+            return bool(SINGLE_ACCESS.fullmatch(name)) or in_function
         if above.type == "subscript_expression" and _role(above, node) == "argument":
             indices = above.child_by_field_name("indices")
             return indices is not None and file.text(indices) == "[0]"
@@ -333,6 +359,7 @@ class Walk:
         return reached or above.type == "gnu_asm_input_operand"
 
     def _kept(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
+        """`parent` gives `node`, the pointer, to a variable: as its first value, or by an assignment."""
         first = parent.type == "init_declarator"
         left = parent.child_by_field_name("left")
         variable = variable_of(file, node) if first else None
@@ -359,7 +386,7 @@ class Walk:
         return any(True for _ in self.writes(variable))
 
     def writes(self, variable: Variable) -> Iterator[Node]:
-        """Where it does, or may by its address."""
+        """The uses of a variable that change it, or take its address."""
         for file, use in self.source.uses(variable):
             parent = use.parent
             if (
@@ -400,54 +427,59 @@ def variable_of(file: File, value: Node) -> Variable | None:
 
 def rendered(file: File, edits: list[Edit]) -> bytes:
     """The file with its edits done, inner ones within outer ones."""
-    mine = sorted((e for e in edits if e.file is file), key=lambda e: (e.start, -e.end))
-    return _render(file.data, 0, len(file.data), mine)
+    own = sorted((edit for edit in edits if edit.file is file), key=lambda edit: (edit.start, -edit.end))
+    return _render(file.data, 0, len(file.data), own)
 
 
 def _render(data: bytes, start: int, end: int, edits: list[Edit]) -> bytes:
-    found, at = b"", start
-    inside = [e for e in edits if start <= e.start and e.end <= end]
+    """Bytes `start` to `end` with the edits within them done; edits are sorted, outer ones first."""
+    text, done = b"", start
+    inside = [edit for edit in edits if start <= edit.start and edit.end <= end]
     for k, edit in enumerate(inside):
-        if edit.start < at:
-            continue
-        found += data[at : edit.start]
+        if edit.start < done:
+            continue  # an inner one, done with the outer one
+        text += data[done : edit.start]
         for part in edit.parts:
             if isinstance(part, str):
-                found += part.encode()
+                text += part.encode()
             else:
-                found += _render(data, part.start_byte, part.end_byte, inside[k + 1 :])
-        at = edit.end
-    return found + data[at:end]
+                text += _render(data, part.start_byte, part.end_byte, inside[k + 1 :])
+        done = edit.end
+    return text + data[done:end]
 
 
 def sum_of(node: Node, file: File, sign: str = "+") -> Iterator[tuple[str, Node]]:
-    """The terms of a sum, with their signs."""
-    if node.type == "parenthesized_expression" and len(node.named_children) == 1:
-        yield from sum_of(node.named_children[0], file, sign)
-    elif node.type == "binary_expression" and file.text(node.children[1]) in ("+", "-"):
-        left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-        symbol = file.text(node.children[1])
-        if left is not None and right is not None:
-            yield from sum_of(left, file, sign)
-            yield from sum_of(right, file, sign if symbol == "+" else "-" if sign == "+" else "+")
-    else:
+    """The terms of a sum, with their signs; of any other expression, itself."""
+    while node.type == "parenthesized_expression" and len(node.named_children) == 1:
+        node = node.named_children[0]
+    symbol = file.text(node.children[1]) if node.type == "binary_expression" else ""
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    if symbol not in ("+", "-") or left is None or right is None:
         yield sign, node
+        return
+    yield from sum_of(left, file, sign)
+    yield from sum_of(right, file, sign if symbol == "+" else "-" if sign == "+" else "+")
 
 
 def product_of(node: Node, file: File) -> Iterator[Node]:
-    """The factors of a product."""
-    if node.type == "parenthesized_expression" and len(node.named_children) == 1:
-        yield from product_of(node.named_children[0], file)
-    elif node.type == "binary_expression" and file.text(node.children[1]) == "*":
-        for part in (node.child_by_field_name("left"), node.child_by_field_name("right")):
-            if part is not None:
-                yield from product_of(part, file)
-    else:
+    """The factors of a product; of any other expression, itself."""
+    while node.type == "parenthesized_expression" and len(node.named_children) == 1:
+        node = node.named_children[0]
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    is_product = node.type == "binary_expression" and file.text(node.children[1]) == "*"
+    if not is_product or left is None or right is None:
         yield node
+        return
+    yield from product_of(left, file)
+    yield from product_of(right, file)
+
+
+def _without_comments(node: Node) -> list[Node]:
+    return [child for child in node.named_children if child.type != "comment"]
 
 
 def _role(parent: Node, node: Node) -> str | None:
-    """The field of a node that another one is."""
+    """The field of `parent` that holds `node`, such as `left`."""
     for k, child in enumerate(parent.children):
         if child == node:
             return parent.field_name_for_child(k)

@@ -382,7 +382,7 @@ class Ranking(Struct, frozen=True, dict=True):
             row = self.extents[-1] * self.element if self.extents else 0
             if row > _BANKS_BYTES and row % _BANKS_BYTES == 0:
                 lines = row // _BANKS_BYTES
-                moves = (move for move in kind(_BANKS_BYTES, unit, row) if lines % move.told_apart == 0)
+                moves = (move for move in kind(_BANKS_BYTES, unit, row) if lines % move.period_rows == 0)
                 yield [replace(move, inside=True) for move in moves]
 
     def _row_lengths(self) -> list[int]:

@@ -285,7 +285,9 @@ def test_formulas_are_the_layouts(move):
     e = offsets[::4] // 4
     if move.rows:
         plane, r, c = e // 512, e // 32 % 16, e % 32
-        assert np.array_equal(moved[::4], plane * move.row // 4 * move.longer + 4 * r + c * move.longer)
+        assert np.array_equal(
+            moved[::4], plane * move.row // 4 * move.column_bytes + 4 * r + c * move.column_bytes
+        )
         return
     flat = eval(move.new_index("e", 4).replace("/", "//"), {"e": e})
     assert np.array_equal(flat * 4, moved[::4])
