@@ -18,7 +18,7 @@ MAX_WIDTH: Final = 160  # of a line, on terminals that are wider, too
 # More columns than this are left to --json and --csv.
 _MAX_ACCESS_COLUMNS: Final = 4
 # What goes first where lines are too long, before the columns of single accesses, and what goes after them.
-_LEFT_OUT: Final = ("declared", "by memory", "align")
+_LEFT_OUT_FIRST: Final = ("declared", "by memory", "align")
 _LEFT_OUT_LAST: Final = ("worst", "stages", "excess", "blocks/SM", "instr", "wavefronts")
 _LEAST_FORMULA: Final = 24
 _FIGURES: Final = {
@@ -53,25 +53,25 @@ def text(problem: Problem | Block, comparison: Comparison, width: int = MAX_WIDT
 def _table(comparison: Comparison, width: int) -> list[str]:
     """The rows; columns that leave no place for the formulas are left out, and formulas wrapped."""
     head, rows = _cells(comparison)
-    lines = [("", *head), *(("*" if row.pareto else "", *cells) for row, cells in rows)]
-    shown = list(range(len(lines[0]) - 1))
+    table = [("", *head), *(("*" if row.pareto else "", *cells) for row, cells in rows)]
+    shown = list(range(len(table[0]) - 1))  # all but the formula
     accesses = [name for name in head if name.startswith("(")]
-    for name in (*_LEFT_OUT, *accesses, *_LEFT_OUT_LAST):
-        if width - _width(lines, shown) >= _LEAST_FORMULA:
+    for name in (*_LEFT_OUT_FIRST, *accesses, *_LEFT_OUT_LAST):
+        if width - _width(table, shown) >= _LEAST_FORMULA:
             break
-        shown = [k for k in shown if lines[0][k] != name]
-    table = columns([[line[k] for k in shown] for line in lines], {0, 1})
-    reach = _width(lines, shown)
-    text = []
-    for start, line in zip(table, lines, strict=True):
-        formula = textwrap.wrap(line[-1], max(_LEAST_FORMULA // 2, width - reach)) or [""]
-        text.append(start.ljust(reach) + formula[0])
-        text += [" " * reach + more for more in formula[1:]]
-    return [line.rstrip() for line in text]
+        shown = [k for k in shown if table[0][k] != name]
+    figures = columns([[cells[k] for k in shown] for cells in table], {0, 1})
+    left = _width(table, shown)
+    lines = []
+    for text, cells in zip(figures, table, strict=True):
+        formula = textwrap.wrap(cells[-1], max(_LEAST_FORMULA // 2, width - left)) or [""]
+        lines.append(text.ljust(left) + formula[0])
+        lines += [" " * left + more for more in formula[1:]]
+    return [line.rstrip() for line in lines]
 
 
 def _width(lines: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
-    """Characters of these columns, with what parts them from the formula."""
+    """Characters of the columns `shown`, and of the space between them and the formula."""
     return 2 + sum(max(len(line[k]) for line in lines) + 2 for k in shown)
 
 
@@ -116,9 +116,8 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
     names = [a.name for a in next((r.accesses for r in rows if r.accesses), ())]
     names = names if 1 < len(names) <= _MAX_ACCESS_COLUMNS else []
     short = [name if len(name) <= 14 else f"{name[:13]}…" for name in names]
-    measured = any(row.measured is not None for row in rows)
-    counted = any(row.counted_wavefronts is not None for row in rows)
-    ran = [*["measured"][:measured], *["counted"][:counted]]
+    ran = ["measured"] if any(row.measured is not None for row in rows) else []
+    ran += ["counted"] if any(row.counted_wavefronts is not None for row in rows) else []
     costs = ("excess", "worst", "wavefronts", *(f"({name})" for name in short), *_FIGURES, "cycles", *ran)
 
     def cells(row: Row) -> tuple[str, ...]:
@@ -130,9 +129,15 @@ def _cells(comparison: Comparison) -> tuple[tuple[str, ...], list[tuple[Row, tup
             *(a.wavefronts for a in row.accesses if names),
             *(getattr(row, f) for f in _FIGURES.values()),
         ]
-        run = {"measured": _cycles(row.measured), "counted": _counted(row)}
-        first = title, _number(row.excess), ways, _number(row.wavefronts)
-        return *first, *map(_number, figures), _cycles(row.cycles), *(run[n] for n in ran), row.offset or ""
+        run = {"measured": _cycles_text(row.measured), "counted": _counted_text(row)}
+        first = title, _number_text(row.excess), ways, _number_text(row.wavefronts)
+        return (
+            *first,
+            *map(_number_text, figures),
+            _cycles_text(row.cycles),
+            *(run[n] for n in ran),
+            row.offset or "",
+        )
 
     return ("layout", *costs, "offset"), [(row, cells(row)) for row in rows]
 
@@ -165,7 +170,7 @@ def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
         )
     if comparison.no_estimate is not None:
         yield f"cycles: not estimated, as {comparison.no_estimate}"
-    yield from _run(comparison)
+    yield from _run_notes(comparison)
     if any(row.status == Status.FEASIBLE for row in rows):
         yield "? found within the time limit, not proved best of its family"
     labelled = {"all", *(family.row for family in FAMILIES if family.shows_label)}
@@ -178,7 +183,7 @@ def _notes(problem: Problem | Block, comparison: Comparison) -> Iterator[str]:
         yield f"every row with {widths_text(comparison.widths)}, as the best layout of all has it"
 
 
-def _run(comparison: Comparison) -> Iterator[str]:
+def _run_notes(comparison: Comparison) -> Iterator[str]:
     """What was run on a GPU: the fastest row, how it was counted, and whether that is as predicted."""
     timed = [(row.measured, row.title) for row in comparison.rows if row.measured is not None]
     if not timed:
@@ -197,16 +202,16 @@ def _run(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _cycles(value: float | None) -> str:
-    return _number(None if value is None else round(value))
+def _cycles_text(value: float | None) -> str:
+    return _number_text(None if value is None else round(value))
 
 
-def _counted(row: Row) -> str:
+def _counted_text(row: Row) -> str:
     if row.counted_wavefronts is None:
         return "-"
     mark = "" if row.counted_as_predicted else "!"
     return f"{row.counted_wavefronts:,} ({row.counted_bank_conflicts:,}){mark}"
 
 
-def _number(value: float | None) -> str:
+def _number_text(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"

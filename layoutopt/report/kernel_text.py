@@ -19,7 +19,7 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     counted = f"counts of {count_text(blocks, 'block')}" + ("; --grid counts all" if blocks == 1 else "")
     lines = [f"{report.title}  block {block}  grid {grid}  {report.target} machine code, {counted}"]
     lines += [*([f"  {report.doubt}"] if report.doubt is not None else []), ""]
-    lines += _table(report) or [f"  no shared memory is touched{_but(report)}"]
+    lines += _table(report) or [f"  no shared memory is touched{_by_hardware_text(report)}"]
     known, least = ("", "") if report.certain else (", as far as it is known", ", at least")
     lines += ["", f"  what the profiler will print{known} (l1tex__data_..._mem_shared_op_*):"]
     totals = report.totals
@@ -28,7 +28,7 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
         names = {"wavefronts, at most": "wavefronts_worst", **names}
     parts = ("ld", "st", "atom")
     rows = [(title, *(f"{totals[f'{name}_{part}']:,}" for part in parts)) for title, name in names.items()]
-    lines += [*columns([("", *parts), *rows], {0}), "", *_verdict(report)]
+    lines += [*columns([("", *parts), *rows], {0}), "", *_certainty_lines(report)]
     lines += ["", *worst] if (worst := worst_lines(report)) else []
     told = [part for line in fixes for part in wrapped(line, _WIDTH, "  ")]
     words = "executed: warp instructions; ideal: the fewest wavefronts that they can take"
@@ -38,7 +38,7 @@ def kernel_report(report: KernelReport, fixes: Sequence[str] = ()) -> str:
     return "\n".join([*lines, *(["", *told] if told else []), *legend, ""])
 
 
-def _but(report: KernelReport) -> str:
+def _by_hardware_text(report: KernelReport) -> str:
     if not report.by_hardware:
         return ""
     return f" by loads, stores and atomics; what {', '.join(report.by_hardware)} move, no counter holds"
@@ -53,29 +53,33 @@ def _table(report: KernelReport) -> list[str]:
         groups.setdefault((place, access.array or "?", op), []).append(access)
     ranked = sorted(groups.items(), key=lambda item: -sum(a.bank_conflicts + a.worst for a in item[1]))
     rows = [("line", "array", "op", "executed", "wavefronts", "ideal", "bank conflicts", "")]
-    for key, some in ranked:
+    for key, accesses in ranked:
         fields = ("executions", "wavefronts", "ideal", "bank_conflicts", "best", "worst")
-        executed, known, ideal, conflicts, best, worst = (sum(getattr(a, f) for a in some) for f in fields)
-        span, mark, least = f"{known:,}", _ways(known, ideal), ""
-        if any(a.data_dependent for a in some):
-            mark, least = "not known" if given_by(report.unknown) else "data-dependent", "at least "
-            span = f"{known + best:,}..{known + worst:,}" if report.bounded else f"{least}{known + best:,}"
+        sums = (sum(getattr(access, field) for access in accesses) for field in fields)
+        executed, known, ideal, conflicts, best, worst = sums
+        wavefronts, note, least = f"{known:,}", _ways(known, ideal), ""
+        if any(access.data_dependent for access in accesses):  # best to worst come on top of what is known
+            note, least = "not known" if given_by(report.unknown) else "data-dependent", "at least "
+            low, high = known + best, known + worst
+            wavefronts = f"{low:,}..{high:,}" if report.bounded else f"{least}{low:,}"
             ideal += best
-        rows.append((*key, f"{executed:,}", span, f"{least}{ideal:,}", f"{least}{conflicts:,}", mark))
+        rows.append((*key, f"{executed:,}", wavefronts, f"{least}{ideal:,}", f"{least}{conflicts:,}", note))
     return columns(rows, {0, 1, 2, 7}) if report.accesses else []
 
 
 def _ways(wavefronts: int, ideal: int) -> str:
+    """`4-way`, or `1.5 times the ideal`; empty without conflicts."""
     ratio = wavefronts / ideal if ideal else 1.0
     if wavefronts <= ideal:
         return ""
     return f"{ratio:.0f}-way" if ratio == round(ratio) else f"{ratio:.1f} times the ideal"
 
 
-def _verdict(report: KernelReport) -> list[str]:
+def _certainty_lines(report: KernelReport) -> list[str]:
+    """The share of conflicts where the counts are certain; else the reasons why they are not."""
     if report.certain:
-        share = report.totals["bank_conflicts"]
-        return [f"  certain: {share:,} of {report.totals['wavefronts']:,} wavefronts are bank conflicts"]
+        conflicts, wavefronts = report.totals["bank_conflicts"], report.totals["wavefronts"]
+        return [f"  certain: {conflicts:,} of {wavefronts:,} wavefronts are bank conflicts"]
     lines = ["  not certain:" if report.bounded else "  not certain, and no worst case is known:"]
     lines += [f"    {why}" for why in report.unknown[:8]]
     if len(report.unknown) > 8:

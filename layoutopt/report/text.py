@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from layoutopt.expressions.grammar import lookups
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
@@ -29,12 +29,19 @@ from layoutopt.problems.types import Access, Block, Problem, Resources
 from layoutopt.study.block import own_answer
 from layoutopt.study.check import Audit, AuditedAccess, AuditStatus, BlockAudit
 
-# A tile, its offset, where it lies, the bytes that it uses and its excess.
-_Row = tuple[str, str, Stages, int, float]
+
+class _TileRow(NamedTuple):
+    """A tile of several, and its layout: its place, bytes of one stage, and excess wavefronts."""
+
+    tile: str
+    offset: str
+    stages: Stages
+    bytes: int
+    excess: float
 
 
 def report(problem: Problem | Block, found: Result | Arrangement, seconds: float | None = None) -> str:
-    """The human report of a solve, which took so many seconds, without the code."""
+    """The human report of a solve, which took `seconds`, without the code."""
     lines = _head(problem, found.target)
     if not found.has_layout:
         return "\n".join([*lines, f"{found.status}: {found.reason}", ""])
@@ -45,14 +52,14 @@ def report(problem: Problem | Block, found: Result | Arrangement, seconds: float
         lines += [
             f"  offset     {found.offset}  (elements)",
             f"  family     {found.family}",
-            *_table(found),
+            *_lookup_lines(found),
             f"  bytes      {found.bytes:,} used, {found.declared_bytes:,} declared "
             + (f"({more:,} more than the elements)" if more else "(the elements alone)"),
         ]
     else:
         assert isinstance(found, Arrangement)
         accesses = [access for part in found.tiles for access in part.result.accesses]
-        lines += [*_placed_lines(problem, _solved_rows(problem, found)), "", _bytes(found)]
+        lines += [*_placed_lines(problem, _solved_rows(problem, found)), "", _bytes_line(found)]
     lines += [
         f"  alignment  {found.alignment_bytes} bytes",
         *_cluster_lines(problem.block),
@@ -60,10 +67,10 @@ def report(problem: Problem | Block, found: Result | Arrangement, seconds: float
         *access_lines(problem, accesses),
         "",
         f"  {_verdict(found, accesses, seconds)}",
-        *_proved(found.weighted_excess, found.proof),
+        *_proof_lines(found.weighted_excess, found.proof),
     ]
     if isinstance(found, Result):
-        lines += [f"  {_estimated(found.estimate)}"] if found.estimate is not None else []
+        lines += [f"  {_estimate_text(found.estimate)}"] if found.estimate is not None else []
         lines += [f"  {found.faster.text}"] if found.faster is not None else []
         lines += [f"  {hint}" for hint in found.hints]
         if found.model is not None and found.method == "model":
@@ -85,32 +92,32 @@ def access_lines(
         profiler: what stands in a last column of that name, access by access.
     """
     sources = {a.name: a for a in problem.accesses}
-    owner = {a.name: (a.tile,) for a in problem.accesses} if isinstance(problem, Block) else {}
-    named = ("access", *["tile"][: len(owner)], "op")
-    more = ("profiler",) if profiler is not None else ()
-    rows = [(*named, "wavefronts", "ideal", "bank conflicts", *more)]
+    tile_of = {a.name: (a.tile,) for a in problem.accesses} if isinstance(problem, Block) else {}
+    texts = ("access", "tile", "op") if tile_of else ("access", "op")
+    last = ("profiler",) if profiler is not None else ()
+    rows = [(*texts, "wavefronts", "ideal", "bank conflicts", *last)]
     for a in accesses:
         source = sources[a.name]
         open_width = isinstance(source.bytes, tuple) or source.instructions is not None
         width = f", {a.bytes} bytes" if open_width and a.bytes is not None else ""
         op = f"{a.op}{width}" + (f" ({a.any_is})" if a.any_is else "")
         counts = str(a.wavefronts), str(a.ideal), str(a.bank_conflicts)
-        own = (profiler(a),) if profiler is not None else ()
-        rows.append((a.name, *owner.get(a.name, ()), op, *counts, *own))
-    lines = columns(rows, set(range(len(named))))
+        counters = (profiler(a),) if profiler is not None else ()
+        rows.append((a.name, *tile_of.get(a.name, ()), op, *counts, *counters))
+    lines = columns(rows, set(range(len(texts))))
     for word, meaning in (("worst", "worst over all values"), ("uniform", "expected over uniform values")):
         lines += [f"  ({word}): {meaning}"] if any(a.any_is == word for a in accesses) else []
     by_itself = [f"  {a.name}: {_descriptor_text(a)}" for a in accesses if a.descriptor is not None]
     chosen = [line for access in accesses for line in _chosen_lanes(sources[access.name], access)]
-    return [*lines, *_apart(by_itself), *_apart(chosen)]
+    return [*lines, *_after_blank(by_itself), *_after_blank(chosen)]
 
 
-def _apart(lines: list[str]) -> list[str]:
+def _after_blank(lines: list[str]) -> list[str]:
     """Lines after an empty one; nothing where there are none."""
     return ["", *lines] if lines else []
 
 
-def _proved(weighted_excess: float | None, proof: Proof) -> list[str]:
+def _proof_lines(weighted_excess: float | None, proof: Proof) -> list[str]:
     """What is proved, line by line."""
     lines = []
     if proof.weighted_excess is not None:
@@ -140,44 +147,45 @@ def _head(problem: Problem | Block, target: str) -> list[str]:
     return [f"{problem.name}  {what}  on {target}", ""]
 
 
-def _solved_rows(block: Block, found: Arrangement) -> Iterator[_Row]:
-    owner, tiles = {a.name: a.tile for a in block.accesses}, {tile.name: tile for tile in block.tiles}
-    for (_, problem), part in zip(groups(block), found.tiles, strict=True):
-        result = part.result
-        for k, place in enumerate(part.places):
+def _solved_rows(block: Block, found: Arrangement) -> Iterator[_TileRow]:
+    """The tiles under the layouts found; the offset of one that shares a layout may be `as A`."""
+    tile_of, tiles = {a.name: a.tile for a in block.accesses}, {tile.name: tile for tile in block.tiles}
+    for (_, shared), layout in zip(groups(block), found.tiles, strict=True):
+        result = layout.result
+        for k, place in enumerate(layout.places):
             tile = tiles[place.tile]
-            offset = f"as {part.tiles[0]}" if k else str(result.offset)
-            if not alike(tile, problem.tile):
-                own = own_answer(result, block.problem(tile), problem.tile)
+            offset = f"as {layout.tiles[0]}" if k else str(result.offset)
+            if not alike(tile, shared.tile):
+                own = own_answer(result, block.problem(tile), shared.tile)
                 offset = own if isinstance(own, str) else str(own.offset)
-            excess = sum(a.excess for a in result.accesses if owner[a.name] == place.tile)
-            yield place.tile, offset, place, place.bytes, excess
+            excess = sum(a.excess for a in result.accesses if tile_of[a.name] == place.tile)
+            yield _TileRow(place.tile, offset, place, place.bytes, excess)
 
 
-def _placed_lines(block: Block, rows: Iterable[_Row]) -> list[str]:
-    """Where each tile lies: its name and offset, its place, the bytes it uses and its excess."""
+def _placed_lines(block: Block, rows: Iterable[_TileRow]) -> list[str]:
+    """A table of the tiles: shape, offset, place, bytes and excess."""
     tiles = {tile.name: tile for tile in block.tiles}
     lines = [("tile", "shape", "offset (elements)", "base", "stages", "stage", "used", "excess")]
     for name, offset, place, used, excess in rows:
-        where = f"{place.base_bytes:,}", str(place.stages), f"{place.stage_bytes:,}"
-        lines.append((name, shape_text(tiles[name]), offset, *where, f"{used:,}", str(excess)))
+        stages = f"{place.base_bytes:,}", str(place.stages), f"{place.stage_bytes:,}"
+        lines.append((name, shape_text(tiles[name]), offset, *stages, f"{used:,}", str(excess)))
     return columns(lines, {0, 1, 2})
 
 
-def _bytes(found: Arrangement | BlockAudit) -> str:
+def _bytes_line(found: Arrangement | BlockAudit) -> str:
     """What all tiles take, and the most that they may."""
     limit = f" of {found.max_bytes:,}" if found.max_bytes is not None else ""
     return f"  bytes      {found.bytes:,}{limit}"
 
 
-def _table(result: Result) -> Iterator[str]:
+def _lookup_lines(result: Result) -> Iterator[str]:
     """What a formula looks up, which takes no shared memory but is not free."""
     layout = result.layout
     for one in lookups(offset_expression(layout)) if layout is not None and layout.lookup else ():
-        yield f"  table      {_looked_up(len(one.values), 2 if max(one.values) < 1 << 16 else 4)}"
+        yield f"  table      {_lookup_text(len(one.values), 2 if max(one.values) < 1 << 16 else 4)}"
 
 
-def _looked_up(count: int, each: int) -> str:
+def _lookup_text(count: int, each: int) -> str:
     return f"{count:,} entries, {count * each:,} bytes of global memory; a load to look one up"
 
 
@@ -187,16 +195,16 @@ def _chosen_lanes(source: Access, access: AccessReport) -> Iterator[str]:
         return
     if source.instructions is not None:
         before, after = math.prod(source.loops.values()), math.prod((access.loops or {}).values())
-        given = f" {source.bytes} bytes" if source.bytes is not None else ""
-        yield f"  {access.name}: {before} x {source.op}{given} ->{instruction_text(source, access, after)}"
+        width = f" {source.bytes} bytes" if source.bytes is not None else ""
+        yield f"  {access.name}: {before} x {source.op}{width} ->{instruction_text(source, access, after)}"
     loops = "".join(f", {name} < {trips}" for name, trips in (access.loops or {}).items())
     where = f"; only where {abridged(access.where)}" if access.where is not None else ""
     yield f"  {access.name}: [{', '.join(map(abridged, access.index))}] for tid{loops}{where}"
     for table in tables((*access.index, access.where or "")):
-        yield f"    {_looked_up(len(table), 2)}"
+        yield f"    {_lookup_text(len(table), 2)}"
 
 
-def _estimated(took: Estimate) -> str:
+def _estimate_text(took: Estimate) -> str:
     text = f"estimated {took.cycles:,.0f} cycles a pass of a block, {took.instructions:,} index instructions"
     text += f" (as measured on {took.borrowed})" if took.borrowed else ""
     return text + ("; not even one such block fits on a multiprocessor" if took.blocks_per_sm == 0 else "")
@@ -212,12 +220,10 @@ def rounds_text(grown: ModelGrowth) -> str:
 
 def _verdict(found: Result | Arrangement, accesses: Sequence[AccessReport], seconds: float | None) -> str:
     """What was found, and whether it is proved best."""
-    what = (
-        f"{found.excess} excess wavefronts remain (more than the data needs)"
-        if found.excess
-        else "no bank conflicts"
-    )
-    if not found.excess and any(a.any_is for a in accesses):
+    what = "no bank conflicts"
+    if found.excess:
+        what = f"{found.excess} excess wavefronts remain (more than the data needs)"
+    elif any(a.any_is for a in accesses):
         what = "no more wavefronts than the values need"
     proof, verified = found.proof, "verified at every lane"
     if isinstance(found, Arrangement):
@@ -233,11 +239,11 @@ def _verdict(found: Result | Arrangement, accesses: Sequence[AccessReport], seco
 
 
 def best_as(excess: float | None, proof: Proof) -> str:
-    """What is best of an answer of so much excess, weights not applied, where the proof is complete."""
-    weighs = proof.weighted_excess is not None and (excess or 0) > proof.excess.lower_bound
-    least = proof.objective
-    everywhere = (least.everywhere or not least.lower_bound) and proof.bytes.everywhere
-    return "proved best" + " as weighted" * weighs + " of the layouts searched" * (not everywhere)
+    """In which sense an answer with a complete proof is best; `excess` is its own, without weights."""
+    as_weighted = proof.weighted_excess is not None and (excess or 0) > proof.excess.lower_bound
+    bound = proof.objective
+    everywhere = (bound.everywhere or not bound.lower_bound) and proof.bytes.everywhere
+    return "proved best" + " as weighted" * as_weighted + " of the layouts searched" * (not everywhere)
 
 
 # An audit ----------------------------------------------------------------------------------------
@@ -246,39 +252,41 @@ def best_as(excess: float | None, proof: Proof) -> str:
 def audit_report(problem: Problem | Block, audit: Audit | BlockAudit) -> str:
     """The human report of a check."""
     lines = _head(problem, audit.target)
+    findings = [("", finding) for finding in audit.findings]  # behind the tile that they are about
     if isinstance(audit, Audit):
-        said = [("", finding) for finding in audit.findings]
         lines += [
             f"  offset     {audit.offset or 'a table'}  (elements)",
             f"  bytes      {audit.bytes:,} used, {audit.declared_bytes:,} declared",
             f"  alignment  {audit.alignment_bytes} bytes",
             "",
-            *access_lines(problem, audit.accesses, _counted),
+            *access_lines(problem, audit.accesses, _counter_suffix),
             "",
-            *_profiler(audit),
+            *_profiler_legend(audit),
             "",
         ]
     else:
         assert isinstance(problem, Block)
-        said = [("", finding) for finding in audit.findings]
-        said += [(f"{part.tile}: ", finding) for part in audit.tiles for finding in part.audit.findings]
-        rows = [(p.tile, str(p.audit.offset), p, p.audit.bytes, p.audit.excess) for p in audit.tiles]
-        lines += [*_placed_lines(problem, rows), "", _bytes(audit), ""]
-        lines += [*access_lines(problem, [a for part in audit.tiles for a in part.audit.accesses]), ""]
-    for whose, finding in said:
-        first, *rest = f"{whose}{finding.kind}: {finding.message}".split("\n")
+        rows = []
+        for tile in audit.tiles:
+            own = tile.audit
+            findings += [(f"{tile.tile}: ", finding) for finding in own.findings]
+            rows.append(_TileRow(tile.tile, str(own.offset), tile, own.bytes, own.excess))
+        lines += [*_placed_lines(problem, rows), "", _bytes_line(audit), ""]
+        lines += [*access_lines(problem, [a for tile in audit.tiles for a in tile.audit.accesses]), ""]
+    for prefix, finding in findings:
+        first, *rest = f"{prefix}{finding.kind}: {finding.message}".split("\n")
         lines += [*wrapped(first, 120, "  "), *rest]
-    if any(finding.kind == "fix" for _, finding in said):
+    if any(finding.kind == "fix" for _, finding in findings):
         lines.append("  layoutopt fix puts a layout into a CUDA source; layoutopt emit writes its code")
-    lines += [""] if said else []
+    lines += [""] if findings else []
     verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
     if audit.status is AuditStatus.INFEASIBLE:
-        one = isinstance(audit, Audit)
-        verdict = "the layout cannot hold the tile" if one else "the block cannot hold its tiles so"
+        alone = isinstance(audit, Audit)
+        verdict = "the layout cannot hold the tile" if alone else "the block cannot hold its tiles so"
     return "\n".join([*lines, f"  {verdict}", ""])
 
 
-def _profiler(audit: Audit) -> list[str]:
+def _profiler_legend(audit: Audit) -> list[str]:
     """What the column of the profiler stands for."""
     if any(BANK_CONFLICTS in access.counters for access in audit.accesses) or not any(
         access.counters for access in audit.accesses
@@ -290,12 +298,13 @@ def _profiler(audit: Audit) -> list[str]:
     return ["  profiler: the counter of cycles lost to conflicts, which bank_conflicts predicts (inferred)"]
 
 
-def _counted(access: AuditedAccess) -> str:
+def _counter_suffix(access: AuditedAccess) -> str:
+    """A cell of the profiler's column: how the name of the access's own counter ends, such as `_op_ld`."""
     if access.counters and WAVEFRONTS not in access.counters:
         return ", ".join(access.counters)
-    moved = [name for name in access.counters if name.startswith(WAVEFRONTS + "_") and access.counters[name]]
-    if moved:
-        return moved[0].removeprefix(WAVEFRONTS)
+    own = [name for name, count in access.counters.items() if name.startswith(f"{WAVEFRONTS}_") and count]
+    if own:
+        return own[0].removeprefix(WAVEFRONTS)
     return "total only" if access.counters else "not counted"
 
 
@@ -312,29 +321,30 @@ def _cluster_lines(block: Resources) -> list[str]:
 
 
 def _descriptor_text(access: AccessReport) -> str:
+    """How the hardware reaches the tile by itself; empty where lanes execute the access."""
     match access.descriptor:
-        case TensorMap() as found:
-            box = "x".join(map(str, found.box))
-            dims = ", ".join(map(str, found.box_dim))
-            said = f"{count_text(found.boxes, 'box', 'boxes')} of {box}, boxDim {{{dims}}}, {found.swizzle}"
-            if found.multicast > 1:
-                each = count_text(found.boxes // found.multicast, "box", "boxes")
-                said += f", {each} by each of {found.multicast} blocks of the cluster to all of them"
-        case MatrixDescriptor() as found:
-            rows, depth = found.shape
+        case TensorMap() as used:
+            box = "x".join(map(str, used.box))
+            dims = ", ".join(map(str, used.box_dim))
+            text = f"{count_text(used.boxes, 'box', 'boxes')} of {box}, boxDim {{{dims}}}, {used.swizzle}"
+            if used.multicast > 1:
+                each = count_text(used.boxes // used.multicast, "box", "boxes")
+                text += f", {each} by each of {used.multicast} blocks of the cluster to all of them"
+        case MatrixDescriptor() as used:
+            rows, depth = used.shape
             side = "n" if access.op.endswith("B") else "m"
-            said = (
-                f"{found.major}-major, mode {found.mode} (code {found.code}), offsets: leading "
-                f"{found.leading_byte_offset:,}, stride {found.stride_byte_offset:,}; "
-                f"{count_text(found.instructions, 'instruction')} of {side}{rows} k{depth}"
+            text = (
+                f"{used.major}-major, mode {used.mode} (code {used.code}), offsets: leading "
+                f"{used.leading_byte_offset:,}, stride {used.stride_byte_offset:,}; "
+                f"{count_text(used.instructions, 'instruction')} of {side}{rows} k{depth}"
             )
-        case BulkCopy() as found:
-            said = f"{count_text(found.copies, 'copy', 'copies')} of {found.bytes:,} bytes"
+        case BulkCopy() as used:
+            text = f"{count_text(used.copies, 'copy', 'copies')} of {used.bytes:,} bytes"
         case None:
             return ""
     rules = engine(BY_ITSELF[access.op])
-    unproven = "" if rules.confidence == "measured" else f"; {rules.name} by {rules.confidence}, not run"
-    return f"{said}; base: a multiple of {found.alignment_bytes:,} bytes{unproven}"
+    not_run = "" if rules.confidence == "measured" else f"; {rules.name} by {rules.confidence}, not run"
+    return f"{text}; base: a multiple of {used.alignment_bytes:,} bytes{not_run}"
 
 
 # Tables ------------------------------------------------------------------------------------------

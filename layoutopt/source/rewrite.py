@@ -18,7 +18,7 @@ a lambda behind the declaration, so that an index is computed once, whatever it 
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 from tree_sitter import Node
@@ -35,13 +35,20 @@ _BUILT_IN: Final = ("threadIdx", "blockDim", "warpSize")
 _MOST_DEPTH: Final = 12
 
 
+class Pitch(NamedTuple):
+    """Elements of a row, and those of the pad that it gets."""
+
+    width: int
+    extra: int
+
+
 @dataclass
 class Pitched(Walk):
     """Rows that lie further apart, by longer extents and pitches."""
 
-    _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)
-    _pitches: set[str] = field(default_factory=set)
-    _varies: bool = False
+    _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)  # of variables, by declaration
+    _pitches: set[str] = field(default_factory=set)  # texts of factors that are pitches
+    _varies: bool = False  # the arguments of a template decide the pitch
 
     def run(self) -> list[Edit]:
         """The edits; the declaration comes last, as the uses say what the pitch is called."""
@@ -57,27 +64,28 @@ class Pitched(Walk):
             self.edit(self.array.file, last, plus(text, self.move.extra // self.element))
 
     def _declare_flat(self) -> None:
+        """Lengthen the extent of a flat array: its factor that is the pitch, else the number of elements."""
         last = self.array.extents[-1] if self.array.extents else None
         if last is None:
             return
         file, width, extra = self.array.file, self.move.row // self.element, self.move.extra // self.element
-        text = file.text(last)
         count = self.values.integer(file, last)
-        factors = [one for one in product_of(last, file) if one != last]
-        named = [one for one in factors if file.text(one) in self._pitches]
-        worth = [one for one in factors if self.values.integer(file, one) == width]
-        if named or (len(worth) == 1 and not self._varies):
-            factor = (named or worth)[0]
-            self.edit(file, factor, plus(file.text(factor), extra, closed=True))
-            return
-        if last.type == "number_literal" and count is not None:
+        factors = [factor for factor in product_of(last, file) if factor != last]
+        pitches = [factor for factor in factors if file.text(factor) in self._pitches]
+        if not pitches and not self._varies:
+            equal = [factor for factor in factors if self.values.integer(file, factor) == width]
+            pitches = equal if len(equal) == 1 else []
+        if pitches:
+            self.edit(file, pitches[0], plus(file.text(pitches[0]), extra, closed=True))
+        elif last.type == "number_literal" and count is not None:
             rows = -(-count // width)
             self.edit(file, last, f"{rows} * {width + extra}")
-            return
-        self.edit(file, last, self.move.count(text, self.element, not last.named_children))
+        else:
+            text = self.move.count(file.text(last), self.element, not last.named_children)
+            self.edit(file, last, text)
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
-        """Extents of a declaration are as they are; other indices have a pitch."""
+        """`pointer[index]`: rows of a flat array are in the index; declared rows are longer already."""
         if pointer.extents_left == 1 and len(self.extents) <= 1:
             self._lengthen_rows(file, index, pointer)
         elif pointer.extents_left == 1 and not pointer.in_row:
@@ -92,24 +100,25 @@ class Pitched(Walk):
         self.element_at(file, node, replace(pointer, terms=(*pointer.terms, ("+", index))))
 
     def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
-        """An element lies where it is said to; its address is a pointer again."""
-        if (above := self.is_address(file, node)) is not None:
+        """An element needs no edit; its address is a pointer again."""
+        if (address := self.is_address(file, node)) is not None:
             zero = all(isinstance(part, Node) and file.text(part) == "0" for _, part in pointer.terms)
-            self.follow(file, above, replace(pointer, in_row=pointer.in_row and not zero))
+            self.follow(file, address, replace(pointer, in_row=pointer.in_row and not zero))
 
     def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
-        """Offsets have a pitch, too."""
+        """`pointer + other`: rows are in the offset."""
         self._offset(file, node, pointer, other)
         self.follow(file, node, replace(pointer, extents_left=1))
 
     def step(self, file: File, node: Node, pointer: Pointer) -> None:
-        """Steps have a pitch, too."""
+        """`pointer += k`: rows are in k."""
         right = node.child_by_field_name("right")
         if right is None:
             self.refuse(file, node, "a pointer goes from element to element")
         self._offset(file, node, pointer, right)
 
     def _offset(self, file: File, node: Node, pointer: Pointer, other: Node) -> None:
+        """Lengthen the rows in `other`, which `node` adds to a pointer to elements."""
         if pointer.extents_left > 1:
             return
         if len(self.extents) > 1 and not pointer.in_row:
@@ -118,16 +127,16 @@ class Pitched(Walk):
             self._lengthen_rows(file, other, pointer)
 
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
-        """As it is."""
+        """Pointers point to where elements lie now: no edit."""
 
     def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
-        """It is followed from there on."""
+        """The variable's uses are followed."""
         self._rows_of(file, node, pointer, variable)
         for where, use in self.source.uses(variable):
             self.follow(where, use, pointer)
 
     def _rows_of(self, file: File, node: Node, pointer: Pointer, variable: Variable) -> None:
-        """A variable points to whole rows: its type has their length."""
+        """Lengthen the rows in the type of a variable that points to whole rows."""
         if pointer.extents_left == 1 or (variable.type == "auto" and not variable.extents):
             return
         last = variable.extents[-1] if variable.extents else None
@@ -138,30 +147,31 @@ class Pitched(Walk):
 
     def passed(self, file: File, node: Node, pointer: Pointer, function: Node, parameter: Variable) -> None:
         """Followed in the function; where that changes, all that calls it must pass this array there."""
-        before = len(self.edits)
+        edits = len(self.edits)
         if self.is_new(parameter, file, node):
             self.kept(file, node, replace(pointer, terms=()), parameter, first=True)
-        for other, given in self.source.passed(parameter) if len(self.edits) > before else ():
-            roots = [self.source.meant(other, n) for n in every(given) if n.type == "identifier"]
-            if self.array not in roots and not any(r is not None and self._known(r) for r in roots):
+        for other, argument in self.source.passed(parameter) if len(self.edits) > edits else ():
+            names = [self.source.meant(other, n) for n in every(argument) if n.type == "identifier"]
+            if self.array not in names and not any(v is not None and self._is_followed(v) for v in names):
                 name = parameter.file.function_name(function)
-                self.refuse(file, node, f"{name} is called for other memory, too ({other.place(given)})")
+                self.refuse(file, node, f"{name} is called for other memory, too ({other.place(argument)})")
 
-    def _known(self, variable: Variable) -> bool:
+    def _is_followed(self, variable: Variable) -> bool:
+        """Whether a variable is one of the pointers into the array that were seen."""
         return (variable.file.path, variable.identifier.start_byte) in self._seen
 
     def matrix(self, file: File, node: Node, pointer: Pointer, call: Node) -> None:
-        """The pitch is an argument."""
-        listed = call.child_by_field_name("arguments")
+        """`load_matrix_sync(fragment, pointer, pitch)`: the pitch grows."""
+        arguments = call.child_by_field_name("arguments")
         width, extra = self.move.row // self.element, self.move.extra // self.element
-        for argument in listed.named_children[2:3] if listed is not None else ():
-            if self.values.integer(file, argument) == width:
-                self.edit(file, argument, plus(file.text(argument), extra))
+        for pitch in arguments.named_children[2:3] if arguments is not None else ():
+            if self.values.integer(file, pitch) == width:
+                self.edit(file, pitch, plus(file.text(pitch), extra))
                 return
         self.refuse(file, call, f"the pitch of {width} elements is no argument")
 
     def by_hand(self) -> str:
-        """Longer rows."""
+        """What a refusal advises: longer rows."""
         width, extra = self.move.row // self.element, self.move.extra // self.element
         return f"rows lie {width + extra} elements apart, not {width}"
 
@@ -177,15 +187,20 @@ class Pitched(Walk):
         width, extra = self.move.row // self.element // ratio, self.move.extra // self.element // ratio
         if width * ratio * self.element != self.move.row or extra * ratio * self.element != self.move.extra:
             self.refuse(file, index, "a row is no multiple of what is accessed")
-        rows = False
+        has_rows = False
         for _, term in sum_of(index, file):
-            rows |= self._term(file, term, pointer, (width, extra), depth)
-        return rows
+            has_rows |= self._lengthen_term(file, term, pointer, Pitch(width, extra), depth)
+        return has_rows
 
-    def _term(self, file: File, term: Node, pointer: Pointer, pitch: tuple[int, int], depth: int) -> bool:
-        width = pitch[0]
+    def _lengthen_term(self, file: File, term: Node, pointer: Pointer, pitch: "Pitch", depth: int) -> bool:
+        """Make the rows of one term of an index longer; whether it has any.
+
+        A term has rows where a factor is a multiple of the pitch, or where it is a macro's parameter or a
+        variable whose value has rows: `r * W`, `r << 5`, `row` with `int row = r * W`.
+        """
+        width = pitch.width
         factors = list(product_of(term, file))
-        for factor in sorted(factors, key=lambda one: self.values.integer(file, one) != width):
+        for factor in sorted(factors, key=lambda f: self.values.integer(file, f) != width):
             value = self.values.integer(file, factor)
             if value is None or value == 0 or value % width:
                 continue
@@ -198,55 +213,57 @@ class Pitched(Walk):
             if left is not None and bits is not None and (1 << bits) % width == 0:
                 self.shifted(file, term, left, (1 << bits) // width, pitch)
                 return True
+        edits = len(self.edits)  # those of a value without rows are taken back
         for where, argument in self.source.arguments(file, term):
-            before = len(self.edits)
             if depth >= _MOST_DEPTH or self._lengthen_rows(where, argument, pointer, depth + 1):
                 self.refuse(where, argument, "rows are in the argument of a macro")
-            del self.edits[before:]
+            del self.edits[edits:]
         variable = self.source.meant(file, term) if term.type == "identifier" else None
         if variable is not None and variable.value is not None and not self.changes(variable):
-            before = len(self.edits)
             if depth < _MOST_DEPTH and self._lengthen_rows(variable.file, variable.value, pointer, depth + 1):
                 if not self._only_indexes(variable):
                     self.refuse(file, term, f"{variable.name} holds rows, and is used elsewhere")
                 return True
-            del self.edits[before:]
+            del self.edits[edits:]
         if not self._is_fixed(file, term, 0):
             self.refuse(file, term, "whether it stays within a row depends on arguments or data")
         self.column(file, term)
         return False
 
-    def row(self, file: File, term: Node, factor: Node, times: int, pitch: tuple[int, int]) -> None:
-        """A term of an index has a factor of so many rows; they have so many elements, and get more."""
+    def row(self, file: File, term: Node, factor: Node, rows: int, pitch: "Pitch") -> None:
+        """Write a term of an index, of which a factor is that many rows."""
         width, extra = pitch
-        if times == 1:
+        if rows == 1:
             self.edit(file, factor, plus(file.text(factor), extra, closed=True))
         elif factor.type == "number_literal":
-            self.edit(file, factor, str(times * (width + extra)))
+            self.edit(file, factor, str(rows * (width + extra)))
         else:
             self.edit(file, factor, f"({file.text(factor)} / {width} * {width + extra})")
 
-    def shifted(self, file: File, term: Node, left: Node, times: int, pitch: tuple[int, int]) -> None:
-        """A term of an index is `left`, shifted, of so many rows."""
-        self.edit(file, term, *bracketed(left), f" * {times * sum(pitch)}")
+    def shifted(self, file: File, term: Node, left: Node, rows: int, pitch: "Pitch") -> None:
+        """Write a term of an index that is `left` times that many rows, as a shift."""
+        self.edit(file, term, *bracketed(left), f" * {rows * sum(pitch)}")
 
     def column(self, file: File, term: Node) -> None:
-        """A term of an index has no rows."""
+        """Write a term of an index that has no rows: as it is."""
 
-    def _note_pitch(self, file: File, factor: Node, whole: bool) -> None:
-        """A factor is the pitch; where the arguments of a template decide what it is, it has one name."""
+    def _note_pitch(self, file: File, factor: Node, is_pitch: bool) -> None:
+        """Remember the text of a factor that is the pitch, or a multiple of it.
+
+        Where the arguments of a template decide its value, it must be the pitch, by one name everywhere.
+        """
         self._pitches.add(file.text(factor))
         self._varies |= self.values.varies(file, factor)
-        if self._varies and (len(self._pitches) > 1 or not whole):
+        if self._varies and (len(self._pitches) > 1 or not is_pitch):
             self.refuse(file, factor, "it may be another number in another instance of the template")
 
     def _only_indexes(self, variable: Variable) -> bool:
         """Whether a variable is used in indices of the array alone."""
         for file, use in self.source.uses(variable):
-            above = enclosing(use, "subscript_expression")
-            base = above.child_by_field_name("argument") if above is not None else None
+            subscript = enclosing(use, "subscript_expression")
+            base = subscript.child_by_field_name("argument") if subscript is not None else None
             meant = self.source.meant(file, base) if base is not None and base.type == "identifier" else None
-            if meant is None or (meant is not self.array and not self._known(meant)):
+            if meant is None or (meant is not self.array and not self._is_followed(meant)):
                 return False
         return True
 
@@ -264,23 +281,20 @@ class Pitched(Walk):
         return True
 
     def _is_fixed_name(self, file: File, name: Node, depth: int) -> bool:
+        """Whether a name in an expression does: of a variable, if its value and all its changes do."""
         if file.text(name) in _BUILT_IN or self.values.integer(file, name) is not None:
             return True
-        given = list(self.source.arguments(file, name))
-        if given:
-            return all(self._is_fixed(where, one, depth + 1) for where, one in given)
+        arguments = list(self.source.arguments(file, name))  # of the macro whose parameter it is
         variable = self.source.meant(file, name)
-        if variable is None and self.source.is_of_template(file, name):
-            return True
-        if (
-            variable is not None
-            and variable.is_parameter
-            and not variable.pointer
-            and not self.changes(variable)
-        ):
-            passed = list(self.source.passed(variable))
-            return bool(passed) and all(self._is_fixed(where, one, depth + 1) for where, one in passed)
-        if variable is None or variable.pointer or variable.is_parameter or variable.value is None:
+        if not arguments and variable is None:
+            return self.source.is_of_template(file, name)
+        if not arguments and variable is not None and variable.is_parameter:
+            arguments = list(self.source.passed(variable))
+            if not arguments or variable.pointer or self.changes(variable):
+                return False
+        if arguments:
+            return all(self._is_fixed(where, value, depth + 1) for where, value in arguments)
+        if variable is None or variable.pointer or variable.value is None:
             return False
         key = (variable.file.path, variable.identifier.start_byte)
         if key not in self._fixed:
@@ -349,11 +363,11 @@ class Moved(Walk):
         indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
         before = "\n" + (indent[0].decode() if indent is not None else "")
         names, body = self._new_index()
-        given = ", ".join(f"int {name}" for name in names)
+        parameters = ", ".join(f"int {name}" for name in names)
         if array.function is None:
-            text = f"\n__device__ __forceinline__ int {self._function}({given}) {{ return {body}; }}"
+            text = f"\n__device__ __forceinline__ int {self._function}({parameters}) {{ return {body}; }}"
         else:
-            text = f"{before}const auto {self._function} = []({given}) {{ return {body}; }};"
+            text = f"{before}const auto {self._function} = []({parameters}) {{ return {body}; }};"
         last = array.extents[-1] if array.extents else None
         padded = self.move.extra // self.element
         rounded = padded and (len(self.extents) <= 1 or self.move.inside)
@@ -381,7 +395,7 @@ class Moved(Walk):
             self._element_of_flat(file, node, pointer, index)
 
     def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
-        """An element."""
+        """`*pointer`, or its address."""
         if len(self.extents) > 1:
             if pointer.only_index is None:
                 self.refuse(file, node, "the array is used as one line")
@@ -392,7 +406,7 @@ class Moved(Walk):
             self._replace_address(file, node, pointer, follow=True)
 
     def _element_of_rows(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
-        """An element of an array of several extents, or what a vector there begins with."""
+        """`pointer[index]` in an array of several extents: an element, or the vector that it begins."""
         if pointer.only_index is not None and file.text(index) == "0":
             self._replace_last_index(file, pointer)
             return
@@ -405,7 +419,7 @@ class Moved(Walk):
             self._replace_last_index(file, found)
 
     def _replace_last_index(self, file: File, pointer: Pointer) -> None:
-        """Replace the last index."""
+        """Replace the last index by the function's: `tile[r][c]` by `tile[r][tile_at(r, c)]`."""
         assert pointer.only_index is not None
         self._is_called = True
         if self.move.inside:
@@ -421,6 +435,7 @@ class Moved(Walk):
         self.edit(file, pointer.only_index, f"{self._function}(", *parts, ", ", pointer.only_index, ")")
 
     def _element_of_flat(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
+        """`pointer[index]` in a flat array: an element, a vector of them, or its address."""
         ratio = self.ratio(file, node, pointer)
         scaled = ("+", index) if ratio == 1 else (f"+ {ratio} *", index)
         if (above := self.is_address(file, node)) is not None:
@@ -440,16 +455,17 @@ class Moved(Walk):
         self.edit(file, node, f"{base}[{self._function}(", *self._offset(whole), f"){divided}]")
 
     def _offset(self, pointer: Pointer) -> list[str | Node]:
-        """The offset of an element, as words and nodes."""
+        """The offset of a pointer as C, in text and nodes: its terms with their signs; 0 without any."""
         parts: list[str | Node] = []
         for sign, part in pointer.terms:
             alone = len(pointer.terms) == 1 and sign == "+"
-            lead = f" {sign} " if parts else sign.removeprefix("+").lstrip()
-            parts += [lead if parts or not lead else f"{lead} ", *([part] if alone else bracketed(part))]
+            first = sign.removeprefix("+").lstrip()
+            lead = f" {sign} " if parts else f"{first} " if first else ""
+            parts += [lead, *([part] if alone else bracketed(part))]
         return parts or ["0"]
 
     def _replace_address(self, file: File, node: Node, pointer: Pointer, follow: bool = False) -> None:
-        """An address that is used as it is; `node` is the pointer, or to follow it `*pointer`."""
+        """Replace a pointer that is used by the element's address; with `follow`, `node` is `*pointer`."""
         if not pointer.terms:
             return
         self._is_called = True
@@ -464,7 +480,7 @@ class Moved(Walk):
         self.edit(file, node, *inner)
 
     def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
-        """The offset grows."""
+        """`pointer + other`: no edit, as the pointer keeps its old place; its offset grows."""
         if len(self.extents) > 1:
             self.refuse(file, node, "the array is used as one line")
         ratio = self.ratio(file, node, pointer)
@@ -484,7 +500,7 @@ class Moved(Walk):
             self.refuse(file, node, "the array is used as one line")
 
     def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
-        """Its uses say how far it is from the start."""
+        """The variable keeps the old place; its uses are followed with its distance from the array."""
         if len(self.extents) > 1:
             self.refuse(file, node, "a pointer into the array is kept")
         ratio = self.ratio(file, node, pointer)
@@ -499,13 +515,13 @@ class Moved(Walk):
             self.follow(where, use, replace(pointer, terms=terms, only_index=None, extents_left=1))
 
     def by_hand(self) -> str:
-        """The function."""
+        """What a refusal advises: the function."""
         names, body = self._new_index()
         what = {"e": "element e", "c": "column c", "rc": "column c of row r"}[names]
         return f"{what} lies at {body}"
 
     def _new_index(self) -> tuple[str, str]:
-        """The arguments of the function, and what it returns."""
+        """The one-letter parameters of the function, and what it returns as C."""
         names = "c" if self.move.inside else "rc" if len(self.extents) > 1 else "e"
         return names, self.move.new_index(names[-1], self.element, "r" if names == "rc" else "")
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.kernels.read.source import File, Variable
-from layoutopt.source.rewrite import Pitched, bracketed, plus
+from layoutopt.source.rewrite import Pitch, Pitched, bracketed, plus
 from layoutopt.source.walk import Edit, Pointer, Walk, product_of
 
 
@@ -90,20 +90,20 @@ class Transposed(Pitched):
         if len(self.extents) > 1:
             self.refuse(file, node, "a pointer into rows is used")
 
-    def row(self, file: File, term: Node, factor: Node, times: int, pitch: tuple[int, int]) -> None:
-        """The factor goes."""
-        parts: list[str | Node] = [one for one in product_of(term, file) if one != factor]
-        if times > 1 or not parts:
-            named = f"({file.text(factor)} / {pitch[0]})"
-            parts.append(str(times) if factor.type == "number_literal" or times == 1 else named)
-        self.edit(file, term, *[one for part in parts for one in (" * ", *bracketed(part))][1:])
+    def row(self, file: File, term: Node, factor: Node, rows: int, pitch: Pitch) -> None:
+        """The row becomes a column: its factor, the pitch, goes."""
+        factors: list[str | Node] = [other for other in product_of(term, file) if other != factor]
+        if rows > 1 or not factors:
+            quotient = f"({file.text(factor)} / {pitch.width})"
+            factors.append(str(rows) if factor.type == "number_literal" or rows == 1 else quotient)
+        self.edit(file, term, *[part for one in factors for part in (" * ", *bracketed(one))][1:])
 
-    def shifted(self, file: File, term: Node, left: Node, times: int, pitch: tuple[int, int]) -> None:
-        """The shift goes."""
-        self.edit(file, term, *bracketed(left), f" * {times}" if times > 1 else "")
+    def shifted(self, file: File, term: Node, left: Node, rows: int, pitch: Pitch) -> None:
+        """Likewise: the shift goes."""
+        self.edit(file, term, *bracketed(left), f" * {rows}" if rows > 1 else "")
 
     def column(self, file: File, term: Node) -> None:
-        """It becomes a row."""
+        """The column becomes a row: it is multiplied by the new pitch."""
         if file.text(term) != "0":
             self.edit(file, term, *bracketed(term), f" * {self._column_pitch}")
 
