@@ -56,10 +56,10 @@ class Model:
     """
 
     def __init__(self) -> None:
-        self._domains: list[tuple[int, int]] = []
+        self.domains: list[tuple[int, int]] = []  # lowest and highest value of each variable
         self.names: dict[int, str] = {}  # of variables, for people
-        self._constraints: list[str] = []
-        self._objective: list[tuple[int, int]] = []
+        self.constraints: list[str] = []  # in `CpModelProto` text
+        self.objective: list[tuple[int, int]] = []  # variables and coefficients of the sum that is minimised
         self._hint: dict[int, int] = {}
 
     def boolean(self, name: str = "") -> int:
@@ -68,22 +68,22 @@ class Model:
 
     def integer(self, low: int, high: int, name: str = "") -> int:
         """A new integer variable in low..high."""
-        self._domains.append((low, high))
+        self.domains.append((low, high))
         if name:
-            self.names[len(self._domains) - 1] = name
-        return len(self._domains) - 1
+            self.names[len(self.domains) - 1] = name
+        return len(self.domains) - 1
 
     def clause(self, literals: Sequence[int]) -> None:
         """At least one literal is true."""
-        self._constraints.append(f"constraints{{bool_or{{literals:[{_join(literals)}]}}}}")
+        self.constraints.append(f"constraints{{bool_or{{literals:[{_join(literals)}]}}}}")
 
     def at_most_one(self, literals: Sequence[int]) -> None:
         """No two literals are true."""
-        self._constraints.append(f"constraints{{at_most_one{{literals:[{_join(literals)}]}}}}")
+        self.constraints.append(f"constraints{{at_most_one{{literals:[{_join(literals)}]}}}}")
 
     def exactly_one(self, literals: Sequence[int]) -> None:
         """One literal is true."""
-        self._constraints.append(f"constraints{{exactly_one{{literals:[{_join(literals)}]}}}}")
+        self.constraints.append(f"constraints{{exactly_one{{literals:[{_join(literals)}]}}}}")
 
     def hint(self, variable: int, value: int) -> None:
         """A value to try first."""
@@ -93,7 +93,7 @@ class Model:
         """A literal equal to `a xor b`."""
         c = self.boolean(name)
         # bool_xor holds when an odd number of its literals is true: a ^ b ^ (not c) = 1.
-        self._constraints.append(f"constraints{{bool_xor{{literals:[{a},{b},{-c - 1}]}}}}")
+        self.constraints.append(f"constraints{{bool_xor{{literals:[{a},{b},{-c - 1}]}}}}")
         return c
 
     def conjunction(self, literals: Sequence[int], name: str = "") -> int:
@@ -126,7 +126,7 @@ class Model:
         """
         names, coefficients = zip(*terms, strict=True) if terms else ((), ())
         given = f"enforcement_literal:[{_join(only_if)}] " if only_if else ""
-        self._constraints.append(
+        self.constraints.append(
             f"constraints{{{given}linear{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}] "
             f"domain:[{_join(domain)}]}}}}"
         )
@@ -134,48 +134,29 @@ class Model:
     def copy(self) -> "Model":
         """A model of its own with all that this one has so far; variables keep their numbers."""
         other = Model()
-        other._domains = list(self._domains)
-        other.names = dict(self.names)
-        other._constraints = list(self._constraints)
-        other._objective = list(self._objective)
-        other._hint = dict(self._hint)
+        vars(other).update((name, part.copy()) for name, part in vars(self).items())
         return other
-
-    @property
-    def domains(self) -> Sequence[tuple[int, int]]:
-        """Lowest and highest value of each variable."""
-        return self._domains
-
-    @property
-    def constraints(self) -> Sequence[str]:
-        """The constraints, in `CpModelProto` text."""
-        return self._constraints
-
-    @property
-    def objective(self) -> Sequence[tuple[int, int]]:
-        """Variables and coefficients of the sum that is minimised."""
-        return self._objective
 
     @property
     def size(self) -> tuple[int, int]:
         """How many variables and constraints there are."""
-        return len(self._domains), len(self._constraints)
+        return len(self.domains), len(self.constraints)
 
     def minimise(self, terms: Sequence[tuple[int, int]]) -> None:
         """Minimise the sum of coefficient * variable over `(variable, coefficient)`."""
-        self._objective = list(terms)
+        self.objective = list(terms)
 
     def to_text(self) -> str:
         """The model as `CpModelProto` text."""
-        variables = "".join(f"variables{{domain:[{low},{high}]}}" for low, high in self._domains)
+        variables = "".join(f"variables{{domain:[{low},{high}]}}" for low, high in self.domains)
         objective = ""
-        if self._objective:
-            names, coefficients = zip(*self._objective, strict=True)
+        if self.objective:
+            names, coefficients = zip(*self.objective, strict=True)
             objective = f"objective{{vars:[{_join(names)}] coeffs:[{_join(coefficients)}]}}"
         hint = ""
         if self._hint:
             hint = f"solution_hint{{vars:[{_join(self._hint)}] values:[{_join(self._hint.values())}]}}"
-        return variables + "".join(self._constraints) + objective + hint
+        return variables + "".join(self.constraints) + objective + hint
 
     def solve(self, workers: int = 1, effort: float | None = None, *, presolve: bool = True) -> Answer:
         """Solve within the time there is, and within `effort` in the solver's deterministic time.

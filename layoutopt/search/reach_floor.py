@@ -2,15 +2,15 @@
 
     propose   CP-SAT picks pitches, order and masks (`layoutopt.model.layout_model`)
     verify    a linearisation that was not written out is counted
-    grow      where it does not do, it is written out, with those as small, then the 3, 7, ... next smallest
+    grow      if it exceeds a ceiling, it is written out, with those as small, then the 3, 7, ... next
 
 It ends when a proposal that was written out comes back: nothing better exists among all pitches within the
 bound. Where a last block that is not full may be moved by the swizzle, a linearisation of a larger span can
 still take fewer elements, so those are written out before the answer counts as the smallest.
 
-What pitches do not describe (splits, rotations, interval pads) is looked at one by one, by rising bytes,
-while it can be better; and with the method `auto` so are pitches before they are written out. What is refuted
-is forbidden, and a layout that is known bounds the others:
+Candidates that pitches do not describe (splits, rotations, interval pads) are decided one by one, by rising
+bytes, while they can be better; with the method `auto` so are pitches before they are written out. Those that
+are refuted are forbidden, and a layout that is known bounds the others:
 
     counting   a linearisation over which no swizzle may lie is one layout: counting its phases decides it.
                Where one keeps to the ceilings as it is, a swizzle over it only makes the index dearer, or the
@@ -59,13 +59,13 @@ from layoutopt.search.tables import soon
 _PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
 # Layouts as small as the best whose index code is compared with its own.
 _MOST_ALIKE_BEST, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 2, 3
-# As small as a proposal that is not good enough, they are written out with it, for each would be proposed.
+# As small as a proposal that exceeds a ceiling, written out with it: each would be proposed.
 _MOST_ALIKE = 32
 # Listed linearisations whose masks are made the cheapest.
 _MOST_POLISHED = 16
 # Deterministic time for the cheapest index; where it does not do, the fewest bytes are found first.
 _INDEX_EFFORT = 0.2
-# The next smallest pitches that are looked at before the model is asked.
+# The next smallest pitches that are decided before the model is asked.
 _AHEAD: Final = 16
 # Linearisations that are named in the account of the rounds.
 _NAMED = 100
@@ -76,17 +76,18 @@ _EFFORT_REFUTED, _EFFORT_OF_MANY = 5e-4, 1e-6
 
 
 class Verdict(Struct, frozen=True):
-    """What is known of a linearisation: that no layout over it is of use; or one that is."""
+    """What counting and the tree decide of a linearisation; neither field set: nothing."""
 
-    refuted: bool = False
-    known: Solution | None = None
+    refuted: bool = False  # no layout over it keeps to the ceilings in a size of use
+    known: Solution | None = None  # a layout over it that does
 
 
 class ReachFloor:
-    """The smallest layout at the floor of the excess, by a CP-SAT model to which linearisations are added.
+    """The search for the smallest layout at the floor of the excess.
 
-    The model proposes; a proposal whose phases exceed their ceilings is written into the model with them,
-    until one holds. `presolved`: linearisations that counting and the tree decide never reach the model.
+    A CP-SAT model proposes; a linearisation whose phases exceed their ceilings is written into the model with
+    them, until a proposal keeps to them. `presolved`: linearisations that counting and the tree decide stay
+    out of the model.
     """
 
     def __init__(self, scene: Scene, *, presolved: bool) -> None:
@@ -103,35 +104,35 @@ class ReachFloor:
         self.model = LayoutModel(
             scene.space, scene.field, scene.sets, scene.tile, self.most, ideal=scene.conflict_free
         )
-        # Pitches, which the model has as variables, by rising span; the next of them; and those looked at.
+        # Linearisations of pitches, by rising span; the next of them; and those decided or written out.
         self._by_span = by_span(scene.space, self.most + scene.block - 1)
         self._next_pitches: deque[Linearisation] = deque()
-        self._looked_at: set[Linearisation] = set()
-        self._pending = True  # the model was not solved since it last grew
+        self._visited: set[Linearisation] = set()
+        self._pending = True  # the model was not solved yet
         # Candidates of all families by rising span and operations, in batches; the rest of the last batch.
         if scene.space.families <= WITHIN:
             self._batches = iter([list(unpadded(scene.space, 0))])
         else:
             self._batches = scene.candidates(self._dense_cost)
         self._batch: deque[Linearisation] = deque()
-        self._undecided: list[Linearisation] = []  # of these, what neither counting nor the tree decided
+        self._undecided: list[Linearisation] = []  # of these, by counting and the tree
         self._polished = 0  # of these, layouts whose masks were made cheaper
         self._refuters, self._asked_at_once = Refuters(scene), 1
-        self._asked: dict[Linearisation, bool] = {}  # whether the refuters refute it
-        self._uncounted: list[Linearisation] = []  # those that they refuted
-        self._textbook: dict[Linearisation, list[Masks]] = {}  # of a few, the textbook swizzles that do
+        self._asked: dict[Linearisation, bool] = {}  # the last batch, and whether the refuters refute each
+        self._uncounted: list[Linearisation] = []  # all that they refuted
+        self._textbook: dict[Linearisation, list[Masks]] = {}  # of a few, the textbook swizzles at the floor
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
-        self.best: Solution | None = None  # at the floor
+        self.best: Solution | None = None  # smallest at the floor so far, then of the cheapest index
         self.table: Proposal | None = None  # in place of all, where no formula takes the tile's own bytes
-        self._known: list[Solution] = []  # all layouts found at it
+        self._known: list[Solution] = []  # all layouts found at the floor
         self._shown = 0  # entries of `tally.unswizzled` that progress lines took account of
         self._plain: Solution | None = None  # the best of those
 
     def run(self) -> Solution | None:
-        """The smallest, then the cheapest, of all layouts that reach the floor; None where none does.
+        """The smallest, then the cheapest, of all layouts at the floor; None where there is none.
 
-        Called again, it goes on where it stopped for want of time, as long as there is any.
+        Called again, it goes on where it stopped for want of time.
         """
         tally = self.tally
         proved = self._solved()
@@ -141,9 +142,9 @@ class ReachFloor:
             tally.deciders.add("cp-sat")
         tally.exhausted = tally.exhausted and proved
         if self.best is not None:
-            level = dataclasses.replace(self._cheapest(self.best), excess=self.scene.floor)
-            tally.unswizzled.append(level)
-            return level
+            cheapest = dataclasses.replace(self._cheapest(self.best), excess=self.scene.floor)
+            tally.unswizzled.append(cheapest)
+            return cheapest
         if self.table is not None:
             return None
         tally.exhausted = tally.exhausted and self.all_pitches
@@ -152,15 +153,15 @@ class ReachFloor:
             self._count_plain()
         elif not proved:
             fall_back(self.scene)
-        # Where no swizzle is sought, only those are of use that are no worse than the best of the others.
-        known = (f.excess for f in tally.unswizzled if self.scene.fits(f.candidate.span))
-        most = min(known, default=math.inf) if self.scene.field is None else None
+        # Where no swizzle is sought, only layouts no worse than the best one counted are of use.
+        counted = (s.excess for s in tally.unswizzled if self.scene.fits(s.candidate.span))
+        most = min(counted, default=math.inf) if self.scene.field is None else None
         tally.unswizzled += self._refuters.counted(self._uncounted, most)
         self._uncounted.clear()
         return None
 
     def _solved(self) -> bool:
-        """Have the model grow; whether to the end, so that nothing is better than its best."""
+        """Search for `best`; whether to the end, so that no formula of the families is better."""
         try:
             if not (self.presolved and self._dense()):
                 if self.presolved and self._dense_cost() is None:
@@ -168,69 +169,71 @@ class ReachFloor:
                 if self.table is not None:
                     return True
                 if self._pending:
-                    self._look_at_following(0, _AHEAD if self.presolved and self.best is None else 0)
+                    self._visit_next(0, _AHEAD if self.presolved and self.best is None else 0)
                     self._grow()
-                self._look_at_listed(None)
+                self._visit_listed(None)
         except OutOfTime:
             return False
         return not any(self._may_be_better(candidate) for candidate in self._undecided)
 
     def _dense(self) -> bool:
-        """Look at layouts of the tile's own bytes before anything is solved; whether one of them is the best.
+        """Visit layouts of the tile's own bytes before the model is solved; whether `best` is proved best.
 
-        Theorem: elements do not overlap, so nothing is smaller; and of pitches without a swizzle none has a
-        cheaper index, and no index of another family is as cheap. So one of them that does as it is is best.
+        Theorem: elements do not overlap, so no layout is smaller; without a swizzle, layouts of pitches all
+        have the same index cost, and no index of another family is as cheap. So any of them at the floor is
+        best.
         """
         elements = self.scene.tile.elements
-        self._look_at_following(elements, 0)
+        self._visit_next(elements, 0)
         for candidate in likely(self.scene) if self.best is None else ():
             self.patience.check()
-            if candidate not in self._looked_at:
-                self._look_at(candidate)
+            if candidate not in self._visited:
+                self._visit(candidate)
             if self.best is not None:
                 break
         if self.best is not None and self.best.size_and_cost == (elements, self.best.candidate.operations):
             return True
-        self._look_at_listed(elements)
+        self._visit_listed(elements)
         return False
 
     def _dense_cost(self) -> int | None:
-        """What the index of the best layout costs, where it takes the tile's own bytes."""
+        """The index cost of the best layout, if it takes the tile's own bytes."""
         dense = self.best is not None and self.best.candidate.span == self.scene.tile.elements
         return self.best.operations if self.best is not None and dense else None
 
     # The best ---------------------------------------------------------------------------------
 
-    def _holds(self, solution: Solution) -> bool:
+    def _at_floor(self, solution: Solution) -> bool:
+        """Whether the conflict engine counts the floor of the excess."""
         return self.scene.holds(solution, self.scene.floor)
 
     def _keep(self, known: Solution) -> None:
-        """A layout that does: nothing larger is of use any more."""
-        if (self.best is None or known.size_and_cost < self.best.size_and_cost) and self._holds(known):
+        """Make a layout the best if it is at the floor and smaller or cheaper; it then bounds the model."""
+        if (self.best is None or known.size_and_cost < self.best.size_and_cost) and self._at_floor(known):
             self.best = known
             self.model.at_most(known.candidate.span)
 
     def _cheapest(self, best: Solution) -> Solution:
-        """Of a few that are as small as the best, the one of the cheapest index code."""
+        """Of a few layouts as small as the best, the one of the cheapest index code."""
         if not (best.masks or best.candidate.turn or "split" in best.candidate.family):
             return best
-        alike = [c for c in self._known if c.candidate.span == best.candidate.span and c != best]
-        alike = sorted(alike, key=lambda choice: choice.operations)[:_MOST_ALIKE_BEST]
-        others = [c for c in (*self._of_few_shifts(best), *alike) if self._holds(c)]
-        usual = (c for c in self._usual(best) if c != best and self._holds(c))
+        alike = [s for s in self._known if s.candidate.span == best.candidate.span and s != best]
+        alike = sorted(alike, key=lambda solution: solution.operations)[:_MOST_ALIKE_BEST]
+        others = [s for s in (*self._of_few_shifts(best), *alike) if self._at_floor(s)]
+        usual = (s for s in self._usual(best) if s != best and self._at_floor(s))
         others += itertools.islice(usual, _MOST_USUAL)
-        cost, best = min(((self.scene.instructions(c), c) for c in (best, *others)), key=itemgetter(0))
+        cost, best = min(((self.scene.instructions(s), s) for s in (best, *others)), key=itemgetter(0))
         below = max(cost, best.candidate.operations + 1)
-        for plain in itertools.islice(self._unswizzled_alike(best, below), _MOST_UNSWIZZLED):
-            if (its := self.scene.instructions(plain)) < cost:
-                cost, best = its, plain
+        for unswizzled in itertools.islice(self._unswizzled_alike(best, below), _MOST_UNSWIZZLED):
+            if (instructions := self.scene.instructions(unswizzled)) < cost:
+                cost, best = instructions, unswizzled
         return best
 
-    def _of_few_shifts(self, best: Solution) -> Iterator[Solution]:
-        """Where the model did not choose the masks, those of the fewest shifts, if that makes it cheapest."""
-        if best.masks and not described(best.candidate, self.space):
-            phases, candidate = self.scene.phases(best.candidate), best.candidate
-            ceilings, most = self.scene.ceilings(phases), len(shifts_of(best.masks)) - 1
+    def _of_few_shifts(self, known: Solution) -> Iterator[Solution]:
+        """`known` with masks of the fewest shifts, if cheaper than the best; those of the model have them."""
+        if known.masks and not described(known.candidate, self.space):
+            phases, candidate = self.scene.phases(known.candidate), known.candidate
+            ceilings, most = self.scene.ceilings(phases), len(shifts_of(known.masks)) - 1
             if self.best is not None and self.best.candidate.span <= candidate.span:
                 most = min(most, (self.best.operations - candidate.operations - 1) // SHIFT_OPERATIONS)
             for count in range(1, most + 1):
@@ -240,24 +243,23 @@ class ReachFloor:
                     return
 
     def _usual(self, best: Solution) -> Iterator[Solution]:
-        """`Swizzle<B, M, S>` over the linearisation of the best, of as few shifts, in as few bytes."""
+        """Every `Swizzle<B, M, S>` at the floor over the linearisation of the best, of as few operations."""
         scene = self.scene
         if not best.masks or current().spent:
             return
         phases, candidate = scene.phases(best.candidate), best.candidate
         if candidate not in self._textbook:
-            every, ceilings = scene.textbook(candidate), scene.ceilings(phases)
-            self._textbook[candidate] = [m for m in every if (phases.costs(m) <= ceilings).all()]
+            textbook, ceilings = scene.textbook(candidate), scene.ceilings(phases)
+            self._textbook[candidate] = [m for m in textbook if (phases.costs(m) <= ceilings).all()]
         for masks in self._textbook[candidate]:
-            found = scene.swizzled(candidate, phases, masks)
-            if found.operations <= best.operations:
-                yield found
+            solution = scene.swizzled(candidate, phases, masks)
+            if solution.operations <= best.operations:
+                yield solution
 
     def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
-        """Layouts of the tile's own bytes that do without a swizzle, by rising operations of the offset.
+        """Layouts at the floor in the tile's own bytes without a swizzle, by rising operations below `below`.
 
-        Where lanes lie along its cuts, the code of an index costs less than its operations say. What has
-        `below` or more of them is not asked.
+        Where lanes lie along the cuts of a split, index code costs less than its operations say.
         """
         if best.candidate.span > self.scene.tile.elements or self.scene.ask.lanes_open:
             return
@@ -269,20 +271,20 @@ class ReachFloor:
             ):
                 part.charge(_EFFORT_OF_MANY * len(together))
                 part.check()
-                listed = (candidate_of(self.space, together.pieces(n)) for n in self._stand(together))
+                listed = (candidate_of(self.space, together.pieces(n)) for n in self._unrefuted(together))
                 left = sorted((c for c in listed if c is not None), key=by_cost)
                 while left:
-                    if self._holds(plain := Solution(left.pop(0), {})):
-                        yield plain
+                    if self._at_floor(unswizzled := Solution(left.pop(0), {})):
+                        yield unswizzled
                     else:
-                        self._refuters.learn(plain.candidate, None)
-                        left = [left[n] for n in self._stand(Together.of(left))] if left else []
+                        self._refuters.learn(unswizzled.candidate, None)
+                        left = [left[n] for n in self._unrefuted(Together.of(left))] if left else []
 
-    def _stand(self, together: Together) -> list[int]:
-        """Those of some linearisations that nothing learnt refutes as they are."""
-        fallen = self._refuters.refuted(together, np.zeros(len(together), np.bool_))
-        stand: list[int] = np.flatnonzero(~fallen).tolist()
-        return stand
+    def _unrefuted(self, together: Together) -> list[int]:
+        """The numbers of the linearisations that the refuters do not refute without a swizzle."""
+        refuted = self._refuters.refuted(together, np.zeros(len(together), np.bool_))
+        unrefuted: list[int] = np.flatnonzero(~refuted).tolist()
+        return unrefuted
 
     @property
     def _bound(self) -> int:
@@ -295,10 +297,7 @@ class ReachFloor:
         return self._bound - dearer
 
     def _may_be_better(self, candidate: Linearisation) -> bool:
-        """Whether something over it may be smaller than the best.
-
-        Or as small and cheaper, where that may be known before the model is asked.
-        """
+        """Whether a layout over it may be smaller than the best, or as small and cheaper (presolving)."""
         if candidate.span < self._bound or self.best is None:
             return candidate.span - self.scene.block < self._bound
         size, cost = self.best.size_and_cost
@@ -306,23 +305,26 @@ class ReachFloor:
             return candidate.operations < cost and self.presolved
         return self.model.least_used(candidate) <= self._swizzled_bound(candidate)
 
-    # What is known of one ---------------------------------------------------------------------
+    # One linearisation ------------------------------------------------------------------------
 
     def _verdict(self, candidate: Linearisation) -> Verdict:
-        """What is known of a linearisation of pitches before the model is asked."""
+        """What is decided of a linearisation of pitches before the model is asked."""
         if self.presolved:
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
             self._known += [verdict.known] if verdict.known is not None else []
             return verdict
-        plain = Solution(candidate, {})
-        if candidate.span <= self._bound and self._holds(plain):
-            return Verdict(known=plain)
+        unswizzled = Solution(candidate, {})
+        if candidate.span <= self._bound and self._at_floor(unswizzled):
+            return Verdict(known=unswizzled)
         return Verdict(refuted=self.model.swizzle is None or not candidate.may_swizzle)
 
     def _presolve(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
-        """`_verdict` by counting and the tree; larger layouts than `most`, `most_swizzled` are of no use."""
+        """The verdict of the refuters, then of counting, then of the tree of masks.
+
+        Layouts of more elements than `most`, swizzled ones of more than `most_swizzled`, are of no use.
+        """
         scene = self.scene
-        if self._falls(candidate):
+        if self._is_refuted(candidate):
             entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
             self.patience.charge(_EFFORT_REFUTED + _EFFORT_AN_ENTRY * entries)
             self._uncounted.append(candidate)
@@ -340,31 +342,34 @@ class ReachFloor:
             return Verdict(refuted=True)
         return self._by_tree(replace(candidate, span=reach), phases)
 
-    def _falls(self, candidate: Linearisation) -> bool:
-        """Whether what refuted others refutes it; ever more of the following candidates are asked with it."""
+    def _is_refuted(self, candidate: Linearisation) -> bool:
+        """Whether the refuters refute it; they are asked of the candidates after it at once, ever more."""
         if candidate not in self._asked:
-            waiting = self._batch
+            following = self._batch
             if described(candidate, self.space):
-                waiting = self._next_pitches
-                waiting.extend(itertools.islice(self._by_span, self._asked_at_once - len(waiting)))
-            some = [candidate, *itertools.islice(waiting, self._asked_at_once)]
+                following = self._next_pitches
+                following.extend(itertools.islice(self._by_span, self._asked_at_once - len(following)))
+            batch = [candidate, *itertools.islice(following, self._asked_at_once)]
             self._asked_at_once = min(2 * self._asked_at_once, TOGETHER)
             least, field = self.scene.tile.elements, self.scene.field
-            may = [field is not None and c.may_swizzle and self._swizzled_bound(c) >= least for c in some]
-            fallen = self._refuters.refuted(Together.of(some), np.array(may))
-            self._asked = dict(zip(some, fallen.tolist(), strict=True))
+            may = [field is not None and c.may_swizzle and self._swizzled_bound(c) >= least for c in batch]
+            refuted = self._refuters.refuted(Together.of(batch), may_swizzle=np.array(may))
+            self._asked = dict(zip(batch, refuted.tolist(), strict=True))
         return self._asked[candidate]
 
-    def _by_tree(self, roomy: Linearisation, phases: Phases) -> Verdict:
-        """`_verdict` by the tree of masks, of few steps first; undecided, it is for CP-SAT."""
+    def _by_tree(self, candidate: Linearisation, phases: Phases) -> Verdict:
+        """The verdict of the tree of masks, of few steps first; what it does not decide is for CP-SAT.
+
+        `candidate.span`: elements that a layout over it may take.
+        """
         for steps in (FEW_STEPS, STEPS):
             with spending(self.patience):
-                searched = self.scene.within_ceilings(roomy, phases, self.scene.ceilings(phases), steps)
+                searched = self.scene.within_ceilings(candidate, phases, self.scene.ceilings(phases), steps)
             if (best := searched.best) is not None:
-                exact = replace(roomy, span=best.used)
+                exact = replace(candidate, span=best.used)
                 return Verdict(known=self.scene.swizzled(exact, phases, best.masks))
             if searched.bit is not None:
-                self._refuters.learn(roomy, searched.bit)
+                self._refuters.learn(candidate, searched.bit)
             if searched.complete:
                 self.tally.deciders.add("tree")
                 return Verdict(refuted=True)
@@ -381,33 +386,33 @@ class ReachFloor:
         batch = 1
         while True:
             with spending(self.patience):
-                choice = self._proposal()
-            if choice is None:
-                if not self._look_past(self._bound):
+                proposal = self._proposal()
+            if proposal is None:
+                if not self._visit_up_to(self._bound):
                     return
                 continue
-            size = choice.candidate.span * self.scene.tile.element_bytes
+            size = proposal.candidate.span * self.scene.tile.element_bytes
             self._tell(f"round {self.rounds}: {size:,} bytes proposed")
-            if self._holds(choice):
-                span = choice.candidate.span
-                if self.best is None or choice.size_and_cost <= self.best.size_and_cost:
-                    self.best = choice
-                if span == self.scene.tile.elements or not self._look_past(span):
+            if self._at_floor(proposal):
+                span = proposal.candidate.span
+                if self.best is None or proposal.size_and_cost <= self.best.size_and_cost:
+                    self.best = proposal
+                if span == self.scene.tile.elements or not self._visit_up_to(span):
                     return
-            elif choice.written:
+            elif proposal.written:
                 # Phases keep to their ceilings, but share words, so that fewer wavefronts are their ideal.
                 raise OutOfTime
             else:
-                self._rejected.append(choice.candidate)
-                self._look_at(choice.candidate, counted=True)
-                self._look_at_following(choice.candidate.span, batch - 1)
+                self._rejected.append(proposal.candidate)
+                self._visit(proposal.candidate, counted=True)
+                self._visit_next(proposal.candidate.span, batch - 1)
                 batch = 2 * batch + 1
 
     def _settled(self) -> bool:
-        """Whether counting and the tree leave no pitches, swizzled or not, that are better than the best.
+        """Whether no pitches, swizzled or not, are better than the best: the model need not be asked.
 
-        All that may be were looked at. Over those that are not refuted, none of which does as it is, a
-        swizzle of one shift is the least; often a textbook one does.
+        All that may be are visited. Those not refuted need a swizzle, of one shift at least: no textbook
+        swizzle over the linearisation of the best costs more.
         """
         if self.best is None or (self.best.masks and self.best.candidate.family != "none"):
             return False  # of equal swizzles, the model prefers that of the natural order
@@ -415,7 +420,7 @@ class ReachFloor:
             self._keep(usual)
         following, elements = self._following(), self.scene.tile.elements
         if self._bound > elements:
-            left = self._look_past(self._bound)
+            left = self._visit_up_to(self._bound)
         else:
             left = following is not None and following.span <= elements
         written = self.model.written
@@ -428,23 +433,24 @@ class ReachFloor:
         hint = self.best
         if hint is not None and not described(hint.candidate, self.space):
             hint = None
-        outcome, choice = self.model.solve(effort=_INDEX_EFFORT, hint=hint)
+        outcome, cheapest = self.model.solve(effort=_INDEX_EFFORT, hint=hint)
         if outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE):
-            return choice
+            return cheapest
         # To find the cheapest index takes long, so the fewest bytes come first.
         smallest = self.best
         if smallest is None or smallest.candidate.span > self.scene.tile.elements:
-            outcome, smallest = self.model.solve(index=False, hint=choice or hint)
+            outcome, smallest = self.model.solve(index=False, hint=cheapest or hint)
             if outcome is Outcome.INFEASIBLE:
                 return None
             if outcome is not Outcome.OPTIMAL or smallest is None:
                 raise OutOfTime
             span = smallest.candidate.span
-            _, choice = self.model.solve(effort=_INDEX_EFFORT, most=span, hint=smallest)
-        return min((c for c in (smallest, choice) if c is not None), key=lambda c: c.size_and_cost)
+            _, cheapest = self.model.solve(effort=_INDEX_EFFORT, most=span, hint=smallest)
+        return min((s for s in (smallest, cheapest) if s is not None), key=lambda s: s.size_and_cost)
 
     @property
     def _grown(self) -> ModelGrowth:
+        """Statistics of the model, for a result."""
         shape, answers = self.scene.tile.shape, self.model.answers
         variables, constraints = self.model.asked.size
         return ModelGrowth(
@@ -462,17 +468,17 @@ class ReachFloor:
 
     # Pitches ----------------------------------------------------------------------------------
 
-    def _look_at(self, candidate: Linearisation, *, counted: bool = False) -> None:
-        """Write it out, unless it is known which layouts over it there are.
+    def _visit(self, candidate: Linearisation, *, counted: bool = False) -> None:
+        """Decide it, or write it into the model; forbid it there if it is refuted.
 
-        `counted`: as it is, it does not do.
+        `counted`: without a swizzle it was counted and is not at the floor.
         """
-        self._looked_at.add(candidate)
+        self._visited.add(candidate)
         verdict = Verdict() if counted and not self.presolved else self._verdict(candidate)
         if verdict.known is not None and not verdict.known.masks:
             self._keep(verdict.known)
             if not self._may_be_shorter(candidate):
-                return  # as it is, it does
+                return  # no swizzle is needed
         if verdict.refuted:
             self.model.forbid(candidate)
             return
@@ -481,58 +487,59 @@ class ReachFloor:
             self._keep(verdict.known)
 
     def _may_be_shorter(self, candidate: Linearisation) -> bool:
-        """Whether a swizzle over what does as it is may do, too, and move the last block together."""
+        """Whether a swizzle over a candidate at the floor without one may shorten it by its last block."""
         if self.model.least_used(candidate) >= candidate.span:
             return False
         most = candidate.span - 1
         return not (self.presolved and self._presolve(candidate, most, most).refuted)
 
-    def _look_at_following(self, span: int, count: int) -> None:
-        """The following pitches that are not larger, and the next smallest linearisations of any kind."""
+    def _visit_next(self, span: int, count: int) -> None:
+        """Visit the next pitches of at most `span` elements, until one is best, then `count` more."""
         alike = 0
         while (following := self._following()) is not None and following.span <= span and alike < _MOST_ALIKE:
-            self._look_at(following)
+            self._visit(following)
             alike += 1
             if self.best is not None and not self.best.masks and self.best.candidate.span <= span:
-                return  # one does as it is, and none is cheaper
+                return  # it needs no swizzle, so none is cheaper
         for _ in range(count):
             following = self._following()
             if following is None or following.span >= self._bound + self.scene.block:
                 return
-            self._look_at(following)
+            self._visit(following)
 
     def _following(self) -> Linearisation | None:
+        """The smallest pitches not yet visited."""
         self.patience.check()
-        while self._next_pitches and self._next_pitches[0] in self._looked_at:
+        while self._next_pitches and self._next_pitches[0] in self._visited:
             self._next_pitches.popleft()
         if not self._next_pitches:
-            fresh = (c for c in self._by_span if c not in self._looked_at)
-            self._next_pitches.extend(itertools.islice(fresh, 1))
+            unvisited = (c for c in self._by_span if c not in self._visited)
+            self._next_pitches.extend(itertools.islice(unvisited, 1))
         return self._next_pitches[0] if self._next_pitches else None
 
-    def _look_past(self, used: int) -> bool:
-        """Write out what a swizzle might make smaller than `used`, or as small; whether there is any."""
+    def _visit_up_to(self, span: int) -> bool:
+        """Visit all pitches that a swizzle might make as small as `span`; whether any is written out."""
         before = len(self.model.written)
-        while (following := self._following()) is not None and following.span < used + self.scene.block:
+        while (following := self._following()) is not None and following.span < span + self.scene.block:
             if self._may_be_better(following):
-                self._look_at(following)
+                self._visit(following)
             else:
-                self._looked_at.add(following)
+                self._visited.add(following)
         return len(self.model.written) > before
 
     # Candidates of all families ---------------------------------------------------------------
 
-    def _look_at_listed(self, most: int | None) -> None:
-        """Look at those that may be better than the best, up to so many elements; None for all of use.
+    def _visit_listed(self, most: int | None) -> None:
+        """Decide the candidates that may be better than the best, of at most `most` elements; None: all.
 
-        They come with rising costs, so once there is a layout, the first ones most often rule out the others.
+        They come by rising size and cost, so that the first layout found rules out most of the others.
         """
         if self.best is not None and self._pending:
             self._grow()  # whose masks are cheaper than those of the tree
         while True:
             self.patience.check()
-            while not self._batch and (following := next(self._batches, None)) is not None:
-                self._batch.extend(following)
+            while not self._batch and (batch := next(self._batches, None)) is not None:
+                self._batch.extend(batch)
             span = self._bound + self.scene.block - 1 if most is None else most
             if not self._batch or self._batch[0].span > span:
                 return
@@ -554,17 +561,18 @@ class ReachFloor:
     # ------------------------------------------------------------------------------------------
 
     def _tell(self, doing: str) -> None:
+        """Report the best layout so far, at the floor or without a swizzle, and what comes next."""
         scene = self.scene
-        new = [f for f in self.tally.unswizzled[self._shown :] if scene.fits(f.candidate.span)]
+        new = [s for s in self.tally.unswizzled[self._shown :] if scene.fits(s.candidate.span)]
         self._shown = len(self.tally.unswizzled)
         known = new if self._plain is None else [self._plain, *new]
-        self._plain = min(known, key=lambda f: f.rank, default=None)
+        self._plain = min(known, key=lambda s: s.rank, default=None)
         shown = self._plain if self.best is None else dataclasses.replace(self.best, excess=scene.floor)
         if shown is not None:
             scene.tell(shown.excess, shown.candidate.span, scene.floor, doing)
 
     def _count_plain(self) -> None:
-        """All candidates without their swizzles, as far as time allows, where none reaches the floor."""
+        """Add all candidates without a swizzle to the tally, as far as time allows."""
         part = current().portion(*GATHERING)
         try:
             for candidate in itertools.chain.from_iterable(self.scene.candidates()):

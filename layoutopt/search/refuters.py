@@ -64,7 +64,7 @@ class Refuters:
         return fallen
 
     def _latest_first(self, many: int) -> Iterator[PhaseSet]:
-        """The phases that are kept, in sets; the more linearisations are asked about, the smaller the sets."""
+        """The phases that are kept, in sets; the smaller, the more linearisations are asked."""
         for k, places in itertools.groupby(reversed(self._kept), key=lambda place: place[0]):
             rows = [row for _, row in places]
             count = max(1, _TOGETHER // max(1, many))

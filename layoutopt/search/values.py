@@ -91,14 +91,9 @@ def _plain_layouts(scene: Scene) -> Iterator[tuple[Layout, str]]:
     """
     space = scene.space
     pads = padded(space, cuts=False)
+    swizzled = ((c, masks) for c in unpadded(space, 0) for masks in ({}, *scene.textbook(c)))
     plain = itertools.chain(unpadded(space, 1), pads, rotated(space), unpadded(space, 2))
-    found = (Solution(candidate, {}, 0) for candidate in plain)
-    for solution in current().while_left(itertools.chain(_swizzled_plainly(scene), found)):
-        if scene.fits(solution.candidate.span):
+    for candidate, masks in current().while_left(itertools.chain(swizzled, ((c, {}) for c in plain))):
+        if scene.fits(candidate.span):
+            solution = Solution(candidate, masks)
             yield scene.layout(solution), solution.family
-
-
-def _swizzled_plainly(scene: Scene) -> Iterator[Solution]:
-    for candidate in unpadded(scene.space, 0):
-        yield Solution(candidate, {}, 0)
-        yield from (Solution(candidate, masks, 0) for masks in scene.textbook(candidate))
