@@ -33,25 +33,15 @@ _FEW_STARTS = 16  # starts of accesses that are checked before all of them
 
 
 class Linearisation(Struct, frozen=True):
-    """One candidate.
+    """One candidate."""
 
-    Attributes:
-        digits: slowest first.
-        span: elements that the layout may take; without swizzle, first to last.
-        operations: integer operations to compute the offset, the first part of the index cost.
-        family: the families it uses, such as "order+pad".
-        may_swizzle: whether a swizzle over it is in the family searched.
-        turn: elements by which each line is rotated against the one before.
-        interval: (every, extra): a pad after every so many elements; (0, 0) for none.
-    """
-
-    digits: tuple[Digit, ...]
-    span: int
-    operations: int
-    family: str
-    may_swizzle: bool
-    turn: int = 0
-    interval: tuple[int, int] = (0, 0)
+    digits: tuple[Digit, ...]  # slowest first
+    span: int  # elements that the layout may take; without swizzle, first to last
+    operations: int  # integer operations to compute the offset, the first part of the index cost
+    family: str  # the families it uses, such as "order+pad"
+    may_swizzle: bool  # whether a swizzle over it is in the family searched
+    turn: int = 0  # elements by which each line is rotated against the one before
+    interval: tuple[int, int] = (0, 0)  # (every, extra): a pad after every so many elements; (0, 0) for none
 
     def table(self, shape: tuple[int, ...]) -> IntArray:
         """Element offset of every element, by row-major index; int64, shape (elements,)."""

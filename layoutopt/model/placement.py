@@ -61,20 +61,13 @@ class FreeAssignment(Struct, frozen=True):
     """The best free assignment found, and what is proved of all of them.
 
     Excess is weighted, in units of `Trace.weight_unit`.
-
-    Attributes:
-        bound: no layout of any kind has less excess.
-        excess: excess of `table`; None if none was found.
-        table: int64 byte offset of every element, in the shape of the tile.
-        bytes: last offset plus element size.
-        bytes_bound: no layout whose excess is `bound` is smaller.
     """
 
-    bound: int
-    excess: int | None = None
-    table: IntArray | None = None
-    bytes: int | None = None
-    bytes_bound: int = 0
+    bound: int  # no layout of any kind has less excess
+    excess: int | None = None  # excess of `table`; None if none was found
+    table: IntArray | None = None  # int64 byte offset of every element, in the shape of the tile
+    bytes: int | None = None  # last offset plus element size
+    bytes_bound: int = 0  # no layout whose excess is `bound` is smaller
 
     @property
     def complete(self) -> bool:

@@ -32,19 +32,12 @@ _SECONDS_A_TERM = 2e-6
 
 
 class Chunks(Struct, frozen=True):
-    """What every layout keeps whole.
+    """What every layout keeps whole."""
 
-    Attributes:
-        of: int64, shape (elements,): chunk of each element.
-        place: int64, shape (elements,): byte of the chunk at which the element starts.
-        size: int64, shape (chunks,): bytes that matter, a power of two, also the chunk's alignment.
-        loose: bool, shape (chunks,): a word packed with narrower elements; others may pack otherwise.
-    """
-
-    of: IntArray
-    place: IntArray
-    size: IntArray
-    loose: BoolArray
+    of: IntArray  # int64, shape (elements,): chunk of each element
+    place: IntArray  # int64, shape (elements,): byte of the chunk at which the element starts
+    size: IntArray  # int64, shape (chunks,): bytes that matter, a power of two, also the chunk's alignment
+    loose: BoolArray  # bool, shape (chunks,): a word packed with narrower elements; others may pack otherwise
 
 
 def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int | None = None) -> Chunks:

@@ -42,30 +42,18 @@ _LISTED: Final = {"tma": "boxes", "wgmma": "pages", "tcgen05": "pages"}
 
 
 class Candidate(Struct, frozen=True):
-    """A layout of the tile that serves every access, and what it costs.
+    """A layout of the tile that serves every access, and what it costs."""
 
-    Attributes:
-        name: mode, and the contiguous dimension.
-        alignment_bytes: that the base address must have.
-        instructions: boxes, matrix instructions and bulk copies that reach the tile once.
-        noun: the word for one of `instructions`: box, copy or instruction.
-        box_rows: contiguous runs that the boxes of TMA are made of; longer runs are fewer.
-        weighted: excess wavefronts with weights, in the trace's unit.
-        plain: excess wavefronts without weights.
-        bytes: last offset plus element size.
-        unpublished: whether it is not the layout that the file calls published.
-    """
-
-    name: str
+    name: str  # mode, and the contiguous dimension
     layout: Layout
-    alignment_bytes: int
-    instructions: int
-    noun: str
-    box_rows: int
-    weighted: float
-    plain: float
-    bytes: int
-    unpublished: bool
+    alignment_bytes: int  # that the base address must have
+    instructions: int  # boxes, matrix instructions and bulk copies that reach the tile once
+    noun: str  # the word for one of `instructions`: box, copy or instruction
+    box_rows: int  # contiguous runs that the boxes of TMA are made of; longer runs are fewer
+    weighted: float  # excess wavefronts with weights, in the trace's unit
+    plain: float  # excess wavefronts without weights
+    bytes: int  # last offset plus element size
+    unpublished: bool  # whether it is not the layout that the file calls published
 
     @property
     def title(self) -> str:

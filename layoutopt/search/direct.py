@@ -111,17 +111,11 @@ def _as_written(tile: Tile, lanes: Trace) -> Iterator[Named]:
 
 
 class Pieces(NamedTuple):
-    """Elements that every layout holds at fixed distances: what a wave writes at once, and whole vectors.
+    """Elements that every layout holds at fixed distances: what a wave writes at once, and whole vectors."""
 
-    Attributes:
-        head: of each element the first of its piece, by row-major index.
-        place: bytes from the start of the piece to each element.
-        written: the first element that each wave writes in each instruction.
-    """
-
-    head: IntArray
-    place: IntArray
-    written: IntArray
+    head: IntArray  # of each element the first of its piece, by row-major index
+    place: IntArray  # bytes from the start of the piece to each element
+    written: IntArray  # the first element that each wave writes in each instruction
 
     def one_after_another(self, element_bytes: int, lanes: Trace) -> Iterator[IntArray]:
         """Byte offsets of all elements, twice: pieces in the order of their heads, and in that of writing."""

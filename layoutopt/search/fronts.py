@@ -236,25 +236,15 @@ def plan_of(block: Block, units: Sequence[Unit]) -> Plan:
 
 
 class Point(Struct, frozen=True):
-    """A layout of a front.
+    """A layout of a front."""
 
-    Attributes:
-        bytes: of one stage. Every smaller layout belongs to a later point.
-        sizes: bytes of one stage of each of the unit's copies.
-        alignment: of the base, in bytes.
-        value: what the objective minimises first, see `Unit.value`.
-        bound: lower bound of it in as many bytes as the point was solved for.
-        second: weighted excess, where that does not come first, else 0.
-        operations: index cost.
-    """
-
-    bytes: int
-    sizes: tuple[int, ...]
-    alignment: int
-    value: Fraction
-    bound: Fraction
-    second: Fraction
-    operations: int
+    bytes: int  # of one stage. Every smaller layout belongs to a later point.
+    sizes: tuple[int, ...]  # bytes of one stage of each of the unit's copies
+    alignment: int  # of the base, in bytes
+    value: Fraction  # what the objective minimises first, see `Unit.value`
+    bound: Fraction  # lower bound of it in as many bytes as the point was solved for
+    second: Fraction  # weighted excess, where that does not come first, else 0
+    operations: int  # index cost
     result: Result
 
 

@@ -133,15 +133,10 @@ def _best(problem: Problem, free: FreeAccess, table: IntArray) -> tuple[int, Ass
 
 
 class PlacedAccess(Struct, frozen=True):
-    """An access under a layout.
+    """An access under a layout."""
 
-    Attributes:
-        lanes: of the access as the file has it.
-        table: the layout: byte offsets by row-major index, int64.
-    """
-
-    lanes: LaneTrace
-    table: IntArray
+    lanes: LaneTrace  # of the access as the file has it
+    table: IntArray  # the layout: byte offsets by row-major index, int64
 
     @property
     def warp(self) -> int:
@@ -162,17 +157,11 @@ class PlacedAccess(Struct, frozen=True):
 
 
 class AssignmentSearch(PlacedAccess, frozen=True):
-    """The search for the assignment of threads to units under a layout, digit by digit.
+    """The search for the assignment of threads to units under a layout, digit by digit."""
 
-    Attributes:
-        work: the units, and the threads that take part.
-        shape: of the tile.
-        mixed: whether the digits of a segment stand anywhere in a warp, and not before all others.
-    """
-
-    work: Work
-    shape: tuple[int, ...]
-    mixed: bool = False
+    work: Work  # the units, and the threads that take part
+    shape: tuple[int, ...]  # of the tile
+    mixed: bool = False  # whether the digits of a segment stand anywhere in a warp, and not before all others
 
     @property
     def _decisive(self) -> int:

@@ -63,27 +63,16 @@ class Searched(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """Which masks have the least excess, then the fewest elements, below what is known?
+    """Which masks have the least excess, then the fewest elements, below what is known?"""
 
-    Attributes:
-        phases: of the linearisation.
-        field: where a swizzle acts.
-        rules: what a swizzle must obey, but for the last block.
-        last: the last block, where a swizzle changes what it takes.
-        span: elements that the layout takes otherwise.
-        most: elements that it may take; None for any number.
-        below: excess and elements of the best so far.
-        shifts: different distances that bits may move over; None for any number.
-    """
-
-    phases: Phases
-    field: Field
-    rules: Rules
-    last: LastBlock | None
-    span: int
-    most: int | None
-    below: tuple[int, int]
-    shifts: int | None = None
+    phases: Phases  # of the linearisation
+    field: Field  # where a swizzle acts
+    rules: Rules  # what a swizzle must obey, but for the last block
+    last: LastBlock | None  # the last block, where a swizzle changes what it takes
+    span: int  # elements that the layout takes otherwise
+    most: int | None  # elements that it may take; None for any number
+    below: tuple[int, int]  # excess and elements of the best so far
+    shifts: int | None = None  # different distances that bits may move over; None for any number
 
     def used(self, flips: int) -> int:
         """Elements that the layout takes if these bits of the last block are flipped."""
@@ -129,19 +118,12 @@ class _OutOfSteps(Exception):
 
 
 class _Row(Struct, frozen=True):
-    """The masks that one bank bit may have, and their effect on the phases.
+    """The masks that one bank bit may have, and their effect on the phases."""
 
-    Attributes:
-        masks: in bits of the word offset, shape (masks,).
-        lanes: the lanes of each phase whose bank bit it sets, shape (masks, phases).
-        flips: 1 for masks that flip the bit in the last block, else 0; shape (masks,).
-        selects: 1 for phases in which the bit selects a bank, else 0; shape (phases,).
-    """
-
-    masks: IntArray
-    lanes: Lanes
-    flips: IntArray
-    selects: IntArray
+    masks: IntArray  # in bits of the word offset, shape (masks,)
+    lanes: Lanes  # the lanes of each phase whose bank bit it sets, shape (masks, phases)
+    flips: IntArray  # 1 for masks that flip the bit in the last block, else 0; shape (masks,)
+    selects: IntArray  # 1 for phases in which the bit selects a bank, else 0; shape (phases,)
 
     def only(self, kept: BoolArray) -> "_Row":
         if kept.all():
