@@ -224,10 +224,8 @@ def _matrix_product(inst: Instruction) -> Built:
     Of `16816` and `8x8x4`, 32 lanes share rows times columns; of `64x128x16`, 128 lanes, and operands are
     read from shared memory. Others get what stands for a product.
     """
-    shape, double = (
-        next((m for m in inst.modifiers if re.fullmatch(r"[\dx]{3,}", m)), ""),
-        inst.opcode[0] == "D",
-    )
+    shape = next((m for m in inst.modifiers if re.fullmatch(r"[\dx]{3,}", m)), "")
+    double = inst.opcode[0] == "D"
     bits = 64 if double else _RESULT.get(named(inst, _RESULT), 32) if inst.opcode[0] in "HQ" else 32
     if inst.opcode.endswith("GMMA"):
         group = re.fullmatch(r"64x(\d+)x\d+", shape)

@@ -232,22 +232,23 @@ class Evaluation:
             self.uncertain(index, f"{step.named}: {how} is not known")
             return
         if nowhere is not NOBODY or unsure is not NOBODY:
-            lost = np.broadcast_to(nowhere.any(axis=1), len(lanes))
-            open_ = lost | unsure.any(axis=1)
-            most = (lanes | unsure)[open_]
-            self._bounded(tally, action, address[open_], lanes[open_], most, lost[open_])
-            rows, address, lanes = rows[~open_], address[~open_], lanes[~open_]
+            no_address = np.broadcast_to(nowhere.any(axis=1), len(lanes))
+            unknown = no_address | unsure.any(axis=1)
+            possible = (lanes | unsure)[unknown]
+            self._bounded(tally, action, address[unknown], lanes[unknown], possible, no_address[unknown])
+            rows, address, lanes = rows[~unknown], address[~unknown], lanes[~unknown]
         # One more than the most is kept, so that it is seen that some are missing.
         if self.traced and len(rows) and self._traced[index] <= MOST_TRACED_ROWS:
             self._keep(index, Execution(rows, address, lanes, self._clock))
         if action.retried:
-            crowded = self._served(operation, address, lanes).bank_conflicts > 0
-            if crowded.any():
-                most = lanes[crowded]
-                self._bounded(tally, action, address[crowded], most, most, np.zeros(len(most), bool))
+            conflicting = self._served(operation, address, lanes).bank_conflicts > 0
+            if conflicting.any():
+                possible = lanes[conflicting]
+                known = np.zeros(len(possible), bool)
+                self._bounded(tally, action, address[conflicting], possible, possible, known)
                 what = "how many of the lanes that meet are served together is not known"
                 self.uncertain(index, f"{step.named}: {what}")
-            address, lanes = address[~crowded], lanes[~crowded]
+            address, lanes = address[~conflicting], lanes[~conflicting]
         if not lanes.any():
             return
         waiting = self._batches.setdefault(index, [])
@@ -256,22 +257,22 @@ class Evaluation:
             self._count_batch(index)
 
     def _bounded(
-        self, tally: Tally, action: Memory, address: IntArray, few: Bools, most: Bools, lost: Bools
+        self, tally: Tally, action: Memory, address: IntArray, sure: Bools, possible: Bools, no_address: Bools
     ) -> None:
         """Bounds of warp instructions of which something is not known: none, or all, of the lanes take part.
 
-        Where the address is lost, between no conflicts, also where lanes of one word have them, and each lane
-        at another word of one bank.
+        Without an address, between no conflicts, also where lanes of one word have them, and each lane at
+        another word of one bank.
         """
         operation = action.operation
         assert operation is not None
         apart = np.arange(32) * self.gpu.banks * self.gpu.bank_bytes * 2
-        least = self._served(operation, np.where(lost[:, None], 0, address), few)
-        worst = self._served(operation, np.where(lost[:, None], apart, address), most)
-        tally.unknown += len(lost)
-        tally.best += int(np.where(lost | action.retried, least.phases, least.wavefronts).sum())
+        least = self._served(operation, np.where(no_address[:, None], 0, address), sure)
+        worst = self._served(operation, np.where(no_address[:, None], apart, address), possible)
+        tally.unknown += len(no_address)
+        tally.best += int(np.where(no_address | action.retried, least.phases, least.wavefronts).sum())
         tally.worst += int(worst.wavefronts.sum())
-        self._touched(tally, operation, address[~lost], most[~lost])
+        self._touched(tally, operation, address[~no_address], possible[~no_address])
 
     def _served(self, operation: Operation, address: IntArray, lanes: Bools) -> Counts:
         """What warp instructions cost; addresses of lanes that take no part do not count."""

@@ -161,30 +161,31 @@ class _Run:
         execute every block. What is unknown in the first block may be unknown in all of them, and is no
         reason to cut.
         """
-        whole = Box((0, 0, 0), tuple(size - 1 for size in self.launch.grid))
-        single = whole.blocks == 1
-        if not single and self.box(whole, traced=True):
+        grid = Box((0, 0, 0), tuple(size - 1 for size in self.launch.grid))
+        single = grid.blocks == 1
+        if not single and self.box(grid, traced=True):
             return 1
-        traced = self.counted(np.zeros((1, 3), np.int64), traced=True)
-        if single or (self.relevance.bold and traced.doubts):
-            self.parts = [(traced, 1)]
+        first = self.counted(np.zeros((1, 3), np.int64), traced=True)
+        if single or (self.relevance.bold and first.doubts):
+            self.parts = [(first, 1)]
             return 1
-        self.excused = frozenset(traced.doubts)
-        size = self.most_blocks()
-        most = self.executed * whole.blocks * self.launch.warps // _ROWS_A_STEP
-        times = max(_MOST_TIMES, _FEW_STEPS // max(self.executed, 1))
-        self.end = self.probed + (min(most, times * self.executed) if self.excused else most)
-        left = [] if self.excused and self.box(whole) else self._cut(whole)
-        rest, done = sum(box.blocks for box in left), len(self.parts)
-        if self.excused and rest > times * size:
-            traced.uncertain(-1, _LIKE_THE_FIRST)
-            self.parts.insert(0, (traced, rest))
-            return done + 1
-        every = (index for box in left for index in box.indices())
-        while batch := list(itertools.islice(every, size)):
+        self.excused = frozenset(first.doubts)
+        batch_blocks = self.most_blocks()
+        steps_of_all = self.executed * grid.blocks * self.launch.warps // _ROWS_A_STEP
+        most_times = max(_MOST_TIMES, _FEW_STEPS // max(self.executed, 1))
+        most_steps = min(steps_of_all, most_times * self.executed) if self.excused else steps_of_all
+        self.end = self.probed + most_steps
+        boxes_left = [] if self.excused and self.box(grid) else self._cut(grid)
+        blocks_left, boxes_done = sum(box.blocks for box in boxes_left), len(self.parts)
+        if self.excused and blocks_left > most_times * batch_blocks:
+            first.uncertain(-1, _LIKE_THE_FIRST)
+            self.parts.insert(0, (first, blocks_left))
+            return boxes_done + 1
+        indices = (index for box in boxes_left for index in box.indices())
+        while batch := list(itertools.islice(indices, batch_blocks)):
             self.parts.append((self.counted(np.array(batch, np.int64)), 1))
-        self.parts.insert(0, (traced, 0))
-        return done + rest
+        self.parts.insert(0, (first, 0))
+        return boxes_done + blocks_left
 
     def _cut(self, whole: Box) -> list[Box]:
         """Cut a box until all parts are done or so many steps are spent; what is left then.

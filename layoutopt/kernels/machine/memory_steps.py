@@ -4,7 +4,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -86,6 +86,15 @@ class _Access:
         row, column = (first, second) if operation.transposed else (second, first)
         lanes = self.lanes & self.sure[:, 8 * matrix + row]
         return self.address[:, 8 * matrix + row] + 2 * column, lanes
+
+
+class _Stored(NamedTuple):
+    """Numbers of so many bytes that lanes store at their addresses."""
+
+    width_bytes: int
+    value: Value
+    address: IntArray
+    lanes: Bools
 
 
 class MemorySteps:
@@ -340,13 +349,13 @@ class MemorySteps:
             memory.store(access.row, at, width, value, lanes)
         memory.wrote(access.row, access.warp, access.address, access.action.width_bytes, access.addressing)
 
-    def _stored(self, access: _Access) -> Iterator[tuple[int, Value, IntArray, Bools]]:
-        """Numbers that are stored: bytes of each, what they are, where, and of which lanes."""
+    def _stored(self, access: _Access) -> Iterator[_Stored]:
+        """What a store, a copy or stmatrix writes: a part of at most a register at a time, of all lanes."""
         action, sources = access.action, access.step.sources[1:]
         if action.kind == "stmatrix":
             for matrix, half in itertools.product(range(len(sources)), range(2)):
                 value = shift_right(self._cells.read(access.group, sources[matrix]), constant(16 * half))
-                yield 2, cut(value, 16), *access.half(matrix, half)
+                yield _Stored(2, cut(value, 16), *access.half(matrix, half))
             return
         width = min(action.unit_bytes, action.width_bytes)
         for first in range(0, action.width_bytes, width):
@@ -354,7 +363,7 @@ class MemorySteps:
                 value = self._copied(access, first, width)
             else:
                 value = self._cells.read(access.group, sources[first // width])
-            yield width, value, access.address + first, access.sure
+            yield _Stored(width, value, access.address + first, access.sure)
 
     def _copied(self, access: _Access, first: int, width: int) -> Value:
         """What a copy reads from global memory."""

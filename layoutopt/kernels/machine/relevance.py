@@ -248,30 +248,32 @@ def marked(
 def _before(step: Step, after: Live, kept: frozenset[str], bold: bool) -> tuple[bool, Live]:
     """Whether a step matters, and the cells that matter before it, given those that matter after it.
 
-    `kept` and `bold` as in `marked`.
+    `kept` and `bold` as in `marked`. Of `@P0 MOV R1, R2`, where R1 matters behind it, P0 does, R2 where P0
+    holds, and R1 where it does not.
     """
     guard, dests, (always, guarded) = step.guard, frozenset(step.dests), after
-    here = [one for one in guarded if one[0] in dests and (guard is None or one[1] != guard.negated)]
-    moved = [one for one in guarded if not dests.isdisjoint(one[1].cells)]
-    matters, read = _needed(step, bool(here) or not always.isdisjoint(dests), kept)
+    answered = [one for one in guarded if one[0] in dests and (guard is None or one[1] != guard.negated)]
+    guard_written = [one for one in guarded if not dests.isdisjoint(one[1].cells)]
+    matters, read = _needed(step, bool(answered) or not always.isdisjoint(dests), kept)
     if not matters:
         return False, after
-    if moved:  # the step writes their predicate: before it, they are needed in any case
-        always |= {cell for cell, _ in moved}
-        guarded = guarded.difference(moved)
+    if guard_written:  # the step writes the predicate of their guard: before it, they are needed in any case
+        always |= {cell for cell, _ in guard_written}
+        guarded = guarded.difference(guard_written)
     if guard is None:
         always = always if always.isdisjoint(dests) else always - dests
-        guarded = guarded.difference(here) if here else guarded
+        guarded = guarded.difference(answered) if answered else guarded
         return True, Live(always if read <= always else always | read, guarded)
     lanewise = isinstance(step.action, Memory) or (
         isinstance(step.action, Compute) and not step.action.across
     )
-    mine = {cell for cell in read if lanewise and _follows(cell, guard)}
+    read_guarded = {cell for cell in read if lanewise and _follows(cell, guard)}
     replaced = {cell for cell in always & dests if not bold and _follows(cell, guard)}
-    elsewhere = {(cell, guard.negated) for cell in replaced}
+    where_not = {(cell, guard.negated) for cell in replaced}
     asked = _SOME if bold else guard
-    guarded = guarded.difference((cell, asked) for cell in dests) | elsewhere | {(c, asked) for c in mine}
-    return True, Live(always - replaced | (read - mine) | frozenset(guard.cells), guarded)
+    guarded = guarded.difference((cell, asked) for cell in dests) | where_not
+    guarded |= {(cell, asked) for cell in read_guarded}
+    return True, Live(always - replaced | (read - read_guarded) | frozenset(guard.cells), guarded)
 
 
 def _follows(cell: str, guard: Source) -> bool:

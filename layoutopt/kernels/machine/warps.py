@@ -314,21 +314,22 @@ class Machine:
         return None
 
     def _reconverge(self, group: Group, step: Step, action: Reconverge, lanes: Bools) -> int | None:
+        """Let these lanes wait for those of the mask in the source, or no longer be waited for."""
         (source,) = step.sources
         cell = source.cells[0] if source.cells else ""
         if action.leaves:
             everybody = Group(group.at, group.rows, np.ones_like(lanes))
-            told = self.registers.read(group, source)
-            left = Value(told.bits & ~mask_of(lanes), told.unknown)
-            self.registers.write(everybody, cell, left, everybody.lanes)
+            waiting_for = self.registers.read(group, source)
+            without = Value(waiting_for.bits & ~mask_of(lanes), waiting_for.unknown)
+            self.registers.write(everybody, cell, without, everybody.lanes)
             self._meetings.leave(cell, Group(group.at, group.rows, lanes))
             self._release()
             return group.at + 1
         here = converged.part(group, lanes, group.at)
         assert here is not None
         asked = self.registers.number(group, source, lanes)
-        whom = asked[lanes.any(axis=1)].astype(np.uint64)
-        passes = self._meetings.arrive(here, cell, whom, self.registers.live)
+        to_meet = asked[lanes.any(axis=1)].astype(np.uint64)
+        passes = self._meetings.arrive(here, cell, to_meet, self.registers.live)
         if passes and lanes is group.lanes:
             return group.at + 1
         if passes:
@@ -471,7 +472,11 @@ class Machine:
         return fork, alive
 
     def _merged(self, ways: Sequence[tuple[Self, Bools]], meet: int | None) -> Group | None:
-        """The lanes that came to where both ways meet; the machine is changed as after either way."""
+        """The lanes that came to where both ways meet; the machine knows what it knows after either way.
+
+        Args:
+            ways: of lanes that jump and of those that stay, as `_way`.
+        """
         (first, going), (second, staying) = ways
         came = np.zeros((2, *going.shape), bool)
         for lanes, (fork, _) in zip(came, ways, strict=True):

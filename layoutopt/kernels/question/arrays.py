@@ -88,21 +88,24 @@ def _mover(program: Program) -> str | None:
 
 
 def _clusters(evaluation: Evaluation, steps: Iterable[int]) -> list[Cluster]:
-    """Steps whose bytes overlap, and copies of one instruction with all that lies between."""
+    """Steps whose bytes overlap, and copies of one instruction (`_alike`) with all that lies between.
+
+    A step of bytes 0 to 128, one of 64 to 192 and one of 256 to 512 are the clusters 0 to 192 and 256 to 512.
+    """
     tallies = evaluation.tallies
     found: list[Cluster] = []
     for k in sorted(steps, key=lambda k: tallies[k].low):
         found = _with(found, (tallies[k].low, tallies[k].high, [k]))
     copies: dict[object, tuple[int, int]] = {}
-    for low, high, some in found:
-        for k in some:
+    for low, high, touching in found:
+        for k in touching:
             first, last = copies.get(_alike(evaluation, k), (low, high))
             copies[_alike(evaluation, k)] = (min(first, low), max(last, high))
     together: list[Cluster] = []
-    for low, high, some in found:
-        reach = [copies[_alike(evaluation, k)] for k in some]
+    for low, high, touching in found:
+        reach = [copies[_alike(evaluation, k)] for k in touching]
         together = _with(
-            together, (min(low, *(a for a, _ in reach)), max(high, *(b for _, b in reach)), some)
+            together, (min(low, *(a for a, _ in reach)), max(high, *(b for _, b in reach)), touching)
         )
     return together
 
@@ -148,39 +151,40 @@ def _eras(evaluation: Evaluation, steps: Sequence[int]) -> list[list[int]]:
 
     An array is in use where a step touches it, and, where one reads what nobody wrote since the barrier, from
     where that was written on. Steps use one array where they stand in one line of the source (without lines:
-    where lanes stand alike).
+    where lanes stand array).
     """
+    # Units of bytes and intervals between barriers are numbered as one: unit * intervals + interval.
     actions = [memory(evaluation, k) for k in steps]
-    unit, count = min(action.width_bytes for action in actions), len(evaluation.barriers) + 1
+    unit, intervals = min(action.width_bytes for action in actions), len(evaluation.barriers) + 1
     touched = [_touched(evaluation, k, unit) for k in steps]
     writes = (one for one, action in zip(touched, actions, strict=True) if action.kind in _WRITES)
     written, since = _firsts(*(np.concatenate(part) for part in zip((_END, _END), *writes, strict=True)))
     arrays: dict[object, tuple[BoolArray, list[int]]] = {}
     for k, action, (keys, order) in zip(steps, actions, touched, strict=True):
         place = evaluation.program.steps[k].place
-        alike = _stands(evaluation, k) if place is None else (place, action.operation)
-        live, mine = arrays.setdefault(alike, (np.zeros(count, bool), []))
-        mine.append(k)
-        live[keys % count] = True
+        array = _stands(evaluation, k) if place is None else (place, action.operation)
+        in_use, own = arrays.setdefault(array, (np.zeros(intervals, bool), []))
+        own.append(k)
+        in_use[keys % intervals] = True
         if action.kind in _READS:
             at = np.searchsorted(written, keys)
             older = (written[at] != keys) | (order <= since[at])
             keys, before = keys[older], written[at[older] - 1]
-            known = before // count == keys // count
-            spans = np.unique(before[known] % count * count + keys[known] % count)
-            for begin, end in zip(*np.divmod(spans, count), strict=True):
-                live[begin : end + 1] = True
+            known = before // intervals == keys // intervals
+            spans = np.unique(before[known] % intervals * intervals + keys[known] % intervals)
+            for begin, end in zip(*np.divmod(spans, intervals), strict=True):
+                in_use[begin : end + 1] = True
     eras: list[tuple[BoolArray, list[int]]] = []
-    for live, mine in arrays.values():
+    for in_use, own in arrays.values():
         rest = []
-        for other, some in eras:
-            if (other & live).any():
-                live, mine = np.logical_or(other, live), [*some, *mine]
+        for other, others in eras:
+            if (other & in_use).any():
+                in_use, own = np.logical_or(other, in_use), [*others, *own]
             else:
-                rest.append((other, some))
-        eras = [*rest, (live, mine)]
+                rest.append((other, others))
+        eras = [*rest, (in_use, own)]
     eras.sort(key=lambda era: int(era[0].argmax()))
-    return [sorted(some) for _, some in eras]
+    return [sorted(others) for _, others in eras]
 
 
 def _touched(evaluation: Evaluation, k: int, unit: int) -> tuple[IntArray, IntArray]:

@@ -216,7 +216,7 @@ def _length(data: dict[str, Any]) -> int:
 
 
 def _groups(evaluation: Evaluation, used: UsedArray) -> Iterator[list[Site]]:
-    """Sites of one line and operation."""
+    """Sites of each line and operation, of all its instructions together where a formula fits them."""
     lines: dict[tuple[object, ...], list[int]] = {}
     for k in used.steps:
         tally, operation = evaluation.tallies[k], memory(evaluation, k).operation
@@ -252,29 +252,30 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
     executions = sorted((e for k in steps for e in evaluation.traces.get(k, ())), key=lambda e: e.order)
     if sum(len(e.warps) for e in executions) > MOST_TRACED_ROWS:
         raise ProblemFileError(used.array.name, f"more than {MOST_TRACED_ROWS:,} executions in a block")
-    turn = Counter[int]()
-    trips: dict[int, tuple[IntArray, BoolArray, int]] = {}
+    iterations = Counter[int]()  # of each warp
+    # Of each iteration: offsets, lanes that take part, how often it happened.
+    tables: dict[int, tuple[IntArray, BoolArray, int]] = {}
     for one in executions:
         for warp, address, lanes in zip(one.warps.tolist(), one.address, one.lanes, strict=True):
             blank = (np.zeros((warps, LANES), np.int64), np.zeros((warps, LANES), bool), one.times)
-            offset, taking, _ = trips.setdefault(turn[warp], blank)
+            offset, taking, _ = tables.setdefault(iterations[warp], blank)
             offset[warp], taking[warp] = np.where(lanes, address - used.array.start, 0), lanes
-            turn[warp] += 1
-    kinds: dict[bytes, tuple[IntArray, BoolArray]] = {}
-    often = Counter[bytes]()
-    for _, (offset, taking, times) in sorted(trips.items()):
+            iterations[warp] += 1
+    distinct: dict[bytes, tuple[IntArray, BoolArray]] = {}
+    weights = Counter[bytes]()
+    for _, (offset, taking, times) in sorted(tables.items()):
         if taking.any():
             key = offset.tobytes() + taking.tobytes()
-            kinds.setdefault(key, (offset, taking))
-            often[key] += times
+            distinct.setdefault(key, (offset, taking))
+            weights[key] += times
     operation = memory(evaluation, steps[0]).operation
     assert operation is not None
     name = f"{operation.text} {_place(evaluation, steps[0])}"
     found = []
-    for weight in sorted(set(often.values())):
-        chosen = [kind for key, kind in kinds.items() if often[key] == weight]
+    for weight in sorted(set(weights.values())):
+        chosen = [table for key, table in distinct.items() if weights[key] == weight]
         if len(steps) > 1:  # unrolled, in an order that the assembler chose
-            chosen.sort(key=lambda kind: int(kind[0][kind[1]][0]))
+            chosen.sort(key=lambda table: int(table[0][table[1]][0]))
         offsets, lanes_ = (np.stack(part) for part in zip(*chosen, strict=True))
         found.append(Site(name, operation, offsets, lanes_, weight))
     return found

@@ -83,7 +83,7 @@ def ptx_text(
         with current().standing_still():
             text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
         source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-        return text, _named(chosen(from_ptx(text, target), entry), source)
+        return text, _with_names(chosen(from_ptx(text, target), entry), source)
     if path.suffix.lower() != ".ptx":
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
     text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
@@ -212,10 +212,10 @@ def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Liste
     text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     with current().standing_still():
         cubin = compile_source(path, target, options)
-    return tuple(one._replace(read=partial(_named, one, text)) for one in _from_cubin(cubin))
+    return tuple(one._replace(read=partial(_with_names, one, text)) for one in _from_cubin(cubin))
 
 
-def _named(kernel: Listed, source: str) -> Program:
+def _with_names(kernel: Listed, source: str) -> Program:
     """The kernel with names of its parameters and types of pointers, which machine code does not hold."""
     from layoutopt.kernels.read.source import source_parameters
 
