@@ -20,7 +20,7 @@ from layoutopt.accesses.trace import LaneTrace
 from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.engine.estimate import block_occupancy, why_no_estimate
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, OutOfTime, spending, unhurried
+from layoutopt.ground.budget import DEFAULT_SECONDS, Budget, OutOfTime, spending, unhurried
 from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Result
@@ -32,7 +32,8 @@ from layoutopt.search.verify import Answer
 from layoutopt.study.advice import difference
 from layoutopt.study.relaxations import Relaxations
 
-_SHARE: Final = 0.2  # of the time left after the search, for estimates and what is faster
+# Of the time left after the search, and effort at most, for estimates and what is faster.
+_SHARE, _MOST_EFFORT = 0.2, 0.1
 _WIDEST: Final = 16  # bytes of an access
 _NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory has no block
 _PADS: Final = ("none", "order", "pad")
@@ -58,7 +59,7 @@ def with_faster(
         gpu: the device.
         left: seconds that the search left, of which a share is used; None for no limit.
     """
-    budget = Budget(None if left is None else _SHARE * left)
+    budget = Budget(_SHARE * (DEFAULT_SECONDS if left is None else left)).portion(1, _MOST_EFFORT)
     if isinstance(problem, Block) or isinstance(answer, Arrangement) or answer.estimate is not None:
         return answer
     if answer.layout is None or budget.spent:
@@ -84,7 +85,7 @@ def with_faster(
             padded = solve_cases([case.constrained(constraints)], Ask(every_layout=False))
     except OutOfTime:
         return answer
-    if padded.layout is None or padded.offset == answer.offset or budget.spent:
+    if padded.layout is None or padded.offset == answer.offset:
         return answer
     return msgspec.structs.replace(
         answer, faster=_faster_hint(answer, estimated(Answer(case, padded)).result)
