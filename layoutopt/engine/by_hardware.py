@@ -4,9 +4,7 @@ Like all of the engine it sees byte offsets, not where they come from. The rules
 `layoutopt.hardware.dictated`: a box or a matrix lies as a mode has it, or it does not, element by element.
 """
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -106,11 +104,11 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     found: tuple[int, Mode, tuple[int, ...], IntArray] | None = None
     # Modes that swizzle fill more with a box, and what takes more boxes than are known need not be looked at.
     for mode in sorted(_allowed(use), key=lambda mode: -len(mode.xor)):
-        for box in [asked] if asked is not None else _boxes(turned.shape, use, tile, mode):
+        for box in _boxes(turned, use, tile, mode, asked):
             count = turned.size // math.prod(box)
             if found is not None and (count, len(mode.xor)) >= (found[0], len(found[1].xor)):
                 break  # _boxes yields the fewest boxes first
-            if count % (use.multicast or 1) or not _fits(box[-1] * tile.element_bytes, mode):
+            if count % (use.multicast or 1):
                 continue
             starts = _box_starts(turned, box, tile.element_bytes, mode)
             if starts is not None:
@@ -142,18 +140,32 @@ def _fits(row_bytes: int, mode: Mode) -> bool:
     return mode.span_bytes is None or row_bytes <= mode.span_bytes
 
 
-def _boxes(shape: tuple[int, ...], use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[tuple[int, ...]]:
-    """Box extents that divide the shape, slowest dimension first, from the fewest boxes to the most."""
-    rules, size = engine("tma"), tile.element_bytes
+def _boxes(
+    turned: IntArray, use: HardwareUse, tile: Tile, mode: Mode, asked: tuple[int, ...] | None
+) -> list[tuple[int, ...]]:
+    """Boxes of which the edges of the first lie as the mode has them, from the fewest boxes to the most.
+
+    Their extents divide the tile's, slowest dimension first, or are those asked for.
+    """
+    rules, size, dims = engine("tma"), tile.element_bytes, turned.ndim
     unit = ELEMENT_BYTES[map_element(use, tile)]
-    inner = [
-        n
-        for n in _divisors(shape[-1])
-        if n * size % rules.chunk_bytes == 0 and n * size // unit <= rules.max_box
-    ]
-    inner = [n for n in inner if _fits(n * size, mode)]
-    others = [[n for n in _divisors(extent) if n <= rules.max_box] for extent in shape[:-1]]
-    yield from sorted(itertools.product(*others, inner), key=math.prod, reverse=True)
+    first = mode.flipped(int(turned[(0,) * dims]))
+    boxes: list[tuple[tuple[int, ...], int]] = [((), size)]  # the last extents, and bytes to the next of more
+    for d in reversed(range(dims)):
+        edge = turned[tuple(slice(None) if k == d else 0 for k in range(dims))].tolist()
+        extents = _divisors(len(edge)) if asked is None else [asked[d]]
+        if d == dims - 1:
+            whole = [n for n in extents if n * size % rules.chunk_bytes == 0 and _fits(n * size, mode)]
+            extents = [n for n in whole if n * size // unit <= rules.max_box]
+        else:
+            extents = [n for n in extents if n <= rules.max_box]
+        boxes = [
+            ((n, *inner), n * step if d < dims - 1 else mode.span_bytes or n * size)
+            for inner, step in boxes
+            for n in extents
+            if mode.flipped(first + (n - 1) * step) == edge[n - 1]
+        ]
+    return sorted((box for box, _ in boxes), key=lambda box: (-math.prod(box), box))
 
 
 def _divisors(extent: int) -> list[int]:
@@ -162,8 +174,6 @@ def _divisors(extent: int) -> list[int]:
 
 def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> IntArray | None:
     """Where each box starts, row-major; None where one does not lie as the mode has it."""
-    if not _edges_lie(turned, box, size, mode):  # soon said of most boxes
-        return None
     boxes = _cut(turned, box)
     starts: IntArray = mode.flipped(boxes[:, 0])  # of its first element: undone
     if (starts % engine("tma").base_bytes).any():
@@ -171,19 +181,6 @@ def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -
     row, column = np.divmod(np.arange(boxes.shape[1]), box[-1])
     inside = row * (mode.span_bytes or box[-1] * size) + column * size  # a short row leaves its span unfilled
     return starts if (mode.flipped(starts[:, None] + inside) == boxes).all() else None
-
-
-def _edges_lie(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> bool:
-    """Whether the ends of the first box's edges lie as the mode has them."""
-    first = mode.flipped(turned[(0,) * len(box)])
-    stride = size
-    for d in reversed(range(len(box))):
-        end = [0] * len(box)
-        end[d] = box[d] - 1
-        if mode.flipped(first + (box[d] - 1) * stride) != turned[tuple(end)]:
-            return False
-        stride = stride * box[d] if d < len(box) - 1 else mode.span_bytes or box[d] * size
-    return True
 
 
 def _cut(table: IntArray, box: tuple[int, ...]) -> IntArray:

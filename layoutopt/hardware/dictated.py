@@ -10,7 +10,7 @@ which. For rows of 64 bf16 and the mode `128B`, eight rows of eight 16-byte chun
 """
 
 from functools import cache
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -18,7 +18,17 @@ from layoutopt.ground import json_data
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Confidence
 
+Bytes = TypeVar("Bytes", int, IntArray)
 ATOM_ROWS: Final = 8  # rows of a core matrix, and of the pattern of every swizzle
+
+
+@cache
+def _targets(xor: tuple[tuple[int, int], ...]) -> dict[int, int]:
+    """Masks of the bits that are flipped, by the distance to their sources; `xor` pairs target and source."""
+    masks: dict[int, int] = {}
+    for target, source in xor:
+        masks[source - target] = masks.get(source - target, 0) | 1 << target
+    return masks
 
 
 class Mode(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,13 +52,10 @@ class Mode(Struct, frozen=True, forbid_unknown_fields=True):
         """The mode without its engine: `none`, `32B`, `64B` or `128B`."""
         return self.name.partition(".")[2]
 
-    def flipped(self, address: IntArray) -> IntArray:
+    def flipped(self, address: Bytes) -> Bytes:
         """Byte addresses as the hardware moves them; twice is not at all, as no source bit is a target."""
-        masks: dict[int, int] = {}  # of the targets, by the distance to their sources
-        for target, source in self.xor:
-            masks[source - target] = masks.get(source - target, 0) | 1 << target
         moved = address
-        for distance, mask in masks.items():
+        for distance, mask in _targets(self.xor).items():
             moved = moved ^ (address >> distance & mask)
         return moved
 
