@@ -187,16 +187,16 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
     total = dict.fromkeys(Terms.__struct_fields__[1:-1], 0.0)
     warps, memory = -(-case.problem.threads // case.device.lanes), []
     for lanes, count, index in zip(case.lanes.accesses, case.count(table), code, strict=True):
-        share = lanes.weight / case.lanes.weight_unit
-        weight, does, cost = float(share.mean()), lanes.operation.does, index.instructions
-        issued = np.where(count.phases > 0, share, 0.0)
-        memory.append(_memory(count.wavefronts * share, issued, cost.iterations))
-        total["lines"] += float((_lines(lanes, table, case.device) * share).sum())
+        weights = lanes.weight / case.lanes.weight_unit
+        weight, does, cost = float(weights.mean()), lanes.operation.does, index.instructions
+        issued = np.where(count.phases > 0, weights, 0.0)
+        memory.append(_memory(count.wavefronts * weights, issued, cost.iterations))
+        total["lines"] += float((_further_lines(lanes, table) * weights).sum())
         total["accesses"] += weight
         total["copies"] += weight * does.copies
         if does.copies:
             width = lanes.operation.width_bytes
-            total["copied_bytes"] += float((lanes.active.sum(axis=1) * share).sum()) * width
+            total["copied_bytes"] += float((lanes.active.sum(axis=1) * weights).sum()) * width
         total["instructions"] += weight * warps * cost.total
         if index.active is not None and names(index.active) - {"tid"}:
             iterations = weight * float(issued.reshape(cost.iterations, -1).any(axis=1).sum())
@@ -206,18 +206,19 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
 
 
 def _memory(wavefronts: FloatArray, issued: FloatArray, iterations: int) -> Memory:
-    per_warp = (part.reshape(iterations, -1).sum(axis=0).max(initial=0) for part in (wavefronts, issued))
-    return Memory(float(wavefronts.sum()), *map(float, per_warp))
+    """Of the weighted wavefronts of each instruction, and its weight if issued: the sums for `Memory`."""
+    busiest = (part.reshape(iterations, -1).sum(axis=0).max(initial=0) for part in (wavefronts, issued))
+    return Memory(float(wavefronts.sum()), *map(float, busiest))
 
 
-def _lines(lanes: LaneTrace, table: IntArray, gpu: Device) -> IntArray:
-    """Lines beyond the first that the phases of each warp instruction touch."""
-    more: IntArray = np.zeros(len(lanes.element), np.int64)
+def _further_lines(lanes: LaneTrace, table: IntArray) -> IntArray:
+    """Lines beyond the first that the phases of each warp instruction touch, of copies past the registers."""
+    further: IntArray = np.zeros(len(lanes.element), np.int64)
     if lanes.operation.kind != _WHOLE_LINES:
-        return more
+        return further
     line = np.where(lanes.active, table[lanes.element] // _LINE_BYTES, -1)
     for phase in lanes.rule.phases:
-        found = np.sort(line[:, list(phase)], axis=1)
-        new = (np.diff(found, axis=1, prepend=-1) != 0) & (found >= 0)
-        more += np.maximum(new.sum(axis=1) - 1, 0)
-    return more
+        rising = np.sort(line[:, list(phase)], axis=1)
+        new = (np.diff(rising, axis=1, prepend=-1) != 0) & (rising >= 0)
+        further += np.maximum(new.sum(axis=1) - 1, 0)
+    return further

@@ -27,7 +27,7 @@ or fewer where instructions are many.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,15 +57,15 @@ class ChoiceTrace(CountedAccess, kw_only=True, frozen=True):
     `lanes` holds the weights of these instructions, and an instruction for each value.
 
     Attributes:
-        rows: int64, shape (distinct instructions, lanes, values): row-major index of the first
+        distinct: int64, shape (distinct instructions, lanes, values): row-major index of the first
             element that the lane touches for each value; -1 where it takes no part.
-        row: int64, shape (instructions,): row of each instruction.
+        number: int64, shape (instructions,): which of the distinct ones each is.
         least: int64, shape (distinct instructions,): the least worst case of any layout.
         apart_bytes: bytes by which two of these elements are apart at least.
     """
 
-    rows: IntArray
-    row: IntArray
+    distinct: IntArray
+    number: IntArray
     least: IntArray
     apart_bytes: int
 
@@ -78,18 +78,17 @@ class ChoiceTrace(CountedAccess, kw_only=True, frozen=True):
         Raises:
             OutOfTime: the time was over before the end.
         """
-        rule = self.lanes.rule
-        each: list[tuple[float, float, float]] = []
-        rows = zip(self.rows, self.least.tolist(), strict=True)
-        for number, (elements, least) in enumerate(current().each(rows)):
+        counts: list[tuple[float, float, float]] = []
+        instructions = zip(self.distinct, self.least.tolist(), strict=True)
+        for number, (elements, least) in enumerate(current().each(instructions)):
             address = np.where(elements < 0, -1, table[elements])
             if self.any_is == "uniform":
-                each.append(_expected(address, self, number))
+                counts.append(_expected(address, self, number))
             else:
-                wavefronts, phases = _worst(address, self.lanes.operation, rule)
-                each.append((wavefronts, least, phases))
-        counts = np.array(each, np.float64 if self.any_is == "uniform" else np.int64).reshape(-1, 3)
-        return Counts(*counts[self.row].T)
+                wavefronts, phases = _worst(address, self.lanes.operation, self.lanes.rule)
+                counts.append((wavefronts, least, phases))
+        array = np.array(counts, np.float64 if self.any_is == "uniform" else np.int64).reshape(-1, 3)
+        return Counts(*array[self.number].T)
 
 
 def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, ChoiceTrace]:
@@ -118,54 +117,59 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTr
     weight = lanes.weight.reshape(-1, values, warps)
     if (weight != weight[:, :1]).any():
         raise ProblemFileError("weight", "a weight cannot depend on values of `any`")
-    element = _by_value(np.where(lanes.active, lanes.element, -1), values, warps)
-    rows, row = _distinct(element)
-    if len(rows) > MAX_DISTINCT:
-        what = f"{len(rows):,} instructions choose from different elements"
+    # From (iterations x values x warps, lanes) to (iterations x warps, lanes, values).
+    split = np.where(lanes.active, lanes.element, -1).reshape(-1, values, warps, lanes.element.shape[1])
+    element = np.ascontiguousarray(split.transpose(0, 2, 3, 1)).reshape(-1, split.shape[3], values)
+    number_of: dict[bytes, int] = {}
+    number = np.array([number_of.setdefault(one.tobytes(), len(number_of)) for one in element], np.int64)
+    distinct = element[np.unique(number, return_index=True)[1]]
+    if len(distinct) > MAX_DISTINCT:
+        what = f"{len(distinct):,} instructions choose from different elements"
         raise ProblemFileError("any", f"{what}, of at most {MAX_DISTINCT:,}")
     apart_bytes, rule = max(width, size), lanes.rule
     if width > (row_bytes := rule.banks * rule.bank_bytes):
         wider = f"accesses wider than the {row_bytes} bytes of a row of banks"
         raise ProblemFileError("bytes", f"values known only at run time are not counted for {wider}")
-    _, banks, requests = _geometry(lanes.operation, rule)
-    per_word = _elements_per_word(apart_bytes, rule)
+    units = _units(lanes.operation, rule)
+    per_unit = _elements_per_word(apart_bytes, rule)
     least = [
-        requests * _least_of_phases(elements, banks, per_word, rule) for elements in current().each(rows)
+        units.requests
+        * sum(
+            _least(choice, units.banks, per_unit, rule.serialises_equal) + rule.extra_wavefronts
+            for choice in _phases(elements, elements, rule)
+        )
+        for elements in current().each(distinct)
     ]
     return ChoiceTrace(
         replace(lanes, weight=weight[:, 0].ravel()),
         access.any_is,
-        rows=rows,
-        row=row,
+        distinct=distinct,
+        number=number,
         least=np.array(least, np.int64),
         apart_bytes=apart_bytes,
     )
 
 
-def _by_value(array: npt.NDArray[Any], values: int, warps: int) -> npt.NDArray[Any]:
-    """From (iterations x values x warps, lanes) to (iterations x warps, lanes, values)."""
-    lanes = array.shape[1]
-    split = array.reshape(-1, values, warps, lanes)
-    return np.ascontiguousarray(split.transpose(0, 2, 3, 1)).reshape(-1, lanes, values)
-
-
-def _distinct(instructions: IntArray) -> tuple[IntArray, IntArray]:
-    number: dict[bytes, int] = {}
-    row = np.array([number.setdefault(each.tobytes(), len(number)) for each in instructions], np.int64)
-    first = np.unique(row, return_index=True)[1]
-    return instructions[first], row
-
-
 # Units: what lanes choose from --------------------------------------------------------------
 
 
-def _geometry(operation: Operation, rule: PhaseRule) -> tuple[int, int, int]:
-    """Bytes of what one lane moves in one request, banks of such units, and requests."""
+class _Units(NamedTuple):
+    """What one lane moves in one request: words, or aligned vectors that meet in all their banks or in none.
+
+    Attributes:
+        bytes: of a unit.
+        banks: of such units.
+        requests: of an instruction, all alike.
+    """
+
+    bytes: int
+    banks: int
+    requests: int
+
+
+def _units(operation: Operation, rule: PhaseRule) -> _Units:
     words = max(1, operation.width_bytes // rule.bank_bytes)
-    if words == 1:
-        return rule.bank_bytes, rule.banks, 1
-    # The words of aligned vectors meet in all their banks or in none, in every request alike.
-    return words * rule.bank_bytes, rule.banks // words, words if rule.split_words else 1
+    return _Units(words * rule.bank_bytes, rule.banks // words, words if rule.split_words else 1)
 
 
 def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:
@@ -173,9 +177,9 @@ def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:
     return -(-rule.bank_bytes // apart_bytes) * max(1, rule.row_words // rule.banks)
 
 
-def _units(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray:
-    """The units at addresses; -1 for none."""
-    unit_bytes, banks, _ = _geometry(operation, rule)
+def _unit_at(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray:
+    """The number of the unit at each address; -1 for address -1."""
+    unit_bytes, banks, _ = _units(operation, rule)
     unit = np.where(address < 0, -1, address // unit_bytes)
     if rule.row_words > 1 and unit_bytes == rule.bank_bytes:
         # Kepler: words of one aligned group that share a bank count as one.
@@ -183,47 +187,52 @@ def _units(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray
     return unit
 
 
-def _phases(choice: IntArray, place: IntArray, rule: PhaseRule) -> list[IntArray]:
+def _phases(choice: IntArray, address: IntArray, rule: PhaseRule) -> list[IntArray]:
     """The choices of each phase's lanes, shape (lanes, values), -1 for none; without empty phases.
 
-    Phases are merged where no choice can avoid the merge rule: no two neighbours can differ in their place,
-    which is finer than what they choose from.
+    Phases are merged where no choice can avoid the merge rule: no two neighbours can differ in address.
+
+    Args:
+        choice: the units, or elements, that each lane may choose, shape (lanes, values).
+        address: of each choice, or what is different exactly where addresses are; same shape.
+        rule: the phases.
     """
     phases = [list(lanes) for lanes in rule.phases]
     if rule.merges_pairs:
-        low = np.where(place < 0, np.iinfo(np.int64).max, place).min(axis=1)
-        high = place.max(axis=1)
-        lanes = np.arange(len(place))
+        low = np.where(address < 0, np.iinfo(np.int64).max, address).min(axis=1)
+        high = address.max(axis=1)
+        lanes = np.arange(len(address))
         for bit in (1, 2):
             other = lanes ^ bit
             both = (high >= 0) & (high[other] >= 0)
             if not (both & (np.minimum(low, low[other]) != np.maximum(high, high[other]))).any():
                 phases = [a + b for a, b in zip(phases[::2], phases[1::2], strict=True)]
                 break
-    return [held for held in (choice[lanes] for lanes in phases) if (held >= 0).any()]
+    return [of_phase for of_phase in (choice[lanes] for lanes in phases) if (of_phase >= 0).any()]
 
 
-def _pairs(choice: IntArray) -> tuple[IntArray, IntArray]:
+def _lane_unit_pairs(choice: IntArray) -> tuple[IntArray, IntArray]:
+    """(lane, unit) of every unit that a lane may choose, each pair once, sorted; two arrays."""
     units = int(choice.max(initial=-1)) + 1
     numbered = choice + units * np.arange(len(choice))[:, None]
-    return np.divmod(_once(numbered[choice >= 0]), max(1, units))
+    return np.divmod(_distinct(numbered[choice >= 0]), max(1, units))
 
 
-def _once(numbers: IntArray) -> IntArray:
+def _distinct(numbers: IntArray) -> IntArray:
     """The numbers, rising and each once; for millions several times as fast as NumPy's `unique`."""
     rising = np.sort(numbers)
-    found: IntArray = rising[np.diff(rising, prepend=-1) != 0]
-    return found
+    distinct: IntArray = rising[np.diff(rising, prepend=-1) != 0]
+    return distinct
 
 
 def _by_lane(lane: IntArray, unit: IntArray, lanes: int) -> list[list[int]]:
-    """What each lane can choose, of pairs that are sorted by lane; no more than there are lanes.
+    """The units that each lane can choose, of pairs that are sorted by lane; at most `lanes` of them.
 
     A lane with as many choices as there are lanes finds one that no other lane takes, so that the others
     matter to no matching.
     """
-    each = np.split(unit, np.flatnonzero(np.diff(lane)) + 1)
-    return [units[:lanes].tolist() for units in each]
+    by_lane = np.split(unit, np.flatnonzero(np.diff(lane)) + 1)
+    return [units[:lanes].tolist() for units in by_lane]
 
 
 # The worst case -----------------------------------------------------------------------------
@@ -231,59 +240,62 @@ def _by_lane(lane: IntArray, unit: IntArray, lanes: int) -> list[list[int]]:
 
 def _worst(address: IntArray, operation: Operation, rule: PhaseRule) -> tuple[int, int]:
     """Wavefronts and phases of one instruction; `address` has shape (lanes, values), -1 for none."""
-    _, banks, requests = _geometry(operation, rule)
-    phases = _phases(_units(address, operation, rule), address, rule)
+    _, banks, requests = _units(operation, rule)
+    phases = _phases(_unit_at(address, operation, rule), address, rule)
     most = sum(_most(choice, banks, rule.serialises_equal) + rule.extra_wavefronts for choice in phases)
     return requests * most, requests * len(phases)
 
 
 def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
-    """Wavefronts of one phase at worst: the most lanes that may choose distinct words of one bank."""
-    lane, unit = _pairs(choice)
+    """Wavefronts of one phase at worst: the most lanes that may choose distinct units of one bank.
+
+    `choice`: the units that each lane may choose, shape (lanes, values), -1 for none.
+    """
+    lane, unit = _lane_unit_pairs(choice)
     bank = unit % banks
-    reaching = np.zeros((banks, len(choice)), bool)
-    reaching[bank, lane] = True
-    reaching = reaching.sum(axis=1)
+    reaches = np.zeros((banks, len(choice)), bool)
+    reaches[bank, lane] = True
+    bank_lanes = reaches.sum(axis=1)
     if serialises_equal:
-        return int(reaching.max())
-    edges = np.bincount(bank, minlength=banks)
-    held = np.bincount(_once(unit) % banks, minlength=banks)
-    limit = np.minimum(reaching, held)
-    by_bank, ends = np.argsort(bank, kind="stable"), np.cumsum(edges)
+        return int(bank_lanes.max())
+    bank_pairs = np.bincount(bank, minlength=banks)
+    bank_units = np.bincount(_distinct(unit) % banks, minlength=banks)
+    limit = np.minimum(bank_lanes, bank_units)
+    by_bank, ends = np.argsort(bank, kind="stable"), np.cumsum(bank_pairs)
     most = 0
     for b in np.argsort(-limit, kind="stable").tolist():
         if limit[b] <= most:
             break
-        if edges[b] in (held[b], held[b] * reaching[b]):  # all words private, or all shared
+        # All units are of one lane each, or all lanes may choose all of them.
+        if bank_pairs[b] in (bank_units[b], bank_units[b] * bank_lanes[b]):
             return int(limit[b])
-        inside = by_bank[ends[b] - edges[b] : ends[b]]
-        most = max(most, matching(_by_lane(lane[inside], unit[inside], len(choice))))
+        pairs = by_bank[ends[b] - bank_pairs[b] : ends[b]]
+        most = max(most, matching(_by_lane(lane[pairs], unit[pairs], len(choice))))
     return most
 
 
-def _least_of_phases(choice: IntArray, banks: int, per_word: int, rule: PhaseRule) -> int:
-    """What the worst case of one request is at least; `choice` has shape (lanes, values)."""
-    return sum(
-        _least(elements, banks, per_word, rule.serialises_equal) + rule.extra_wavefronts
-        for elements in _phases(choice, choice, rule)
-    )
+def _least(choice: IntArray, banks: int, per_unit: int, serialises_equal: bool) -> int:
+    """Lower bound, over all layouts, of the wavefronts of a phase whose lanes choose as badly as can be.
 
-
-def _least(choice: IntArray, banks: int, per_word: int, serialises_equal: bool) -> int:
-    """Lower bound, over all layouts, of the wavefronts of a phase whose lanes choose as badly as can be."""
-    lane, element = _pairs(choice)
-    degrees = np.bincount(element)
-    degrees = degrees[degrees > 0]
+    Args:
+        choice: the elements that each lane may choose, shape (lanes, values), -1 for none.
+        banks: of units.
+        per_unit: elements that a layout may put into a unit at most.
+        serialises_equal: whether lanes that choose one element are served one by one.
+    """
+    lane, element = _lane_unit_pairs(choice)
+    chosen_by = np.bincount(element)  # lanes
+    chosen_by = chosen_by[chosen_by > 0]
     lanes = 1 + int(np.count_nonzero(np.diff(lane)))
     if serialises_equal:
-        return max(int(degrees.max()), -(-lanes // banks))
+        return max(int(chosen_by.max()), -(-lanes // banks))
     least = 1
     if lanes > banks:
-        least = -(-matching(_by_lane(lane, element, lanes)) // (banks * per_word))
-    shared = 0  # elements that at least `degree` lanes can choose
-    for degree, count in sorted(Counter(degrees.tolist()).items(), reverse=True):
-        shared += count
-        least = max(least, min(degree, -(-shared // (banks * per_word))))
+        least = -(-matching(_by_lane(lane, element, lanes)) // (banks * per_unit))
+    elements = 0  # that at least `by` lanes can choose
+    for by, count in sorted(Counter(chosen_by.tolist()).items(), reverse=True):
+        elements += count
+        least = max(least, min(by, -(-elements // (banks * per_unit))))
     return least
 
 
@@ -308,43 +320,42 @@ def matching(reach: Sequence[Sequence[int]]) -> int:
 
 def _expected(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
     """Expected wavefronts, ideal and phases of instruction `number`; `address` has shape (lanes, values)."""
-    operation = access.lanes.operation
-    rule = access.lanes.rule
+    operation, rule = access.lanes.operation, access.lanes.rule
     if rule.merges_pairs:
         return _sampled(address, access, number)
-    units: IntArray = np.sort(_units(address, operation, rule), axis=1)
-    taking_part = units[:, -1] >= 0
-    phases = [units[[lane for lane in lanes if taking_part[lane]]] for lanes in rule.phases]
+    units: IntArray = np.sort(_unit_at(address, operation, rule), axis=1)
+    active = units[:, -1] >= 0
+    phases = [units[[lane for lane in lanes if active[lane]]] for lanes in rule.phases]
     if not all(np.array_equal(phase, phase[:1].repeat(len(phase), axis=0)) for phase in phases):
         return _sampled(address, access, number)
-    _, banks, requests = _geometry(operation, rule)
+    _, banks, requests = _units(operation, rule)
     values = address.shape[1]
     wavefronts = ideal = occupied = 0.0
     for phase in phases:
         if not len(phase):
             continue
-        first: IntArray = phase[0]
-        held, times = np.unique(first[first >= 0], return_counts=True)
-        chance = dict(zip(held.tolist(), (times / values).tolist(), strict=True))
+        choices: IntArray = phase[0]  # those of all lanes
+        chosen, times = np.unique(choices[choices >= 0], return_counts=True)
+        chance = dict(zip(chosen.tolist(), (times / values).tolist(), strict=True))
         absent = 1 - int(times.sum()) / values
-        here = 1 - absent ** len(phase)
-        at_all = requests * here * rule.extra_wavefronts
-        cost = requests * _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
-        even = requests * here
-        # Elements are words of their own, equally likely, and so for all lanes alike.
+        some_lane = 1 - absent ** len(phase)
+        extra = some_lane * rule.extra_wavefronts
+        even = some_lane
+        # Elements are units of their own, equally likely, and so for all lanes alike.
         if _elements_per_word(access.apart_bytes, rule) == 1 and len(set(chance.values())) == 1:
             spread = dict(enumerate(chance.values()))
-            even = requests * _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
-        wavefronts += cost + at_all
-        ideal += even + at_all
-        occupied += requests * here
+            even = _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
+        most = _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
+        wavefronts += requests * (most + extra)
+        ideal += requests * (even + extra)
+        occupied += requests * some_lane
     return wavefronts, ideal, occupied
 
 
 def _sampled(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
     """Means over samples of a seed that is the same for every layout; one for each of many instructions."""
     lanes, values = address.shape
-    samples = min(SAMPLES, _ALL_SAMPLES // len(access.rows))
+    samples = min(SAMPLES, _ALL_SAMPLES // len(access.distinct))
     seed = _SEED if samples == SAMPLES else (_SEED, number)
     drawn = np.random.default_rng(seed).integers(values, size=(samples, lanes))
     chosen = address[np.arange(lanes), drawn]

@@ -24,7 +24,10 @@ def xor_basis(numbers: Sequence[int]) -> list[int]:
 
 
 def combinations(vectors: Sequence[int] | Sequence[Sequence[int]], *rank: int) -> IntArray:
-    """The XOR of the vectors of each number's bits: int64, shape (2**len(vectors), *rank)."""
+    """By number, the XOR of the vectors of its set bits: int64, shape (2**len(vectors), *rank).
+
+    Vectors 3 and 8 give 0, 3, 8, 11. `rank` is the length of vectors that are sequences.
+    """
     total = np.zeros((1, *rank), np.int64)
     for vector in vectors:
         total = np.concatenate([total, total ^ np.array(vector, np.int64)])
@@ -48,25 +51,24 @@ def moved_bits(variable: Node, values: IntArray) -> Node | None:
     columns = [int(values[1 << b]) for b in range(bits)]
     if count == 0 or values[0] != 0 or (combinations(columns)[:count] != values).any():
         return None
-    distances: dict[int, int] = {}  # distance -> source bits
+    distances: dict[int, int] = {}  # distance to the left -> mask of source bits
     for b, column in enumerate(columns):
         for target in range(column.bit_length()):
             if column >> target & 1:
                 distances[target - b] = distances.get(target - b, 0) | 1 << b
     # One product moves the same bits several distances, where the copies do not overlap.
-    factors: dict[int, list[int]] = {}  # source bits -> factors
+    factors: dict[int, list[int]] = {}  # mask of source bits -> factors
     for distance, mask in sorted(distances.items()):
         if distance >= 0:
-            mine = factors.setdefault(mask, [0])
-            reach = mask * mine[-1]
-            if reach & mask << distance or (reach + (mask << distance)) != reach ^ mask << distance:
-                mine.append(0)
-            mine[-1] += 1 << distance
+            of_mask = factors.setdefault(mask, [0])
+            if mask * of_mask[-1] & mask << distance:
+                of_mask.append(0)
+            of_mask[-1] += 1 << distance
     everything = (1 << bits) - 1
     terms = []
-    for mask, products in factors.items():
+    for mask, of_mask in factors.items():
         field = variable if mask == everything else Op("&", (variable, Const(mask)))
-        terms += [(f, field if f == 1 else Op("*", (field, Const(f)))) for f in products]
+        terms += [(f, field if f == 1 else Op("*", (field, Const(f)))) for f in of_mask]
     nodes = [node for _, node in sorted(terms, key=lambda term: -term[0])]
     for distance, mask in sorted(distances.items(), reverse=True):
         if distance < 0:
@@ -77,7 +79,7 @@ def moved_bits(variable: Node, values: IntArray) -> Node | None:
 
 
 def bit_sums(variable: Node, values: IntArray) -> list[Node]:
-    """`values[variable]` as sums over its bits, if it is one; so check.
+    """Candidates for `values[variable]` as a sum over the variable's bits; right if it is one, so check.
 
     Bits that count the same multiple of their own weight share a mask. Where every bit counts, one of
     the multiples needs no mask if the others make up for it; shifts make up for it too:
@@ -85,13 +87,15 @@ def bit_sums(variable: Node, values: IntArray) -> list[Node]:
     """
     start, bits = int(values[0]), (len(values) - 1).bit_length()
     columns = [int(values[1 << b]) - start for b in range(bits)]
-    last: list[tuple[int, Node]] = [(1, Const(start))] if start else []
-    groups: dict[int, int] = {}
+    constant: list[tuple[int, Node]] = [(1, Const(start))] if start else []
+    masks: dict[int, int] = {}  # multiple -> mask of the bits that count so many times their weight
     for b, column in enumerate(columns):
-        groups[column >> b] = groups.get(column >> b, 0) | 1 << b
+        masks[column >> b] = masks.get(column >> b, 0) | 1 << b
     whole = (1 << bits) - 1
-    masked = [(r, variable if m == whole else Op("&", (variable, Const(m)))) for r, m in groups.items()]
-    sums = [[(free, variable), *((r - free, node) for r, node in masked)] for free in (0, *groups)]
+    masked = [
+        (k, variable if mask == whole else Op("&", (variable, Const(mask)))) for k, mask in masks.items()
+    ]
+    sums = [[(unmasked, variable), *((k - unmasked, node) for k, node in masked)] for unmasked in (0, *masks)]
     factors = [column - 2 * before for before, column in zip((0, *columns), columns, strict=False)]
     sums.append([(f, Op("//", (variable, Const(1 << b))) if b else variable) for b, f in enumerate(factors)])
-    return [weighted_sum((*terms, *last)) for terms in sums]
+    return [weighted_sum((*terms, *constant)) for terms in sums]

@@ -44,19 +44,19 @@ def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
         constant, curves = parts
         terms: list[Node] = []
         for name, curve in zip(axes, curves, strict=True):
-            found = (shape(curve, name) for shape in (_digits, _bits, _multiple, _begun, _cases))
-            term = next((node for node in found if node is not None and _equal(node, name, curve)), None)
+            nodes = (form(curve, name) for form in (_digits, _bits, _multiple, _begun, _cases))
+            term = next((node for node in nodes if node is not None and _equal(node, name, curve)), None)
             if term is None:
                 break
             terms.append(term)
         else:
-            joined = join(symbol, [*terms, Const(constant)])
+            whole = join(symbol, [*terms, Const(constant)])
             if modulus:
-                joined = join("+", [*(_around(simplify(t, ranges), modulus) for t in terms), Const(constant)])
+                whole = join("+", [*(_around(simplify(t, ranges), modulus) for t in terms), Const(constant)])
                 least = int(table.min()) if table.max() >= modulus else 0
-                around = Op("%", (Op("-", (joined, Const(least))), Const(modulus)))
-                joined = Op("+", (around, Const(least)))
-            node = simplify(joined, ranges)
+                remainder = Op("%", (Op("-", (whole, Const(least))), Const(modulus)))
+                whole = Op("+", (remainder, Const(least)))
+            node = simplify(whole, ranges)
             if len(to_text(node)) <= MAX_CHARACTERS and (evaluate(node, env) == table).all():
                 return node
     return None
@@ -94,19 +94,19 @@ def _equal(node: Node, name: str, curve: IntArray) -> bool:
 
 
 def _separate(table: IntArray, symbol: str, modulus: int) -> tuple[int, list[IntArray]] | None:
-    """`table` as a constant joined by `symbol` with one curve an axis, each 0 at the origin.
+    """(constant, curves): `table` as a constant joined by `symbol` with one curve an axis, 0 at the origin.
 
-    Where there is a modulus, the curves lie below it and the sum is the table but for multiples of it.
+    Where there is a modulus, the curves lie below it and the sum is the table but for multiples of it. None
+    where the table is not of this form. `x + 10*y` from 5 on is 5, with the curves 0 1 2 ... and 0 10 20 ...
     """
     join: Callable[..., IntArray] = np.add if symbol == "+" else np.bitwise_xor
-    part: Callable[..., IntArray] = np.subtract if symbol == "+" else np.bitwise_xor
-    origin = (0,) * table.ndim
-    constant = int(table[origin])
+    without: Callable[..., IntArray] = np.subtract if symbol == "+" else np.bitwise_xor
+    constant = int(table[(0,) * table.ndim])
     curves = []
     total: IntArray = np.full((1,) * table.ndim, constant, np.int64)
     for axis in range(table.ndim):
         along = table[tuple(slice(None) if a == axis else 0 for a in range(table.ndim))]
-        curve = part(along, constant)
+        curve = without(along, constant)
         if modulus:
             curve %= modulus
         curves.append(curve)
@@ -127,24 +127,25 @@ def _modulus(table: IntArray) -> int:
 
 
 def _digits(curve: IntArray, name: str) -> Node | None:
-    """Sum of `stride * (v // divide % size)`: each digit is the longest run of equal steps."""
-    place = np.arange(len(curve))
+    """Sum of `stride * (v // divide % size)`: each digit is the longest run of equal steps.
+
+    0 1 10 11 20 21 is `v % 2 + 10*(v // 2)`. None where it is no such sum.
+    """
     terms: list[Node] = []
     divide = 1
     while curve.any():
-        steps = np.diff(curve)
-        turn = np.flatnonzero(steps != steps[0])
-        size = int(turn[0]) + 1 if len(turn) else len(curve)
+        v, steps = np.arange(len(curve)), np.diff(curve)
+        changes = np.flatnonzero(steps != steps[0])
+        size = int(changes[0]) + 1 if len(changes) else len(curve)
         stride = int(steps[0])
         higher = curve[::size]
-        if size < 2 or (stride * (place % size) + higher[place // size] != curve).any():
+        if size < 2 or (stride * (v % size) + higher[v // size] != curve).any():
             return None
         if stride:
             value = Op("%", (Op("//", (Var(name), Const(divide))), Const(size)))
             terms.append(Op("*", (value, Const(stride))))
         divide *= size
         curve = higher
-        place = np.arange(len(curve))
     return join("+", terms[::-1])
 
 
@@ -154,16 +155,15 @@ def _bits(curve: IntArray, name: str) -> Node | None:
         return None
     bases = [int(curve[1 << b]) for b in range((len(curve) - 1).bit_length())]
     terms: list[Node] = []
-    b = 0
-    while b < len(bases):
-        first = b
-        while b + 1 < len(bases) and bases[b + 1] == 2 * bases[b] and bases[first] & (bases[first] - 1) == 0:
-            b += 1
-        if bases[first]:
-            size = 1 << (b - first + 1)
-            value = Op("%", (Op("//", (Var(name), Const(1 << first))), Const(size)))
-            terms.append(Op("*", (value, Const(bases[first]))))
-        b += 1
+    first = 0  # bit of a digit
+    while first < len(bases):
+        bits, base = 1, bases[first]
+        while base.bit_count() < 2 and first + bits < len(bases) and bases[first + bits] == base << bits:
+            bits += 1
+        if base:
+            value = Op("%", (Op("//", (Var(name), Const(1 << first))), Const(1 << bits)))
+            terms.append(Op("*", (value, Const(base))))
+        first += bits
     return join("^", terms)
 
 
@@ -268,7 +268,13 @@ def guard(taking: BoolArray, lanes: int) -> Node | None:
 
 
 def _views(known: BoolArray, lanes: int, addressed: int) -> Iterator[list[View]]:
-    """Views, the plain ones together, then one by one; in each every cell that matters has its own place."""
+    """Views of a table of threads and iterations, to be tried in this order; those of one list together.
+
+    Args:
+        known: shape (threads, iterations): which values matter.
+        lanes: of a warp.
+        addressed: of these the first, whose values matter; the others repeat theirs.
+    """
     threads, trips = known.shape
     loop: View = {"i": Var("i")} if trips > 1 else {}
     tid = Var("tid")
@@ -295,17 +301,18 @@ def _workers(known: BoolArray) -> int:
 
 
 def _fit_view(table: IntArray, known: BoolArray, view: View, env: Mapping[str, IntArray]) -> Node | None:
+    """`fit_threads` in one view: the values that matter, put into a table over the view's variables."""
     box = _box(view, env, known)
     if box is None:
         return None
     at = tuple(_values(node, env, table.shape)[known] - box[name][0] for name, node in view.items())
-    whole: IntArray = np.zeros([high - low for low, high in box.values()], np.int64)
-    whole[at] = table[known]
-    node = fit(whole, {name: high - low for name, (low, high) in box.items()})
+    seen: IntArray = np.zeros([high - low for low, high in box.values()], np.int64)
+    seen[at] = table[known]
+    node = fit(seen, {name: high - low for name, (low, high) in box.items()})
     if node is None:
         return None
-    begun: dict[str, Node] = {name: Op("-", (view[name], Const(low))) for name, (low, _) in box.items()}
-    node = join("+", [simplify(substituted(node, begun), _ranges(env))])
+    from_low: dict[str, Node] = {name: Op("-", (view[name], Const(low))) for name, (low, _) in box.items()}
+    node = join("+", [simplify(substituted(node, from_low), _ranges(env))])
     return node if len(to_text(node)) <= MAX_CHARACTERS else None
 
 

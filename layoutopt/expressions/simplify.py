@@ -169,34 +169,37 @@ def gathered(node: Node) -> list[tuple[int, Node]]:
 
 
 def _joined(node: Op) -> Node | None:
-    """A sum with a quotient and a remainder of the same division put together, or None without such."""
+    """A sum with a quotient and a remainder of the same division put together, or None without such.
+
+    `x % 4 + 4*(x // 4)` is `x`, and `x % 4 + 4*(x // 4 % 8)` is `x % 32`; with any factor.
+    """
     terms = sum_terms(node, 1)
-    for low, (factor, part) in enumerate(terms):
-        match part:
-            case Op("%", (whole, Const(divisor))) if divisor > 0:
-                quotient = Op("//", (whole, Const(divisor)))
+    for low, (factor, remainder) in enumerate(terms):
+        match remainder:
+            case Op("%", (dividend, Const(divisor))) if divisor > 0:
+                quotient = Op("//", (dividend, Const(divisor)))
             case _:
                 continue
-        for high, (other, above) in enumerate(terms):
-            if other != factor * divisor:
+        for high, (high_factor, part) in enumerate(terms):
+            if high_factor != factor * divisor:
                 continue
-            match above:
-                case _ if above == quotient:
-                    both = whole
-                case Op("%", (inner, Const(digits))) if inner == quotient:
-                    both = Op("%", (whole, Const(divisor * digits)))
+            match part:
+                case _ if part == quotient:
+                    both = dividend
+                case Op("%", (inner, Const(size))) if inner == quotient:
+                    both = Op("%", (dividend, Const(divisor * size)))
                 case _:
                     continue
-            kept = [term for k, term in enumerate(terms) if k not in (low, high)]
-            return weighted_sum([(factor, both), *kept])
+            others = [term for k, term in enumerate(terms) if k not in (low, high)]
+            return weighted_sum([(factor, both), *others])
     return None
 
 
 def _divided(node: Node, divisor: int, ranges: Mapping[str, Range]) -> tuple[Node, Node]:
     """A quotient and a rest such that `divisor` times the one plus the other is `node`.
 
-    The quotient holds the terms that are multiples, and of the constant as much as leaves the rest no less
-    sure to be positive: negative dividends cost a correction.
+    `8*x + y + 9` by 4 is `2*x + 2` and `y + 1`, if y >= 0. The quotient holds the multiples, and
+    of the constant as much as leaves the rest no less sure to be positive: negative dividends cost more.
     """
     terms = sum_terms(node, 1)
     constant = sum(factor * part.value for factor, part in terms if isinstance(part, Const))

@@ -59,25 +59,27 @@ def offset_bases(offsets: IntArray) -> list[list[int]] | None:
 
 
 def interval_padding(offsets: IntArray) -> list[list[int]] | None:
-    """Pairs of interval and padding, both powers of two, between the elements in order of offset.
+    """Pairs of interval and pad, both powers of two, that lie between the elements in order of offset.
+
+    Offsets 0, 1, 3, 4 have the pair [2, 1]: a pad of 1 after every 2 elements. None where no pairs say it.
 
     Args:
         offsets: int64, any shape.
     """
-    places = np.arange(offsets.size)
-    extra = np.sort(offsets.ravel()) - places
+    place = np.arange(offsets.size)
+    pads_before = np.sort(offsets.ravel()) - place
     pairs = []
-    made = np.zeros_like(extra)
+    explained = np.zeros_like(pads_before)  # by the pairs so far
     interval = 1
     while interval < offsets.size:
-        pad = int(extra[interval] - made[interval])
+        pad = int(pads_before[interval] - explained[interval])
         if pad < 0 or pad & (pad - 1):
             return None
         if pad:
             pairs.append([interval, pad])
-            made += places // interval * pad
+            explained += place // interval * pad
         interval *= 2
-    return pairs if (made == extra).all() else None
+    return pairs if (explained == pads_before).all() else None
 
 
 def swizzle_between(linear: IntArray, offsets: IntArray) -> tuple[int, int, int] | None:

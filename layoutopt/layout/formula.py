@@ -93,19 +93,16 @@ def _looked_up(layout: Layout) -> Node:
     """A table of all offsets, or of those of a period: a formula where they follow one."""
     shape, count = layout.shape, len(layout.lookup)
     row_major = row_major_index(range(len(shape)), shape)
-    found: Node | None = None
+    in_period: Node = Lookup(layout.lookup, Op("%", (row_major, Const(count))))
     for first in range(len(shape)):
-        if (
-            math.prod(shape[first:]) == count
-            and (formula := spelled(layout.lookup, shape[first:])) is not None
-        ):
+        whole_dims = math.prod(shape[first:]) == count  # a period is all of x_first, x_first+1, ...
+        if whole_dims and (formula := spelled(layout.lookup, shape[first:])) is not None:
             if first == 0:
                 return formula
-            found = substituted(formula, {f"x{d}": Var(f"x{first + d}") for d in range(len(shape) - first)})
+            renamed = {f"x{d}": Var(f"x{first + d}") for d in range(len(shape) - first)}
+            in_period = substituted(formula, renamed)
             break
-    if found is None:
-        found = Lookup(layout.lookup, Op("%", (row_major, Const(count))))
-    return Op("+", (Op("*", (Op("//", (row_major, Const(count))), Const(count))), found))
+    return Op("+", (Op("*", (Op("//", (row_major, Const(count))), Const(count))), in_period))
 
 
 @lru_cache(_KEPT)
@@ -150,31 +147,36 @@ def _without_xor(node: Node, side: int) -> Node:
 
 
 def _sources(values: IntArray, flips: IntArray) -> dict[int, int] | None:
-    """Target bits by the distance to the higher bit of `values` that flips them; None where there are none.
+    """Target bits, as a mask, by the distance to the higher bit of `values` that flips them.
+
+    Gaussian elimination over F2: what each bit of a value flips by itself.
 
     Args:
         values: int64, at least 0.
         flips: what is XORed to each.
+
+    Returns:
+        None where nothing is flipped, or the flips are not linear in higher bits.
     """
     if values.min() < 0 or flips.min() < 0:
         return None
     rows, flips = values.copy(), flips.copy()
-    pivots: list[tuple[int, int, int]] = []
+    pivots: list[tuple[int, int, int]] = []  # bit, a value whose highest bit it is, what that flips
     for bit in reversed(range(int(values.max()).bit_length())):
-        held = np.flatnonzero(rows >> bit & 1)
-        if len(held):
-            row, flip = int(rows[held[0]]), int(flips[held[0]])
-            rows[held] ^= row
-            flips[held] ^= flip
+        with_bit = np.flatnonzero(rows >> bit & 1)
+        if len(with_bit):
+            row, flip = int(rows[with_bit[0]]), int(flips[with_bit[0]])
+            rows[with_bit] ^= row
+            flips[with_bit] ^= flip
             pivots.append((bit, row, flip))
     if flips.any():
         return None
-    columns: dict[int, int] = {}
+    flipped_by: dict[int, int] = {}  # by bit
     distances: dict[int, int] = {}
     for bit, row, flip in reversed(pivots):
-        for lower, column in columns.items():
-            flip ^= column if row >> lower & 1 else 0
-        columns[bit] = flip
+        for lower, lower_flip in flipped_by.items():
+            flip ^= lower_flip if row >> lower & 1 else 0
+        flipped_by[bit] = flip
         for target in range(flip.bit_length()):
             if flip >> target & 1:
                 if target >= bit:
@@ -254,7 +256,7 @@ def _linear(layout: Layout, digits: list[Digit]) -> Node:
 
 
 def _spread(layout: Layout, digits: list[Digit], linear: Node) -> Node:
-    """The offset with the pads after every so many elements, over coordinates where those cut one digit."""
+    """`linear` with the layout's interval pad, as a sum over digits where the interval cuts one of them."""
     every, extra = layout.interval
     if not every:
         return linear
@@ -285,7 +287,7 @@ def _trailing_zeros(number: int) -> int:
 
 
 def _owner(digits: list[Digit], bit: int) -> Digit | None:
-    """The digit whose value alone decides bit `bit` of the linear offset, if there is one."""
+    """The digit whose value alone decides bit `bit` of the linear offset, if there is one; slowest first."""
     for k, digit in enumerate(digits):
         low = _trailing_zeros(digit.stride)
         below = sum((d.size - 1) * d.stride for d in digits[k + 1 :])
@@ -304,19 +306,20 @@ def _home(digits: list[Digit], bits: list[int]) -> Digit | None:
 def _flips(layout: Layout, digits: list[Digit], linear: Node) -> list[Node]:
     """What is XORed into the offset: one expression per source digit and shift amount."""
     pairs = [(t.bit, s) for t in layout.swizzle for s in range(t.mask.bit_length()) if t.mask >> s & 1]
+    # By number of the source digit (-1: the whole linear offset) and distance: its value, and the moves.
     groups: dict[tuple[int, int], tuple[Node, list[tuple[int, int]]]] = {}
     for target, source in pairs:
         owner = _owner(digits, source)
         if owner is None or (layout.turn and owner is digits[-1]):
-            value, bit, key = linear, source, -1
+            value, bit, number = linear, source, -1
         else:
-            value, bit, key = _value(owner), source - _trailing_zeros(owner.stride), digits.index(owner)
-        groups.setdefault((key, bit - target), (value, []))[1].append((target, bit))
-    return [_moved(value, moves) for _, (value, moves) in sorted(groups.items(), key=lambda g: g[0])]
+            value, bit, number = _value(owner), source - _trailing_zeros(owner.stride), digits.index(owner)
+        groups.setdefault((number, bit - target), (value, []))[1].append((target, bit))
+    return [_moved(value, moves) for _, (value, moves) in sorted(groups.items(), key=lambda group: group[0])]
 
 
 def _moved(value: Node, moves: list[tuple[int, int]]) -> Node:
-    """Bits of `value` moved to their targets; every move goes the same distance."""
+    """Bits of `value` moved to their targets: pairs (target, bit), all the same distance."""
     moves = sorted(moves)
     (first_target, first_bit), count = moves[0], len(moves)
     if moves[-1][1] - first_bit == count - 1:
@@ -351,7 +354,10 @@ def _plain(table: IntArray, dims: Sequence[int]) -> Node | None:
 
 
 def _turned(table: IntArray, ranges: Mapping[str, Range]) -> Node | None:
-    """`line*N + (c + turn of the line) % N`."""
+    """`line*N + (place + turn of the line) % N`, N the length of a line; None where the table is not that.
+
+    Every choice of inner dimensions, which count the places of a line, is tried.
+    """
     dims = [d for d, extent in enumerate(table.shape) if extent > 1]
     if len(dims) > _MOST_DIMS:
         return None
@@ -366,20 +372,27 @@ def _turned(table: IntArray, ranges: Mapping[str, Range]) -> Node | None:
             line, turn = lines // length, (lines - np.arange(length)) % length
             if (line != line[..., :1]).any() or (turn != turn[..., :1]).any():
                 continue
-            number = _plain(line[..., 0], outer)
-            if number is None:
+            line_node = _plain(line[..., 0], outer)
+            if line_node is None:
                 continue
-            by = _turn(turn[..., 0], line[..., 0], number, length, outer)
-            if by is None:
+            turn_node = _turn(turn[..., 0], line[..., 0], line_node, length, outer)
+            if turn_node is None:
                 continue
             place = row_major_index(inner, table.shape)
-            around = Op("%", (Op("+", (place, by)), Const(length)))
-            return Op("+", (Op("*", (simplify(number, ranges), Const(length))), around))
+            turned = Op("%", (Op("+", (place, turn_node)), Const(length)))
+            return Op("+", (Op("*", (simplify(line_node, ranges), Const(length))), turned))
     return None
 
 
 def _turn(turn: IntArray, line: IntArray, number: Node, length: int, outer: Sequence[int]) -> Node | None:
-    """How far each line is turned, but for whole turns: a multiple of its number, with jumps, or a table."""
+    """How far each line is turned, but for whole turns: a multiple of its number, with jumps, or a table.
+
+    Args:
+        turn, line: by coordinates of the outer dimensions, the turn of a line, and its number.
+        number: the number as a formula.
+        length: of a line.
+        outer: those dimensions.
+    """
     count = int(line.max()) + 1
     if line.size != count:
         return None
@@ -387,13 +400,13 @@ def _turn(turn: IntArray, line: IntArray, number: Node, length: int, outer: Sequ
     by_line[line.ravel()] = turn.ravel()
     first, every = int(by_line[0]), np.arange(count)
     step = int(by_line[1] - first) % length if count > 1 else 0
-    left = (by_line - first - step * every) % length
+    rest = (by_line - first - step * every) % length
     terms: list[tuple[int, Node]] = [(first, Const(1)), (step, number)]
-    if not left.any():
+    if not rest.any():
         return weighted_sum(terms)
-    jump = int(np.flatnonzero(left)[0])
-    for extra in (int(left[jump]), int(left[jump]) - length):
-        if not ((left - extra * (every // jump)) % length).any():
+    jump = int(np.flatnonzero(rest)[0])  # lines from one jump to the next
+    for extra in (int(rest[jump]), int(rest[jump]) - length):
+        if not ((rest - extra * (every // jump)) % length).any():
             return weighted_sum([*terms, (extra, Op("//", (number, Const(jump))))])
     short = _plain(turn, outer)
     if short is not None:
@@ -402,7 +415,10 @@ def _turn(turn: IntArray, line: IntArray, number: Node, length: int, outer: Sequ
 
 
 def _folded(table: IntArray) -> Node | None:
-    """`v - ([...][v - elements] if v >= elements else 0)`, v a sum of strides."""
+    """`v - ([...][v - elements] if v >= elements else 0)`, v a sum of strides: a few offsets put into holes.
+
+    None where the table is not that.
+    """
     if table.flat[0]:
         return None
     strides = []
@@ -410,13 +426,13 @@ def _folded(table: IntArray) -> Node | None:
         second = tuple(int(other == d) for other in range(table.ndim))
         strides.append(int(table[second]) if extent > 1 else 0)
     linear = np.tensordot(strides, np.indices(table.shape), 1)
-    over, beyond = int(linear.max()) + 1 - table.size, linear >= table.size
-    if not 0 < over <= _MOST_ENTRIES or (linear[~beyond] != table[~beyond]).any():
+    entries, beyond = int(linear.max()) + 1 - table.size, linear >= table.size
+    if not 0 < entries <= _MOST_ENTRIES or (linear[~beyond] != table[~beyond]).any():
         return None
-    back = np.zeros(over, np.int64)
-    back[linear[beyond] - table.size] = (linear - table)[beyond]
+    moved_back = np.zeros(entries, np.int64)
+    moved_back[linear[beyond] - table.size] = (linear - table)[beyond]
     v = weighted_sum([(s, Var(f"x{d}")) for d, s in enumerate(strides) if s])
-    entry = Lookup(tuple(back.tolist()), Op("-", (v, Const(table.size))), "")
+    entry = Lookup(tuple(moved_back.tolist()), Op("-", (v, Const(table.size))), "")
     return Op("-", (v, Op("if", (entry, Op(">=", (v, Const(table.size))), Const(0)))))
 
 

@@ -191,8 +191,8 @@ class Layout(Struct, frozen=True):
         if self.lookup:
             units = (*self.shape[:-1], self.shape[-1] // self.packed)
             index = np.ravel_multi_index(np.broadcast_arrays(*x), units)
-            place, count = np.array(self.lookup, np.int64), len(self.lookup)
-            return place[index % count] + index // count * count
+            in_period, count = np.array(self.lookup, np.int64), len(self.lookup)
+            return in_period[index % count] + index // count * count
         values = [x[d.dim] // d.divide % d.size for d in self.digits]
         linear = np.zeros(np.broadcast_shapes(*(c.shape for c in x)), np.int64)
         for digit, value in zip(self.digits[:-1], values[:-1], strict=True):

@@ -45,7 +45,7 @@ def over_values(search: Search, proposal: Proposal | None) -> Proposal:
     with spending(current().at_least(_NEEDED_S)):
         best = _judged(case, proposal, proposal.layout, proposal.family) or proposal
     plain = _plain_layouts(Scene(case, replace(ask, conflict_free=False)))
-    choices = sum(access.rows.size for access in case.accesses if isinstance(access, ChoiceTrace))
+    choices = sum(access.distinct.size for access in case.accesses if isinstance(access, ChoiceTrace))
     most = max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, choices)))
     for layout, family in itertools.islice(plain, most):
         if current().spent or (best.weighted_excess <= bound and best.bytes <= least_bytes):

@@ -43,7 +43,7 @@ def counted(problem, gpu, table):
 
 def every_outcome(choice, table, gpu, row=0):
     """Wavefronts of one instruction for every combination of its lanes' values."""
-    elements = choice.rows[choice.row[row]]
+    elements = choice.distinct[choice.number[row]]
     found = []
     for values in itertools.product(range(elements.shape[1]), repeat=gpu.lanes):
         chosen = [int(elements[lane, v]) for lane, v in enumerate(values)]
@@ -125,7 +125,7 @@ def test_the_samples_of_many_instructions_are_shared_out():
     gpu, table, asked = toy_device(4, 2), 4 * np.arange(256), {"any_is": "uniform", "for": {"i": 256}}
     problem = access_problem("(v + i // 2 * tid) % 256", "load", 4, 4, columns=256, **asked)
     choice, counts = counted(problem, gpu, table)
-    assert len(choice.rows) == 128
+    assert len(choice.distinct) == 128
     means = np.array([every_outcome(choice, table, gpu, row).mean() for row in range(0, 256, 16)])
     assert np.abs(counts.wavefronts[::16] - means).max() < 0.06
     assert abs((counts.wavefronts[::16] - means).mean()) < 0.015
