@@ -311,9 +311,9 @@ def check_instructions(problem: Problem, chosen: Problem, device: Device) -> Non
     Raises:
         ProblemFileError: it does not.
     """
-    for owner in (
-        free_ownerships(problem, device) if any(a.instructions is not None for a in problem.accesses) else ()
-    ):
+    if all(access.instructions is None for access in problem.accesses):
+        return
+    for owner in free_ownerships(problem, device):
         access, asked = chosen.accesses[owner.number], _rising(owner.element)
         moved = moved_elements(access, len(asked) // problem.threads, problem, device)
         if asked.shape != moved.shape or (asked != moved).any():

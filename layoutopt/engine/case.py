@@ -22,6 +22,7 @@ layout from the one to the other, and `constrained` puts other constraints in th
 is traced again).
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
@@ -304,7 +305,7 @@ def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
         LayoutError: the layout serves the accesses with no choice of widths.
         ProblemFileError: as for `cases`.
     """
-    best: tuple[float, Case] | None = None
+    best, least = None, math.inf
     for case in cases(problem, device):
         table = case.table(layout)
         try:
@@ -312,12 +313,12 @@ def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
         except LayoutError as error:
             wrong = error
             continue
-        cost = case.weighted_wavefronts(case.count(table)) / case.lanes.weight_unit
-        if best is None or cost < best[0]:
-            best = cost, case
+        wavefronts = case.weighted_wavefronts(case.count(table)) / case.lanes.weight_unit
+        if wavefronts < least:
+            best, least = case, wavefronts
     if best is None:
         raise wrong
-    return best[1]
+    return best
 
 
 _LATEST: Final[list[Case]] = []

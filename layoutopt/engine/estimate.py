@@ -164,18 +164,20 @@ def block_occupancy(case: Case, size: int, alignment: int) -> Occupancy | None:
 
 
 def estimate(case: Case, layout: Layout | Node) -> Estimate:
-    """Estimated cycles and instructions of `layout`; the case has no values known only at run time.
+    """Cycles of a pass of a block, instructions of the index code, blocks and time a multiprocessor.
+
+    The case has no values known only at run time.
 
     Raises:
         ExpressionError: the formula cannot be evaluated.
         LayoutError: the layout is no layout of the tile.
     """
     timing, borrowed = timing_of(case.device)
-    found = terms(case, layout)
+    counted = terms(case, layout)
     fits = block_occupancy(case, case.size(case.table(layout)), 1)
     blocks = fits.blocks if fits is not None else None
-    time = round(found.time(timing, blocks), 1)
-    return Estimate(round(found.cycles(timing), 1), found.cost, blocks, time, borrowed)
+    time = round(counted.time(timing, blocks), 1)
+    return Estimate(round(counted.cycles(timing), 1), counted.cost, blocks, time, borrowed)
 
 
 def terms(case: Case, layout: Layout | Node) -> Terms:

@@ -424,20 +424,22 @@ def to_text(node: Node) -> str:
     """Write `node` in the grammar above, with as few parentheses as it allows."""
 
     def write(node: Node, minimum: int) -> str:
+        """`node`, in parentheses where it binds less tightly than the precedence `minimum`."""
         match node:
             case Const(value):
-                return str(value) if value >= 0 or minimum <= 12 else f"({value})"
+                return str(value) if value >= 0 or minimum <= PRECEDENCE["neg"] else f"({value})"
             case Var(name):
                 return name
             case Lookup(values, index, name):
                 return f"{name or list(values)}[{write(index, 1)}]"
             case Op(symbol, args):
                 rank = PRECEDENCE[symbol]
-                text = body(symbol, args, rank)
+                text = operation(symbol, args, rank)
                 return text if rank >= minimum else f"({text})"
         raise AssertionError(node)
 
-    def body(symbol: str, args: tuple[Node, ...], rank: int) -> str:
+    def operation(symbol: str, args: tuple[Node, ...], rank: int) -> str:
+        """An operator, of precedence `rank`, between its operands, without parentheses around it."""
         match symbol:
             case "if":
                 return f"{write(args[0], 2)} if {write(args[1], 2)} else {write(args[2], 1)}"

@@ -153,7 +153,7 @@ def convert(
 def convert_data(
     data: Any, more: Sequence[Device] = (), minimise: Minimise = "bytes"
 ) -> tuple[ConversionProblem, Conversion]:
-    """The same of the data of a file.
+    """The problem in the data of a file, and its conversion.
 
     Args:
         data: of a `ConversionProblem`.

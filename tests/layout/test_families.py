@@ -40,7 +40,7 @@ def odd_pitches(space, cuts):
         outer = type(outer)(outer.dim, outer.divide, outer.size, outer.stride | 1)
         span = (outer.size - 1) * outer.stride + inner.size
         candidate = replace(plain, digits=(outer, inner), span=span, family="odd", may_swizzle=False)
-        yield (span, plain.operations), lambda: iter([candidate])
+        yield pads.Stream((span, plain.operations), lambda: iter([candidate]))
 
 pads.PADDED["odd"] = odd_pitches
 
