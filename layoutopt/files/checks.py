@@ -204,15 +204,19 @@ def _not_named_once(field: str, lists: Sequence[Sequence[str]], tiles: Mapping[s
 
 
 def _not_alike(block: Block, shared: Sequence[NamedTile], fields: tuple[str, ...]) -> Wrong:
-    """What tiles that share a layout do not have in common with the first of them."""
+    """What keeps tiles from sharing the layout of the first of them.
+
+    Their `fields` and constraints must be equal. Tiles of several shapes or elements need elements of a power
+    of two of bytes, and accesses by lanes that are not free.
+    """
     first, *others = shared
     for tile in others:
         place = f"tiles[{block.tiles.index(tile)}]"
         asked, has = "same_layout asks for", f"as {first.name!r} has"
         for field in fields:
-            wanted, given = getattr(first, field), getattr(tile, field)
-            if given != wanted:
-                yield place, f"{asked} {wanted} {field}, {has}, not {given}"
+            required, value = getattr(first, field), getattr(tile, field)
+            if value != required:
+                yield place, f"{asked} {required} {field}, {has}, not {value}"
         if tile.layout != first.layout:
             yield place, f"{asked} the same layout constraints, {has}"
         mixed = tile.element_bits != first.element_bits

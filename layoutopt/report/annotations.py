@@ -34,14 +34,15 @@ def github(found: Application) -> str:
             text = text.replace(character, f"%{ord(character):02X}")
         return text
 
-    told = [
+    commands = [
         f"::warning file={quoted(_relative(line.file), ':,')},line={max(line.line, 1)},"
         f"title=bank conflicts::{quoted(line.message)}"
         for line in conflict_lines(found.kernels)
     ]
-    notices = [(why.partition(": "), name(one)) for one, why in undecided(found.kernels)]
-    told += [f"::notice title={what}::{quoted(f'{kernel}: {why}')}" for (what, _, why), kernel in notices]
-    return "".join(f"{line}\n" for line in told)
+    for launch, doubt in undecided(found.kernels):
+        title, _, why = doubt.partition(": ")
+        commands.append(f"::notice title={title}::{quoted(f'{name(launch)}: {why}')}")
+    return "".join(f"{command}\n" for command in commands)
 
 
 def sarif(found: Application) -> str:
@@ -63,9 +64,8 @@ def sarif(found: Application) -> str:
                 "partialFingerprints": {"kernelLine/v1": mark},
             }
         )
-    notes = [
-        {"level": "note", "message": {"text": f"{name(o)}: {why}"}} for o, why in undecided(found.kernels)
-    ]
+    doubts = (f"{name(launch)}: {why}" for launch, why in undecided(found.kernels))
+    notes = [{"level": "note", "message": {"text": text}} for text in doubts]
     rule = {"id": "bank-conflicts", "shortDescription": {"text": "Bank conflicts in shared memory"}}
     driver = {"name": "layoutopt", "version": __version__, "rules": [rule]}
     run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
@@ -78,21 +78,22 @@ def junit(found: Application) -> str:
     """JUnit's XML: a test a launch, which fails with its lines; one that is not decided is skipped."""
     cases, failures, skips = [], 0, 0
     seen: Counter[tuple[str, str]] = Counter()
-    for one in found.kernels:
-        sizes = [",".join(map(str, extents)) for extents in (one.launch.block or (), one.launch.grid)]
-        shape = f"block {sizes[0]} grid {sizes[1]}"
-        seen[name(one), shape] += 1
-        if (number := seen[name(one), shape]) > 1:  # servers take equal names for one test
+    for launch in found.kernels:
+        kernel = name(launch)
+        block, grid = (",".join(map(str, n)) for n in (launch.launch.block or (), launch.launch.grid))
+        shape = f"block {block} grid {grid}"
+        seen[kernel, shape] += 1
+        if (number := seen[kernel, shape]) > 1:  # servers take equal names for one test
             shape += f" ({number})"
-        head = f"<testcase classname={_attribute(name(one))} name={_attribute(shape)}>"
-        own = [f"{line.place}: {line.message}" for line in conflict_lines([one])]
-        skipped = [f"<skipped message={_attribute(why)}/>" for _, why in undecided([one])]
+        head = f"<testcase classname={_attribute(kernel)} name={_attribute(shape)}>"
+        lines = [f"{line.place}: {line.message}" for line in conflict_lines([launch])]
+        skipped = [f"<skipped message={_attribute(why)}/>" for _, why in undecided([launch])]
         body = "".join(skipped)
         skips += len(skipped)
-        if own:
+        if lines:
             failures += 1
-            said = f"{one.conflicts:,} bank conflicts, {verdict(one)}"
-            body = f"<failure message={_attribute(said)}>{escape(xml_text(chr(10).join(own)))}</failure>"
+            message = f"{launch.conflicts:,} bank conflicts, {verdict(launch)}"
+            body = f"<failure message={_attribute(message)}>{escape(xml_text(chr(10).join(lines)))}</failure>"
         cases.append(f"{head}{body}</testcase>\n")
     counts = f'tests="{len(cases)}" failures="{failures}" skipped="{skips}"'
     return (

@@ -80,30 +80,26 @@ def _legend(by: str) -> str:
 
 
 def _picture(drawn: Picture, by: str, lanes: int) -> tuple[str, float, float]:
-    """The drawing, its width and its height."""
+    """The drawing of one picture, its width and its height; `by` says what the colours stand for."""
     lines, hidden = _window(drawn)
-    cells = [c for _, line in lines for c in line]
-    longest = max((len(coordinates_text(c)) for c in cells), default=1)
-    cell = max(_CELL_WIDTH, longest * _CHARACTER + (12 if any(c.waits for c in cells) else 6))
-    width = cell * drawn.banks
-    parts = [
-        *(
-            f'<text class="s" x="0" y="{-_LINE_HEIGHT * k}">{escape(line)}</text>'
-            for k, line in enumerate(reversed(_heading(drawn)), 1)
-        ),
-        *(
-            f'<text class="b" x="{(b + 0.5) * cell:g}" y="9" text-anchor="middle">{b}</text>'
-            for b in range(drawn.banks)
-        ),
-    ]
-    y, last = 14.0, -1
+    cells = [cell for _, line in lines for cell in line]
+    longest = max((len(coordinates_text(cell)) for cell in cells), default=1)
+    cell_width = max(_CELL_WIDTH, longest * _CHARACTER + (12 if any(cell.waits for cell in cells) else 6))
+    width = cell_width * drawn.banks
+    parts = []
+    for k, text in enumerate(reversed(_heading(drawn)), 1):
+        parts.append(f'<text class="s" x="0" y="{-_LINE_HEIGHT * k}">{escape(text)}</text>')
+    for bank in range(drawn.banks):
+        x = (bank + 0.5) * cell_width
+        parts.append(f'<text class="b" x="{x:g}" y="9" text-anchor="middle">{bank}</text>')
+    y, last = 14.0, -1  # the number of the line above
     for number, line in [*lines, (len(drawn.lines), None)]:
         if number > last + 1:
-            said = f"… {count_text(number - last - 1, 'line')} not shown"
-            parts.append(f'<text class="u" x="0" y="{y + 12:g}">{said}</text>')
+            skipped = f"… {count_text(number - last - 1, 'line')} not shown"
+            parts.append(f'<text class="u" x="0" y="{y + 12:g}">{skipped}</text>')
             y += _CELL_HEIGHT
         if line is not None:
-            parts += _row(line, y, cell, by, lanes)
+            parts += _row(line, y, cell_width, by, lanes)
             y += _CELL_HEIGHT
         last = number
     if hidden is not None:
@@ -131,32 +127,33 @@ def _window(drawn: Picture) -> tuple[list[tuple[int, Line]], int | None]:
     return met[:_MAX_LINES], max(0, len(met) - _MAX_LINES)
 
 
-def _row(line: Line, y: float, cell: float, by: str, lanes: int) -> list[str]:
+def _row(line: Line, y: float, width: float, by: str, lanes: int) -> list[str]:
+    """The SVG elements of one line of banks at `y`, in cells of `width`; frames come last, over the grid."""
     parts = [f'<text class="b" x="-6" y="{y + 12:g}" text-anchor="end">{line[0].byte_offset}</text>']
-    grid = "".join(f"M{b * cell:g} {y:g}h{cell:g}v{_CELL_HEIGHT}h-{cell:g}z" for b in range(len(line)))
-    framed = []
-    for b, c in enumerate(line):
-        x = b * cell
-        if c.coordinates is None:
-            parts.append(f'<rect class="p" x="{x:g}" y="{y:g}" width="{cell:g}" height="{_CELL_HEIGHT}"/>')
+    grid = "".join(f"M{b * width:g} {y:g}h{width:g}v{_CELL_HEIGHT}h-{width:g}z" for b in range(len(line)))
+    frames = []
+    for bank, cell in enumerate(line):
+        x = bank * width
+        box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{_CELL_HEIGHT}"'
+        if cell.coordinates is None:
+            parts.append(f'<rect class="p" {box}/>')
             continue
-        middle = f'x="{x + cell / 2:g}" y="{y + 12:g}" text-anchor="middle"'
-        if not c.lanes:
-            parts.append(f'<text class="u" {middle}>{coordinates_text(c)}</text>')
+        middle = f'x="{x + width / 2:g}" y="{y + 12:g}" text-anchor="middle"'
+        if not cell.lanes:
+            parts.append(f'<text class="u" {middle}>{coordinates_text(cell)}</text>')
             continue
-        ground = cell_colour(c, by, lanes)
+        ground = cell_colour(cell, by, lanes)
         ink = "" if palette.ink_on(ground) == "#000000" else " f"
         parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{cell:g}" height="{_CELL_HEIGHT}" fill="{ground}">'
-            f"<title>lane {', '.join(map(str, c.lanes))}; phase {c.phase + 1}; "
-            f"wavefront {c.wavefront + 1}</title></rect>"
-            f'<text class="t{ink}" {middle} fill="#111">{coordinates_text(c)}</text>'
+            f'<rect {box} fill="{ground}"><title>lane {", ".join(map(str, cell.lanes))}; '
+            f"phase {cell.phase + 1}; wavefront {cell.wavefront + 1}</title></rect>"
+            f'<text class="t{ink}" {middle} fill="#111">{coordinates_text(cell)}</text>'
         )
-        if c.waits:
-            framed.append(
-                f'<rect class="w" x="{x + 1:g}" y="{y + 1:g}" width="{cell - 2:g}" '
+        if cell.waits:
+            frames.append(
+                f'<rect class="w" x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" '
                 f'height="{_CELL_HEIGHT - 2}"/>'
-                f'<text class="wt{ink}" x="{x + cell - 2.5:g}" y="{y + 6.5:g}" text-anchor="end" '
-                f'style="font-size:5.5px" fill="#111">{c.wavefront + 1}</text>'
+                f'<text class="wt{ink}" x="{x + width - 2.5:g}" y="{y + 6.5:g}" text-anchor="end" '
+                f'style="font-size:5.5px" fill="#111">{cell.wavefront + 1}</text>'
             )
-    return [*parts, f'<path class="g" d="{grid}"/>', *framed]
+    return [*parts, f'<path class="g" d="{grid}"/>', *frames]

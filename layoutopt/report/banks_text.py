@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from layoutopt.ground.escape import terminal
 from layoutopt.problems.text import count_text, tile_text
@@ -31,21 +32,22 @@ def report(found: Views, width: int, colour_by: str | None, colour: bool) -> str
         colour_by: "lane" or "phase"; None for phases where there are several, else lanes.
         colour: whether to write escape sequences.
     """
-    shown = found.pictures()
+    pictures = found.pictures()
     lanes = found.case.device.lanes
-    by = colour_by or default_colouring(shown)
-    each = (width - _GAP * (len(shown) - 1)) // len(shown)
-    beside = len(shown) > 1 and each >= MIN_WIDTH
-    each = each if beside else width
+    by = colour_by or default_colouring(pictures)
+    own_width = (width - _GAP * (len(pictures) - 1)) // len(pictures)
+    side_by_side = len(pictures) > 1 and own_width >= MIN_WIDTH
+    own_width = own_width if side_by_side else width
     paint = partial(cell_colour, colour_by=by, lanes=lanes) if colour else None
-    blocks = [_picture(drawn, each, paint) for drawn in shown]
+    blocks = [_picture(picture, own_width, paint) for picture in pictures]
     lines = [*_wrapped(headline(found), width), ""]
-    if beside:
+    if side_by_side:
         for row in itertools.zip_longest(*blocks, fillvalue=""):
-            lines.append((" " * _GAP).join(_filled(cell, each) for cell in row).rstrip())
+            lines.append((" " * _GAP).join(_filled(line, own_width) for line in row).rstrip())
     else:
         lines += [line for block in blocks for line in (*block, "")][:-1]
-    lines += ["", *_wrapped(f"  {_legend({_style(drawn, each)[1] for drawn in shown}, lanes)}", width)]
+    kinds = {_style(picture, own_width).kind for picture in pictures}
+    lines += ["", *_wrapped(f"  {_legend(kinds, lanes)}", width)]
     if colour and by == "phase":
         lines += _wrapped("  colours: phases, the lanes that are served together", width)
     notes = summary(found, found.chosen.access)
@@ -66,26 +68,25 @@ def default_colouring(shown: Sequence[Picture]) -> str:
 
 def summary(found: Views, access: int) -> list[str]:
     """What an access, by number, costs in all under each layout (the last is the best), and what to do."""
-    name, lines, costs = found.case.lanes.accesses[access].name, [], []
+    name, lines, wavefronts = found.case.lanes.accesses[access].name, [], []
     for shown in found.layouts:
         report = shown.reports[access]
-        costs.append((report.wavefronts, shown.size))
+        wavefronts.append(report.wavefronts)
         lines.append(
             f"{shown.name}: all of {name!r} takes {count_text(report.wavefronts, 'wavefront')}, "
             f"{report.excess:,} more than ideal; {shown.size:,} bytes"
         )
-    if len(costs) > 1:
-        (before, old), (after, new) = costs
-        saved, size = before - after, new - old
-        if not saved and size >= 0:
+    if len(wavefronts) > 1:
+        first, last = found.layouts
+        saved, added = wavefronts[0] - wavefronts[1], last.size - first.size
+        if not saved and added >= 0:
             lines.append("to do: nothing; the two cost the same here")
         else:
-            fewer = f"{saved:,} of {before:,} wavefronts less, " if saved > 0 else ""
+            fewer = f"{saved:,} of {wavefronts[0]:,} wavefronts less, " if saved > 0 else ""
             more = f"{-saved:,} wavefronts more here, " if saved < 0 else ""
-            change = "same bytes" if not size else f"{abs(size):,} bytes {'more' if size > 0 else 'less'}"
-            lines.append(
-                f"to do: put each element at offset {shown.offset}, in elements: {fewer}{more}{change}"
-            )
+            size = "same bytes" if not added else f"{abs(added):,} bytes {'more' if added > 0 else 'less'}"
+            place = f"offset {last.offset}, in elements"
+            lines.append(f"to do: put each element at {place}: {fewer}{more}{size}")
     return [*lines, f"note: {found.note}"] if found.note else lines
 
 
@@ -125,28 +126,34 @@ def _picture(drawn: Picture, width: int, paint: Paint | None) -> list[str]:
         banks = range(strip * per_strip, (strip + 1) * per_strip)
         lines += ["", _bank_numbers(banks, cell_width)]
         for is_touched, group in itertools.groupby(drawn.lines, key=touched):
-            run = list(group)
+            of_banks = list(group)
             if not is_touched:
-                lines.append(f"{'':>{_MARGIN}}... {count_text(len(run), 'line')} not touched")
-            for line in run if is_touched else ():
-                shown = "".join(_cell(line[b], cell_width, kind, paint) for b in banks)
-                lines.append(f"{line[0].byte_offset:>{_MARGIN - 1}} {shown}".rstrip())
+                lines.append(f"{'':>{_MARGIN}}... {count_text(len(of_banks), 'line')} not touched")
+            for line in of_banks if is_touched else ():
+                cells = "".join(_cell(line[b], cell_width, kind, paint) for b in banks)
+                lines.append(f"{line[0].byte_offset:>{_MARGIN - 1}} {cells}".rstrip())
     return lines
 
 
-def _style(drawn: Picture, width: int) -> tuple[int, str, int]:
-    """Columns of a cell, what it says, and into how many strips the banks are cut."""
-    met = filter(touched, drawn.lines)
-    longest = max((len(coordinates_text(c)) for line in met for c in line), default=1)
+class _Style(NamedTuple):
+    """How a picture is drawn: columns of a cell, what it says (a kind), and strips the banks are cut into."""
+
+    cell_width: int
+    kind: str
+    strips: int
+
+
+def _style(drawn: Picture, width: int) -> _Style:
+    """The style that says most in `width` columns: coordinates, numbers of lanes, or a symbol for each."""
+    lines = filter(touched, drawn.lines)
+    longest = max((len(coordinates_text(cell)) for line in lines for cell in line), default=1)
     strips = 1
     while (width - _MARGIN) // (drawn.banks // strips) < 2:
         strips *= 2
     room = (width - _MARGIN) // (drawn.banks // strips)
     if room >= longest + 2:
-        return longest + 2, "coordinates", strips
-    if room >= 4:
-        return 4, "lane", strips
-    return 2, "symbol", strips
+        return _Style(longest + 2, "coordinates", strips)
+    return _Style(4, "lane", strips) if room >= 4 else _Style(2, "symbol", strips)
 
 
 def _bank_numbers(banks: range, cell_width: int) -> str:
@@ -167,6 +174,7 @@ def cell_colour(cell: Cell, colour_by: str, lanes: int) -> str:
 
 
 def _cell(cell: Cell, width: int, kind: str, paint: Paint | None) -> str:
+    """One cell in `width` columns, with `!` where it waits, in colours where `paint` gives them."""
     if not cell.lanes:
         return ("" if cell.coordinates is None else "·").ljust(width)
     body = _SYMBOLS[cell.lanes[0]] if kind == "symbol" else str(cell.lanes[0])

@@ -48,18 +48,17 @@ class ConflictLine(NamedTuple):
 def conflict_lines(launches: Iterable[CheckedLaunch]) -> list[ConflictLine]:
     """The lines with bank conflicts, over all of these launches, the worst first."""
     lines: dict[tuple[object, ...], ConflictLine] = {}
-    for one in launches:
-        for access in one.report.accesses if one.report is not None else ():
+    for launch in launches:
+        for access in launch.report.accesses if launch.report is not None else ():
             if not access.bank_conflicts:
                 continue
-            instruction = f"0x{access.address:x} {access.instruction}"
-            place = (access.file or one.launch.file, access.line or 0)
-            key = (*place, name(one), access.array, access.op if access.line else instruction)
-            times = one.launch.launches
-            fix = one.fixes.get(access.array or "", {}).get("message")
-            before = lines.get(key) or ConflictLine(
-                *place, name(one), instruction, access.array, access.op, 0, 0, fix
-            )
+            kernel, instruction = name(launch), f"0x{access.address:x} {access.instruction}"
+            place = (access.file or launch.launch.file, access.line or 0)
+            key = (*place, kernel, access.array, access.op if access.line else instruction)
+            times = launch.launch.launches
+            fix = launch.fixes.get(access.array or "", {}).get("message")
+            new = ConflictLine(*place, kernel, instruction, access.array, access.op, 0, 0, fix)
+            before = lines.get(key, new)
             lines[key] = before._replace(
                 conflicts=before.conflicts + times * access.bank_conflicts,
                 wavefronts=before.wavefronts + times * access.wavefronts,

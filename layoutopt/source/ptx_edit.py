@@ -21,13 +21,13 @@ from layoutopt.source.ptx_flow import Use, access_bytes, same_array
 
 # Bytes of the widest access.
 WIDEST: Final = 16
-_PLACE: Final = re.compile(r"\[\s*([^\]+]*?)\s*(?:\+\s*(-?\s*\w+)\s*)?\]")
+_ADDRESS: Final = re.compile(r"\[\s*([^\]+]*?)\s*(?:\+\s*(-?\s*\w+)\s*)?\]")
 
 _HEAD: Final = re.compile(r"^\s*\.address_size\s+\d+", re.M)
 
 
 class Region(Struct, frozen=True):
-    """Where bytes of a symbol's memory go, of which an array is a part; what lies behind it makes room.
+    """The memory of a symbol of which one array is moved; what lies behind the array makes room.
 
     Attributes:
         move: the layout of the array.
@@ -97,11 +97,12 @@ def patched(module: Module, name: str, region: Region, uses: Sequence[Use]) -> s
             why = f"{use.instruction.opcode} needs {width} bytes together at every place"
             raise ProblemFileError(name, why)
     prefix = _unused(module.text)
-    places = [_place(use, unit) for use in uses]
-    shared = {place for place, count in Counter(place[:2] for place in places).items() if count > 1}
+    addresses = [_address_of(use, unit) for use in uses]
+    units = Counter(address[:2] for address in addresses)  # accesses of each unit: register and offset
+    shared = any(count > 1 for count in units.values())
     edits = [
-        (use.instruction.span, _moved(module, use, name, region, prefix, place, place[:2] in shared))
-        for use, place in zip(uses, places, strict=True)
+        (use.instruction.span, _rewritten(module, use, name, region, prefix, address, units[address[:2]] > 1))
+        for use, address in zip(uses, addresses, strict=True)
     ]
     declared = module.text[slice(*variable.span)]
     size = region.size(variable.size)
@@ -147,8 +148,15 @@ def _unused(text: str) -> str:
     return prefix
 
 
-class _Place(NamedTuple):
-    """An address: a register, an offset that is a multiple of the unit, and what lies behind in the unit."""
+class _Address(NamedTuple):
+    """The address of an access: `base + offset + inside`, in units of bytes that stay together.
+
+    Attributes:
+        base: the function and the register.
+        offset: bytes to the unit, a multiple of it.
+        inside: bytes from there, less than the unit.
+        unit: its bytes.
+    """
 
     base: str
     offset: int
@@ -156,44 +164,45 @@ class _Place(NamedTuple):
     unit: int
 
 
-def _place(use: Use, unit: int) -> _Place:
-    """The address of an access, where the unit is as long as the alignment of its register allows."""
-    resolved = next(o for o in use.instruction.operands if o.startswith("["))
-    match = _PLACE.fullmatch(resolved)
+def _address_of(use: Use, unit: int) -> _Address:
+    """The address of an access; `unit` bytes stay together, or as many as its register is aligned to."""
+    operand = next(o for o in use.instruction.operands if o.startswith("["))
+    match = _ADDRESS.fullmatch(operand)
     assert match is not None
     offset = int((match[2] or "0").replace(" ", ""), 0)
     zeros = use.held[match[1]].zeros if match[1] in use.held and use.sure else 0
     unit = min(unit, 1 << min(zeros, WIDEST.bit_length() - 1))
-    return _Place(f"{use.function.name} {match[1]}", offset // unit * unit, offset % unit, unit)
+    return _Address(f"{use.function.name} {match[1]}", offset // unit * unit, offset % unit, unit)
 
 
-def _moved(
-    module: Module, use: Use, name: str, region: Region, prefix: str, place: _Place, shared: bool
+def _rewritten(
+    module: Module, use: Use, name: str, region: Region, prefix: str, address: _Address, shared: bool
 ) -> str:
     """An access with its address computed anew, in a block of its own.
 
-    Where several accesses share a unit of bytes that stay together, each computes where the unit begins: the
-    assembler then makes one wide access of them, as it did before.
+    In its lines, ~ stands for `prefix` and # for the bits of an address. Where several accesses share a unit
+    of bytes that stay together, each computes where the unit begins: the assembler then makes one wide
+    access of them, as it did before.
     """
     text = module.text[slice(*use.instruction.span)]
-    match = _PLACE.search(text)
+    match = _ADDRESS.search(text)
     assert match is not None
     base = match[1]
     if base in same_array(module, name):
-        new = int(region.apply(np.array([place.offset + place.inside], np.int64))[0])
+        new = int(region.apply(np.array([address.offset + address.inside], np.int64))[0])
         return text[: match.start()] + f"[{name}+{new}]" + text[match.end() :]
-    register = place.base.split(" ")[1]
+    register = address.base.split(" ")[1]
     wide, bits = use.function.registers.get(register, "").endswith("64"), 64 if use.generic else 32
-    offset, inside = (place.offset, place.inside) if shared else (place.offset + place.inside, 0)
+    offset, inside = (address.offset, address.inside) if shared else (address.offset + address.inside, 0)
     lines = [
         f"{'cvt.u32.u64' if wide and not use.generic else f'mov.b{bits}'} ~v, {base}",
         f"add.s# ~v, ~v, {offset}" if offset else "",
         f"mov.u# ~s, {name}+{region.start}" if region.start else f"mov.u# ~s, {name}",
         "cvta.shared.u# ~s, ~s" if use.generic else "",
         "sub.s# ~v, ~v, ~s",
-        *_layout(region, guarded=region.is_part or not use.sure),
+        *_move_instructions(region, guarded=region.is_part or not use.sure),
         # These bits are 0 already; the assembler does not see it.
-        f"and.b# ~v, ~v, {-place.unit}" if shared and place.unit > 1 else "",
+        f"and.b# ~v, ~v, {-address.unit}" if shared and address.unit > 1 else "",
         "add.s# ~v, ~v, ~s",
     ]
     code = "".join(f"\t{line};\n" for line in lines if line).replace("~", prefix).replace("#", f"{bits}")
@@ -203,7 +212,7 @@ def _moved(
     return "{\n" + declared + code + f"\t{access}\n\t}}"
 
 
-def _layout(region: Region, guarded: bool) -> Iterator[str]:
+def _move_instructions(region: Region, guarded: bool) -> Iterator[str]:
     """Instructions of # bits on registers that begin with ~, which move the offset ~v of an address.
 
     Guarded, they do so where it lies in the array, and by its growth where it lies behind.

@@ -9,14 +9,14 @@ from layoutopt.kernels.ptx.text import TYPE_BYTES, Function, Instruction, Module
 
 _WORD: Final = re.compile(r"[A-Za-z_$%][\w$`]*")
 # Instructions on one lane's bytes at an address, whose address can be another.
-_LANES: Final = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
+_LANE_ACCESSES: Final = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
 _SPACES: Final = ("global", "local", "param", "const", "shared")
 # The first operand of these is not a result.
 _NO_RESULT: Final = frozenset(
     ("st", "red", "stmatrix", "bar", "barrier", "bra", "ret", "exit", "cp", "prefetch", "call")
 )
 # What may take an address and does not reach memory by it.
-_PLAIN: Final = {
+_NO_ACCESS: Final = {
     "mov", "add", "sub", "mul", "mad", "mad24", "mul24", "and", "or", "xor", "not", "shl", "shr", "shf",
     "lop3", "bfe", "bfi", "prmt", "min", "max", "selp", "setp", "cvt", "shfl", "vote", "neg", "abs", "rem",
     "div", "popc", "clz", "brev", "sad", "slct", "set", "fma", "isspacep", "addc", "subc", "madc", "cnot",
@@ -107,11 +107,9 @@ class _Reaches(NamedTuple):
 
     def leaves(self) -> bool:
         """Whether an address of the array goes to memory or to a function: any register may have it then."""
-        return any(
-            item.opcode.split(".")[0] in (*_LANES, "call")
-            and any(self._may(text, leaves=False) for text in _operands(item)[1])
-            for item in self.function.body or ()
-        )
+        takers = (*_LANE_ACCESSES, "call")
+        items = (item for item in self.function.body or () if item.opcode.split(".")[0] in takers)
+        return any(self._may_reach(text, leaves=False) for item in items for text in _operands(item)[1])
 
     def check(self, module: Module, leaves: bool) -> None:
         """Refuse instructions that take the address and cannot be given another one."""
@@ -122,10 +120,10 @@ class _Reaches(NamedTuple):
                 if leaves and called is not None and called.body is None and called.name not in _SAY:
                     raise _refusal(item, self.name, f"{called.name}, whose code is not here, may reach it")
                 continue
-            if place is not None or word in _PLAIN or word in _LANES:
+            if place is not None or word in _NO_ACCESS or word in _LANE_ACCESSES:
                 continue
             unknown = leaves and (word in _DESCRIBED or "shared" in item.opcode)
-            if any(self._may(text, unknown) for text in others):
+            if any(self._may_reach(text, unknown) for text in others):
                 raise _refusal(item, self.name, "it reaches more than one lane's bytes")
 
     def uses(self, leaves: bool) -> Iterator[Use]:
@@ -135,33 +133,32 @@ class _Reaches(NamedTuple):
             if place is None:
                 continue
             spaces = {word.split("::")[0] for word in item.opcode.split(".")}.intersection(_SPACES)
-            generic, held = not spaces, _reached(place, self.names, self.held)
+            generic, held = not spaces, _arrays_in(place, self.names, self.held)
             known = held - {_LOADED}
             nowhere = not generic and not known
-            if (generic or "shared" in spaces) and (nowhere or self._may(place, leaves)):
+            if (generic or "shared" in spaces) and (nowhere or self._may_reach(place, leaves)):
                 sure = not generic and known == {self.name} and (not leaves or _LOADED not in held)
                 yield Use(self.function, item, self.held, sure, generic)
 
-    def _may(self, text: str, leaves: bool) -> bool:
+    def _may_reach(self, text: str, leaves: bool) -> bool:
         """Whether an operand may be an address of the array."""
-        reached = _reached(text, self.names, self.held)
+        reached = _arrays_in(text, self.names, self.held)
         return self.name in reached or (leaves and "%" in text and (not reached or _LOADED in reached))
 
 
 def _operands(item: Instruction) -> tuple[str | None, list[str]]:
-    """The operand that is a lane's address, and those that are neither that nor results."""
-    word = item.opcode.split(".")[0]
-    if word in _LANES or item.opcode.startswith(("cp.async.ca", "cp.async.cg")):
-        place = next((k for k, text in enumerate(item.operands) if text.startswith("[")), None)
-        if place is None:
-            return None, list(item.operands[1:])
-        first = 0 if word in _NO_RESULT or place == 0 else 1
-        return item.operands[place], [t for k, t in enumerate(item.operands) if k >= first and k != place]
-    all_read = word in _NO_RESULT or (item.operands[:1] and item.operands[0].startswith("["))
-    return None, list(item.operands if all_read else item.operands[1:])
+    """The operand that is a lane's address, if there is one; and the other operands but for results."""
+    word, operands = item.opcode.split(".")[0], item.operands
+    address = None
+    if word in _LANE_ACCESSES or item.opcode.startswith(("cp.async.ca", "cp.async.cg")):
+        address = next((k for k, text in enumerate(operands) if text.startswith("[")), None)
+    has_result = word not in _NO_RESULT and not (operands[:1] and operands[0].startswith("["))
+    others = [text for k, text in enumerate(operands) if k != address and k >= has_result]
+    return None if address is None else operands[address], others
 
 
 def _refusal(item: Instruction, name: str, why: str) -> ProblemFileError:
+    """The error that array `name` cannot be moved because of an instruction."""
     where = f"{item.place.file}:{item.place.line}, " if item.place else ""
     return ProblemFileError(
         name, f"cannot be moved: {item.opcode} ({where}line {item.line} of the PTX): {why}"
@@ -179,8 +176,8 @@ def access_bytes(item: Instruction) -> int:
     return kind * next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
 
 
-# Floats, sums that saturate, and high words: their low bits are not those of what goes in.
-_OTHERWISE: Final = re.compile(r"\.(?:(?:f|bf|tf)\d|sat\b|hi\b)")
+# Floats, sums that saturate, and high words: their low bits do not follow from those of the operands.
+_UNKNOWN_LOW_BITS: Final = re.compile(r"\.(?:(?:f|bf|tf)\d|sat\b|hi\b)")
 _NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0|[1-9]\d*)")
 # Alignment of 0, in bits.
 _ZERO_BITS: Final = 64
@@ -189,9 +186,10 @@ _ZERO_BITS: Final = 64
 def held_in(function: Function, name: str, names: Mapping[str, frozenset[str]]) -> dict[str, Held]:
     """For each register, the arrays it may point into and its low zero bits, from the start of array `name`.
 
-    A register that several instructions write has the arrays of all, and the fewest zeros.
+    A register that several instructions write has the arrays of all, and the fewest zeros. Instructions are
+    gone through until nothing changes, as loops write what earlier instructions read.
     """
-    found: dict[str, Held] = {}
+    held: dict[str, Held] = {}
     changed = True
     while changed:
         changed = False
@@ -199,34 +197,33 @@ def held_in(function: Function, name: str, names: Mapping[str, frozenset[str]]) 
             word = item.opcode.split(".")[0]
             if len(item.operands) < 2 or word in _NO_RESULT:
                 continue
-            zeros = _aligned(
-                item,
-                [_bits(text, name, names, function, found) for text in item.operands[1:]],
-            )
+            operands = item.operands[1:]
+            zeros = _result_zeros(item, [_low_zeros(text, name, names, function, held) for text in operands])
             arrays = frozenset((_LOADED,))
             if word not in ("ld", "atom", "ldmatrix"):
-                arrays = _reached(" ".join(item.operands[1:]), names, found)
-            for cell in _WORD.findall(item.operands[0]):
-                if function.registers.get(cell) == "pred":
+                arrays = _arrays_in(" ".join(operands), names, held)
+            for register in _WORD.findall(item.operands[0]):
+                if function.registers.get(register) == "pred":
                     continue  # one bit is no address
-                before = found.get(cell, Held(frozenset(), _ZERO_BITS + 1))
-                found[cell] = Held(before.arrays | arrays, min(before.zeros, zeros))
-                changed |= found[cell] != before
-    return found
+                before = held.get(register, Held(frozenset(), _ZERO_BITS + 1))
+                held[register] = Held(before.arrays | arrays, min(before.zeros, zeros))
+                changed |= held[register] != before
+    return held
 
 
-def _reached(text: str, names: Mapping[str, frozenset[str]], held: dict[str, Held]) -> frozenset[str]:
+def _arrays_in(text: str, names: Mapping[str, frozenset[str]], held: dict[str, Held]) -> frozenset[str]:
     """The arrays whose addresses an operand may have."""
     words = _WORD.findall(text)
     return frozenset().union(*(held[w].arrays if w in held else names.get(w, ()) for w in words))
 
 
-def _bits(
+def _low_zeros(
     text: str, name: str, names: Mapping[str, frozenset[str]], function: Function, held: dict[str, Held]
 ) -> int:
-    begins, _, behind = text.partition("+")
-    if name in names.get(begins, ()):
-        text = behind or "0"
+    """Low bits of an operand that are surely 0, counted from the start of array `name`."""
+    symbol, _, offset = text.partition("+")
+    if name in names.get(symbol, ()):
+        text = offset or "0"
     if _NUMBER.fullmatch(text):
         number = int(text, 0)
         return (number & -number).bit_length() - 1 if number else _ZERO_BITS
@@ -235,24 +232,24 @@ def _bits(
     return held[text].zeros if text in held else _ZERO_BITS
 
 
-def _aligned(item: Instruction, given: list[int]) -> int:
-    """Low bits that are 0 in what an instruction computes of integers with so many."""
-    if _OTHERWISE.search(item.opcode) or item.operands[0].startswith("{"):
+def _result_zeros(item: Instruction, zeros: list[int]) -> int:
+    """Low bits that are 0 in the result of an instruction, whose operands have these numbers of them."""
+    if _UNKNOWN_LOW_BITS.search(item.opcode) or item.operands[0].startswith("{"):
         return 0
     match item.opcode.split(".")[0]:
         case "mov" | "cvt" | "cvta":
-            found = given[0]
+            result = zeros[0]
         case "add" | "sub" | "or" | "xor" | "min" | "max" | "selp":
-            found = min(given[:2])
+            result = min(zeros[:2])
         case "and":
-            found = max(given[:2])
+            result = max(zeros[:2])
         case "mul":
-            found = sum(given[:2])
+            result = sum(zeros[:2])
         case "mad":
-            found = min(sum(given[:2]), given[2])
+            result = min(sum(zeros[:2]), zeros[2])
         case "shl":
             amount = item.operands[2]
-            found = given[0] + (int(amount) if amount.isdecimal() else 0)
+            result = zeros[0] + (int(amount) if amount.isdecimal() else 0)
         case _:
-            found = 0
-    return min(found, _ZERO_BITS)
+            result = 0
+    return min(result, _ZERO_BITS)

@@ -30,10 +30,10 @@ class PtxCode(Struct, frozen=True):
         entry: the kernel.
         target: what it is assembled for; None for the GPU that it names.
         move: the only layout to put in; None for those found.
-        apart: every access is told from the others where it is executed.
+        moves_parts: arrays in dynamic memory move one by one, as each access is told apart where it runs.
     """
 
-    apart: ClassVar[bool] = True
+    moves_parts: ClassVar[bool] = True
     text: str
     origin: str
     entry: str

@@ -327,7 +327,7 @@ def _conflicts(evaluation: Evaluation, array: Array) -> int:
 
 
 def _arrays_to_change(code: Code, version: Version, request: Request) -> list[_Candidate]:
-    """The array asked for, else those that have conflicts, most conflicts first.
+    """The array asked for, else those that have conflicts, most conflicts first; of a source, all.
 
     Arrays that are carved out of dynamic memory go before them, from behind, so that their places stay.
 
@@ -335,7 +335,7 @@ def _arrays_to_change(code: Code, version: Version, request: Request) -> list[_C
         ProblemFileError: there is no array of the name asked for.
     """
     arrays = arrays_of(version.evaluation)
-    parts = carved(version.evaluation, arrays[DYNAMIC]) if code.apart and DYNAMIC in arrays else []
+    parts = carved(version.evaluation, arrays[DYNAMIC]) if code.moves_parts and DYNAMIC in arrays else []
     by_name = {part.name: _Candidate(DYNAMIC, part, True) for part in parts[::-1]}
     by_name |= {name: _Candidate(name, None, True) for name in arrays if name != DYNAMIC or not parts}
     if request.array is not None:
@@ -349,7 +349,9 @@ def _arrays_to_change(code: Code, version: Version, request: Request) -> list[_C
     conflicts = {c: _conflicts(version.evaluation, c.part or arrays[c.key]) for c in by_name.values()}
     ranked = sorted(conflicts, key=lambda c: (c.part is None, c.part is None and -conflicts[c]))
     return [
-        c._replace(always_reported=conflicts[c] > 0) for c in ranked if conflicts[c] > 0 or not code.apart
+        c._replace(always_reported=conflicts[c] > 0)
+        for c in ranked
+        if conflicts[c] > 0 or not code.moves_parts
     ]
 
 

@@ -204,10 +204,10 @@ class SourceCode(Struct, frozen=True):
     Attributes:
         path: of the source.
         target, options, include: for nvcc; include are the folders of headers of the options.
-        apart: dynamic memory moves as a whole.
+        moves_parts: not here: dynamic memory moves as a whole.
     """
 
-    apart: ClassVar[bool] = False
+    moves_parts: ClassVar[bool] = False
     path: Path
     target: str | None = None
     options: tuple[str, ...] = ()
