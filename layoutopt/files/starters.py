@@ -137,7 +137,7 @@ def stencil(start: Start) -> dict[str, Any]:
     if min(start.tile) < 3:
         raise ProblemFileError("--tile", "a tile with a halo of 1 has at least 3 rows and columns")
     rows, columns = (extent - 2 for extent in start.tile)
-    point, run = _each(rows * columns, start.threads)
+    point, run = _piece_of_thread(rows * columns, start.threads)
     taps = {
         "name": "taps",
         "op": "load",
@@ -153,8 +153,11 @@ def stencil(start: Start) -> dict[str, Any]:
     return {"notes": notes, "accesses": [fill, taps]}
 
 
-def _each(count: int, threads: int) -> tuple[str, dict[str, Any]]:
-    """One of so many pieces for each thread, in as many rounds as it takes: its number, and who has one."""
+def _piece_of_thread(count: int, threads: int) -> tuple[str, dict[str, Any]]:
+    """Of `count` pieces, a thread's own as an expression, and the fields `for` and `where` of an access.
+
+    With 64 threads, 100 pieces are `(tid + 64*i)` for i below 2, where that is less than 100.
+    """
     trips = -(-count // threads)
     piece = f"(tid + {threads}*i)" if trips > 1 else "tid"
     run: dict[str, Any] = {"for": {"i": trips}} if trips > 1 else {}
@@ -166,19 +169,19 @@ def gemm(start: Start) -> dict[str, Any]:
     operand, stages = start.given.get("operand", "A"), start.given.get("stages", 1)
     if operand == "C" and stages > 1:
         raise ProblemFileError("--stages", "goes with operands A and B")
-    held = _operand(start, operand)
-    depth = 128 if operand == "C" else max(1024 // start.bits, held.extent["k"])
+    fragment = _operand(start, operand)
+    depth = 128 if operand == "C" else max(1024 // start.bits, fragment.extent["k"])
     tile = start.given.get("tile", (128, depth))
-    warps, repeat = _share(tile, held, start.threads, operand)
+    warps, repeat = _warp_grid(tile, fragment, start.threads, operand)
     index = ["m" if operand in "AC" else "n", "n" if operand == "C" else "k"]
-    moved: dict[str, Any] = {"fragment": held.name, "warps": list(warps), "repeat": repeat}
+    moved: dict[str, Any] = {"fragment": fragment.name, "warps": list(warps), "repeat": repeat}
     if stages > 1:
         tile, index = (stages, *tile), ["stage", *index]
-    if index != list(held.extent):
+    if index != list(fragment.extent):
         moved["index"] = index
     if stages > 1:
         moved["for"] = {"stage": stages}
-    access = _moved("fragments", moved, Tile(tile, start.element), start)
+    access = _fragment_access("fragments", moved, Tile(tile, start.element), start)
     if operand == "C":
         access["notes"] = "each warp stores its accumulators"
         width = start.widest("load", tile)
@@ -188,7 +191,7 @@ def gemm(start: Start) -> dict[str, Any]:
         accesses = [access, out]
     else:
         access["notes"] = f"warps lie {warps[0]} along m and {warps[1]} along n"
-        mma = held.name.removeprefix("mma.").partition(f".{operand}.")[0]
+        mma = fragment.name.removeprefix("mma.").partition(f".{operand}.")[0]
         staged = f", {stages} stages." if stages > 1 else "."
         notes = f"Operand {operand} of a matrix product by {mma}, k along its rows{staged}"
         accesses = [start.fill(tile, "global memory is contiguous along k", access), access]
@@ -200,21 +203,23 @@ def attention(start: Start) -> dict[str, Any]:
     if start.bits != 16:
         wrong = f"V is read across its rows by 2-byte elements, not {start.element}"
         raise ProblemFileError("--element", wrong)
-    held = _operand(start, "B")
-    threads = start.threads or 4 * held.lanes
-    if threads % held.lanes:
-        raise ProblemFileError("--threads", f"{held.name} needs a multiple of {held.lanes}, not {threads}")
+    fragment = _operand(start, "B")
+    threads = start.threads or 4 * fragment.lanes
+    if threads % fragment.lanes:
+        raise ProblemFileError(
+            "--threads", f"{fragment.name} needs a multiple of {fragment.lanes}, not {threads}"
+        )
     start = replace(start, threads=threads)
     keys, depth = start.tile
-    n, k = held.extent["n"], held.extent["k"]
+    n, k = fragment.extent["n"], fragment.extent["k"]
     whole = max(2 * n if ("ldmatrix", 16) in start.gpu.rules else n, k)
     if keys % whole or depth % whole:
         raise ProblemFileError("--tile", f"expected multiples of {whole}, got {keys}x{depth}")
-    shared: dict[str, Any] = {"fragment": held.name, "warps": [threads // held.lanes, 1]}
+    shared: dict[str, Any] = {"fragment": fragment.name, "warps": [threads // fragment.lanes, 1]}
     along = {**shared, "repeat": {"n": keys // n, "k": depth // k}, "index": ["n", "k"]}
     across = {**shared, "repeat": {"n": depth // n, "k": keys // k}, "index": ["k", "n"]}
     tile = Tile(start.tile, start.element)
-    read, value = _moved("K", along, tile, start), _moved("V", across, tile, start)
+    read, value = _fragment_access("K", along, tile, start), _fragment_access("V", across, tile, start)
     accesses = [
         start.fill(start.tile, "a row is the head dimension of one key", read),
         {**read, "notes": "S = Q K^T: n counts keys, k the head dimension"},
@@ -226,19 +231,19 @@ def attention(start: Start) -> dict[str, Any]:
 
 def conv(start: Start) -> dict[str, Any]:
     """A 3x3 convolution as an implicit matrix product: pixels are rows of A, channels are k."""
-    held = _operand(start, "A")
+    fragment = _operand(start, "A")
     rows, columns, channels = start.tile[0] - 2, start.tile[1] - 2, start.tile[2]
     if rows < 1 or columns < 1:
         raise ProblemFileError("--tile", "a 3x3 filter needs at least 3 rows and columns of pixels")
-    warps, repeat = _share((rows * columns, channels), held, start.threads, "A")
+    warps, repeat = _warp_grid((rows * columns, channels), fragment, start.threads, "A")
     moved = {
-        "fragment": held.name,
+        "fragment": fragment.name,
         "warps": list(warps),
         "repeat": repeat,
         "index": [f"m // {columns} + dy", f"m % {columns} + dx", "k"],
         "for": {"dy": 3, "dx": 3},
     }
-    access = _moved("pixels", moved, Tile(start.tile, start.element), start)
+    access = _fragment_access("pixels", moved, Tile(start.tile, start.element), start)
     access["notes"] = f"row m of A is pixel (m // {columns}, m % {columns}), moved by the tap of the filter"
     notes = (
         f"Input of a 3x3 convolution, {channels} channels last: {rows}x{columns} pixels and a halo of one."
@@ -271,7 +276,7 @@ def convert(start: Start) -> dict[str, Any]:
 def blank(start: Start) -> dict[str, Any]:
     """The least that is a problem, with the words that one needs next."""
     pieces = inner = math.prod(start.tile)
-    linear, run = _each(pieces, start.threads)
+    linear, run = _piece_of_thread(pieces, start.threads)
     index = []
     for d, extent in enumerate(start.tile):
         inner //= extent
@@ -354,7 +359,7 @@ KINDS: Final = {
 }
 
 # Names of tile elements under which the instructions know them; the first that an instruction takes.
-_SPELLED = {
+_INSTRUCTION_TYPES = {
     "i8": ("s8",),
     "i4": ("s4",),
     "f8": ("e4m3",),
@@ -369,89 +374,105 @@ _MULTIPLIED = {"f16": "f16", "bf16": "bf16", "f32": "f16", "s32": "s8", "f64": "
 def _operand(start: Start, operand: str) -> Fragment:
     """An operand of the instruction asked for, or of the largest that the target executes."""
     target, element, mma = start.target, start.element, start.given.get("mma")
-    usable = _taking(operand, _SPELLED.get(element, (element,)))
-    if not usable:
+    of_type = _fragments_of(operand, _INSTRUCTION_TYPES.get(element, (element,)))
+    if not of_type:
         raise ProblemFileError("--element", f"no matrix instruction takes {element} as operand {operand}")
-    able = {name: held for name, held in usable.items() if executes(held, target)}
-    field, name = "--mma", _default(able, operand, target)
+    executed = {name: fragment for name, fragment in of_type.items() if executes(fragment, target)}
+    field, name = "--mma", _default_instruction(executed, operand, target)
     if mma is not None:
-        name = next((name for name in (*able, *usable) if f".{name}".endswith(f".{mma}")), None)
+        name = next((name for name in (*executed, *of_type) if f".{name}".endswith(f".{mma}")), None)
     if mma is None and name is None:
-        same = {n: h for n, h in usable.items() if h.since[:3] == start.gpu.name[:3]}
-        known = ", ".join(f"{name} ({held.targets})" for name, held in (same or usable).items())
+        vendor = {n: fragment for n, fragment in of_type.items() if fragment.since[:3] == start.gpu.name[:3]}
+        known = ", ".join(f"{name} ({fragment.targets})" for name, fragment in (vendor or of_type).items())
         wrong = f"{target} has no matrix instruction with {element} as operand {operand}; there are {known}"
         field = "--target"
     elif name is None:
-        wrong = f"{mma!r} does not take {element} as operand {operand}; {', '.join(usable)} do"
-    elif name not in able:
-        wrong = f"{target} does not execute {name} with {element} (it is of {usable[name].targets})"
-    elif (held := usable[name]).matrices > 1:
+        wrong = f"{mma!r} does not take {element} as operand {operand}; {', '.join(of_type)} do"
+    elif name not in executed:
+        wrong = f"{target} does not execute {name} with {element} (it is of {of_type[name].targets})"
+    elif (fragment := of_type[name]).matrices > 1:
         field = "--mma" if mma else "--target"
         wrong = (
-            f"{name} with {element} computes {held.matrices} matrices at once, and where each lies is yours "
-            f'to say: write an access with "fragment": "{held.name}" and an index that adds its place'
+            f"{name} with {element} computes {fragment.matrices} matrices at once, and where each lies is "
+            f'yours to say: write an access with "fragment": "{fragment.name}" '
+            "and an index that adds its place"
         )
     else:
-        return held
+        return fragment
     raise ProblemFileError(field, wrong)
 
 
-def _taking(operand: str, spelled: tuple[str, ...]) -> dict[str, Fragment]:
-    """By instruction, the fragment of an operand of such elements, contiguous along k where there are two."""
+def _fragments_of(operand: str, types: tuple[str, ...]) -> dict[str, Fragment]:
+    """By instruction, the fragment of an operand of the first of these types that it takes.
+
+    Where an instruction has two forms of A or B, it is the one that is contiguous along k.
+    """
     found: dict[str, Fragment] = {}
-    for one in spelled:
+    for element in types:
         for form in (operand, f"{operand}.{'row' if operand == 'A' else 'col'}"):
-            for name, held in fragments().items():
-                if name.endswith(f".{form}.{one}"):
-                    found.setdefault(name.removesuffix(f".{form}.{one}"), held)
+            suffix = f".{form}.{element}"
+            for name, fragment in fragments().items():
+                if name.endswith(suffix):
+                    found.setdefault(name.removesuffix(suffix), fragment)
     return found
 
 
-def _default(able: dict[str, Fragment], operand: str, target: str) -> str | None:
+def _default_instruction(executed: dict[str, Fragment], operand: str, target: str) -> str | None:
     """The instruction of one warp with most products, of f64 the one that all targets have.
 
     An accumulator is that of the usual factors. None where no instruction is left.
+
+    Args:
+        executed: the fragment of the operand, by the name of each instruction that the target executes.
+        operand: A, B or C.
+        target: the GPU.
     """
-    names = [name for name, held in able.items() if held.warps == 1]
+    names = [name for name, fragment in executed.items() if fragment.warps == 1]
     if operand == "C" and names:
-        factor = _MULTIPLIED[able[names[0]].name.rpartition(".")[2]]
-        multiplied = _taking("A", (factor,))
-        names = [name for name in names if name in multiplied and executes(multiplied[name], target)]
-    names.sort(key=lambda name: (able[name].matrices > 1, name != "mma.m8n8k4", -_products(name)))
+        factor = _MULTIPLIED[executed[names[0]].name.rpartition(".")[2]]
+        factors = _fragments_of("A", (factor,))
+        names = [name for name in names if name in factors and executes(factors[name], target)]
+    names.sort(key=lambda name: (executed[name].matrices > 1, name != "mma.m8n8k4", -_products_of(name)))
     return names[0] if names else None
 
 
-def _products(instruction: str) -> int:
+def _products_of(instruction: str) -> int:
     return math.prod(map(int, re.findall(r"\d+", instruction.partition(".")[2])))
 
 
-def _share(
-    tile: tuple[int, int] | tuple[int, ...], held: Fragment, threads: int, operand: str
+def _warp_grid(
+    tile: tuple[int, int] | tuple[int, ...], fragment: Fragment, threads: int, operand: str
 ) -> tuple[tuple[int, int], dict[str, int]]:
-    """Warps along m and n, as square as the tile allows, and each warp's repetitions."""
-    unit = held.lanes * held.warps
+    """Warps along m and n, as square as the tile allows; and each warp's fragments along m, n and k.
+
+    Raises:
+        ProblemFileError: the threads are no whole warps, or the tile is not made of fragments for each.
+    """
+    unit = fragment.lanes * fragment.warps
     if threads % unit:
-        raise ProblemFileError("--threads", f"{held.name} needs a multiple of {unit} threads, not {threads}")
-    groups = threads // unit
-    names = tuple(held.extent) if operand != "B" else ("n", "k")
-    fit = {c: tile[d] // held.extent[c] for d, c in enumerate(names)}
-    for d, c in enumerate(names):
-        if tile[d] % held.extent[c] or not tile[d]:
-            raise ProblemFileError(
-                "--tile", f"expected a multiple of {held.extent[c]} along {c} for {held.name}, got {tile[d]}"
-            )
-    splits = [(a, groups // a) for a in range(1, groups + 1) if groups % a == 0]
-    able = [s for s in splits if fit.get("m", 0) % s[0] == 0 and fit.get("n", 0) % s[1] == 0]
-    if not able:
+        wrong = f"{fragment.name} needs a multiple of {unit} threads, not {threads}"
+        raise ProblemFileError("--threads", wrong)
+    warps = threads // unit
+    names = tuple(fragment.extent) if operand != "B" else ("n", "k")
+    pieces = {}
+    for name, extent in zip(names, tile, strict=False):
+        pieces[name], rest = divmod(extent, fragment.extent[name])
+        if rest or not extent:
+            wrong = f"expected a multiple of {fragment.extent[name]} along {name} for {fragment.name}"
+            raise ProblemFileError("--tile", f"{wrong}, got {extent}")
+    grids = [(m, warps // m) for m in range(1, warps + 1) if warps % m == 0]
+    fitting = [(m, n) for m, n in grids if pieces.get("m", 0) % m == 0 and pieces.get("n", 0) % n == 0]
+    if not fitting:
+        shape = "x".join(map(str, tile))
         raise ProblemFileError(
-            "--threads", f"{groups} warps do not share {'x'.join(map(str, tile))} in pieces of {held.name}"
+            "--threads", f"{warps} warps do not share {shape} in pieces of {fragment.name}"
         )
-    warps = min(able, key=lambda s: (abs(math.log2(s[0] / s[1])), -s[0]))
-    along = {"m": warps[0], "n": warps[1], "k": 1}
-    return warps, {c: fit[c] // along[c] for c in names}
+    grid = min(fitting, key=lambda mn: (abs(math.log2(mn[0] / mn[1])), -mn[0]))
+    along = {"m": grid[0], "n": grid[1], "k": 1}
+    return grid, {name: pieces[name] // along[name] for name in names}
 
 
-def _moved(name: str, fragment: dict[str, Any], tile: Tile, start: Start) -> dict[str, Any]:
+def _fragment_access(name: str, fragment: dict[str, Any], tile: Tile, start: Start) -> dict[str, Any]:
     """The access to a fragment by the widest instruction that can, or by any: of the target, from this tile.
 
     Args:
@@ -465,15 +486,17 @@ def _moved(name: str, fragment: dict[str, Any], tile: Tile, start: Start) -> dic
     """
     matrix, plain = ("stmatrix", "store") if start.given.get("operand") == "C" else ("ldmatrix", "load")
     known, target = start.gpu.rules, start.target
-    forms = [f"{matrix}.x{n}" for n in (4, 2, 1)] if (matrix, 16) in known else []
-    forms += [f"{form}.trans" for form in forms]
-    forms += ["ds_read_b64_tr_b16"] if plain == "load" and ("load.tr", 8) in known else []
-    tries: list[dict[str, Any]] = [{"op": form} for form in forms]
-    tries += [{"op": plain, "bytes": width} for width in (16, 8, 4, 2, 1) if (plain, width) in known]
+    ops = [f"{matrix}.x{n}" for n in (4, 2, 1)] if (matrix, 16) in known else []
+    ops += [f"{op}.trans" for op in ops]
+    ops += ["ds_read_b64_tr_b16"] if plain == "load" and ("load.tr", 8) in known else []
+    by_width: list[dict[str, Any]] = [
+        {"op": plain, "bytes": width} for width in (16, 8, 4, 2, 1) if (plain, width) in known
+    ]
+    instructions: list[dict[str, Any]] = [*({"op": op} for op in ops), *by_width]
     if start.given.get("free"):  # who holds what: the narrowest say it of any tile
-        tries = [{**one, "instructions": "free"} for one in reversed(tries) if one["op"] == plain]
+        instructions = [{**one, "instructions": "free"} for one in reversed(by_width)]
     problem = Problem("any", tile, start.threads, (), target=target)
-    for instruction in tries:
+    for instruction in instructions:
         access = {"name": name, **instruction, **fragment}
         with contextlib.suppress(ProblemFileError):
             expand([access], problem)

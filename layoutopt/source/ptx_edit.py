@@ -213,28 +213,30 @@ def _rewritten(
 
 
 def _move_instructions(region: Region, guarded: bool) -> Iterator[str]:
-    """Instructions of # bits on registers that begin with ~, which move the offset ~v of an address.
+    """PTX that moves ~v, an offset in bytes from the array, as the layout says (`Move.apply`).
 
-    Guarded, they do so where it lies in the array, and by its growth where it lies behind.
+    Bytes behind the array move by its growth. `guarded`, other bytes that are not the array's stay. ~ stands
+    for a prefix of registers, # for their bits; ~t and ~w are for values on the way, ~p for a predicate.
     """
-    move, rest = region.move, region.end - region.start - region.length
-    if rest and region.growth:
-        yield from (f"sub.s# ~t, ~v, {region.length}", f"setp.lt.u# ~p, ~t, {rest}")
+    move, behind = region.move, region.end - region.start - region.length
+    if behind and region.growth:
+        yield from (f"sub.s# ~t, ~v, {region.length}", f"setp.lt.u# ~p, ~t, {behind}")
         yield f"@~p add.s# ~v, ~v, {region.growth}"
     if guarded:
         yield f"setp.lt.u# ~p, ~v, {region.length}"
-    only, whole, several = "@~p " if guarded else "", move.row & (move.row - 1) == 0, len(move.terms) > 1
-    if several:  # each of the bits that they were
+    guard, several = "@~p " if guarded else "", len(move.terms) > 1
+    power_of_two = move.row & (move.row - 1) == 0
+    if several:  # each XOR takes the bits that were there before all
         yield "mov.b# ~w, ~v"
     for shift, mask in move.terms:
-        if whole:
+        if power_of_two:
             by = (move.row // move.unit).bit_length() - 1 + shift
             yield f"shr.u# ~t, {'~w' if several else '~v'}, {by}"
         else:
             yield from (_quotient(move.row << shift), f"mul.lo.s# ~t, ~t, {move.unit}")
-        yield from (f"and.b# ~t, ~t, {mask * move.unit}", f"{only}xor.b# ~v, ~v, ~t")
-    if move.extra:  # an XOR leaves the row what it was
-        yield from (_quotient(move.row), f"{only}mad.lo.s# ~v, ~t, {move.extra}, ~v")
+        yield from (f"and.b# ~t, ~t, {mask * move.unit}", f"{guard}xor.b# ~v, ~v, ~t")
+    if move.extra:  # an XOR does not change the row
+        yield from (_quotient(move.row), f"{guard}mad.lo.s# ~v, ~t, {move.extra}, ~v")
 
 
 def _quotient(by: int) -> str:

@@ -284,7 +284,7 @@ def _with_numbers(program: Program, launch: Launch) -> tuple[Program, Launch]:
 
 
 def _race_on_gpu(before: Version, after: Version, driver: Driver) -> Race:
-    """Times and outputs of both versions on the GPU, at the launch before.
+    """Times and outputs of both versions on the GPU, each at its launch, with the arguments of the first.
 
     Raises:
         ProblemFileError: an argument is not known.
