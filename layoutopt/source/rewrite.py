@@ -357,26 +357,26 @@ class Moved(Walk):
             self.edit(file, last, self.move.count(text, self.element, not last.named_children))
 
     def _define_function(self) -> None:
-        """The function, behind the declaration; where it may not hold, the compiler says so."""
+        """Define the function behind the declaration, and assert that an XOR there has whole blocks."""
         array, file = self.array, self.array.file
         line = file.data.rfind(b"\n", 0, array.node.start_byte) + 1
         indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
-        before = "\n" + (indent[0].decode() if indent is not None else "")
+        new_line = "\n" + (indent[0].decode() if indent is not None else "")
         names, body = self._new_index()
         parameters = ", ".join(f"int {name}" for name in names)
         if array.function is None:
             text = f"\n__device__ __forceinline__ int {self._function}({parameters}) {{ return {body}; }}"
         else:
-            text = f"{before}const auto {self._function} = []({parameters}) {{ return {body}; }};"
+            text = f"{new_line}const auto {self._function} = []({parameters}) {{ return {body}; }};"
         last = array.extents[-1] if array.extents else None
-        padded = self.move.extra // self.element
-        rounded = padded and (len(self.extents) <= 1 or self.move.inside)
-        if last is not None and self.move.terms and last.type != "number_literal" and not rounded:
-            part = f"{array.name}{'[0]' * (len(self.extents) - 1)}" if self.extents else array.name
-            count = self.move.block // self.element
-            ratio = f"sizeof({part}) / sizeof({part}[0])"
-            ratio = f"({ratio} - {padded})" if padded else ratio
-            text += f'{before}static_assert({ratio} % {count} == 0, "elements move among {count}");'
+        pad = self.move.extra // self.element
+        is_rounded = pad and (len(self.extents) <= 1 or self.move.inside)  # by the new extent
+        if last is not None and self.move.terms and last.type != "number_literal" and not is_rounded:
+            row = f"{array.name}{'[0]' * (len(self.extents) - 1)}" if self.extents else array.name
+            block = self.move.block // self.element
+            count = f"sizeof({row}) / sizeof({row}[0])"
+            count = f"({count} - {pad})" if pad else count
+            text += f'{new_line}static_assert({count} % {block} == 0, "elements move among {block}");'
         end = array.node.end_byte
         if (comment := _COMMENT.match(file.data, end)) is not None:
             end = comment.end()

@@ -142,8 +142,8 @@ def check(
 ) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
 
-    What is known only at run time is counted in any case, as far as twice the time in force goes; what
-    would mend the layout has what is left of that.
+    Accesses with values known only at run time are counted in twice the time in force; the search for a
+    layout in its place has what is left of that.
 
     Args:
         problem: a tile and its accesses, or several, each with a layout in the file.
