@@ -58,19 +58,13 @@ _ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A linearisation with a swizzle: a layout that was proposed or examined.
+    """A linearisation with a swizzle: a layout that was proposed or examined."""
 
-    Attributes:
-        candidate: its linearisation; its span is what the layout takes, or may take.
-        masks: of the swizzle, by target bit, in bits of the word offset; none where it is not written out.
-        excess: weighted, where it was counted.
-        written: whether the model knows what the linearisation needs.
-    """
-
-    candidate: Linearisation
+    candidate: Linearisation  # its linearisation; its span is what the layout takes, or may take
+    # Of the swizzle, by target bit, in bits of the word offset; none where it is not written out.
     masks: Masks
-    excess: int = field(default=0, compare=False)
-    written: bool = field(default=True, compare=False)
+    excess: int = field(default=0, compare=False)  # weighted, where it was counted
+    written: bool = field(default=True, compare=False)  # whether the model knows what the linearisation needs
 
     @property
     def operations(self) -> int:

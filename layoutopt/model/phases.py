@@ -32,25 +32,19 @@ Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
 
 
 class PhaseSet(Struct, frozen=True, eq=False):
-    """Distinct phases that one rule serves at one width.
+    """Distinct phases that one rule serves at one width."""
 
-    Attributes:
-        elements: int64, shape (phases, lanes): row-major index of each element, sorted within a
-            phase, -1 for absent. Equal elements stand once unless the rule serialises them.
-        weight: int64, shape (phases,): weighted number of times the phase is served, above 0.
-        repeats: int64, shape (phases,): number of times without weights; times of weight 0 do not count.
-        floor: int64, shape (phases,): wavefronts that the phase costs in every layout (see
-            `layoutopt.accesses.alignment`), by counting.
-        rule: how it is served.
-        width_bytes: bytes that each lane covers, at most one row of banks.
-    """
-
+    # int64, shape (phases, lanes): row-major index of each element, sorted within a phase, -1 for absent.
+    # Equal elements stand once unless the rule serialises them.
     elements: IntArray
-    weight: IntArray
+    weight: IntArray  # int64, shape (phases,): weighted number of times the phase is served, above 0
+    # int64, shape (phases,): number of times without weights; times of weight 0 do not count.
     repeats: IntArray
+    # int64, shape (phases,): wavefronts that the phase costs in every layout (see
+    # `layoutopt.accesses.alignment`), by counting.
     floor: IntArray
-    rule: PhaseRule
-    width_bytes: int
+    rule: PhaseRule  # how it is served
+    width_bytes: int  # bytes that each lane covers, at most one row of banks
 
     def only(self, rows: Sequence[int] | slice | IntArray) -> "PhaseSet":
         """Some of the phases."""
@@ -225,22 +219,15 @@ class Phases(Struct, frozen=True):
     """The phases of a problem under one linearisation, merged as far as they must cost the same.
 
     Arrays of shape (phases,), but for `words`.
-
-    Attributes:
-        words: sorted word offsets, up to an XOR translation, shape (phases, lanes); -1 for absent.
-        chunk_bits: log2 of the words that each stands for.
-        bank_bits: log2 of the banks.
-        weight: weighted number of phases.
-        ideal: wavefronts if spread evenly.
-        target: wavefronts at the least excess that counting proves. Its excess is that over `ideal`, which is
-            larger where elements that could share words do not.
     """
 
-    words: IntArray
-    chunk_bits: IntArray
-    bank_bits: IntArray
-    weight: IntArray
-    ideal: IntArray
+    words: IntArray  # sorted word offsets, up to an XOR translation, shape (phases, lanes); -1 for absent
+    chunk_bits: IntArray  # log2 of the words that each stands for
+    bank_bits: IntArray  # log2 of the banks
+    weight: IntArray  # weighted number of phases
+    ideal: IntArray  # wavefronts if spread evenly
+    # Wavefronts at the least excess that counting proves. Its excess is that over `ideal`, which is larger
+    # where elements that could share words do not.
     target: IntArray
 
     def __len__(self) -> int:

@@ -60,23 +60,15 @@ def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int 
 
 
 class FreePhase(Struct, frozen=True):
-    """A phase as units: what the access's width covers at one place of a chunk.
+    """A phase as units: what the access's width covers at one place of a chunk."""
 
-    Attributes:
-        units: (chunk, byte in the chunk, how often the phase touches it), sorted.
-        unit_bytes: bytes of a unit.
-        banks: banks of such units.
-        floor: wavefronts that no layout undercuts.
-        ideal: wavefronts if spread evenly.
-        weight: weighted number of times that it is served.
-    """
-
+    # (chunk, byte in the chunk, how often the phase touches it), sorted.
     units: tuple[tuple[int, int, int], ...]
-    unit_bytes: int
-    banks: int
-    floor: int
-    ideal: int
-    weight: int
+    unit_bytes: int  # bytes of a unit
+    banks: int  # banks of such units
+    floor: int  # wavefronts that no layout undercuts
+    ideal: int  # wavefronts if spread evenly
+    weight: int  # weighted number of times that it is served
 
     @property
     def least(self) -> int:

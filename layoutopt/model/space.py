@@ -28,19 +28,14 @@ _SEED = 1
 
 
 class Congruences(Struct, frozen=True, eq=False):
-    """The strides of some pieces that keep every access aligned.
+    """The strides of some pieces that keep every access aligned."""
 
-    Attributes:
-        modulus: a power of two.
-        rows: strides keep accesses aligned if their scalar product with each row is 0 modulo it; at most a
-            row for each piece.
-        units: for each piece, its stride is aligned by itself exactly at multiples of this.
-        steps: for each piece, strides of the others make up for its stride only at multiples of this.
-    """
-
-    modulus: int
+    modulus: int  # a power of two
+    # Strides keep accesses aligned if their scalar product with each row is 0 modulo it; at most a row for
+    # each piece.
     rows: IntArray
-    units: tuple[int, ...]
+    units: tuple[int, ...]  # for each piece, its stride is aligned by itself exactly at multiples of this
+    # For each piece, strides of the others make up for its stride only at multiples of this.
     steps: tuple[int, ...]
 
     @property
@@ -96,28 +91,18 @@ def _eliminated(modulus: int, rows: IntArray, k: int) -> tuple[IntArray | None, 
 
 
 class Space(Struct, frozen=True, dict=True):
-    """What bounds the candidates. Whatever lists them raises `OutOfTime` once the time is over.
+    """What bounds the candidates. Whatever lists them raises `OutOfTime` once the time is over."""
 
-    Attributes:
-        shape: the tile, in elements.
-        vector: elements of the widest access, which the innermost digit keeps contiguous.
-        starts: for each access that not every element can start, (multiple, coordinates): its starts must lie
-            at multiples of so many elements; their coordinates have shape (dimensions, starts).
-        period: elements after which the banks repeat.
-        stride_multiple: every stride but the innermost is a multiple of this many elements.
-        order: dimensions from slowest to fastest, where fixed.
-        families: names out of `layoutopt.problems.types.FAMILIES`.
-        far: whether pads of whole dimensions may be a period or more, as far as bytes allow.
-    """
-
-    shape: tuple[int, ...]
-    vector: int
+    shape: tuple[int, ...]  # the tile, in elements
+    vector: int  # elements of the widest access, which the innermost digit keeps contiguous
+    # For each access that not every element can start, (multiple, coordinates): its starts must lie at
+    # multiples of so many elements; their coordinates have shape (dimensions, starts).
     starts: tuple[tuple[int, IntArray], ...]
-    period: int
-    stride_multiple: int
-    order: tuple[int, ...] | None
-    families: frozenset[str]
-    far: bool = False
+    period: int  # elements after which the banks repeat
+    stride_multiple: int  # every stride but the innermost is a multiple of this many elements
+    order: tuple[int, ...] | None  # dimensions from slowest to fastest, where fixed
+    families: frozenset[str]  # names out of `layoutopt.problems.types.FAMILIES`
+    far: bool = False  # whether pads of whole dimensions may be a period or more, as far as bytes allow
     _units: dict[Piece, int] = {}
     _congruences: dict[Structure, Congruences] = {}
 

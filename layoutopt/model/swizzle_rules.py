@@ -49,21 +49,15 @@ class Shortest(NamedTuple):
 
 
 class Field(Struct, frozen=True, eq=False):
-    """Where a swizzle may act, in bits of the word offset.
+    """Where a swizzle may act, in bits of the word offset."""
 
-    Attributes:
-        targets: bits that may be flipped.
-        first_source: lowest bit that may flip them.
-        word_bytes: bytes of a word.
-        inner: bits that row operations flip and read; empty where accesses see different numbers of banks.
-        vectors: for accesses wider than the lowest target, log2 of their words and the elements at
-            which they start; a swizzle must not tear them.
-    """
-
-    targets: range
-    first_source: int
-    word_bytes: int
+    targets: range  # bits that may be flipped
+    first_source: int  # lowest bit that may flip them
+    word_bytes: int  # bytes of a word
+    # Bits that row operations flip and read; empty where accesses see different numbers of banks.
     inner: range
+    # For accesses wider than the lowest target, log2 of their words and the elements at which they start; a
+    # swizzle must not tear them.
     vectors: tuple[tuple[int, IntArray], ...]
 
     def sources(self, target: int) -> int:

@@ -60,31 +60,22 @@ class Copies(NamedTuple):
 
 @dataclass(slots=True)
 class Unit:
-    """What gets one layout: a tile, or the tiles that share it.
+    """What gets one layout: a tile, or the tiles that share it."""
 
-    Attributes:
-        tiles: the first gives the coordinates.
-        asked: all accesses, in these coordinates.
-        case: the same; where lanes or widths are to be chosen, with lanes in their natural order and the
-            widest accesses.
-        plain_alignment: bytes, of a base at which any layout without a swizzle has its counts.
-        least_alignment: bytes that every base is a multiple of: the alignment of the elements, as far as the
-            file's bases have it, and the widest access.
-        stages: copies of the layout, of all its tiles where they lie side by side.
-        copies: of each tile, where they lie side by side, else one for all; elements are those of `case`.
-        front: layouts of any kind.
-        plain: layouts that need the plain alignment only; None until they may matter.
-    """
-
-    tiles: tuple[NamedTile, ...]
-    asked: Problem
+    tiles: tuple[NamedTile, ...]  # the first gives the coordinates
+    asked: Problem  # all accesses, in these coordinates
+    # As `asked`; where lanes or widths are to be chosen, with lanes in their natural order and the widest
+    # accesses.
     case: Case
-    plain_alignment: int
+    plain_alignment: int  # bytes, of a base at which any layout without a swizzle has its counts
+    # Bytes that every base is a multiple of: the alignment of the elements, as far as the file's bases have
+    # it, and the widest access.
     least_alignment: int
-    stages: int
+    stages: int  # copies of the layout, of all its tiles where they lie side by side
+    # Of each tile, where they lie side by side, else one for all; elements are those of `case`.
     copies: tuple[Copies, ...]
-    front: "Front" = field(init=False)
-    plain: "Front | None" = None
+    front: "Front" = field(init=False)  # layouts of any kind
+    plain: "Front | None" = None  # layouts that need the plain alignment only; None until they may matter
 
     @property
     def chooses_widths(self) -> bool:
@@ -250,24 +241,16 @@ class Point(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Front:
-    """Points of falling bytes, and bounds of the layouts that are smaller still.
-
-    Attributes:
-        points: so far.
-        smaller: lower bound of the cost in fewer bytes than the last point; None: no layout is smaller.
-        stuck: the time ran out over the layouts that are smaller.
-        last_seconds: time that there was for the last point; None without a limit.
-        floor: lower bound of the weighted excess of every layout of any kind.
-        reason: why there is no smaller layout, or none was found.
-    """
+    """Points of falling bytes, and bounds of the layouts that are smaller still."""
 
     problem: Problem
-    points: list[Point] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)  # so far
+    # Lower bound of the cost in fewer bytes than the last point; None: no layout is smaller.
     smaller: "Cost | None" = field(default_factory=lambda: Cost(Fraction(0)))
-    stuck: bool = False
-    last_seconds: float | None = None
-    floor: Fraction = Fraction(0)
-    reason: str = ""
+    stuck: bool = False  # the time ran out over the layouts that are smaller
+    last_seconds: float | None = None  # time that there was for the last point; None without a limit
+    floor: Fraction = Fraction(0)  # lower bound of the weighted excess of every layout of any kind
+    reason: str = ""  # why there is no smaller layout, or none was found
 
     def explore(self, unit: Unit, solver: Callable[[Problem], Result], *, again: bool = False) -> None:
         """Add the next point; with `again`, solve for the last one with more time and keep the better."""
@@ -368,22 +351,14 @@ class Key(NamedTuple):
 
 
 class Option(Struct, frozen=True):
-    """What one unit may contribute to a combination.
+    """What one unit may contribute to a combination."""
 
-    Attributes:
-        size: bytes of all stages.
-        alignment: of the base, in bytes.
-        cost: of the layout, or a lower bound of what a layout costs that is not found yet.
-        operations: index cost.
-        point: the layout; None where there is only a bound.
-        front: what to explore to learn more; None: the front of layouts of plain alignment, not begun yet.
-    """
-
-    size: int
-    alignment: int
-    cost: Cost
-    operations: int
-    point: Point | None
+    size: int  # bytes of all stages
+    alignment: int  # of the base, in bytes
+    cost: Cost  # of the layout, or a lower bound of what a layout costs that is not found yet
+    operations: int  # index cost
+    point: Point | None  # the layout; None where there is only a bound
+    # What to explore to learn more; None: the front of layouts of plain alignment, not begun yet.
     front: Front | None
 
 

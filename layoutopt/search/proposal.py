@@ -53,22 +53,16 @@ def of_tile(name: str, progress: Progress) -> Progress:
 
 
 class Ask(Struct, frozen=True):
-    """What is asked beside the problem.
+    """What is asked beside the problem."""
 
-    Attributes:
-        conflict_free: any excess is infeasible.
-        progress: called with a line of text from time to time.
-        method: "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
-        every_layout: bounds of every layout are wanted where the families leave excess, not the layout alone.
-        lanes_open: lanes are assigned once the layout is known, and their index code with them.
-    """
-
-    conflict_free: bool = False
+    conflict_free: bool = False  # any excess is infeasible
     workers: int = 1
-    progress: Progress = LOG.debug
+    progress: Progress = LOG.debug  # called with a line of text from time to time
+    # "model" where one CP-SAT model decides pads, order and XOR masks; "auto" for what is fastest.
     method: Method = "auto"
+    # Bounds of every layout are wanted where the families leave excess, not the layout alone.
     every_layout: bool = True
-    lanes_open: bool = False
+    lanes_open: bool = False  # lanes are assigned once the layout is known, and their index code with them
 
     def __post_init__(self) -> None:
         check_workers(self.workers)
@@ -94,43 +88,27 @@ class Proved(NamedTuple):
 
 
 class Proposal(Struct, frozen=True):
-    """A layout, or none, and what is proved; the conflict engine decides whether what it promises holds.
+    """A layout, or none, and what is proved; the conflict engine decides whether what it promises holds."""
 
-    Attributes:
-        layout: the best layout found; None if there is none.
-        family: the families it uses.
-        weighted_excess: in units of `Trace.weight_unit`.
-        bytes: last offset plus element size.
-        excess_bound: of the weighted excess.
-        plain_floor: excess, weights not applied, that the counting bound leaves in every layout.
-        bytes_bound: of the bytes at that excess.
-        refuted: without a layout: whether that there is none is proved.
-        left_open: whether something may be better of which the bounds say nothing, such as a cheaper index
-            where instructions come first.
-        left: why there is no layout, or what is left unproved of one that is not `complete`.
-        notes: what else is to be said.
-        alignment_bytes: that the base must have, where not the layout's own needs decide.
-        plain_bound: of the excess, weights not applied, where more is known than the other two say.
-        every_layout: proved lower bound of the weighted excess of every layout, and what it rests on, where
-            that was asked.
-        model: what one model of everything took, where it was asked.
-    """
-
-    layout: Layout | None
-    family: str
-    weighted_excess: float
-    bytes: int
-    excess_bound: Proved
-    plain_floor: int
-    bytes_bound: Proved
-    refuted: bool = False
+    layout: Layout | None  # the best layout found; None if there is none
+    family: str  # the families it uses
+    weighted_excess: float  # in units of `Trace.weight_unit`
+    bytes: int  # last offset plus element size
+    excess_bound: Proved  # of the weighted excess
+    plain_floor: int  # excess, weights not applied, that the counting bound leaves in every layout
+    bytes_bound: Proved  # of the bytes at that excess
+    refuted: bool = False  # without a layout: whether that there is none is proved
+    # Whether something may be better of which the bounds say nothing, such as a cheaper index where
+    # instructions come first.
     left_open: bool = False
-    left: str = STOPPED
-    notes: tuple[str, ...] = ()
-    alignment_bytes: int | None = None
+    left: str = STOPPED  # why there is no layout, or what is left unproved of one that is not `complete`
+    notes: tuple[str, ...] = ()  # what else is to be said
+    alignment_bytes: int | None = None  # that the base must have, where not the layout's own needs decide
+    # Of the excess, weights not applied, where more is known than the other two say.
     plain_bound: Proved | None = None
+    # Proved lower bound of the weighted excess of every layout, and what it rests on, where that was asked.
     every_layout: tuple[int, str] | None = None
-    model: ModelGrowth | None = None
+    model: ModelGrowth | None = None  # what one model of everything took, where it was asked
 
     @property
     def complete(self) -> bool:

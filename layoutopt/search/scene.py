@@ -68,23 +68,16 @@ TOGETHER = 256  # linearisations that are looked at at once, at most
 
 @dataclass(slots=True)
 class Tally:
-    """What the stages of a search found and leave open.
+    """What the stages of a search found and leave open."""
 
-    Attributes:
-        undecided_span: elements of the smallest candidate left undecided; None: there is none.
-        refuted: no layout of the families has less excess than this.
-        deciders: what refuted swizzles, beside counting: "tree", "cp-sat".
-        exhausted: whether every candidate of the families was tried.
-        unswizzled: every candidate tried, without a swizzle.
-        growth: statistics of the CP-SAT model, where there was one.
-    """
-
+    # Elements of the smallest candidate left undecided; None: there is none.
     undecided_span: int | None = None
-    refuted: int = 0
+    refuted: int = 0  # no layout of the families has less excess than this
+    # What refuted swizzles, beside counting: "tree", "cp-sat".
     deciders: set[str] = field(default_factory=set)
-    exhausted: bool = True
-    unswizzled: list[Solution] = field(default_factory=list)
-    growth: ModelGrowth | None = None
+    exhausted: bool = True  # whether every candidate of the families was tried
+    unswizzled: list[Solution] = field(default_factory=list)  # every candidate tried, without a swizzle
+    growth: ModelGrowth | None = None  # statistics of the CP-SAT model, where there was one
 
 
 def _is_binary(shape: tuple[int, ...]) -> bool:

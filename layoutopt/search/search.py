@@ -20,17 +20,12 @@ _SEARCH_SHARE: Final = 0.75
 
 
 class Proposer(Struct, frozen=True):
-    """A way to find layouts.
+    """A way to find layouts."""
 
-    Attributes:
-        serves: whether it is asked, given the best proposal so far.
-        propose: the best proposal so far or a better one; None where it has none.
-        of_formulas: whether it must keep to the share of the time for formulas.
-    """
-
-    serves: "Callable[[Search, Proposal | None], bool]"
+    serves: "Callable[[Search, Proposal | None], bool]"  # whether it is asked, given the best proposal so far
+    # Gives the best proposal so far or a better one; None where it has none.
     propose: "Callable[[Search, Proposal | None], Proposal | None]"
-    of_formulas: bool = False
+    of_formulas: bool = False  # whether it must keep to the share of the time for formulas
 
 
 class Search:
