@@ -120,10 +120,13 @@ class Placed(NamedTuple):
     height: Ints  # chunks in each column
     hard: npt.NDArray[np.bool_]  # phases in which no two units meet, nor may
     owner: Ints  # the chunk in each bank of a hard phase, -1 for none
-    # Excess, squares of columns beyond their room, the least of both so far, units visited, moves.
-    totals: npt.NDArray[np.int64]
+    totals: npt.NDArray[np.int64]  # shape (6,), see `_EXCESS`
     best: Ints  # the positions of the least
     random: npt.NDArray[np.uint64]  # state of the generator, not 0
+
+
+# Entries of `Placed.totals`: excess, squares of columns beyond their room, both of the best, visits, moves.
+_EXCESS, _COLUMNS, _BEST_EXCESS, _BEST_COLUMNS, _VISITED, _MOVES = range(6)
 
 
 class Moves(NamedTuple):
@@ -286,26 +289,28 @@ def cooled(
         enough: excess, and squares of columns.
     """
     totals, temperature = placed.totals, warmth[0]
-    while totals[4] < work[0]:
-        totals[5] += 1
-        now = totals[5]
+    while totals[_VISITED] < work[0]:
+        totals[_MOVES] += 1
+        now = totals[_MOVES]
         if now % 64 == 1:
-            temperature = warmth[0] * (warmth[1] / warmth[0]) ** (totals[4] / work[1])
+            temperature = warmth[0] * (warmth[1] / warmth[0]) ** (totals[_VISITED] / work[1])
         count = _chain(board, placed, moves, now)
         squares, wavefronts, columns, touched, units = _move(board, placed, moves, count, now)
-        totals[4] += units + count + _PHASE * touched
+        totals[_VISITED] += units + count + _PHASE * touched
         cost = costs[0] * wavefronts + costs[1] * squares + costs[2] * columns
         if cost > 0 and _draw(placed.random, 1 << 30) >= math.exp(-cost / temperature) * (1 << 30):
             _take_back(board, placed, moves, count, touched)
             continue
         _own(board, placed, moves, count)
-        totals[0] += wavefronts
-        totals[1] += columns
-        if totals[0] < totals[2] or (totals[0] == totals[2] and totals[1] < totals[3]):
-            totals[2], totals[3] = totals[0], totals[1]
+        totals[_EXCESS] += wavefronts
+        totals[_COLUMNS] += columns
+        if totals[_EXCESS] < totals[_BEST_EXCESS] or (
+            totals[_EXCESS] == totals[_BEST_EXCESS] and totals[_COLUMNS] < totals[_BEST_COLUMNS]
+        ):
+            totals[_BEST_EXCESS], totals[_BEST_COLUMNS] = totals[_EXCESS], totals[_COLUMNS]
             for chunk in range(len(placed.best)):  # a slice takes a third of the compiler's time
                 placed.best[chunk] = placed.position[chunk]
-            if totals[2] <= enough[0] and totals[3] <= enough[1]:
+            if totals[_BEST_EXCESS] <= enough[0] and totals[_BEST_COLUMNS] <= enough[1]:
                 return True
     return False
 
@@ -355,15 +360,15 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArra
 
     def rank(placed: Placed) -> tuple[int, int]:
         """Excess, and squares of columns where they do not fit."""
-        return int(placed.totals[2]), max(int(placed.totals[3]), board.more)
+        return int(placed.totals[_BEST_EXCESS]), max(int(placed.totals[_BEST_COLUMNS]), board.more)
 
     in_vain = 0  # rounds without a new best
     for number in current().while_left(range(rounds)):
-        if (best.totals[2:4] <= least).all() or in_vain == _PATIENCE:
+        if (best.totals[_BEST_EXCESS:_VISITED] <= least).all() or in_vain == _PATIENCE:
             break
         last = _placed(board, last.best.astype(np.int64), random, chains=board.chains)
         schedule = _FEW_WAVEFRONTS if number % 4 == 3 else _NO_CONFLICTS
-        _cool(board, last, least, schedule if best.totals[2] > enough else _EVEN_COLUMNS)
+        _cool(board, last, least, schedule if best.totals[_BEST_EXCESS] > enough else _EVEN_COLUMNS)
         in_vain = 0 if rank(last) < rank(best) else in_vain + 1
         best = min(best, last, key=rank)
     return best.best.astype(np.int64)

@@ -35,7 +35,7 @@ class PitchVariables:
     """The pitches and the order in one model."""
 
     def __init__(self, model: Model, space: Space, most: int) -> None:
-        """`most` bounds the span, in elements."""
+        """Add the variables and all constraints of the module's text; `most` bounds the span, in elements."""
         self.space = space
         self.most = most
         self.model = model
@@ -51,8 +51,8 @@ class PitchVariables:
         self._nested()
         self._near()
         self.span_terms = [(self.pitch[d], space.shape[d] - 1) for d in self.dims]
-        dense = [math.prod(space.shape) - 1] * 2 if "pad" not in space.families else [0, most - 1]
-        self.model.linear(self.span_terms, dense)
+        last = [math.prod(space.shape) - 1] * 2 if "pad" not in space.families else [0, most - 1]
+        self.model.linear(self.span_terms, last)  # the offset of the last element lies in this range
 
     def _innermost(self) -> None:
         """Make one dimension run fastest: the last where accesses are vectors; others stay aligned."""

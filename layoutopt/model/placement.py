@@ -428,8 +428,26 @@ def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
 
     In every column wide chunks lie first; the other chunks, in no phase of several, fill what is left.
     """
+    address, height = _stacked(model, position)
+    size = model.chunks.size
+    placed = np.zeros(len(address), np.bool_)
+    placed[list(position)] = True
+    free = np.flatnonzero(~placed)
+    for width in np.unique(size[free])[::-1].tolist():
+        alike, wide = free[size[free] == width], width // model.atom
+        rows, at = _lowest(height.reshape(-1, wide).max(axis=1), len(alike))
+        address[alike] = rows * model.period + at * width
+        above = np.zeros(len(height) // wide, np.int64)
+        np.maximum.at(above, at, rows + 1)
+        height = np.maximum(height, above.repeat(wide))
+    flat: IntArray = address[model.chunks.of] + model.chunks.place
+    return flat
+
+
+def _stacked(model: PlacementModel, position: dict[int, int]) -> tuple[IntArray, IntArray]:
+    """Byte address of each chunk, 0 if it has no position, and the rows in use of each column."""
     atom, size = model.atom, model.chunks.size
-    filled = [0] * (model.period // atom)  # rows in use, by column
+    filled = [0] * (model.period // atom)
     address = np.zeros(len(size), np.int64)
     sizes, used = size.tolist(), _used(model).tolist()
     for c in sorted(position, key=lambda c: (-sizes[c], -used[c], c)):
@@ -438,19 +456,7 @@ def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
         row = max(filled[columns])
         address[c] = row * model.period + position[c] * wide * atom
         filled[columns] = [row + 1] * wide
-    height = np.array(filled)
-    placed = np.zeros(len(address), np.bool_)
-    placed[list(position)] = True
-    free = np.flatnonzero(~placed)
-    for width in np.unique(size[free])[::-1].tolist():
-        alike, wide = free[size[free] == width], width // atom
-        rows, at = _lowest(height.reshape(-1, wide).max(axis=1), len(alike))
-        address[alike] = rows * model.period + at * width
-        above = np.zeros(len(height) // wide, np.int64)
-        np.maximum.at(above, at, rows + 1)
-        height = np.maximum(height, above.repeat(wide))
-    flat: IntArray = address[model.chunks.of] + model.chunks.place
-    return flat
+    return address, np.array(filled)
 
 
 def _lowest(height: IntArray, count: int) -> tuple[IntArray, IntArray]:

@@ -93,10 +93,10 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
     vectors = tuple(
         (bits, np.flatnonzero(np.bincount(np.concatenate(parts)))) for bits, parts in sorted(starts.items())
     )
-    whole = max((bits for bits, _ in vectors), default=low)  # bits inside the widest vector
-    first_source = max(first_source, whole)  # a source bit inside a vector would tear it
-    alike = min(s.rule.banks for s in sets) == 1 << high
-    inner = range(whole, high) if alike else range(0)
+    vector_bits = max((bits for bits, _ in vectors), default=low)  # inside the widest vector
+    first_source = max(first_source, vector_bits)  # a source bit inside a vector would tear it
+    same_banks = min(s.rule.banks for s in sets) == 1 << high
+    inner = range(vector_bits, high) if same_banks else range(0)
     return Field(range(low, high), first_source, word_bytes, inner, vectors) if low < high else None
 
 

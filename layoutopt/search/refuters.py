@@ -43,25 +43,26 @@ class Refuters:
 
         As they are; where `may_swizzle`, under every swizzle. Of the others nothing is known.
         """
-        fallen = np.zeros(len(together), np.bool_)
+        refuted = np.zeros(len(together), np.bool_)
         if not self._kept:
-            return fallen
+            return refuted
         left = np.flatnonzero(~may_swizzle)
         for phases in self._latest_first(len(left)):
             words, ceilings = self._words_and_ceilings(phases, together, left)
-            fallen[left] = (costs_of(phases, words) > ceilings).any(axis=1)
-            left = left[~fallen[left]]
+            refuted[left] = (costs_of(phases, words) > ceilings).any(axis=1)
+            left = left[~refuted[left]]
         left = np.flatnonzero(may_swizzle)
         sources = self._sources(together, left)
         if sources is None or len(left) << len(sources) > _MOST_ENTRIES:
-            return fallen
+            return refuted
+        # Whether every mask of every bank bit may still do; without any of some bit, there is no swizzle.
         masks = np.ones((len(left), len(self._bits), 1 << len(sources)), np.bool_)
         for phases in self._latest_first(len(left)):
             masks &= self._fits(phases, together, left, sources, self._bits)
-            stands = np.logical_and.reduce(masks.any(axis=2), axis=1)
-            fallen[left[~stands]] = True
-            left, masks = left[stands], masks[stands]
-        return fallen
+            possible = np.logical_and.reduce(masks.any(axis=2), axis=1)
+            refuted[left[~possible]] = True
+            left, masks = left[possible], masks[possible]
+        return refuted
 
     def _latest_first(self, many: int) -> Iterator[PhaseSet]:
         """The phases that are kept, in sets; the smaller, the more linearisations are asked."""

@@ -98,6 +98,15 @@ def searched_families(problem: Problem) -> list[str]:
     return [family for family in formulas if family not in without] or formulas
 
 
+def _check_alignment(trace: Trace, alignment: int | None) -> None:
+    """Refuse an alignment of the base, in bytes, at which counts do not hold: ProblemFileError."""
+    needed = base_alignment(trace, swizzled=False)
+    if alignment is not None and alignment < needed:
+        widest = max(a.operation.width_bytes for a in trace.accesses)
+        what = f"the {widest}-byte accesses need" if widest == needed else "counts that hold need"
+        raise ProblemFileError("layout.alignment_bytes", f"{what} {needed}, not {alignment}")
+
+
 class Scene:
     """The problem as every stage of a search sees it."""
 
@@ -119,13 +128,8 @@ class Scene:
         self.limit = problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}
         self.sets = phase_sets(self.counted, self.tile, trace if counted else None)
-        families = problem.layout.families or FAMILIES
-        alignment = problem.layout.alignment_bytes
-        needed = base_alignment(trace, swizzled=False)
-        if alignment is not None and alignment < needed:
-            widest = max(a.operation.width_bytes for a in trace.accesses)
-            what = f"the {widest}-byte accesses need" if widest == needed else "counts that hold need"
-            raise ProblemFileError("layout.alignment_bytes", f"{what} {needed}, not {alignment}")
+        families, alignment = problem.layout.families or FAMILIES, problem.layout.alignment_bytes
+        _check_alignment(trace, alignment)
         row_bytes = (
             max(s.rule.banks * s.rule.bank_bytes for s in self.sets)
             if self.sets

@@ -80,11 +80,11 @@ def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:
     return solve_cases(cases(problem, gpu), ask, len(width_choices(problem)))
 
 
-def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
+def solve_cases(of_problem: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
     """The best verified answer over several cases of one problem, solved one after another.
 
     Args:
-        found: such as one for each choice of widths, widest first; drawn as they are solved.
+        of_problem: the cases, one for each choice of widths, widest first; drawn as they are solved.
         ask: how to solve them.
         choices: how many there are at most, among which the time is shared.
 
@@ -96,7 +96,7 @@ def solve_cases(found: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
     answers = []
     all_there = True
     try:
-        for k, case in enumerate(found):
+        for k, case in enumerate(of_problem):
             check_solvable(case, ask)
             share = max(_WIDTHS_SHARE, 1 / max(1, choices - k))
             with spending(current() if share == 1 else current().portion(share)):

@@ -80,27 +80,26 @@ def soon(scene: Scene) -> Proposal | None:
     case, ask, tile = scene.case, scene.ask, scene.tile
     if scene.counted is not scene.trace or why_none_is_searched(case):
         return None
-    nothing = scene.none("", scene.scope, False)
+    no_layout = scene.none("", scene.scope, False)
     lanes = case.lanes.with_least_weights() if case.lanes.has_weightless else case.lanes
     table = exchanged(phase_sets(lanes, tile), lanes, tile)
     if table is not None:
-        return as_table(case.lowered, table, nothing)
+        return as_table(case.lowered, table, no_layout)
     if ask.conflict_free:
         return None
-    general = every_layout(tile, case.device, case.lanes, SearchLimits(ask.workers), enough=None, quick=True)
-    if general.bound <= scene.floor or case.lanes.has_weightless:
+    known = every_layout(tile, case.device, case.lanes, SearchLimits(ask.workers), enough=None, quick=True)
+    if known.bound <= scene.floor or case.lanes.has_weightless:
         return None
-    plain = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]
-    dense = [candidate for candidate in plain if candidate.span == tile.elements]
+    unpads = [*unpadded(scene.space, 0), *unpadded(scene.space, 1), *rotated(scene.space)]
+    dense = [candidate for candidate in unpads if candidate.span == tile.elements]
     best = min(Refuters(scene).counted(dense, math.inf), key=lambda found: found.excess, default=None)
     if best is None:
         return None
     hint = best.candidate.table(tile.shape) * tile.element_bytes
-    free = near(scene.sets, case.lanes, tile, hint=hint, bound=general.bound)
+    free = near(scene.sets, case.lanes, tile, hint=hint, bound=known.bound)
     if free is None or not free.complete:
         return None
-    evidence = general.bound, general.evidence
-    return replace(as_table(case.lowered, free, nothing), every_layout=evidence)
+    return replace(as_table(case.lowered, free, no_layout), every_layout=(known.bound, known.evidence))
 
 
 def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
