@@ -5,7 +5,7 @@ Like all of the engine it sees byte offsets, not where they come from. The rules
 """
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -90,6 +90,15 @@ def _allowed(use: HardwareUse) -> list[Mode]:
 # TMA -------------------------------------------------------------------------------------------
 
 
+class _Boxes(NamedTuple):
+    """Boxes that fill a tile: how many, their mode and extents, slowest first, and where each starts."""
+
+    number: int
+    mode: Mode
+    box: tuple[int, ...]
+    starts: IntArray
+
+
 def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     """The tensor map of the fewest boxes that fill this layout, and of these the smallest swizzle.
 
@@ -101,24 +110,24 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     order = use.order or tuple(range(offsets.ndim))
     turned = offsets.transpose(order)
     asked = tuple(use.box[d] for d in order) if use.box is not None else None
-    found: tuple[int, Mode, tuple[int, ...], IntArray] | None = None
-    # Modes that swizzle fill more with a box, and what takes more boxes than are known need not be looked at.
+    best: _Boxes | None = None
+    # Modes that swizzle fill more with a box; more boxes than the best has need not be looked at.
     for mode in sorted(_allowed(use), key=lambda mode: -len(mode.xor)):
         for box in _boxes(turned, use, tile, mode, asked):
-            count = turned.size // math.prod(box)
-            if found is not None and (count, len(mode.xor)) >= (found[0], len(found[1].xor)):
+            number = turned.size // math.prod(box)
+            if best is not None and (number, len(mode.xor)) >= (best.number, len(best.mode.xor)):
                 break  # _boxes yields the fewest boxes first
-            if count % (use.multicast or 1):
+            if number % (use.multicast or 1):
                 continue
             starts = _box_starts(turned, box, tile.element_bytes, mode)
             if starts is not None:
-                found = count, mode, box, starts
+                best = _Boxes(number, mode, box, starts)
                 break
-    if found is None:
+    if best is None:
         names = ", ".join(mode.short for mode in _allowed(use))
         size = f"a box of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
         raise LayoutError(f"no tensor map of mode {names} fills {size} in this layout")
-    count, mode, box, starts = found
+    number, mode, box, starts = best
     kind = map_element(use, tile)
     inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
     return TensorMap(
@@ -126,7 +135,7 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
         swizzle=mode.spelling,
         code=mode.code,
         data_type=f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[kind]}",
-        boxes=count,
+        boxes=number,
         box=tuple(box[order.index(d)] for d in range(len(order))),
         box_dim=(inner, *reversed(box[:-1])),
         order=order,
