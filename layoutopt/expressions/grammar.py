@@ -137,7 +137,7 @@ class _Reader:
         self.entries = 0
 
     def node(self, node: ast.expr, depth: int) -> Node:
-        """`node`, which lies `depth` levels deep."""
+        """A node of Python's syntax tree, `depth` levels deep, as an expression."""
         self.count += 1
         if depth > MAX_DEPTH:
             raise ExpressionError(f"{self.quoted} is nested deeper than {MAX_DEPTH} levels")

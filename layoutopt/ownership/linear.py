@@ -326,7 +326,11 @@ class _Pair:
         return independent(intersection(a.registers, b.registers), a.threads + b.threads)[:count]
 
     def _row_vectors(self) -> list[int] | None:
-        """`_register_vectors` where a matrix instruction of a side makes rows of several lanes' registers."""
+        """A basis of V, lowest offset bit first, where a side uses matrix instructions; None: no V.
+
+        A matrix row is a run of registers of one lane, then those of the next lanes (`Move.row_lanes`); the
+        other side's rows, or vectors, must begin with the same elements.
+        """
         rows = [move for move in self.moves if move.row_lanes]
         longest_run = max(rows, key=lambda move: move.register_bits)  # of registers in a row
         count = longest_run.register_bits

@@ -186,7 +186,10 @@ def word_data(problem: Problem, word: int) -> dict[str, Any]:
 
 @lru_cache(_KEPT)  # of one case, which each stage of a search asks about
 def _board(trace: Trace, tile: Tile) -> Board | None:
-    """The board of an access's words; None where banks or words differ or there are too many lanes."""
+    """The words that the accesses touch, phase by phase.
+
+    None where banks differ, elements are no power of two of bytes, or there are too many lanes.
+    """
     rules = [access.rule for access in trace.accesses]
     size, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1

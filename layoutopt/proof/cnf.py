@@ -66,7 +66,7 @@ def _odd(literals: list[int]) -> Iterator[Clause]:
 
 
 def _at_most_one(literals: list[int], fresh: Iterator[int]) -> Iterator[Clause]:
-    """Clauses of an at-most-one constraint; `fresh` numbers the new variables."""
+    """Clauses of an at-most-one constraint (Sinz 2005); `fresh` numbers the new variables."""
     if len(literals) <= _PAIRS:
         for a, b in itertools.combinations(literals, 2):
             yield -a, -b
