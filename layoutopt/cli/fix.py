@@ -11,7 +11,7 @@ from msgspec import structs, to_builtins
 from layoutopt.cli.files import FileCommand, InputPath, write_all
 from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import added, form_options, time_limit_option
-from layoutopt.cli.output import note, say, say_json
+from layoutopt.cli.output import note, say_diff, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
 
@@ -124,7 +124,7 @@ def _told(found: SourceFix, gpu: Device, as_json: bool, driver: Driver | None) -
     else:
         from layoutopt.report.fix_text import fix_report
 
-        say(found.diff)
+        say_diff(found.diff)
         note(fix_report(found, gpu, driver).rstrip("\n"))
     return conflicts_remain(found)
 

@@ -47,6 +47,14 @@ def say_file(text: str) -> None:
     click.echo(json_text(text).encode(), nl=False)
 
 
+def say_diff(text: str) -> None:
+    """Print a diff, of which patch(1) needs every byte; what acts on a terminal is escaped there alone."""
+    if sys.stdout.isatty():
+        say(text)
+    else:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+
+
 def failure(error: BaseException) -> tuple[str, int]:
     """What one of `FAILURES` is to the user, in a line, and the exit code."""
     if isinstance(error, click.ClickException):  # its message quotes what the user typed

@@ -66,7 +66,7 @@ def _line(line: ConflictLine) -> str:
     """The line with those around it, where its file is here."""
     text = f"<h3>{xml(line.place)}</h3><p>{xml(line.cost)}</p>"
     try:
-        source = json_data.read(line.file, _MAX_SOURCE_BYTES).decode("utf-8", "replace").splitlines()
+        source = json_data.read(line.file, _MAX_SOURCE_BYTES).decode("utf-8", "replace").split("\n")
     except LayoutoptError:
         return text
     if not 0 < line.line <= len(source):

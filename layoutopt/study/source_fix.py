@@ -7,6 +7,7 @@ there, and not take longer.
 """
 
 import difflib
+import io
 import math
 import os
 import re
@@ -202,7 +203,7 @@ class SourceFix(Struct, frozen=True):
 
     @property
     def diff(self) -> str:
-        """Of the files, unified; empty where nothing changes."""
+        """Of the files, unified; empty where nothing changes. Bytes that are no UTF-8 are lone surrogates."""
         return "".join(_diff(name, self.before.files[name], data) for name, data in self.files.items())
 
 
@@ -574,11 +575,13 @@ def _output_difference(before: Version, after: Version) -> _Difference:
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:
-    """A unified diff that patch(1) and git apply read; bytes that are no text stay as they are."""
-    old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
+    """A unified diff that patch(1) and git apply read: lines end at \\n alone, names with spaces at a tab."""
+    texts = (data.decode("utf-8", "surrogateescape") for data in (before, after))
+    old, new = (io.StringIO(text, newline="\n").readlines() for text in texts)
     relative = os.path.relpath(name)
     shown = relative if not relative.startswith("..") else name.lstrip("/")
-    lines = [f"--- a/{shown}\n", f"+++ b/{shown}\n"]
+    end = "\t\n" if " " in shown else "\n"
+    lines = [f"--- a/{shown}{end}", f"+++ b/{shown}{end}"]
     for hunk in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3):
         # Lines old[i:k] become new[j:m]; a hunk without lines names the line before it.
         (_, i, _, j, _), (_, _, k, _, m) = hunk[0], hunk[-1]

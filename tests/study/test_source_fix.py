@@ -268,6 +268,22 @@ def test_the_diff_applies_and_write_does_the_same(tmp_path):
     assert (again.returncode, again.stdout) == (0, "")
 
 
+@pytest.mark.parametrize("tool", ["patch -p1 --binary", "git apply"])
+def test_a_diff_has_the_bytes_of_the_source(tool, tmp_path):
+    ending = " // é \u202e\u200b\x1b\x0b\x0c\x85\u2028".encode() + b"\xe9\r\n"
+    source = b"\xef\xbb\xbf" + PLAIN.read_bytes().replace(b"\n", ending)
+    path = written(tmp_path / "a b", "", "k 1.cu")
+    path.write_bytes(source.removesuffix(b"\r\n"))
+    asked = ("fix", "a b/k 1.cu", *OPTIONS)
+    done = layoutopt(*asked, "-o", "fix.diff", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    diff = (tmp_path / "fix.diff").read_bytes()
+    piped = layoutopt(*asked, cwd=tmp_path, encoding="latin-1").stdout  # read with other ends of lines
+    assert piped == diff.decode("latin-1").replace("\r\n", "\n")
+    subprocess.run(tool.split(), input=diff, cwd=tmp_path, check=True)
+    assert path.read_bytes() == source.removesuffix(b"\r\n").replace(b"[32][32]", b"[32][33]")
+
+
 def test_arrays_of_headers_are_changed_there(tmp_path):
     header = written(tmp_path / "include", PLAIN.read_text(), "tile.cuh")
     source = written(tmp_path, "#include <tile.cuh>\n")
