@@ -61,7 +61,7 @@ class Held(NamedTuple):
 
 
 def uses_of(module: Module, name: str, entry: str) -> list[Use]:
-    """Every instruction of a kernel, and of the functions beside it, that may reach an array.
+    """Every instruction of a kernel, and of the functions that it may call, that may reach an array.
 
     Registers keep what they hold, so that only accesses matter: those by an address of the array, and those
     by an address that is not known. Other kernels of the file keep theirs: each launch has shared memory of
@@ -73,11 +73,8 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
     """
     names = {variable.name: frozenset((variable.name,)) for variable in module.variables}
     names |= dict.fromkeys(same_array(module, name), frozenset((name,)))
-    functions = [
-        function
-        for function in module.functions.values()
-        if function.body is not None and (function.name == entry or not function.entry)
-    ]
+    called = _may_call(module, entry)
+    functions = [function for function in module.functions.values() if function.name in called]
     reaches = [_Reaches(function, name, names, held_in(function, name, names)) for function in functions]
     leaves = any(one.leaves() for one in reaches)
     for one in reaches:
@@ -85,9 +82,22 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
     found = [use for one in reaches for use in one.uses(leaves)]
     helpers = {use.function.name for use in found} - {entry}
     for other in module.functions.values():
-        words = set(_WORD.findall(module.text[slice(*other.span)])) if other.entry else set()
-        if other.name != entry and helpers & words:
+        if other.entry and other.name != entry and helpers & _may_call(module, other.name):
             raise ProblemFileError(name, f"cannot be moved: {other.name} calls the same functions as {entry}")
+    return found
+
+
+def _may_call(module: Module, entry: str) -> set[str]:
+    """A kernel and the functions that it may call: all, where it calls one by its address, or elsewhere."""
+    helpers = {f.name for f in module.functions.values() if f.body is not None and not f.entry}
+    found, ahead = {entry}, [entry]
+    while ahead:
+        function = module.functions[ahead.pop()]
+        calls = {item.operands[0] for item in function.body or () if item.opcode.split(".")[0] == "call"}
+        named = set(_WORD.findall(module.text[slice(*function.span)]))
+        reached = helpers & named if calls <= helpers.union(_SAY) else helpers
+        ahead += reached - found
+        found |= reached
     return found
 
 

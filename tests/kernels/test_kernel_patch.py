@@ -405,9 +405,15 @@ def test_the_layout_of_a_result_is_put_in(families, said, tmp_path):
 
 def test_a_function_of_two_kernels_is_not_changed_for_one():
     inner = ".func f() { .reg .b32 %r<3>; mov.u32 %r1, all; st.shared.b32 [%r1], 1; ret; }\n"
-    text = DYNAMIC + inner + KERNEL.format("one", "call.uni f;") + KERNEL.format("two", "call.uni f;")
+    outer = ".func g() { call.uni f; ret; }\n"
+    bodies = {"one": "call.uni g;", "two": "call.uni f;", "none": "ret;"}
+    text = DYNAMIC + inner + outer + "".join(KERNEL.format(*kernel) for kernel in bodies.items())
     with pytest.raises(ProblemFileError, match="one calls the same functions"):
         uses_of(read_ptx(text, "k.ptx"), "all", "two")
+    assert not uses_of(read_ptx(text, "k.ptx"), "all", "none")  # which calls none
+    text = text.replace("ret;", "{ .reg .b64 %f; mov.u64 %f, f; call.uni %f, (), kind; } ret;")
+    with pytest.raises(ProblemFileError, match="calls the same functions"):
+        uses_of(read_ptx(text, "k.ptx"), "all", "none")
 
 
 @pytest.mark.parametrize("name", ["k.cubin", "k.CU", "k.o"])
