@@ -287,7 +287,7 @@ def test_a_diff_has_the_bytes_of_the_source(tool, tmp_path):
 def test_arrays_of_headers_are_changed_there(tmp_path):
     header = written(tmp_path / "include", PLAIN.read_text(), "tile.cuh")
     source = written(tmp_path, "#include <tile.cuh>\n")
-    done = layoutopt("fix", "k.cu", *OPTIONS[:-1], "2=64", "-I", "include", "--write", cwd=tmp_path)
+    done = layoutopt("fix", "k.cu", *OPTIONS, "-I", "include", "--write", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("--- a/include/tile.cuh")
     assert ("[32][33]" in header.read_text(), source.read_text()) == (True, "#include <tile.cuh>\n")

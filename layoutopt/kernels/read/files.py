@@ -1,5 +1,6 @@
 """Kernel files of every kind: which tool reads which, and the kernels in them."""
 
+import contextlib
 import os
 import re
 from collections import Counter
@@ -82,8 +83,7 @@ def ptx_text(
     if path.suffix.lower() == ".cu":
         with current().standing_still():
             text = compile_source(path, target or DEFAULT_TARGET, options, "ptx").decode("utf-8", "replace")
-        source = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
-        return text, _with_names(chosen(from_ptx(text, target), entry), source)
+        return text, _with_names(chosen(from_ptx(text, target), entry), path)
     if path.suffix.lower() != ".ptx":
         raise ProblemFileError("", f"expected PTX or a CUDA source (.ptx, .cu), got {shown(str(path))}")
     text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
@@ -209,19 +209,27 @@ def _from_container(path: Path, target: str | None) -> tuple[Listed, ...]:
 
 
 def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Listed, ...]:
-    text = json_data.read(path, MAX_BYTES).decode("utf-8", "replace")
     with current().standing_still():
         cubin = compile_source(path, target, options)
-    return tuple(one._replace(read=partial(_with_names, one, text)) for one in _from_cubin(cubin))
+    return tuple(one._replace(read=partial(_with_names, one, path)) for one in _from_cubin(cubin))
 
 
-def _with_names(kernel: Listed, source: str) -> Program:
-    """The kernel with names of its parameters and types of pointers, which machine code does not hold."""
+def _with_names(kernel: Listed, path: Path) -> Program:
+    """The kernel with names of its parameters and types of pointers, which machine code does not hold.
+
+    They are sought in its source, and in the headers that its instructions come from.
+    """
     from layoutopt.kernels.read.source import source_parameters
 
     program = kernel.read()
-    told = source_parameters(source, base_name(program.title))
-    return replace(program, parameters=sass.described(program.parameters or (), told))
+    parameters = program.parameters or ()
+    headers = (step.place.file for step in program.steps if step.place is not None)
+    for file in dict.fromkeys((str(path), *headers)):
+        with contextlib.suppress(ProblemFileError):
+            text = json_data.read(Path(file), MAX_BYTES).decode("utf-8", "replace")
+            if told := source_parameters(text, base_name(program.title)):
+                return replace(program, parameters=sass.described(parameters, told))
+    return program
 
 
 _MOST_SAID: Final = 540  # characters of what a tool complains of

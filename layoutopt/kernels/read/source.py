@@ -331,7 +331,7 @@ def source_parameters(text: str, kernel: str) -> list[tuple[str, str]]:
 
     Empty where it is not found, one has no name, or the source is too long.
     """
-    file = File("", text.encode() if len(text) <= MAX_BYTES else b"")
+    file = File("", text.encode() if kernel in text and len(text) <= MAX_BYTES else b"")
     defined = next((one for one in file.functions.get(kernel, ()) if file.is_kernel(one)), None)
     found = []
     for one in file.parameters(defined) if defined is not None else ():
