@@ -52,7 +52,8 @@ _FREELY_ASKED: Final = 48 << 10
 _MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
 _NO_LAYOUT: Final = (
-    "no pad of rows and no XOR has fewer conflicts; other kinds, as check gives, are not written"
+    "none of the pads and XORs within a quarter more bytes takes fewer wavefronts; "
+    "other kinds, as check gives, are not written"
 )
 _MOST_INSTANCES: Final = 4
 _SEARCH_ENDED: Final = "the time limit ended the search for a layout of it"
