@@ -24,15 +24,13 @@ from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.kernels.read.source import File, Variable, enclosing, every
-from layoutopt.source.walk import Edit, Pointer, Walk, product_of, sum_of
+from layoutopt.source.walk import MOST_DEPTH, Edit, Pointer, Walk, product_of, sum_of
 
 _CLOSED: Final = (
     *("call_expression", "subscript_expression", "parenthesized_expression", "field_expression"),
     "cast_expression",
 )
 _COMMENT: Final = re.compile(rb"[ \t]*(//[^\n]*[^\n\\]|/\*[^\n]*?\*/)[ \t]*(?=\r?\n)")
-_BUILT_IN: Final = ("threadIdx", "blockDim", "warpSize")
-_MOST_DEPTH: Final = 12
 
 
 class Pitch(NamedTuple):
@@ -46,7 +44,6 @@ class Pitch(NamedTuple):
 class Pitched(Walk):
     """Rows that lie further apart, by longer extents and pitches."""
 
-    _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)  # of variables, by declaration
     _pitches: set[str] = field(default_factory=set)  # texts of factors that are pitches
     _varies: bool = False  # the arguments of a template decide the pitch
 
@@ -215,17 +212,17 @@ class Pitched(Walk):
                 return True
         edits = len(self.edits)  # those of a value without rows are taken back
         for where, argument in self.source.arguments(file, term):
-            if depth >= _MOST_DEPTH or self._lengthen_rows(where, argument, pointer, depth + 1):
+            if depth >= MOST_DEPTH or self._lengthen_rows(where, argument, pointer, depth + 1):
                 self.refuse(where, argument, "rows are in the argument of a macro")
             del self.edits[edits:]
         variable = self.source.meant(file, term) if term.type == "identifier" else None
         if variable is not None and variable.value is not None and not self.changes(variable):
-            if depth < _MOST_DEPTH and self._lengthen_rows(variable.file, variable.value, pointer, depth + 1):
+            if depth < MOST_DEPTH and self._lengthen_rows(variable.file, variable.value, pointer, depth + 1):
                 if not self._only_indexes(variable):
                     self.refuse(file, term, f"{variable.name} holds rows, and is used elsewhere")
                 return True
             del self.edits[edits:]
-        if not self._is_fixed(file, term, 0):
+        if not self.is_fixed(file, term, 0):
             self.refuse(file, term, "whether it stays within a row depends on arguments or data")
         self.column(file, term)
         return False
@@ -266,54 +263,6 @@ class Pitched(Walk):
             if meant is None or (meant is not self.array and not self._is_followed(meant)):
                 return False
         return True
-
-    def _is_fixed(self, file: File, node: Node, depth: int) -> bool:
-        """Whether an expression depends on nothing but the thread, the block's size and constants."""
-        if depth > _MOST_DEPTH:
-            return False
-        if self.values.integer(file, node) is not None:
-            return True
-        for one in every(node):
-            if one.type in ("call_expression", "subscript_expression", "update_expression"):
-                return False
-            if one.type == "identifier" and not self._is_fixed_name(file, one, depth):
-                return False
-        return True
-
-    def _is_fixed_name(self, file: File, name: Node, depth: int) -> bool:
-        """Whether a name in an expression does: of a variable, if its value and all its changes do."""
-        if file.text(name) in _BUILT_IN or self.values.integer(file, name) is not None:
-            return True
-        arguments = list(self.source.arguments(file, name))  # of the macro whose parameter it is
-        variable = self.source.meant(file, name)
-        if not arguments and variable is None:
-            return self.source.is_of_template(file, name)
-        if not arguments and variable is not None and variable.is_parameter:
-            arguments = list(self.source.passed(variable))
-            if not arguments or variable.pointer or self.changes(variable):
-                return False
-        if arguments:
-            return all(self._is_fixed(where, value, depth + 1) for where, value in arguments)
-        if variable is None or variable.pointer or variable.value is None:
-            return False
-        key = (variable.file.path, variable.identifier.start_byte)
-        if key not in self._fixed:
-            self._fixed[key] = True  # a loop's variable may depend on itself
-            found = self._is_fixed(variable.file, variable.value, depth + 1)
-            self._fixed[key] = found and self._is_changed_by_fixed_loop(variable, depth)
-        return self._fixed[key]
-
-    def _is_changed_by_fixed_loop(self, variable: Variable, depth: int) -> bool:
-        """Whether a variable is never changed, or only by the loop that it belongs to, which is fixed."""
-        loop = variable.node.parent
-        if loop is None or loop.type != "for_statement":
-            return not self.changes(variable)
-        body = loop.child_by_field_name("body")
-        if body is not None and any(use.start_byte >= body.start_byte for use in self.writes(variable)):
-            return False
-        parts = [loop.child_by_field_name(part) for part in ("condition", "update")]
-        names = [n for part in parts if part is not None for n in every(part) if n.type == "identifier"]
-        return all(self._is_fixed_name(variable.file, one, depth + 1) for one in names)
 
 
 @dataclass

@@ -30,7 +30,9 @@ _STATEMENT_LIKE: Final = (
     "function_definition",
 )
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
+_BUILT_IN: Final = ("threadIdx", "blockDim", "warpSize")
 _MOST_POINTERS: Final = 64
+MOST_DEPTH: Final = 12  # of values that are looked up in one another
 
 
 class Edit(NamedTuple):
@@ -76,6 +78,7 @@ class Walk:
         move: the layout.
         edits: of the uses seen so far.
         remark: what is left to do by hand.
+        open_column: the first place where arguments or data decide a column of declared rows.
     """
 
     source: Source
@@ -86,7 +89,9 @@ class Walk:
     move: Move
     edits: list[Edit] = field(default_factory=list)
     remark: str = ""
+    open_column: str | None = None
     _seen: set[tuple[str, int]] = field(default_factory=set)
+    _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)  # of variables, by declaration
 
     def run(self) -> list[Edit]:
         """The edits.
@@ -204,6 +209,7 @@ class Walk:
             indices = brackets.named_children if brackets is not None else []
             if len(indices) != 1:
                 self.refuse(file, parent, "an index of several parts")
+            self._note_column(file, pointer, indices[0])
             self.subscript(file, parent, pointer, indices[0])
         elif kind == "pointer_expression" and file.text(parent.children[0]) == "*":
             self.element_at(file, parent, pointer)
@@ -232,6 +238,12 @@ class Walk:
 
     def step(self, file: File, node: Node, pointer: Pointer) -> None:
         """`node` is `pointer += k`, or `++pointer`, as a statement."""
+
+    def _note_column(self, file: File, pointer: Pointer, column: Node) -> None:
+        """Remember the place of a column that may lie beyond its row in other launches, undefined in C++."""
+        in_rows = len(self.extents) > 1 and pointer.extents_left == 1 and self.open_column is None
+        if in_rows and not self.is_fixed(file, column):
+            self.open_column = file.place(column)
 
     def is_address(self, file: File, node: Node) -> Node | None:
         """The `&` before an element; None where there is none."""
@@ -273,6 +285,7 @@ class Walk:
         meant = self.source.meant(file, other) if other.type == "identifier" else None
         if meant is not None and (meant.pointer or meant.extents):
             self.refuse(file, parent, "the distance of two pointers")
+        self._note_column(file, pointer, other)
         self.sum(file, parent, pointer, symbol, other)
 
     def _argument(self, file: File, arguments: Node, node: Node, pointer: Pointer) -> None:
@@ -396,6 +409,54 @@ class Walk:
                 or (parent.type == "pointer_expression" and file.text(parent.children[0]) == "&")
             ):
                 yield use
+
+    def is_fixed(self, file: File, node: Node, depth: int = 0) -> bool:
+        """Whether an expression depends on nothing but the thread, the block's size and constants."""
+        if depth > MOST_DEPTH:
+            return False
+        if self.values.integer(file, node) is not None:
+            return True
+        for one in every(node):
+            if one.type in ("call_expression", "subscript_expression", "update_expression"):
+                return False
+            if one.type == "identifier" and not self._is_fixed_name(file, one, depth):
+                return False
+        return True
+
+    def _is_fixed_name(self, file: File, name: Node, depth: int) -> bool:
+        """Whether a name in an expression does: of a variable, if its value and all its changes do."""
+        if file.text(name) in _BUILT_IN or self.values.integer(file, name) is not None:
+            return True
+        arguments = list(self.source.arguments(file, name))  # of the macro whose parameter it is
+        variable = self.source.meant(file, name)
+        if not arguments and variable is None:
+            return self.source.is_of_template(file, name)
+        if not arguments and variable is not None and variable.is_parameter:
+            arguments = list(self.source.passed(variable))
+            if not arguments or variable.pointer or self.changes(variable):
+                return False
+        if arguments:
+            return all(self.is_fixed(where, value, depth + 1) for where, value in arguments)
+        if variable is None or variable.pointer or variable.value is None:
+            return False
+        key = (variable.file.path, variable.identifier.start_byte)
+        if key not in self._fixed:
+            self._fixed[key] = True  # a loop's variable may depend on itself
+            found = self.is_fixed(variable.file, variable.value, depth + 1)
+            self._fixed[key] = found and self._is_changed_by_fixed_loop(variable, depth)
+        return self._fixed[key]
+
+    def _is_changed_by_fixed_loop(self, variable: Variable, depth: int) -> bool:
+        """Whether a variable is never changed, or only by the loop that it belongs to, which is fixed."""
+        loop = variable.node.parent
+        if loop is None or loop.type != "for_statement":
+            return not self.changes(variable)
+        body = loop.child_by_field_name("body")
+        if body is not None and any(use.start_byte >= body.start_byte for use in self.writes(variable)):
+            return False
+        parts = [loop.child_by_field_name(part) for part in ("condition", "update")]
+        names = [n for part in parts if part is not None for n in every(part) if n.type == "identifier"]
+        return all(self._is_fixed_name(variable.file, one, depth + 1) for one in names)
 
     def edit(self, file: File, node: Node, *parts: str | Node) -> None:
         """Replace a node."""

@@ -79,13 +79,18 @@ class Request(Struct, frozen=True):
 
 
 class FixedArray(Struct, frozen=True):
-    """One array: its layout in words where it was changed, and the reason why not, or what to know."""
+    """One array: its layout in words where it was changed, and the reason why not, or what to know.
+
+    Where its rows lie otherwise, `open_column` is the first place at which arguments or data decide a column:
+    beyond its row, which C++ leaves undefined, another element is reached than before.
+    """
 
     name: str
     offset: str | None
     reason: str
     bytes_before: int
     bytes_after: int
+    open_column: str | None = None
 
 
 @dataclass
@@ -432,7 +437,8 @@ class _ArrayFix(NamedTuple):
         plan, version = best
         before, after = (arrays_of(one.evaluation)[self.key].size for one in (now, version))
         size = array.size + after - before
-        return replace(stays, offset=plan.move.text, reason=plan.remark, bytes_after=size), version
+        told = {"reason": plan.remark, "bytes_after": size, "open_column": plan.open_column}
+        return replace(stays, offset=plan.move.text, **told), version
 
     # Checks -----------------------------------------------------------------------------------------
 

@@ -200,6 +200,7 @@ class Plan(NamedTuple):
         move: where bytes of the array go.
         files: the changed files, by path.
         remark: what is left to do by hand.
+        open_column: as of a `Walk`.
         pitched: rows of a flat array became longer at every place that computes an index.
     """
 
@@ -208,6 +209,7 @@ class Plan(NamedTuple):
     move: Move | Region
     files: dict[str, bytes]
     remark: str = ""
+    open_column: str | None = None
     pitched: bool = False
 
 
@@ -289,7 +291,7 @@ class SourceCode(Struct, frozen=True):
                 changed = {file.path: rendered(file, edits) for file in source.files}
                 pitched = form is not Moved and not extents
                 rank = 2 if move.terms else 3 if move.rows else rank
-                yield Plan(0, rank, move, changed, change.remark, pitched)
+                yield Plan(0, rank, move, changed, change.remark, change.open_column, pitched)
 
         may_transpose = bool(variable.extents) and variable.extents[0] is not None
         ranking = Ranking(evaluation, array, gpu, element, extents, may_transpose)

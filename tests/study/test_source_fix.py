@@ -237,6 +237,16 @@ def test_why_an_array_stays_is_said(name, reason):
     assert reason in found.arrays[0].reason
 
 
+@pytest.mark.parametrize("column", ["threadIdx.y + j + s", "int(in[0]) * 0 + threadIdx.y + j"])
+def test_a_column_that_arguments_or_data_decide_is_told(column, tmp_path):
+    text = PLAIN.read_text().replace("int n", "int n, int s").replace("[threadIdx.y + j];", f"[{column}];")
+    written(tmp_path, text)
+    plain = answer("fix", PLAIN, *OPTIONS)["arrays"][0]
+    done = layoutopt("fix", "k.cu", *OPTIONS, "--arg", "s=0", "--data", "in=iota", cwd=tmp_path)
+    assert (done.returncode, plain["open_column"]) == (0, None)
+    assert "tile: arguments or data decide the column at k.cu:9; beyond the row" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("declared", "told"),
     [
