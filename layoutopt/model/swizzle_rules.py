@@ -270,7 +270,8 @@ def textbook(field: Field, given: Rules, highest: int) -> Iterator[Masks]:
     top = highest.bit_length()
     for count in range(1, len(given.targets) + 1):
         for first in range(given.targets.start, given.targets.stop - count + 1):
-            for shift in range(max(1, field.first_source - first), top - first - count + 1):
+            least = min(count, max(1, field.first_source - first))
+            for shift in range(least, top - first - count + 1):
                 masks = {bit: 1 << bit + shift for bit in range(first, first + count)}
                 if _obeys(masks, given):
                     yield masks

@@ -173,7 +173,10 @@ class _LeastExcess:
             complete = tally.exhausted and not undecided
             reason = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
             return scene.none(reason if complete else "out of time", scene.scope, complete)
-        return scene.proposal(self.best, max(self._proved, min(bound, self.best.excess)))
+        best = self.best
+        if best.masks and self.search.reach is not None:
+            best = min((best, *self.search.reach.usual_alike(best, best.excess)), key=scene.instructions)
+        return scene.proposal(best, max(self._proved, min(bound, best.excess)))
 
     def _to_swizzle(self) -> list[Linearisation]:
         """Linearisations that a swizzle may lie over, alternately of least excess as they are and smallest.

@@ -44,7 +44,7 @@ from layoutopt.model.linearisations import (
     of_own_bytes,
     unpadded,
 )
-from layoutopt.model.phases import Masks, Phases
+from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
 from layoutopt.problems.answer import ModelGrowth
@@ -58,7 +58,8 @@ from layoutopt.search.tables import soon
 # excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
 _PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
 # Layouts as small as the best whose index code is compared with its own.
-_MOST_ALIKE_BEST, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 2, 3
+_MOST_ALIKE_BEST, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 3, 3
+_MOST_ORDERS = 24  # under textbook swizzles
 # As small as a proposal that exceeds a ceiling, written out with it: each would be proposed.
 _MOST_ALIKE = 32
 # Listed linearisations whose masks are made the cheapest.
@@ -120,7 +121,7 @@ class ReachFloor:
         self._refuters, self._asked_at_once = Refuters(scene), 1
         self._asked: dict[Linearisation, bool] = {}  # the last batch, and whether the refuters refute each
         self._uncounted: list[Linearisation] = []  # all that they refuted
-        self._textbook: dict[Linearisation, list[Masks]] = {}  # of a few, the textbook swizzles at the floor
+        self._textbook: dict[tuple[Linearisation, int], list[Solution]] = {}  # swizzles, by their most excess
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
         self.best: Solution | None = None  # smallest at the floor so far, then of the cheapest index
@@ -220,8 +221,7 @@ class ReachFloor:
         alike = [s for s in self._known if s.candidate.span == best.candidate.span and s != best]
         alike = sorted(alike, key=lambda solution: solution.operations)[:_MOST_ALIKE_BEST]
         others = [s for s in (*self._of_few_shifts(best), *alike) if self._at_floor(s)]
-        usual = (s for s in self._usual(best) if s != best and self._at_floor(s))
-        others += itertools.islice(usual, _MOST_USUAL)
+        others += self.usual_alike(best, self.scene.floor)
         cost, best = min(((self.scene.instructions(s), s) for s in (best, *others)), key=itemgetter(0))
         below = max(cost, best.candidate.operations + 1)
         for unswizzled in itertools.islice(self._unswizzled_alike(best, below), _MOST_UNSWIZZLED):
@@ -242,19 +242,41 @@ class ReachFloor:
                     yield self.scene.swizzled(candidate, phases, searched.best.masks)
                     return
 
-    def _usual(self, best: Solution) -> Iterator[Solution]:
-        """Every `Swizzle<B, M, S>` at the floor over the linearisation of the best, of as few operations."""
-        scene = self.scene
-        if not best.masks or current().spent:
-            return
-        phases, candidate = scene.phases(best.candidate), best.candidate
-        if candidate not in self._textbook:
-            textbook, ceilings = scene.textbook(candidate), scene.ceilings(phases)
-            self._textbook[candidate] = [m for m in textbook if (phases.costs(m) <= ceilings).all()]
-        for masks in self._textbook[candidate]:
-            solution = scene.swizzled(candidate, phases, masks)
-            if solution.operations <= best.operations:
-                yield solution
+    def usual_alike(self, best: Solution, excess: int) -> list[Solution]:
+        """The cheapest few `Swizzle<B, M, S>` of this excess, over dimension orders as small as the best.
+
+        Cheap by their operations, then by how few digits a swizzle cuts; index code is not counted.
+        """
+        if self.scene.field is None or current().spent:
+            return []
+        found = self._usual(best.candidate, excess) if best.masks else []
+        orders = itertools.islice(unpadded(self.space, 0), _MOST_ORDERS)
+        part = current().portion(*GATHERING)
+        for candidate in part.while_left(c for c in orders if c.span <= best.candidate.span):
+            if candidate != best.candidate:
+                part.charge(_EFFORT_REFUTED)
+                found += self._usual(candidate, excess)
+        found.sort(key=lambda solution: (solution.operations, self._cut_digits(solution)))
+        usual = (s for s in found if s != best and self.scene.holds(s, excess))
+        return list(itertools.islice(usual, _MOST_USUAL))
+
+    def _usual(self, candidate: Linearisation, excess: int) -> list[Solution]:
+        """Every `Swizzle<B, M, S>` over a linearisation that has no more excess in the model's arithmetic."""
+        if (candidate, excess) not in self._textbook:
+            phases = self.scene.phases(candidate)
+            within = [m for m in self.scene.textbook(candidate) if phases.excess(m) <= excess]
+            solutions = [self.scene.swizzled(candidate, phases, masks) for masks in within]
+            self._textbook[candidate, excess] = solutions
+        return [*self._textbook[candidate, excess]]
+
+    def _cut_digits(self, solution: Solution) -> int:
+        """How many ends of the bits that masks read lie inside a digit, which the index then cuts there."""
+        assert self.scene.field is not None
+        word_bytes, size = self.scene.field.word_bytes, self.scene.tile.element_bytes
+        ends = {digit.stride * size for digit in solution.candidate.digits}
+        ends.add(1 << (solution.candidate.span * size - 1).bit_length())
+        read = [mask * word_bytes for mask in solution.masks.values()]
+        return (min(read) not in ends) + (2 * max(read) not in ends)
 
     def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
         """Layouts at the floor in the tile's own bytes without a swizzle, by rising operations below `below`.
@@ -416,8 +438,9 @@ class ReachFloor:
         """
         if self.best is None or (self.best.masks and self.best.candidate.family != "none"):
             return False  # of equal swizzles, the model prefers that of the natural order
-        for usual in self._usual(self.best):
-            self._keep(usual)
+        if self.best.masks and not current().spent:
+            for usual in self._usual(self.best.candidate, self.scene.floor):
+                self._keep(usual)
         following, elements = self._following(), self.scene.tile.elements
         if self._bound > elements:
             left = self._visit_up_to(self._bound)
