@@ -27,17 +27,11 @@ from layoutopt.problems.types import Tile
 
 
 class Blocks(Struct, frozen=True):
-    """The block of every element; int64 arrays of shape (elements,).
+    """The block of every element; int64 arrays of shape (elements,)."""
 
-    Attributes:
-        width: bytes of the block, a power of two, also its alignment.
-        head: row-major index of the element at which the block starts.
-        place: byte of the block at which the element starts.
-    """
-
-    width: IntArray
-    head: IntArray
-    place: IntArray
+    width: IntArray  # bytes of the block, a power of two, also its alignment
+    head: IntArray  # row-major index of the element at which the block starts
+    place: IntArray  # byte of the block at which the element starts
 
 
 def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Blocks:

@@ -75,33 +75,19 @@ class Assignment(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """What an access with free lanes covers.
+    """What an access with free lanes covers."""
 
-    Attributes:
-        origin: its first element.
-        unit: elements of a unit along each dimension.
-        extents: units along each dimension.
-        order: dimensions from the slowest to the fastest in global memory.
-        steps: accesses of a thread to a unit.
-        stride: elements from one of them to the next, along the fastest dimension.
-        segment: units that consecutive threads cover together.
-        first: the first thread that takes part.
-        threads: that take part.
-        loops: of the access: its iterations are rounds, in each all steps.
-        slots: threads that a segment takes, the last of which have nothing to do.
-    """
-
-    origin: tuple[int, ...]
-    unit: tuple[int, ...]
-    extents: tuple[int, ...]
-    order: tuple[int, ...]
-    steps: int
-    stride: int
-    segment: int
-    first: int
-    threads: int
-    loops: Mapping[str, int]
-    slots: int
+    origin: tuple[int, ...]  # its first element
+    unit: tuple[int, ...]  # elements of a unit along each dimension
+    extents: tuple[int, ...]  # units along each dimension
+    order: tuple[int, ...]  # dimensions from the slowest to the fastest in global memory
+    steps: int  # accesses of a thread to a unit
+    stride: int  # elements from one of them to the next, along the fastest dimension
+    segment: int  # units that consecutive threads cover together
+    first: int  # the first thread that takes part
+    threads: int  # that take part
+    loops: Mapping[str, int]  # of the access: its iterations are rounds, in each all steps
+    slots: int  # threads that a segment takes, the last of which have nothing to do
 
     @property
     def units(self) -> int:

@@ -124,32 +124,20 @@ class _Groups(NamedTuple):
 
 
 class _Move(Struct, frozen=True):
-    """One access to a fragment, its fields checked. Coordinates are "m", "n" and "k".
+    """One access to a fragment, its fields checked. Coordinates are "m", "n" and "k"."""
 
-    Attributes:
-        fragment: in tile elements.
-        at: by coordinate, int64, shape (lanes, warps, values): of the values that whole instructions move, of
-            one or more repetitions of the fragment.
-        operation: the instruction.
-        values: that one instruction moves for a lane.
-        pieces: instructions that move all values of `at`.
-        stride: by coordinate, the distance from one `at` to the next.
-        groups: by coordinate, how groups of warps lie along it.
-        repeat: by coordinate, repetitions that remain as loops.
-        warp_shift: added to a warp's number so that, modulo all warps that take part, the first is 0.
-        active_warps: the warps that take part; None for all.
-    """
-
-    fragment: Fragment
+    fragment: Fragment  # in tile elements
+    # By coordinate, int64, shape (lanes, warps, values): of the values that whole instructions move, of one
+    # or more repetitions of the fragment
     at: dict[str, IntArray]
-    operation: Operation
-    values: int
-    pieces: int
-    stride: dict[str, int]
-    groups: dict[str, _Groups]
-    repeat: dict[str, int]
-    warp_shift: int
-    active_warps: range | None
+    operation: Operation  # the instruction
+    values: int  # that one instruction moves for a lane
+    pieces: int  # instructions that move all values of `at`
+    stride: dict[str, int]  # by coordinate, the distance from one `at` to the next
+    groups: dict[str, _Groups]  # by coordinate, how groups of warps lie along it
+    repeat: dict[str, int]  # by coordinate, repetitions that remain as loops
+    warp_shift: int  # added to a warp's number so that, modulo all warps that take part, the first is 0
+    active_warps: range | None  # the warps that take part; None for all
 
     def where(self, given: str | None, warps: int) -> str | None:
         """The predicate of an access whose own one is `given`, in a block of `warps` warps."""

@@ -45,18 +45,12 @@ class Owned(Ownership, frozen=True, dict=True):
     """What the threads of a free access move, once for each round.
 
     A round is an iteration of the loops whose elements do not go together.
-
-    Attributes:
-        number: of the access.
-        access: as in the file.
-        kind: load or store.
-        size: bytes of an element.
     """
 
-    number: int
-    access: Access
-    kind: str
-    size: int
+    number: int  # of the access
+    access: Access  # as in the file
+    kind: str  # load or store
+    size: int  # bytes of an element
 
     @cached_property
     def steps(self) -> frozenset[Step]:

@@ -31,15 +31,11 @@ _MAX_FITTED: Final = 1 << 18
 
 
 class Ownership(Struct, frozen=True):
-    """The elements of each thread.
+    """The elements of each thread."""
 
-    Attributes:
-        shape: of the tile.
-        element: int64, shape (threads, count): row-major indices, each element of a thread once, in the order
-            in which it has them; rows are filled with -1. Threads may be listed again, round after round.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the tile
+    # int64, shape (threads, count): row-major indices, each element of a thread once, in the order in which
+    # it has them; rows are filled with -1. Threads may be listed again, round after round
     element: IntArray
 
     @classmethod

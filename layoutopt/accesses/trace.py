@@ -33,27 +33,19 @@ class LaneTrace(Struct, frozen=True, dict=True):
     """Every warp instruction of one access.
 
     Instructions are ordered by iteration (the last loop variable fastest), then by warp.
-
-    Attributes:
-        name: the access.
-        op: as spelled in the file.
-        operation: what the spelling means.
-        rule: how the device serves it.
-        element: int64, shape (instructions, lanes): row-major index, in the tile, of the first
-            element that the lane touches. 0 where inactive.
-        active: bool, same shape.
-        weight: int64, shape (instructions,), in units of `Trace.weight_unit`.
-        width_elements: elements that one lane covers, along the last dimension unless the access has a
-            `vector` (`layoutopt.accesses.view`).
     """
 
-    name: str
-    op: str
-    operation: Operation
-    rule: PhaseRule
+    name: str  # the access
+    op: str  # as spelled in the file
+    operation: Operation  # what the spelling means
+    rule: PhaseRule  # how the device serves it
+    # int64, shape (instructions, lanes): row-major index, in the tile, of the first element that the lane
+    # touches. 0 where inactive
     element: IntArray
-    active: BoolArray
-    weight: IntArray
+    active: BoolArray  # bool, same shape
+    weight: IntArray  # int64, shape (instructions,), in units of `Trace.weight_unit`
+    # Elements that one lane covers, along the last dimension unless the access has a `vector`
+    # (`layoutopt.accesses.view`)
     width_elements: int
 
     @cached_property

@@ -50,14 +50,10 @@ class Piece(NamedTuple):
 
 
 class View(Struct, frozen=True, dict=True):
-    """New coordinates of a tile, each a mixed-radix number whose digits are pieces of the tile's own.
+    """New coordinates of a tile, each a mixed-radix number whose digits are pieces of the tile's own."""
 
-    Attributes:
-        shape: of the tile itself.
-        dims: the pieces of every new coordinate, fastest piece first; the slowest coordinate first.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the tile itself
+    # The pieces of every new coordinate, fastest piece first; the slowest coordinate first
     dims: tuple[tuple[Piece, ...], ...]
 
     @property

@@ -12,19 +12,12 @@ from layoutopt.ground.version import __version__
 
 
 class Command(NamedTuple):
-    """A command, known by name before its module is imported, so that `--help` loads nothing else.
+    """A command, known by name before its module is imported, so that `--help` loads nothing else."""
 
-    Attributes:
-        name: what the user types.
-        module: in this folder; holds the click command, called `command`.
-        group: its heading in `--help`.
-        summary: one line for `--help` and the documentation.
-    """
-
-    name: str
-    module: str
-    group: str
-    summary: str
+    name: str  # what the user types
+    module: str  # in this folder; holds the click command, called `command`
+    group: str  # its heading in `--help`
+    summary: str  # one line for `--help` and the documentation
 
 
 _KERNEL: Final = "A kernel that I have"

@@ -21,43 +21,28 @@ from layoutopt.problems.types import VECTOR_TYPES, Structure
 
 
 class Dialect(Struct, frozen=True):
-    """How a language spells what all of them say.
+    """How a language spells what all of them say."""
 
-    Attributes:
-        function: what stands before a function's type.
-        pieces: what one access offers beside its address.
-        types: of an element, by its name in a problem file.
-        vectors: of several elements, by the name of one and the bytes.
-        raw: of so many bytes where an element says nothing; empty where pointers have the element's type,
-            whatever an access touches.
-        atomic: the type that 64-bit atomics take.
-        uint: the unsigned 32-bit type.
-        wide: the signed 64-bit type.
-        space: what qualifies a pointer into the tile.
-        byte: the type of a byte.
-        absent: begins the note that the language has no such instruction.
-        macro: what the GPU's compiler defines; empty for plain C, whose constants are an `enum`. In C++ they
-            are `constexpr` and checked by `static_assert`.
-        headers: includes for the GPU's compiler, by the names of the elements that need them; "" for all.
-        table: what declares a table of constants that device code reads.
-        closing: lines at the end.
-    """
-
-    function: str
-    pieces: "Callable[[Plan, AccessPlan, Dialect], list[str]]"
-    types: Mapping[str, str]
-    table: str
-    vectors: Mapping[tuple[str, int], str] = {}
+    function: str  # what stands before a function's type
+    pieces: "Callable[[Plan, AccessPlan, Dialect], list[str]]"  # what one access offers beside its address
+    types: Mapping[str, str]  # of an element, by its name in a problem file
+    table: str  # what declares a table of constants that device code reads
+    vectors: Mapping[tuple[str, int], str] = {}  # of several elements, by the name of one and the bytes
+    # Of so many bytes where an element says nothing; empty where pointers have the element's type, whatever
+    # an access touches
     raw: Mapping[int, str] = {}
-    atomic: str = ""
-    uint: str = "uint32_t"
-    wide: str = "long long"
-    space: str = ""
-    byte: str = "unsigned char"
-    absent: str = ""
+    atomic: str = ""  # the type that 64-bit atomics take
+    uint: str = "uint32_t"  # the unsigned 32-bit type
+    wide: str = "long long"  # the signed 64-bit type
+    space: str = ""  # what qualifies a pointer into the tile
+    byte: str = "unsigned char"  # the type of a byte
+    absent: str = ""  # begins the note that the language has no such instruction
+    # What the GPU's compiler defines; empty for plain C, whose constants are an `enum`. In C++ they are
+    # `constexpr` and checked by `static_assert`
     macro: str = ""
+    # Includes for the GPU's compiler, by the names of the elements that need them; "" for all
     headers: Mapping[str, tuple[str, ...]] = {}
-    closing: Callable[[Plan], list[str]] = lambda _: []
+    closing: Callable[[Plan], list[str]] = lambda _: []  # lines at the end
 
     def pointer_type(self, plan: Plan, operation: Operation) -> str:
         """The type that one lane of a load, store or atomic touches."""

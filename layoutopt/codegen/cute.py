@@ -100,17 +100,11 @@ def _formula(plan: Plan) -> str:
 
 
 class Tiling(NamedTuple):
-    """An atom that tiles a layout.
+    """An atom that tiles a layout."""
 
-    Attributes:
-        atom: its name, such as `Layout_K_SW128_Atom`.
-        step: the order in which it is repeated.
-        dims: the tile's dimensions in the order of CuTe's coordinates: M or N, K, matrices.
-    """
-
-    atom: str
-    step: str
-    dims: tuple[int, ...]
+    atom: str  # its name, such as `Layout_K_SW128_Atom`
+    step: str  # the order in which it is repeated
+    dims: tuple[int, ...]  # the tile's dimensions in the order of CuTe's coordinates: M or N, K, matrices
 
 
 def tiling(plan: Plan) -> Tiling | None:

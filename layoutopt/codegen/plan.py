@@ -36,21 +36,13 @@ BASE: Final = "@base"
 
 
 class AccessPlan(IndexCode, frozen=True):
-    """One access in code, by its index code, whose addresses are in the plan's unit.
+    """One access in code, by its index code, whose addresses are in the plan's unit."""
 
-    Attributes:
-        name: an identifier, the tile's name in front.
-        access: as in the problem.
-        lanes: its trace.
-        report: what it costs.
-        tables: that its lanes were chosen by, and their names.
-    """
-
-    name: str
-    access: Access
-    lanes: LaneTrace
-    report: AccessReport
-    tables: Mapping[tuple[int, ...], str]
+    name: str  # an identifier, the tile's name in front
+    access: Access  # as in the problem
+    lanes: LaneTrace  # its trace
+    report: AccessReport  # what it costs
+    tables: Mapping[tuple[int, ...], str]  # that its lanes were chosen by, and their names
 
     @property
     def headline(self) -> str:
@@ -112,47 +104,27 @@ class AccessPlan(IndexCode, frozen=True):
 
 
 class HardwarePlan(Struct, frozen=True):
-    """What the hardware does by itself, in code.
+    """What the hardware does by itself, in code."""
 
-    Attributes:
-        name: an identifier, the tile's name in front.
-        access: as in the problem.
-        descriptor: how it reaches the tile.
-    """
-
-    name: str
-    access: Access
-    descriptor: Descriptor
+    name: str  # an identifier, the tile's name in front
+    access: Access  # as in the problem
+    descriptor: Descriptor  # how it reaches the tile
 
 
 class Plan(Struct, frozen=True):
-    """Everything that an emitter prints.
+    """Everything that an emitter prints."""
 
-    Attributes:
-        name: the problem's name as an identifier.
-        problem: the problem.
-        device: the target.
-        layout: its structure, where the layout is one that layoutopt builds; None for a formula.
-        offset: element offset over x0, x1, ...
-        table: byte offset of every element, in the shape of the tile.
-        alignment_bytes: of its start, as the answer says.
-        accesses: in the order of the problem.
-        header: lines that say what this is and what is proved, safe in comments.
-        language: in which it is printed, one of `layoutopt.codegen.registry`.
-        by_hardware: what no lane executes, in the order of the problem.
-    """
-
-    name: str
-    problem: Problem
-    device: Device
-    layout: Layout | None
-    offset: Node
-    table: IntArray
-    alignment_bytes: int
-    accesses: tuple[AccessPlan, ...]
-    header: tuple[str, ...]
-    language: str = "cuda"
-    by_hardware: tuple[HardwarePlan, ...] = ()
+    name: str  # the problem's name as an identifier
+    problem: Problem  # the problem
+    device: Device  # the target
+    layout: Layout | None  # its structure, where the layout is one that layoutopt builds; None for a formula
+    offset: Node  # element offset over x0, x1,
+    table: IntArray  # byte offset of every element, in the shape of the tile
+    alignment_bytes: int  # of its start, as the answer says
+    accesses: tuple[AccessPlan, ...]  # in the order of the problem
+    header: tuple[str, ...]  # lines that say what this is and what is proved, safe in comments
+    language: str = "cuda"  # in which it is printed, one of `layoutopt.codegen.registry`
+    by_hardware: tuple[HardwarePlan, ...] = ()  # what no lane executes, in the order of the problem
 
     @property
     def dictated(self) -> bool:

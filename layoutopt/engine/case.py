@@ -67,26 +67,20 @@ _ROUNDING: Final = 1e-6  # of sums of weights and expectations
 
 
 class Case(Struct, frozen=True):
-    """See the module.
+    """See the module."""
 
-    Attributes:
-        asked: the problem as its file has it.
-        problem: the same with one width for each access; its elements may share bytes.
-        lowered: the same over whole bytes, with vectors along the last dimension: what layouts are sought and
-            counted for.
-        lanes: what the accesses of `lowered` touch, access by access; where lanes choose, in an iteration
-            for each value.
-        accesses: the same, each able to count; where lanes choose, over all their values.
-        view: how `lowered` has the coordinates, where that is another order; else None.
-    """
-
-    asked: Problem
-    problem: Problem
+    asked: Problem  # the problem as its file has it
+    problem: Problem  # the same with one width for each access; its elements may share bytes
+    # The same over whole bytes, with vectors along the last dimension: what layouts are sought and counted
+    # for
     lowered: Problem
     device: Device
+    # What the accesses of `lowered` touch, access by access; where lanes choose, in an iteration for each
+    # value
     lanes: Trace
+    # The same, each able to count; where lanes choose, over all their values
     accesses: tuple[CountedAccess, ...]
-    view: View | None = None
+    view: View | None = None  # how `lowered` has the coordinates, where that is another order; else None
 
     # Layouts -----------------------------------------------------------------------------------
 

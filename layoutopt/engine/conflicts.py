@@ -44,17 +44,12 @@ CHUNK_INSTRUCTIONS: Final = 4096
 
 
 class Counts(Struct, frozen=True):
-    """What each warp instruction costs; three int64 arrays of shape (instructions,).
+    """What each warp instruction costs; three int64 arrays of shape (instructions,)."""
 
-    Attributes:
-        wavefronts: passes over the banks.
-        ideal: passes if each phase's words were spread evenly over the banks.
-        phases: phases with an active lane; `wavefronts - phases` is what the profiler's counter
-            `l1tex__data_bank_conflicts_pipe_lsu_mem_shared` shows.
-    """
-
-    wavefronts: IntArray
-    ideal: IntArray
+    wavefronts: IntArray  # passes over the banks
+    ideal: IntArray  # passes if each phase's words were spread evenly over the banks
+    # Phases with an active lane; `wavefronts - phases` is what the profiler's counter
+    # `l1tex__data_bank_conflicts_pipe_lsu_mem_shared` shows
     phases: IntArray
 
     @property

@@ -17,14 +17,10 @@ from layoutopt.problems.answer import AccessReport
 
 
 class CountedAccess(Struct, frozen=True):
-    """One access, able to count a table and to report the counts.
-
-    Attributes:
-        any_is: "worst" or "uniform" where lanes choose; None where its elements are known.
-    """
+    """One access, able to count a table and to report the counts."""
 
     lanes: LaneTrace
-    any_is: str | None = None
+    any_is: str | None = None  # "worst" or "uniform" where lanes choose; None where its elements are known
 
     @property
     def weight(self) -> IntArray:

@@ -55,19 +55,14 @@ class ChoiceTrace(CountedAccess, kw_only=True, frozen=True):
     """Every warp instruction of one access whose lanes choose; equal instructions stand once.
 
     `lanes` holds the weights of these instructions, and an instruction for each value.
-
-    Attributes:
-        distinct: int64, shape (distinct instructions, lanes, values): row-major index of the first
-            element that the lane touches for each value; -1 where it takes no part.
-        number: int64, shape (instructions,): which of the distinct ones each is.
-        least: int64, shape (distinct instructions,): the least worst case of any layout.
-        apart_bytes: bytes by which two of these elements are apart at least.
     """
 
+    # int64, shape (distinct instructions, lanes, values): row-major index of the first element that the lane
+    # touches for each value; -1 where it takes no part
     distinct: IntArray
-    number: IntArray
-    least: IntArray
-    apart_bytes: int
+    number: IntArray  # int64, shape (instructions,): which of the distinct ones each is
+    least: IntArray  # int64, shape (distinct instructions,): the least worst case of any layout
+    apart_bytes: int  # bytes by which two of these elements are apart at least
 
     def count(self, table: IntArray) -> Counts:
         """Wavefronts, ideal and phases of every warp instruction: the worst case, or float64 expectations.

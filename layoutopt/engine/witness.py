@@ -23,18 +23,13 @@ class Touch(Struct, frozen=True):
 
 
 class Served(Struct, frozen=True):
-    """One phase, or one request of it, wavefront by wavefront.
+    """One phase, or one request of it, wavefront by wavefront."""
 
-    Attributes:
-        lanes: active lanes served together.
-        passes: the words that each wavefront serves. Which of a bank's words goes first is not published;
-            here it is the word of the lowest lane.
-        idle_passes: wavefronts that the hardware adds and that serve nothing.
-    """
-
-    lanes: tuple[int, ...]
+    lanes: tuple[int, ...]  # active lanes served together
+    # The words that each wavefront serves. Which of a bank's words goes first is not published; here it is
+    # the word of the lowest lane
     passes: tuple[tuple[Touch, ...], ...]
-    idle_passes: int
+    idle_passes: int  # wavefronts that the hardware adds and that serve nothing
 
     @property
     def wavefronts(self) -> int:

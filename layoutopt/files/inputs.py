@@ -31,21 +31,13 @@ _ARRAYS: Final = frozenset(("coordinates", "active"))
 
 
 class Input(Struct, frozen=True):
-    """The data of one problem, or why there is none.
+    """The data of one problem, or why there is none."""
 
-    Attributes:
-        label: where it comes from: file, line, values of parameters.
-        data: decoded; not checked to be a problem.
-        error: what is wrong with the file, the line or the template.
-        source: file and line without the parameters.
-        values: of the parameters.
-    """
-
-    label: str
-    data: Any = None
-    error: ProblemFileError | None = None
-    source: str = ""
-    values: dict[str, Value] = {}
+    label: str  # where it comes from: file, line, values of parameters
+    data: Any = None  # decoded; not checked to be a problem
+    error: ProblemFileError | None = None  # what is wrong with the file, the line or the template
+    source: str = ""  # file and line without the parameters
+    values: dict[str, Value] = {}  # of the parameters
 
 
 def problem(data: Mapping[str, Any] | None = None, /, **fields: Any) -> Problem | Block:

@@ -28,23 +28,15 @@ _OTHER_BYTES: Final = 1024  # barriers, and what aligns the start of dynamic sha
 
 
 class Kind(NamedTuple):
-    """What a kind of kernel is where the user says nothing.
+    """What a kind of kernel is where the user says nothing."""
 
-    Attributes:
-        make: the problem's data but for what all have: tile or tiles, accesses, notes.
-        tile: extents.
-        element: their type.
-        threads: of the block; None where the kind decides.
-        takes: options that are not for every kind.
-        one_by_one: whether threads move single elements, which need bytes of their own.
-    """
-
+    # The problem's data but for what all have: tile or tiles, accesses, notes
     make: "Callable[[Start], dict[str, Any]]"
-    tile: tuple[int, ...]
-    element: str
-    threads: int | None = 256
-    takes: tuple[str, ...] = ()
-    one_by_one: bool = False
+    tile: tuple[int, ...]  # extents
+    element: str  # their type
+    threads: int | None = 256  # of the block; None where the kind decides
+    takes: tuple[str, ...] = ()  # options that are not for every kind
+    one_by_one: bool = False  # whether threads move single elements, which need bytes of their own
 
 
 class Start(Struct, frozen=True):

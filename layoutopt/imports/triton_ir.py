@@ -78,23 +78,16 @@ class Buffer(Struct, frozen=True):
 
 @dataclass
 class Tile:
-    """A buffer and what happens to it.
+    """A buffer and what happens to it."""
 
-    Attributes:
-        name: the value that it is allocated as.
-        buffer: its type.
-        accesses: kind, type of the registers, part of the buffer, and the dimension of that part along which
-            lanes choose at run time, by what makes them the same.
-        by_itself: notes on what the hardware does to it, by the operation and, of a matrix, the dimension
-            that is K.
-        unread: what reaches it and is not read.
-    """
-
-    name: str
-    buffer: Buffer
+    name: str  # the value that it is allocated as
+    buffer: Buffer  # its type
+    # Kind, type of the registers, part of the buffer, and the dimension of that part along which lanes choose
+    # at run time, by what makes them the same
     accesses: dict[tuple[Any, ...], tuple[str, str, View, int | None]] = field(default_factory=dict)
+    # Notes on what the hardware does to it, by the operation and, of a matrix, the dimension that is K
     by_itself: dict[tuple[str, int | None], str] = field(default_factory=dict)
-    unread: str = ""
+    unread: str = ""  # what reaches it and is not read
 
 
 @dataclass

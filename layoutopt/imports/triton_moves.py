@@ -40,17 +40,11 @@ class Launch(Struct, frozen=True):
 
 
 class Moved(Ownership, frozen=True):
-    """A tensor on its way.
+    """A tensor on its way."""
 
-    Attributes:
-        layout: of its registers.
-        table: of the tile, int64 offsets in elements.
-        size: bytes of an element.
-    """
-
-    layout: PrintedLayout
-    table: IntArray
-    size: int
+    layout: PrintedLayout  # of its registers
+    table: IntArray  # of the tile, int64 offsets in elements
+    size: int  # bytes of an element
 
     def vectors(self, width: int) -> IntArray | None:
         """Where vectors of so many bytes start; None where registers or layout do not keep them together."""

@@ -74,15 +74,10 @@ _Size = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
 class PrintedLayout(Struct, frozen=True):
-    """A layout as parsed.
+    """A layout as parsed."""
 
-    Attributes:
-        kind: the compiler's name of it.
-        fields: under the compiler's names, `version`, `transposed` and `warp` whatever the kind.
-    """
-
-    kind: str
-    fields: dict[str, Any]
+    kind: str  # the compiler's name of it
+    fields: dict[str, Any]  # under the compiler's names, `version`, `transposed` and `warp` whatever the kind
 
     def read(self, name: str, kind: type[T]) -> T:
         """The value of a field, which is of this type."""

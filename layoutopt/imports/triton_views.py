@@ -32,15 +32,10 @@ def _numbers() -> IntArray:
 
 
 class View(Struct, frozen=True, eq=False):
-    """A buffer, or a part of it.
+    """A buffer, or a part of it."""
 
-    Attributes:
-        buffer: its number in the function.
-        elements: which element of the buffer, counted row by row, each coordinate is: int64.
-    """
-
-    buffer: int
-    elements: IntArray
+    buffer: int  # its number in the function
+    elements: IntArray  # which element of the buffer, counted row by row, each coordinate is: int64
 
     @property
     def key(self) -> tuple[int, int, Extents, Extents]:
@@ -61,15 +56,12 @@ class _Region:
 
 @dataclass
 class Values:
-    """The values of a function, as its lines are read from the first to the last.
-
-    Attributes:
-        fed: views that a loop gives back to its arguments, by the line of the loop and their number. Where it
-            has grown after the last line, the lines are to be read again.
-    """
+    """The values of a function, as its lines are read from the first to the last."""
 
     known: dict[str, dict[int, list[View]]] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
+    # Views that a loop gives back to its arguments, by the line of the loop and their number. Where it has
+    # grown after the last line, the lines are to be read again
     fed: dict[tuple[int, int], list[View]] = field(default_factory=dict)
     regions: list[_Region] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)

@@ -280,22 +280,14 @@ Start = Literal["free", "first", "last"]
 
 
 class Form(Struct, frozen=True):
-    """One way to compute an address.
+    """One way to compute an address."""
 
-    Attributes:
-        base: over `tid` and the variables in `inside`.
-        flips: XORed into the base, over the loop variables; `Const(0)` for nothing.
-        steps: added after that, over the loop variables; `Const(0)` for nothing.
-        inside: loop variables that stay in the base.
-        flip_bits: all bits that `flips` may hold.
-        positive: dividends in the base that no active thread makes negative, though their ranges allow it.
-    """
-
-    base: Node
-    flips: Node
-    steps: Node
-    inside: tuple[str, ...]
-    flip_bits: int
+    base: Node  # over `tid` and the variables in `inside`
+    flips: Node  # XORed into the base, over the loop variables; `Const(0)` for nothing
+    steps: Node  # added after that, over the loop variables; `Const(0)` for nothing
+    inside: tuple[str, ...]  # loop variables that stay in the base
+    flip_bits: int  # all bits that `flips` may hold
+    # Dividends in the base that no active thread makes negative, though their ranges allow it
     positive: frozenset[Node]
 
     @property

@@ -47,17 +47,11 @@ _codes: "dict[tuple[object, ...], IndexCode]" = {}
 
 
 class Instructions(Struct, frozen=True):
-    """Integer instructions of one access's addresses, for one thread and one pass over its loops.
+    """Integer instructions of one access's addresses, for one thread and one pass over its loops."""
 
-    Attributes:
-        once: what no loop of the access changes.
-        looped: of all iterations together, after that.
-        iterations: of one pass.
-    """
-
-    once: int
-    looped: int
-    iterations: int
+    once: int  # what no loop of the access changes
+    looped: int  # of all iterations together, after that
+    iterations: int  # of one pass
 
     @property
     def total(self) -> int:
@@ -71,21 +65,13 @@ class Instructions(Struct, frozen=True):
 
 
 class IndexCode(Struct, frozen=True):
-    """How one access computes its addresses, relative to the start of the tile.
+    """How one access computes its addresses, relative to the start of the tile."""
 
-    Attributes:
-        form: base, flips and steps.
-        active: the predicate over `tid` and loop variables, or None.
-        ranges: of `tid` and the loop variables.
-        start: what adds the tile's start to the address.
-        instructions: what the form costs; the predicate is not counted.
-    """
-
-    form: Form
-    active: Node | None
-    ranges: dict[str, Range]
-    start: Start
-    instructions: Instructions
+    form: Form  # base, flips and steps
+    active: Node | None  # the predicate over `tid` and loop variables, or None
+    ranges: dict[str, Range]  # of `tid` and the loop variables
+    start: Start  # what adds the tile's start to the address
+    instructions: Instructions  # what the form costs; the predicate is not counted
 
 
 def index_code(

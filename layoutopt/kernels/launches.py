@@ -101,17 +101,11 @@ class LaunchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Missed(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known to have been launched beyond what a file of launches holds; 0 where nothing is.
+    """What is known to have been launched beyond what a file of launches holds; 0 where nothing is."""
 
-    Attributes:
-        unwritten: launches that could not be written: no memory, a full disk.
-        unfollowed: at least so many of graphs: of conditional bodies, of children that were exchanged.
-        nested: distinct launches of modules whose kernels can launch others.
-    """
-
-    unwritten: int = 0
-    unfollowed: int = 0
-    nested: int = 0
+    unwritten: int = 0  # launches that could not be written: no memory, a full disk
+    unfollowed: int = 0  # at least so many of graphs: of conditional bodies, of children that were exchanged
+    nested: int = 0  # distinct launches of modules whose kernels can launch others
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*map(int.__add__, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))

@@ -81,32 +81,23 @@ def read_by(sources: Iterable[Source]) -> frozenset[str]:
 
 
 class Compute(Struct, frozen=True):
-    """Results out of the sources: `function(*sources)` gives one value a destination.
+    """Results out of the sources: `function(*sources)` gives one value a destination."""
 
-    Attributes:
-        function: of the same lane's sources.
-        across: out of those of all active lanes (shuffles, votes, R2UR): `function(active, *sources)`; active
-            is bool, shape (warps, 32), sources broadcast to it.
-    """
-
-    function: Callable[..., tuple[Value, ...]]
+    function: Callable[..., tuple[Value, ...]]  # of the same lane's sources
+    # Out of those of all active lanes (shuffles, votes, R2UR): `function(active, *sources)`; active is bool,
+    # shape (warps, 32), sources broadcast to it
     across: bool = False
 
 
 class Forget(Struct, frozen=True):
-    """Results that are not modelled: the destinations become unknown.
+    """Results that are not modelled: the destinations become unknown."""
 
-    Attributes:
-        why: what the step does, where totals are not certain; else empty.
-        counts: it may also touch shared memory or change the way: totals are not certain where it happens.
-        fills: what shared memory of the block holds becomes unknown, too: a bulk copy.
-        stand_in: where the values of a block are followed, what stands for the results: others wherever one
-            of the sources is another one. Of active lanes and sources, as `Compute.across`.
-    """
-
-    why: str = ""
+    why: str = ""  # what the step does, where totals are not certain; else empty
+    # It may also touch shared memory or change the way: totals are not certain where it happens
     counts: bool = False
-    fills: bool = False
+    fills: bool = False  # what shared memory of the block holds becomes unknown, too: a bulk copy
+    # Where the values of a block are followed, what stands for the results: others wherever one of the
+    # sources is another one. Of active lanes and sources, as `Compute.across`
     stand_in: Callable[..., tuple[Value, ...]] | None = None
 
 
@@ -116,31 +107,23 @@ class Memory(Struct, frozen=True):
     The sources are the address (64 bits for global and generic memory, else 32), then what is stored, in
     units of `unit_bytes`; of a copy, the address it reads from, and whether it reads or writes zeros.
     Destinations take what is loaded, likewise.
-
-    Attributes:
-        kind: what it does; `copy` is cp.async, whose address is the shared one.
-        space: which memory; of a copy, that which is written.
-        width_bytes: at each lane's address.
-        signed: loads of less than a unit extend the sign.
-        operation: how the hardware serves it, for `layoutopt.engine.conflicts`; None where it is not counted.
-        combine: of an atomic: the new content out of the old and the sources.
-        commutes: of an atomic: the order of its executions does not change what is left.
-        doubled: of a compare-and-swap: wavefronts count twice, conflicts once.
-        retried: of a compare-and-swap in a loop of trying again (ATOMS.CAST): conflicts are not known, as
-            lanes of one word may be served together.
-        bank: of constant memory: which bank.
     """
 
+    # What it does; `copy` is cp.async, whose address is the shared one
     kind: Literal["load", "store", "atomic", "copy", "ldmatrix", "stmatrix"]
-    space: Space
-    width_bytes: int
-    signed: bool = False
+    space: Space  # which memory; of a copy, that which is written
+    width_bytes: int  # at each lane's address
+    signed: bool = False  # loads of less than a unit extend the sign
+    # How the hardware serves it, for `layoutopt.engine.conflicts`; None where it is not counted
     operation: Operation | None = None
+    # Of an atomic: the new content out of the old and the sources
     combine: Callable[..., Value] | None = None
-    commutes: bool = False
-    doubled: bool = False
+    commutes: bool = False  # of an atomic: the order of its executions does not change what is left
+    doubled: bool = False  # of a compare-and-swap: wavefronts count twice, conflicts once
+    # Of a compare-and-swap in a loop of trying again (ATOMS.CAST): conflicts are not known, as lanes of one
+    # word may be served together
     retried: bool = False
-    bank: int = 0
+    bank: int = 0  # of constant memory: which bank
 
     @property
     def unit_bytes(self) -> int:
@@ -165,21 +148,15 @@ class Memory(Struct, frozen=True):
 
 
 class Jump(Struct, frozen=True):
-    """A branch: to a step (`target`) where all sources are 1, or to the address in the source.
+    """A branch: to a step (`target`) where all sources are 1, or to the address in the source."""
 
-    Attributes:
-        target: index of a step; None where the source says.
-        together: all active lanes jump if the guard and the sources hold in any of them.
-        mask: BRA.DIV jumps where the active lanes are not those of the mask in the first source, BRA.CONV
-            where they are.
-        call: what is there comes back to the next step.
-        places: the steps that a jump through a table may go to; None for a return.
-    """
-
-    target: int | None
-    together: bool = False
+    target: int | None  # index of a step; None where the source says
+    together: bool = False  # all active lanes jump if the guard and the sources hold in any of them
+    # BRA.DIV jumps where the active lanes are not those of the mask in the first source, BRA.CONV where they
+    # are
     mask: Literal["", "DIV", "CONV"] = ""
-    call: bool = False
+    call: bool = False  # what is there comes back to the next step
+    # The steps that a jump through a table may go to; None for a return
     places: tuple[int, ...] | None = None
 
     @property
@@ -193,13 +170,9 @@ class Exit(Struct, frozen=True):
 
 
 class Reconverge(Struct, frozen=True):
-    """The lanes wait for those of the mask in the source, and go on with them as one group.
+    """The lanes wait for those of the mask in the source, and go on with them as one group."""
 
-    Attributes:
-        leaves: instead, those who wait for them by the cell that is the source no longer do.
-    """
-
-    leaves: bool = False
+    leaves: bool = False  # instead, those who wait for them by the cell that is the source no longer do
 
 
 class Barrier(Struct, frozen=True):
@@ -208,13 +181,10 @@ class Barrier(Struct, frozen=True):
     The sources are the barrier's number, and perhaps that of threads; else all warps that live are to come.
     With `reduces` a predicate is the last one, and the cell `$barrier` takes what it is in all threads that
     come.
-
-    Attributes:
-        waits: False for those that only arrive.
-        reduces: whether it holds in any or all of them (OR, AND), or in how many (POPC); empty for nothing.
     """
 
-    waits: bool = True
+    waits: bool = True  # False for those that only arrive
+    # Whether it holds in any or all of them (OR, AND), or in how many (POPC); empty for nothing
     reduces: Literal["", "OR", "AND", "POPC"] = ""
 
 
@@ -222,25 +192,15 @@ Action = Compute | Forget | Memory | Jump | Exit | Reconverge | Barrier
 
 
 class Step(Struct, frozen=True):
-    """One instruction.
+    """One instruction."""
 
-    Attributes:
-        address: in the code, as listings print it.
-        text: as listings print it.
-        action: what it does.
-        sources: what it reads.
-        dests: cells.
-        guard: a predicate that lets it happen; None for always.
-        place: line of the source, where known.
-    """
-
-    address: int
-    text: str
-    action: Action
-    sources: tuple[Source, ...] = ()
-    dests: tuple[str, ...] = ()
-    guard: Source | None = None
-    place: Place | None = None
+    address: int  # in the code, as listings print it
+    text: str  # as listings print it
+    action: Action  # what it does
+    sources: tuple[Source, ...] = ()  # what it reads
+    dests: tuple[str, ...] = ()  # cells
+    guard: Source | None = None  # a predicate that lets it happen; None for always
+    place: Place | None = None  # line of the source, where known
 
     @property
     def cells(self) -> frozenset[str]:
@@ -256,23 +216,15 @@ class Step(Struct, frozen=True):
 
 
 class Parameter(Struct, frozen=True):
-    """One parameter of a kernel.
+    """One parameter of a kernel."""
 
-    Attributes:
-        offset: in bytes, from the first one.
-        size: in bytes.
-        name: where known, else empty.
-        pointer: whether somebody says that it is a pointer.
-        whole: it is one value; else it is 8 bytes that are read together, and may be two values of 4.
-        type: as the C++ name or the PTX says it, where known, else empty.
-    """
-
-    offset: int
-    size: int
-    name: str = ""
-    pointer: bool = False
+    offset: int  # in bytes, from the first one
+    size: int  # in bytes
+    name: str = ""  # where known, else empty
+    pointer: bool = False  # whether somebody says that it is a pointer
+    # It is one value; else it is 8 bytes that are read together, and may be two values of 4
     whole: bool = True
-    type: str = ""
+    type: str = ""  # as the C++ name or the PTX says it, where known, else empty
 
     @property
     def of_type(self) -> str:
@@ -286,49 +238,29 @@ class Parameter(Struct, frozen=True):
 
 
 class Array(Struct, frozen=True):
-    """A declared array in shared memory: bytes [start, start + size) of the window.
+    """A declared array in shared memory: bytes [start, start + size) of the window."""
 
-    Attributes:
-        name: of the source.
-        start: first byte, as addresses count.
-        size: in bytes.
-        symbol: of the PTX, where known.
-    """
-
-    name: str
-    start: int
-    size: int
-    symbol: str = ""
+    name: str  # of the source
+    start: int  # first byte, as addresses count
+    size: int  # in bytes
+    symbol: str = ""  # of the PTX, where known
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """A kernel that can be launched.
+    """A kernel that can be launched."""
 
-    Attributes:
-        name: as the binary has it.
-        title: demangled.
-        target: of `hardware.devices`, such as `sm_90`.
-        steps: in the order of their addresses; jumps go to indices.
-        parameters: in order; None where the file does not say.
-        parameter_base: where the first one lies in constant bank 0.
-        constants: initial contents of the constant banks, by number.
-        unset: first byte and size of what the host fills of them, by number.
-        static_bytes: end of static shared memory, where dynamic begins; None where not known.
-        arrays: declared in shared memory, where known.
-        registers: of a thread, where known.
-    """
-
-    name: str
-    title: str
-    target: str
-    steps: tuple[Step, ...]
-    parameters: tuple[Parameter, ...] | None = None
-    parameter_base: int = 0
-    constants: Mapping[int, bytes] = {}
+    name: str  # as the binary has it
+    title: str  # demangled
+    target: str  # of `hardware.devices`, such as `sm_90`
+    steps: tuple[Step, ...]  # in the order of their addresses; jumps go to indices
+    parameters: tuple[Parameter, ...] | None = None  # in order; None where the file does not say
+    parameter_base: int = 0  # where the first one lies in constant bank 0
+    constants: Mapping[int, bytes] = {}  # initial contents of the constant banks, by number
+    # First byte and size of what the host fills of them, by number
     unset: Mapping[int, tuple[tuple[int, int], ...]] = {}
-    static_bytes: int | None = None
-    arrays: tuple[Array, ...] = ()
-    registers: int | None = None
+    static_bytes: int | None = None  # end of static shared memory, where dynamic begins; None where not known
+    arrays: tuple[Array, ...] = ()  # declared in shared memory, where known
+    registers: int | None = None  # of a thread, where known
 
     def shared_end(self, dynamic_bytes: int) -> int:
         """Bytes of the shared window that a block of a launch may use."""

@@ -86,31 +86,20 @@ def _order_label(layout: Layout) -> str:
 
 
 class Family(Struct, frozen=True):
-    """One way to choose a layout.
+    """One way to choose a layout."""
 
-    Attributes:
-        name: as problem files, options and answers write it.
-        row: name of its row in `compare`, which families may share; empty for none.
-        title: of that row, for people.
-        beside: families that the layouts of that row may use, too.
-        label: what a layout of the row is called.
-        shows_label: the text of `compare` says it, since the formula does not.
-        parts: what of a layout the family brought, for "without this pad".
-        counted: the row's best is found by counting every layout, not by the solver.
-        special_case_of: the families that problem files and options name to allow it; empty for its own.
-        orders: it is about the order of dimensions, and nothing where the problem fixes that.
-    """
-
-    name: str
-    row: str = ""
-    title: str = ""
-    beside: tuple[str, ...] = ("none",)
-    label: Callable[[Layout], str] = _pad_label
-    shows_label: bool = False
+    name: str  # as problem files, options and answers write it
+    row: str = ""  # name of its row in `compare`, which families may share; empty for none
+    title: str = ""  # of that row, for people
+    beside: tuple[str, ...] = ("none",)  # families that the layouts of that row may use, too
+    label: Callable[[Layout], str] = _pad_label  # what a layout of the row is called
+    shows_label: bool = False  # the text of `compare` says it, since the formula does not
+    # What of a layout the family brought, for "without this pad"
     parts: Callable[[Layout], Iterator[Part]] = _no_parts
-    counted: bool = True
+    counted: bool = True  # the row's best is found by counting every layout, not by the solver
+    # The families that problem files and options name to allow it; empty for its own
     special_case_of: tuple[str, ...] = ()
-    orders: bool = False
+    orders: bool = False  # it is about the order of dimensions, and nothing where the problem fixes that
 
     @property
     def allowed_by(self) -> tuple[str, ...]:

@@ -12,15 +12,10 @@ _SAMPLE: Final = 64  # elements that refute most swizzles
 
 
 class Form(NamedTuple):
-    """A layout as data, or why it has no such form.
+    """A layout as data, or why it has no such form."""
 
-    Attributes:
-        data: None where there is none.
-        reason: then why; else None.
-    """
-
-    data: Any
-    reason: str | None = None
+    data: Any  # None where there is none
+    reason: str | None = None  # then why; else None
 
 
 def linear_columns(offsets: IntArray) -> list[list[int]] | None:

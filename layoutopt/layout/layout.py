@@ -65,19 +65,12 @@ Offset = Annotated[int, Meta(ge=0, le=1 << MAX_BITS)]
 
 
 class Digit(Struct, frozen=True):
-    """A piece of one coordinate, `x_dim // divide % size`, and how far one step of it goes.
+    """A piece of one coordinate, `x_dim // divide % size`, and how far one step of it goes."""
 
-    Attributes:
-        dim: which coordinate.
-        divide: divisor; 1 takes the coordinate from its lowest digit.
-        size: number of values.
-        stride: elements from one value to the next.
-    """
-
-    dim: Annotated[int, Meta(ge=0)]
-    divide: Count
-    size: Count
-    stride: Offset
+    dim: Annotated[int, Meta(ge=0)]  # which coordinate
+    divide: Count  # divisor; 1 takes the coordinate from its lowest digit
+    size: Count  # number of values
+    stride: Offset  # elements from one value to the next
 
 
 class Target(Struct, frozen=True):

@@ -119,17 +119,13 @@ def left_out(rules: Iterable[PhaseRule], element_bytes: int) -> str:
 
 
 class LastBlock(Struct, frozen=True):
-    """The last block of offsets, where it is only partly filled.
+    """The last block of offsets, where it is only partly filled."""
 
-    Attributes:
-        sources: the source bits that all its words share.
-        reach: for each pattern of target bits flipped in all of it, the elements that the layout then takes
-            at least, row operations included.
-        operations: for each pattern, the row operations with which it takes no more: target -> source mask.
-    """
-
-    sources: int
+    sources: int  # the source bits that all its words share
+    # For each pattern of target bits flipped in all of it, the elements that the layout then takes at least,
+    # row operations included
     reach: dict[int, int]
+    # For each pattern, the row operations with which it takes no more: target -> source mask
     operations: dict[int, Masks]
 
 
@@ -224,16 +220,12 @@ def _end(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) -> in
 
 
 class Rules(Struct, frozen=True):
-    """What a swizzle over one linearisation must obey besides the phases.
+    """What a swizzle over one linearisation must obey besides the phases."""
 
-    Attributes:
-        targets: bank bits that may be flipped.
-        still: (target, source bits of offsets): at these offsets the target may not be flipped.
-        last: source bits of the last block of offsets, and the flips that may happen to it.
-    """
-
-    targets: range
+    targets: range  # bank bits that may be flipped
+    # (target, source bits of offsets): at these offsets the target may not be flipped
     still: tuple[tuple[int, tuple[int, ...]], ...]
+    # Source bits of the last block of offsets, and the flips that may happen to it
     last: tuple[int, frozenset[int]] | None
 
 

@@ -30,19 +30,12 @@ Kind = Literal["vector", "matrix", "matrix.trans"]
 
 
 class Side(Struct, frozen=True):
-    """Who holds which elements, as far as memory is concerned.
+    """Who holds which elements, as far as memory is concerned."""
 
-    Attributes:
-        stores: the source's side.
-        registers: basis vectors, independent.
-        lanes: a basis vector a lane bit; None where lanes with that bit take no part.
-        warps: likewise of warps.
-    """
-
-    stores: bool
-    registers: tuple[int, ...]
-    lanes: tuple[int | None, ...]
-    warps: tuple[int | None, ...]
+    stores: bool  # the source's side
+    registers: tuple[int, ...]  # basis vectors, independent
+    lanes: tuple[int | None, ...]  # a basis vector a lane bit; None where lanes with that bit take no part
+    warps: tuple[int | None, ...]  # likewise of warps
 
     @property
     def held_lanes(self) -> list[int]:
@@ -61,35 +54,21 @@ class Side(Struct, frozen=True):
 
 
 class Phase(NamedTuple):
-    """What shared memory serves at once: the lanes of one phase are a coset of these lane masks.
+    """What shared memory serves at once: the lanes of one phase are a coset of these lane masks."""
 
-    Attributes:
-        lanes: a basis, as masks of the lane's bits.
-        merges: the next phase is served with it, where lanes l and l ^ 1, or l ^ 2, agree throughout.
-        next_lane: the mask that leads there.
-    """
-
-    lanes: tuple[int, ...]
-    merges: bool
-    next_lane: int
+    lanes: tuple[int, ...]  # a basis, as masks of the lane's bits
+    merges: bool  # the next phase is served with it, where lanes l and l ^ 1, or l ^ 2, agree throughout
+    next_lane: int  # the mask that leads there
 
 
 class Memory(NamedTuple):
-    """A device's shared memory as linear algebra sees it.
+    """A device's shared memory as linear algebra sees it."""
 
-    Attributes:
-        line_bits: log2 of the bytes of all banks' words: 7 for 32 banks of 4 bytes.
-        wavefront_bits: log2 of the most bytes that a wavefront serves.
-        word_bits: log2 of a word's bytes.
-        phases: by direction (stores or not) and log2 of the width.
-        matrices: directions in which there are matrix instructions.
-    """
-
-    line_bits: int
-    wavefront_bits: int
-    word_bits: int
-    phases: dict[tuple[bool, int], Phase]
-    matrices: frozenset[bool]
+    line_bits: int  # log2 of the bytes of all banks' words: 7 for 32 banks of 4 bytes
+    wavefront_bits: int  # log2 of the most bytes that a wavefront serves
+    word_bits: int  # log2 of a word's bytes
+    phases: dict[tuple[bool, int], Phase]  # by direction (stores or not) and log2 of the width
+    matrices: frozenset[bool]  # directions in which there are matrix instructions
 
 
 def memory(gpu: Device) -> Memory:
@@ -114,27 +93,16 @@ def memory(gpu: Device) -> Memory:
 
 
 class Move(Struct, frozen=True):
-    """How a side touches memory.
+    """How a side touches memory."""
 
-    Attributes:
-        side: whose.
-        kind: of instruction.
-        address_bits: offset bits within what one address reaches: a vector, or a row of a matrix.
-        register_bits: of these, the low ones that count registers of one lane.
-        row_lanes: lane bits that count the others.
-        phase_vectors: a basis of the differences between the addresses of one phase.
-        wavefronts: of all warps, without conflicts.
-        instructions: of a warp.
-    """
-
-    side: Side
-    kind: Kind
-    address_bits: int
-    register_bits: int
-    row_lanes: tuple[int, ...]
-    phase_vectors: tuple[int, ...]
-    wavefronts: int
-    instructions: int
+    side: Side  # whose
+    kind: Kind  # of instruction
+    address_bits: int  # offset bits within what one address reaches: a vector, or a row of a matrix
+    register_bits: int  # of these, the low ones that count registers of one lane
+    row_lanes: tuple[int, ...]  # lane bits that count the others
+    phase_vectors: tuple[int, ...]  # a basis of the differences between the addresses of one phase
+    wavefronts: int  # of all warps, without conflicts
+    instructions: int  # of a warp
 
     def operation(self, element_bits: int, matrices: int = 4) -> Operation:
         """What an instruction is to the hardware."""
@@ -182,33 +150,22 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
 
 
 class Room(NamedTuple):
-    """How large scratch may be.
+    """How large scratch may be."""
 
-    Attributes:
-        max_bits: log2 of the most elements.
-        fills: take all of that for fewer rounds; else no more than all warps need at a time.
-    """
-
-    max_bits: int
-    fills: bool
+    max_bits: int  # log2 of the most elements
+    fills: bool  # take all of that for fewer rounds; else no more than all warps need at a time
 
 
 class Plan(Struct, frozen=True):
-    """A conversion: a layout of scratch, and how both sides touch it.
+    """A conversion: a layout of scratch, and how both sides touch it."""
 
-    Attributes:
-        moves: of the source, of the destination.
-        offset: basis vectors of the element offset, lowest bit first; above them those of the round.
-        offset_bits: how many are the offset's.
-        pairs: for each side, if it transposes, the vector between the two halves of its registers; else 0.
-        wavefronts: of both sides.
-    """
-
-    moves: tuple[Move, Move]
+    moves: tuple[Move, Move]  # of the source, of the destination
+    # Basis vectors of the element offset, lowest bit first; above them those of the round
     offset: tuple[int, ...]
-    offset_bits: int
+    offset_bits: int  # how many are the offset's
+    # For each side, if it transposes, the vector between the two halves of its registers; else 0
     pairs: tuple[int, int]
-    wavefronts: int
+    wavefronts: int  # of both sides
 
     @property
     def rounds(self) -> int:

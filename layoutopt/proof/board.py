@@ -32,19 +32,12 @@ class View(NamedTuple):
 
 
 class Occurrence(Struct, frozen=True):
-    """One execution of a phase.
+    """One execution of a phase."""
 
-    Attributes:
-        access: index of the access in the trace.
-        instruction: row of the access's trace.
-        request: which word of each lane it is about, where each is a request of its own; else None.
-        lanes: for each word of the phase, the active lanes that touch it.
-    """
-
-    access: int
-    instruction: int
-    request: int | None
-    lanes: dict[int, tuple[int, ...]]
+    access: int  # index of the access in the trace
+    instruction: int  # row of the access's trace
+    request: int | None  # which word of each lane it is about, where each is a request of its own; else None
+    lanes: dict[int, tuple[int, ...]]  # for each word of the phase, the active lanes that touch it
 
     def data(self, problem: Problem, device: Device) -> dict[str, Any]:
         """The warp instruction, in the coordinates of the problem."""
@@ -60,21 +53,13 @@ class Occurrence(Struct, frozen=True):
 
 
 class Phase(Struct, frozen=True):
-    """Words served together, once for each distinct set.
+    """Words served together, once for each distinct set."""
 
-    Attributes:
-        words: sorted word numbers (see `Board`).
-        weight: of all its executions together.
-        least_excess: excess wavefronts that every layout has in it, by counting.
-        any_pair_costs: whether two of its words in one bank always are an excess wavefront more.
-        first: its first execution.
-    """
-
-    words: tuple[int, ...]
-    weight: int
-    least_excess: int
-    any_pair_costs: bool
-    first: Occurrence
+    words: tuple[int, ...]  # sorted word numbers (see `Board`)
+    weight: int  # of all its executions together
+    least_excess: int  # excess wavefronts that every layout has in it, by counting
+    any_pair_costs: bool  # whether two of its words in one bank always are an excess wavefront more
+    first: Occurrence  # its first execution
 
 
 class Board(Struct, frozen=True, eq=False):
@@ -82,20 +67,13 @@ class Board(Struct, frozen=True, eq=False):
 
     A word's number is the byte at which it starts in the row-major tile. Words of elements that no
     vector of a word's size holds have no fixed content and are left out.
-
-    Attributes:
-        phases: every distinct phase.
-        vector_words: for each word, the words of the vector that holds it.
-        place: for each word, its place in that vector.
-        banks: number of banks.
-        bank_bytes: bytes of a bank word.
     """
 
-    phases: tuple[Phase, ...]
-    vector_words: dict[int, int]
-    place: dict[int, int]
-    banks: int
-    bank_bytes: int
+    phases: tuple[Phase, ...]  # every distinct phase
+    vector_words: dict[int, int]  # for each word, the words of the vector that holds it
+    place: dict[int, int]  # for each word, its place in that vector
+    banks: int  # number of banks
+    bank_bytes: int  # bytes of a bank word
 
     def views(self) -> list[View]:
         """Every view with a word; widest vectors first."""
@@ -141,15 +119,12 @@ class Board(Struct, frozen=True, eq=False):
 
 
 class Subject(Struct, frozen=True):
-    """What a reason is about: a tile, its device and accesses.
-
-    Attributes:
-        board: the words and phases of the accesses; None where that form does not apply or is too large.
-    """
+    """What a reason is about: a tile, its device and accesses."""
 
     tile: Tile
     device: Device
     lanes: Trace
+    # The words and phases of the accesses; None where that form does not apply or is too large
     board: Board | None
 
     @property

@@ -48,19 +48,12 @@ _SHOWN: Final = 8  # pairs of a clique in words
 
 
 class Clique(Struct, frozen=True):
-    """Words of one view that pairwise meet, more than the view has banks.
+    """Words of one view that pairwise meet, more than the view has banks."""
 
-    Attributes:
-        view: whose words.
-        words: the words, sorted.
-        meetings: for each pair, the index of a phase of the board that touches both.
-        excess: weighted excess that every layout has because of it.
-    """
-
-    view: View
-    words: tuple[int, ...]
-    meetings: dict[tuple[int, int], int]
-    excess: int
+    view: View  # whose words
+    words: tuple[int, ...]  # the words, sorted
+    meetings: dict[tuple[int, int], int]  # for each pair, the index of a phase of the board that touches both
+    excess: int  # weighted excess that every layout has because of it
 
 
 @lru_cache(4)
@@ -207,19 +200,12 @@ def clique_sentences(subject: Subject, problem: Problem, clique: Clique) -> Iter
 
 
 class Share(Struct, frozen=True):
-    """A clique of three phases, and what it takes of their weights.
+    """A clique of three phases, and what it takes of their weights."""
 
-    Attributes:
-        view: whose words.
-        words: sorted.
-        phases: indices into the board's phases; each pair of the words meets in one of them.
-        weight: in units of `Trace.weight_unit`.
-    """
-
-    view: View
-    words: tuple[int, ...]
-    phases: tuple[int, ...]
-    weight: int
+    view: View  # whose words
+    words: tuple[int, ...]  # sorted
+    phases: tuple[int, ...]  # indices into the board's phases; each pair of the words meets in one of them
+    weight: int  # in units of `Trace.weight_unit`
 
 
 class Packing(Struct, frozen=True):

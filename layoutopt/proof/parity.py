@@ -32,17 +32,11 @@ class Combination(NamedTuple):
 
 
 class Parity(Struct, frozen=True):
-    """Phases that fill all banks of a view and cannot all be free of conflicts.
+    """Phases that fill all banks of a view and cannot all be free of conflicts."""
 
-    Attributes:
-        view: whose words.
-        combinations: why not; where there is more than one, no phase is in all of them.
-        excess: weighted excess that every layout has because of it.
-    """
-
-    view: View
-    combinations: tuple[Combination, ...]
-    excess: int
+    view: View  # whose words
+    combinations: tuple[Combination, ...]  # why not; where there is more than one, no phase is in all of them
+    excess: int  # weighted excess that every layout has because of it
 
 
 def find_parity(board: Board, most_phases: int = MAX_PHASES) -> Parity | None:

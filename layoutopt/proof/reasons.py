@@ -53,40 +53,29 @@ Finding = TypeVar("Finding")
 
 
 class SearchLimits(Struct, frozen=True):
-    """How far to look.
-
-    Attributes:
-        briefly: spend about a second: no layout outside the families may be the answer.
-        max_bytes: the solver's assignment is no larger; the bounds hold for every size.
-        hint: byte offsets of a layout for the solver to start from.
-        bound: what is known already, in units of `Trace.weight_unit`.
-    """
+    """How far to look."""
 
     workers: int = 1
-    briefly: bool = False
-    max_bytes: int | None = None
-    hint: IntArray | None = None
-    bound: int = 0
+    briefly: bool = False  # spend about a second: no layout outside the families may be the answer
+    max_bytes: int | None = None  # the solver's assignment is no larger; the bounds hold for every size
+    hint: IntArray | None = None  # byte offsets of a layout for the solver to start from
+    bound: int = 0  # what is known already, in units of `Trace.weight_unit`
 
 
 class Reason(Struct, Generic[Finding], frozen=True):
-    """One kind of reason.
+    """One kind of reason."""
 
-    Attributes:
-        evidence: what a result says that its bound rests on.
-        find: looks for it; None where there is none, none was found, or the time is over.
-        bound: the weighted excess of every layout that follows, in units of `Trace.weight_unit`.
-        data: what a certificate holds of it, in the coordinates of the problem given.
-        sentences: for people, in the coordinates of the problem given.
-        check: whether the finding holds, by plain loops that share nothing with `find`; None where only a
-            solver can say.
-    """
-
-    evidence: str
+    evidence: str  # what a result says that its bound rests on
+    # Looks for it; None where there is none, none was found, or the time is over
     find: Callable[[Subject, SearchLimits], Finding | None]
+    # The weighted excess of every layout that follows, in units of `Trace.weight_unit`
     bound: Callable[[Subject, Finding], int]
+    # What a certificate holds of it, in the coordinates of the problem given
     data: Callable[[Subject, Problem, Finding], dict[str, Any]]
+    # For people, in the coordinates of the problem given
     sentences: Callable[[Subject, Problem, Finding], Iterator[str]]
+    # Whether the finding holds, by plain loops that share nothing with `find`; None where only a solver can
+    # say
     check: Callable[[Subject, Finding], bool] | None
 
 
@@ -226,16 +215,11 @@ BY_HAND: Final = tuple(reason for reason in REASONS if reason.check is not None)
 
 
 class EveryLayout(Struct, frozen=True):
-    """Lower bounds of the weighted excess, in units of `Trace.weight_unit`.
+    """Lower bounds of the weighted excess, in units of `Trace.weight_unit`."""
 
-    Attributes:
-        bound: the best of them.
-        evidence: what it rests on, the text of a reason; empty for a bound of 0.
-        free: what the solver found of free assignments; None where it was not needed or not possible.
-    """
-
-    bound: int
-    evidence: str
+    bound: int  # the best of them
+    evidence: str  # what it rests on, the text of a reason; empty for a bound of 0
+    # What the solver found of free assignments; None where it was not needed or not possible
     free: FreeAssignment | None
 
 

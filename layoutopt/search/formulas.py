@@ -175,7 +175,7 @@ class _LeastExcess:
             return scene.none(reason if complete else "out of time", scene.scope, complete)
         best = self.best
         if best.masks and self.search.reach is not None:
-            best = min((best, *self.search.reach.usual_alike(best, best.excess)), key=scene.instructions)
+            best = self.search.reach.cheaper.alike(best, (), best.excess)
         return scene.proposal(best, max(self._proved, min(bound, best.excess)))
 
     def _to_swizzle(self) -> list[Linearisation]:

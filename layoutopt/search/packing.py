@@ -13,14 +13,10 @@ _SHARED: Final = -1  # stands for the shared region in a row of blocks
 
 
 class Plan(Struct, frozen=True):
-    """Which blocks live when; blocks are numbered.
+    """Which blocks live when; blocks are numbered."""
 
-    Attributes:
-        always: blocks that live all the time.
-        times: for each time at which the shared region is used, the blocks in it.
-    """
-
-    always: tuple[int, ...]
+    always: tuple[int, ...]  # blocks that live all the time
+    # For each time at which the shared region is used, the blocks in it
     times: tuple[tuple[int, ...], ...] = ()
 
 

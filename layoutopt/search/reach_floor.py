@@ -19,13 +19,10 @@ are refuted are forbidden, and a layout that is known bounds the others:
                keep to its ceiling any more. Where nothing is left, there is no swizzle within the ceilings
 """
 
-import contextlib
 import dataclasses
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator
-from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -36,18 +33,15 @@ from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import LayoutModel, Solution
 from layoutopt.model.linearisations import (
-    MAX_CUTS,
     Linearisation,
     Together,
-    by_cost,
-    candidate_of,
-    of_own_bytes,
     unpadded,
 )
 from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
-from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
+from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS
 from layoutopt.problems.answer import ModelGrowth
+from layoutopt.search.cheaper import Cheaper
 from layoutopt.search.fall_back import fall_back, likely
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.refuters import Refuters
@@ -57,9 +51,6 @@ from layoutopt.search.tables import soon
 # Shares of the work left, and effort at most, after which a layout of the least excess is sought; where any
 # excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
 _PATIENCE: Final = {False: (0.3, 1.5), True: (0.6, 3.0)}
-# Layouts as small as the best whose index code is compared with its own.
-_MOST_ALIKE_BEST, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 3, 3
-_MOST_ORDERS = 24  # under textbook swizzles
 # As small as a proposal that exceeds a ceiling, written out with it: each would be proposed.
 _MOST_ALIKE = 32
 # Listed linearisations whose masks are made the cheapest.
@@ -73,7 +64,7 @@ _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
 # Of one that is refuted among many, and counted later; and as it is alone.
-_EFFORT_REFUTED, _EFFORT_OF_MANY = 5e-4, 1e-6
+_EFFORT_REFUTED = 5e-4
 
 
 class Verdict(Struct, frozen=True):
@@ -119,9 +110,9 @@ class ReachFloor:
         self._undecided: list[Linearisation] = []  # of these, by counting and the tree
         self._polished = 0  # of these, layouts whose masks were made cheaper
         self._refuters, self._asked_at_once = Refuters(scene), 1
+        self.cheaper = Cheaper(scene, self._refuters)
         self._asked: dict[Linearisation, bool] = {}  # the last batch, and whether the refuters refute each
         self._uncounted: list[Linearisation] = []  # all that they refuted
-        self._textbook: dict[tuple[Linearisation, int], list[Solution]] = {}  # swizzles, by their most excess
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
         self.best: Solution | None = None  # smallest at the floor so far, then of the cheapest index
@@ -143,7 +134,7 @@ class ReachFloor:
             tally.deciders.add("cp-sat")
         tally.exhausted = tally.exhausted and proved
         if self.best is not None:
-            cheapest = dataclasses.replace(self._cheapest(self.best), excess=self.scene.floor)
+            cheapest = self.cheaper.alike(self.best, self._known, self.scene.floor)
             tally.unswizzled.append(cheapest)
             return cheapest
         if self.table is not None:
@@ -213,100 +204,6 @@ class ReachFloor:
         if (self.best is None or known.size_and_cost < self.best.size_and_cost) and self._at_floor(known):
             self.best = known
             self.model.at_most(known.candidate.span)
-
-    def _cheapest(self, best: Solution) -> Solution:
-        """Of a few layouts as small as the best, the one of the cheapest index code."""
-        if not (best.masks or best.candidate.turn or "split" in best.candidate.family):
-            return best
-        alike = [s for s in self._known if s.candidate.span == best.candidate.span and s != best]
-        alike = sorted(alike, key=lambda solution: solution.operations)[:_MOST_ALIKE_BEST]
-        others = [s for s in (*self._of_few_shifts(best), *alike) if self._at_floor(s)]
-        others += self.usual_alike(best, self.scene.floor)
-        cost, best = min(((self.scene.instructions(s), s) for s in (best, *others)), key=itemgetter(0))
-        below = max(cost, best.candidate.operations + 1)
-        for unswizzled in itertools.islice(self._unswizzled_alike(best, below), _MOST_UNSWIZZLED):
-            if (instructions := self.scene.instructions(unswizzled)) < cost:
-                cost, best = instructions, unswizzled
-        return best
-
-    def _of_few_shifts(self, known: Solution) -> Iterator[Solution]:
-        """`known` with masks of the fewest shifts, if cheaper than the best; those of the model have them."""
-        if known.masks and not described(known.candidate, self.space):
-            phases, candidate = self.scene.phases(known.candidate), known.candidate
-            ceilings, most = self.scene.ceilings(phases), len(shifts_of(known.masks)) - 1
-            if self.best is not None and self.best.candidate.span <= candidate.span:
-                most = min(most, (self.best.operations - candidate.operations - 1) // SHIFT_OPERATIONS)
-            for count in range(1, most + 1):
-                searched = self.scene.within_ceilings(candidate, phases, ceilings, shifts=count)
-                if searched.best is not None:
-                    yield self.scene.swizzled(candidate, phases, searched.best.masks)
-                    return
-
-    def usual_alike(self, best: Solution, excess: int) -> list[Solution]:
-        """The cheapest few `Swizzle<B, M, S>` of this excess, over dimension orders as small as the best.
-
-        Cheap by their operations, then by how few digits a swizzle cuts; index code is not counted.
-        """
-        if self.scene.field is None or current().spent:
-            return []
-        found = self._usual(best.candidate, excess) if best.masks else []
-        orders = itertools.islice(unpadded(self.space, 0), _MOST_ORDERS)
-        part = current().portion(*GATHERING)
-        for candidate in part.while_left(c for c in orders if c.span <= best.candidate.span):
-            if candidate != best.candidate:
-                part.charge(_EFFORT_REFUTED)
-                found += self._usual(candidate, excess)
-        found.sort(key=lambda solution: (solution.operations, self._cut_digits(solution)))
-        usual = (s for s in found if s != best and self.scene.holds(s, excess))
-        return list(itertools.islice(usual, _MOST_USUAL))
-
-    def _usual(self, candidate: Linearisation, excess: int) -> list[Solution]:
-        """Every `Swizzle<B, M, S>` over a linearisation that has no more excess in the model's arithmetic."""
-        if (candidate, excess) not in self._textbook:
-            phases = self.scene.phases(candidate)
-            within = [m for m in self.scene.textbook(candidate) if phases.excess(m) <= excess]
-            solutions = [self.scene.swizzled(candidate, phases, masks) for masks in within]
-            self._textbook[candidate, excess] = solutions
-        return [*self._textbook[candidate, excess]]
-
-    def _cut_digits(self, solution: Solution) -> int:
-        """How many ends of the bits that masks read lie inside a digit, which the index then cuts there."""
-        assert self.scene.field is not None
-        word_bytes, size = self.scene.field.word_bytes, self.scene.tile.element_bytes
-        ends = {digit.stride * size for digit in solution.candidate.digits}
-        ends.add(1 << (solution.candidate.span * size - 1).bit_length())
-        read = [mask * word_bytes for mask in solution.masks.values()]
-        return (min(read) not in ends) + (2 * max(read) not in ends)
-
-    def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
-        """Layouts at the floor in the tile's own bytes without a swizzle, by rising operations below `below`.
-
-        Where lanes lie along the cuts of a split, index code costs less than its operations say.
-        """
-        if best.candidate.span > self.scene.tile.elements or self.scene.ask.lanes_open:
-            return
-        part = current().portion(*GATHERING)
-        self._refuters.learn(best.candidate, None)
-        with contextlib.suppress(OutOfTime):
-            for together in itertools.chain.from_iterable(
-                of_own_bytes(self.space, cuts, below) for cuts in range(MAX_CUTS + 1)
-            ):
-                part.charge(_EFFORT_OF_MANY * len(together))
-                part.check()
-                listed = (candidate_of(self.space, together.pieces(n)) for n in self._unrefuted(together))
-                left = sorted((c for c in listed if c is not None), key=by_cost)
-                while left:
-                    if self._at_floor(unswizzled := Solution(left.pop(0), {})):
-                        yield unswizzled
-                    else:
-                        self._refuters.learn(unswizzled.candidate, None)
-                        left = [left[n] for n in self._unrefuted(Together.of(left))] if left else []
-
-    def _unrefuted(self, together: Together) -> list[int]:
-        """The numbers of the linearisations that the refuters do not refute without a swizzle."""
-        refuted = self._refuters.refuted(together, np.zeros(len(together), np.bool_))
-        unrefuted: list[int] = np.flatnonzero(~refuted).tolist()
-        return unrefuted
 
     @property
     def _bound(self) -> int:
@@ -439,7 +336,7 @@ class ReachFloor:
         if self.best is None or (self.best.masks and self.best.candidate.family != "none"):
             return False  # of equal swizzles, the model prefers that of the natural order
         if self.best.masks and not current().spent:
-            for usual in self._usual(self.best.candidate, self.scene.floor):
+            for usual in self.cheaper.usual(self.best.candidate, self.scene.floor):
                 self._keep(usual)
         following, elements = self._following(), self.scene.tile.elements
         if self._bound > elements:
@@ -576,7 +473,7 @@ class ReachFloor:
                 dearer = self.best is not None and self._swizzled_bound(candidate) < self.best.candidate.span
                 if not dearer and self._polished < _MOST_POLISHED:
                     self._polished += 1
-                    for cheaper in self._of_few_shifts(verdict.known):
+                    for cheaper in self.cheaper.of_few_shifts(verdict.known, self.best):
                         self._keep(cheaper)
             elif not verdict.refuted:
                 self._undecided.append(candidate)

@@ -23,23 +23,15 @@ _MOST_SHIFT: Final = 5
 
 
 class Move(Struct, frozen=True):
-    """Where the bytes of an array go; see the module's table.
+    """Where the bytes of an array go; see the module's table."""
 
-    Attributes:
-        row: bytes of a row (W elements).
-        extra: bytes of the pad behind each row.
-        terms: of an XOR: (s, m) of each part of f.
-        unit: bytes of the vectors that stay together (n elements).
-        inside: each row as it is declared has several of these rows, and a pad behind each of them.
-        rows: of a transposition: how many become columns, each with `extra` bytes behind it; else 0.
-    """
-
-    row: int
-    extra: int = 0
-    terms: tuple[tuple[int, int], ...] = ()
-    unit: int = 1
+    row: int  # bytes of a row (W elements)
+    extra: int = 0  # bytes of the pad behind each row
+    terms: tuple[tuple[int, int], ...] = ()  # of an XOR: (s, m) of each part of f
+    unit: int = 1  # bytes of the vectors that stay together (n elements)
+    # Each row as it is declared has several of these rows, and a pad behind each of them
     inside: bool = False
-    rows: int = 0
+    rows: int = 0  # of a transposition: how many become columns, each with `extra` bytes behind it; else 0
 
     def apply(self, offsets: IntArray) -> IntArray:
         """The new offsets, in bytes, of bytes at these offsets."""

@@ -149,19 +149,12 @@ def _unused(text: str) -> str:
 
 
 class _Address(NamedTuple):
-    """The address of an access: `base + offset + inside`, in units of bytes that stay together.
+    """The address of an access: `base + offset + inside`, in units of bytes that stay together."""
 
-    Attributes:
-        base: the function and the register.
-        offset: bytes to the unit, a multiple of it.
-        inside: bytes from there, less than the unit.
-        unit: its bytes.
-    """
-
-    base: str
-    offset: int
-    inside: int
-    unit: int
+    base: str  # the function and the register
+    offset: int  # bytes to the unit, a multiple of it
+    inside: int  # bytes from there, less than the unit
+    unit: int  # its bytes
 
 
 def _address_of(use: Use, unit: int) -> _Address:

@@ -31,33 +31,20 @@ _LOADED: Final = "?"
 
 
 class Use(NamedTuple):
-    """An instruction that reaches an array by a lane's address, or may.
+    """An instruction that reaches an array by a lane's address, or may."""
 
-    Attributes:
-        function: where it stands.
-        instruction: what it is.
-        held: what registers of the function hold.
-        sure: it reaches no other array.
-        generic: its address is one of all memory, not of shared memory.
-    """
-
-    function: Function
-    instruction: Instruction
-    held: "dict[str, Held]"
-    sure: bool
-    generic: bool
+    function: Function  # where it stands
+    instruction: Instruction  # what it is
+    held: "dict[str, Held]"  # what registers of the function hold
+    sure: bool  # it reaches no other array
+    generic: bool  # its address is one of all memory, not of shared memory
 
 
 class Held(NamedTuple):
-    """What a register may hold.
+    """What a register may hold."""
 
-    Attributes:
-        arrays: of shared memory, whose addresses may have gone into it.
-        zeros: low bits that are surely 0, counted from the start of one array.
-    """
-
-    arrays: frozenset[str]
-    zeros: int
+    arrays: frozenset[str]  # of shared memory, whose addresses may have gone into it
+    zeros: int  # low bits that are surely 0, counted from the start of one array
 
 
 def uses_of(module: Module, name: str, entry: str) -> list[Use]:

@@ -45,23 +45,16 @@ class Edit(NamedTuple):
 
 
 class Pointer(Struct, frozen=True):
-    """A pointer into the array, as an expression of the source has it; or the array.
+    """A pointer into the array, as an expression of the source has it; or the array."""
 
-    Attributes:
-        element: bytes of what it points to.
-        type: of that, as a cast writes it; empty for the array's own.
-        extents_left: subscripts from the pointer to an element; 1 for a pointer to elements.
-        terms: its offset in elements of the array, as a sum: each a sign with a node or text.
-        only_index: the node that is all of the offset, if one is: it may be replaced where it stands.
-        in_row: it came out of a subscript of an array of several extents: it stays within a row.
-    """
-
-    element: int
-    type: str = ""
-    extents_left: int = 1
+    element: int  # bytes of what it points to
+    type: str = ""  # of that, as a cast writes it; empty for the array's own
+    extents_left: int = 1  # subscripts from the pointer to an element; 1 for a pointer to elements
+    # Its offset in elements of the array, as a sum: each a sign with a node or text
     terms: tuple[tuple[str, str | Node], ...] = ()
+    # The node that is all of the offset, if one is: it may be replaced where it stands
     only_index: Node | None = None
-    in_row: bool = False
+    in_row: bool = False  # it came out of a subscript of an array of several extents: it stays within a row
 
 
 @dataclass

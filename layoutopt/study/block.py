@@ -17,39 +17,25 @@ from layoutopt.study.check import check
 
 
 class Part(Stages, frozen=True):
-    """One tile.
+    """One tile."""
 
-    Attributes:
-        problem: the tile and its accesses.
-        answer: the layout: a result, or element offsets over x0, x1, ...
-        whole: the result that it is of: the tile's, or that of all tiles that share its layout; None where
-            the layout was not solved for.
-    """
-
-    problem: Problem
-    answer: Result | str
+    problem: Problem  # the tile and its accesses
+    answer: Result | str  # the layout: a result, or element offsets over x0, x1,
+    # The result that it is of: the tile's, or that of all tiles that share its layout; None where the layout
+    # was not solved for
     whole: Result | None = None
 
 
 class Placed(Struct, frozen=True):
-    """Tiles with a layout each; of one tile by itself, its part alone.
+    """Tiles with a layout each; of one tile by itself, its part alone."""
 
-    Attributes:
-        name: of the problem.
-        device: the target.
-        parts: in the order of the file.
-        bytes: to the end of the last tile.
-        alignment_bytes: of the start of everything.
-        summary: what is known of it, in a line.
-        times: the tiles that lie in the same bytes at different times, time by time.
-    """
-
-    name: str
-    device: Device
-    parts: tuple[Part, ...]
-    bytes: int = 0
-    alignment_bytes: int = 1
-    summary: str = ""
+    name: str  # of the problem
+    device: Device  # the target
+    parts: tuple[Part, ...]  # in the order of the file
+    bytes: int = 0  # to the end of the last tile
+    alignment_bytes: int = 1  # of the start of everything
+    summary: str = ""  # what is known of it, in a line
+    # The tiles that lie in the same bytes at different times, time by time
     times: tuple[tuple[str, ...], ...] = ()
 
     @property

@@ -104,23 +104,17 @@ class PlacedAudit(Stages, frozen=True):
 
 
 class BlockAudit(Versioned, frozen=True):
-    """The outcome for several tiles.
-
-    Attributes:
-        status: infeasible where a layout cannot hold its tile, or where tiles do not lie as they must.
-        bytes: to the end of the last tile as declared, all stages.
-        max_bytes: what the file allows, else what a block of the GPU may take; None where not known.
-        findings: about the block; those about one layout stand with its tile.
-    """
+    """The outcome for several tiles."""
 
     problem: str
     target: str
+    # Infeasible where a layout cannot hold its tile, or where tiles do not lie as they must
     status: AuditStatus
-    bytes: int
-    max_bytes: int | None
+    bytes: int  # to the end of the last tile as declared, all stages
+    max_bytes: int | None  # what the file allows, else what a block of the GPU may take; None where not known
     excess: int | float
     tiles: tuple[PlacedAudit, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # about the block; those about one layout stand with its tile
     schema_: Literal["layoutopt.block_audit/1"] = "layoutopt.block_audit/1"
 
 

@@ -142,19 +142,12 @@ def room(fits: Occupancy | None) -> dict[str, Any]:
 
 
 class Recommendation(Struct, frozen=True):
-    """What to do.
+    """What to do."""
 
-    Attributes:
-        family: of the row to take.
-        offset: its layout, element offset over x0, x1, ...
-        text: what to do and why, in one sentence.
-        keep: the row is the layout in use (else the published one): leave it as it is.
-    """
-
-    family: str
-    offset: str
-    text: str
-    keep: bool
+    family: str  # of the row to take
+    offset: str  # its layout, element offset over x0, x1,
+    text: str  # what to do and why, in one sentence
+    keep: bool  # the row is the layout in use (else the published one): leave it as it is
 
 
 class Comparison(Versioned, frozen=True):

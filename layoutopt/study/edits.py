@@ -39,17 +39,11 @@ Path = tuple[int, ...]
 
 
 class Edit(Struct, frozen=True):
-    """One change.
+    """One change."""
 
-    Attributes:
-        node: the formula after it, element offset over x0, x1, ...
-        text: what to do, in a few words.
-        distance: how far it is from the formula before; the smaller is nearer.
-    """
-
-    node: Node
-    text: str
-    distance: float
+    node: Node  # the formula after it, element offset over x0, x1,
+    text: str  # what to do, in a few words
+    distance: float  # how far it is from the formula before; the smaller is nearer
 
 
 def edits(node: Node, period: int) -> Iterator[Edit]:

@@ -93,30 +93,21 @@ class ExplainedTile(Struct, frozen=True):
 
 
 class BlockExplanation(Versioned, frozen=True):
-    """Why several tiles come out as they do: what an `Explanation` says, of all of them together.
-
-    Attributes:
-        lower_bound: of the weighted excess.
-        bytes: of the best layouts found; None without one.
-        max_bytes: the budget.
-        clashing_accesses: of single tiles.
-        relaxations: what to give up of what all tiles share.
-        tiles: one by one, without the budget.
-    """
+    """Why several tiles come out as they do: what an `Explanation` says, of all of them together."""
 
     problem: str
     target: str
     conflict_free: bool | None
     scope: str
-    lower_bound: int | float
+    lower_bound: int | float  # of the weighted excess
     excess: int | float | None
     weighted_excess: float | None
-    bytes: int | None
-    max_bytes: int | None
-    clashing_accesses: tuple[str, ...]
-    relaxations: tuple[Relaxation, ...]
+    bytes: int | None  # of the best layouts found; None without one
+    max_bytes: int | None  # the budget
+    clashing_accesses: tuple[str, ...]  # of single tiles
+    relaxations: tuple[Relaxation, ...]  # what to give up of what all tiles share
     reasons: tuple[str, ...]
-    tiles: tuple[ExplainedTile, ...]
+    tiles: tuple[ExplainedTile, ...]  # one by one, without the budget
     schema_: Literal["layoutopt.tile_set_explanation/1"] = "layoutopt.tile_set_explanation/1"
 
 

@@ -20,20 +20,14 @@ _MOST_SHOWN: Final = 8  # lanes of a conflict
 
 
 class Finding(Struct, frozen=True):
-    """Something worth knowing about the layout.
+    """Something worth knowing about the layout."""
 
-    Attributes:
-        kind: conflict, overlap, misaligned, torn, out_of_bounds, unreached, unused_bytes, too_large,
-            alignment, fix or keep.
-        message: one or more lines for people.
-        access: the access concerned, if one is.
-        details: the same for programs.
-    """
-
+    # Conflict, overlap, misaligned, torn, out_of_bounds, unreached, unused_bytes, too_large, alignment, fix
+    # or keep
     kind: str
-    message: str
-    access: str | None = None
-    details: dict[str, Any] = {}
+    message: str  # one or more lines for people
+    access: str | None = None  # the access concerned, if one is
+    details: dict[str, Any] = {}  # the same for programs
 
 
 def errors(used: InUse) -> Iterator[Finding]:

@@ -52,19 +52,12 @@ def node_in_use(problem: Problem) -> Node | None:
 
 
 class InUse(Struct, frozen=True, dict=True):
-    """A layout under the accesses of a problem; it may be one that cannot hold the tile.
+    """A layout under the accesses of a problem; it may be one that cannot hold the tile."""
 
-    Attributes:
-        case: the tile and its accesses, with one width for each.
-        node: the formula; None of a layout that is none, such as a table.
-        table: byte offsets by row-major index, of packed elements those of their bytes.
-        array: bytes that the source declares; None where that is not known.
-    """
-
-    case: Case
-    node: Node | None
-    table: IntArray
-    array: int | None = None
+    case: Case  # the tile and its accesses, with one width for each
+    node: Node | None  # the formula; None of a layout that is none, such as a table
+    table: IntArray  # byte offsets by row-major index, of packed elements those of their bytes
+    array: int | None = None  # bytes that the source declares; None where that is not known
 
     @property
     def size(self) -> int:

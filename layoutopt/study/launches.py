@@ -27,21 +27,13 @@ from layoutopt.study.hints import other_instructions
 
 
 class CheckedLaunch(Struct, frozen=True):
-    """One launch.
+    """One launch."""
 
-    Attributes:
-        launch: what was asked.
-        report: what it costs; None where it could not be evaluated.
-        fixes: what to change of an array with conflicts, by its name.
-        instructions: what an array takes less with vectors or matrices, by its name.
-        failure: why there is no report.
-    """
-
-    launch: LaunchOptions
-    report: KernelReport | None = None
-    fixes: dict[str, dict[str, Any]] = {}
-    instructions: dict[str, str] = {}
-    failure: str | None = None
+    launch: LaunchOptions  # what was asked
+    report: KernelReport | None = None  # what it costs; None where it could not be evaluated
+    fixes: dict[str, dict[str, Any]] = {}  # what to change of an array with conflicts, by its name
+    instructions: dict[str, str] = {}  # what an array takes less with vectors or matrices, by its name
+    failure: str | None = None  # why there is no report
 
     @property
     def conflicts(self) -> int:

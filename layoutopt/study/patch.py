@@ -22,23 +22,15 @@ _XOR, _PAD = 1, 3
 
 
 class PtxCode(Struct, frozen=True):
-    """A kernel in PTX.
+    """A kernel in PTX."""
 
-    Attributes:
-        text: of the file.
-        origin: its name, for messages.
-        entry: the kernel.
-        target: what it is assembled for; None for the GPU that it names.
-        move: the only layout to put in; None for those found.
-        moves_parts: arrays in dynamic memory move one by one, as each access is told apart where it runs.
-    """
-
+    # Arrays in dynamic memory move one by one, as each access is told apart where it runs
     moves_parts: ClassVar[bool] = True
-    text: str
-    origin: str
-    entry: str
-    target: str | None = None
-    move: Move | None = None
+    text: str  # of the file
+    origin: str  # its name, for messages
+    entry: str  # the kernel
+    target: str | None = None  # what it is assembled for; None for the GPU that it names
+    move: Move | None = None  # the only layout to put in; None for those found
 
     def files(self) -> dict[str, bytes]:
         """The file."""

@@ -39,29 +39,18 @@ _SECTOR_BYTES: Final = 32
 
 
 class Relaxation(Struct, frozen=True):
-    """Something to change or to give up, with fewer conflicts after it.
+    """Something to change or to give up, with fewer conflicts after it."""
 
-    Attributes:
-        kind: drop_access, narrower, instructions, free_lanes, families, max_bytes or stages.
-        access: what it concerns, if an access.
-        with_access: the access to make narrower with it.
-        message: for people.
-    """
-
-    kind: str
-    message: str
-    access: str | None = None
-    with_access: str | None = None
+    kind: str  # drop_access, narrower, instructions, free_lanes, families, max_bytes or stages
+    message: str  # for people
+    access: str | None = None  # what it concerns, if an access
+    with_access: str | None = None  # the access to make narrower with it
 
 
 class Relaxations(Struct, frozen=True):
-    """Questions about a case, and about subsets of its accesses, each of these asked once.
+    """Questions about a case, and about subsets of its accesses, each of these asked once."""
 
-    Attributes:
-        case: the problem, whose lanes choose nothing at run time, but for `looser_constraints`.
-    """
-
-    case: Case
+    case: Case  # the problem, whose lanes choose nothing at run time, but for `looser_constraints`
     _answers: dict[tuple[str, ...], bool | None] = {}
 
     @property

@@ -26,20 +26,14 @@ SOLVED, NONE, PUBLISHED = "solved", "none", "published"
 
 
 class Views(Struct, frozen=True):
-    """The layouts, before and after, and where to look.
+    """The layouts, before and after, and where to look."""
 
-    Attributes:
-        chosen: the warp instruction, of a case with the lanes and widths of the best layout.
-        layouts: one or two; the last is the best known.
-        note: what was left out and why, and what was chosen; may be empty.
-        widths: where the file leaves widths open, those of the solved layout, in bytes by access name.
-        tile: of several tiles, the one that is drawn, by itself, and where it lies; else nothing.
-    """
-
-    chosen: Instruction
-    layouts: tuple[Shown, ...]
-    note: str
+    chosen: Instruction  # the warp instruction, of a case with the lanes and widths of the best layout
+    layouts: tuple[Shown, ...]  # one or two; the last is the best known
+    note: str  # what was left out and why, and what was chosen; may be empty
+    # Where the file leaves widths open, those of the solved layout, in bytes by access name
     widths: dict[str, int]
+    # Of several tiles, the one that is drawn, by itself, and where it lies; else nothing
     tile: tuple[()] | tuple[str, int]
 
     @property

@@ -95,21 +95,13 @@ class FixedArray(Struct, frozen=True):
 
 @dataclass
 class Version:
-    """A source compiled, and its launch evaluated.
+    """A source compiled, and its launch evaluated."""
 
-    Attributes:
-        files: those of the author, by path.
-        evaluation: of the launch.
-        listed: all kernels of the source.
-        most_steps: to follow the first block.
-        race: against the version before, on a GPU.
-    """
-
-    files: dict[str, bytes]
-    evaluation: Evaluation
-    listed: tuple[Listed, ...]
-    most_steps: int
-    race: Race | None = None
+    files: dict[str, bytes]  # those of the author, by path
+    evaluation: Evaluation  # of the launch
+    listed: tuple[Listed, ...]  # all kernels of the source
+    most_steps: int  # to follow the first block
+    race: Race | None = None  # against the version before, on a GPU
     _reached: dict[Array, dict[bool, IntArray] | None] = field(default_factory=dict)
 
     @cached_property
@@ -314,17 +306,11 @@ def _race_on_gpu(before: Version, after: Version, driver: Driver) -> Race:
 
 
 class _Candidate(NamedTuple):
-    """An array to change.
+    """An array to change."""
 
-    Attributes:
-        key: its name in `arrays_of`.
-        part: the array, where it is carved out of dynamic memory.
-        always_reported: it is in the report also where it stays as it is.
-    """
-
-    key: str
-    part: Array | None
-    always_reported: bool
+    key: str  # its name in `arrays_of`
+    part: Array | None  # the array, where it is carved out of dynamic memory
+    always_reported: bool  # it is in the report also where it stays as it is
 
 
 def _conflicts(evaluation: Evaluation, array: Array) -> int:
@@ -366,21 +352,13 @@ def _arrays_to_change(code: Code, version: Version, request: Request) -> list[_C
 
 
 class _ArrayFix(NamedTuple):
-    """One array of a kernel, for which a better layout is sought.
+    """One array of a kernel, for which a better layout is sought."""
 
-    Attributes:
-        code: what is changed.
-        now: its version so far, with which every change is compared.
-        key: the array's name in `arrays_of`.
-        array: the array, or the part of it that is moved.
-        request: how the kernel is launched, and what is wanted.
-    """
-
-    code: Code
-    now: Version
-    key: str
-    array: Array
-    request: Request
+    code: Code  # what is changed
+    now: Version  # its version so far, with which every change is compared
+    key: str  # the array's name in `arrays_of`
+    array: Array  # the array, or the part of it that is moved
+    request: Request  # how the kernel is launched, and what is wanted
 
     def best(self, search: Budget) -> tuple[FixedArray, Version]:
         """What became of the array, and the version with its best change that is right, else `now`.

@@ -192,25 +192,15 @@ def _values(source: Source, variable: Variable, program: Program) -> Values:
 
 
 class Plan(NamedTuple):
-    """Changed code, to be compiled and compared.
+    """Changed code, to be compiled and compared."""
 
-    Attributes:
-        wavefronts: expected of the first block.
-        rank: the kind of change (`_MOST_TRIED`).
-        move: where bytes of the array go.
-        files: the changed files, by path.
-        remark: what is left to do by hand.
-        open_column: as of a `Walk`.
-        pitched: rows of a flat array became longer at every place that computes an index.
-    """
-
-    wavefronts: int
-    rank: int
-    move: Move | Region
-    files: dict[str, bytes]
-    remark: str = ""
-    open_column: str | None = None
-    pitched: bool = False
+    wavefronts: int  # expected of the first block
+    rank: int  # the kind of change (`_MOST_TRIED`)
+    move: Move | Region  # where bytes of the array go
+    files: dict[str, bytes]  # the changed files, by path
+    remark: str = ""  # what is left to do by hand
+    open_column: str | None = None  # as of a `Walk`
+    pitched: bool = False  # rows of a flat array became longer at every place that computes an index
 
 
 class SourceCode(Struct, frozen=True):
@@ -308,23 +298,14 @@ def _read(kernel: Listed, folder: str) -> Program:
 
 
 class Ranking(Struct, frozen=True, dict=True):
-    """Layouts of an array, ranked by their wavefronts at the addresses of the old machine code.
+    """Layouts of an array, ranked by their wavefronts at the addresses of the old machine code."""
 
-    Attributes:
-        evaluation: of the launch.
-        array: the array.
-        gpu: whose banks count.
-        element: bytes of an element.
-        extents: of an array of several dimensions; empty of a flat one.
-        may_transpose: rows may become columns.
-    """
-
-    evaluation: Evaluation
-    array: Array
-    gpu: Device
-    element: int
-    extents: tuple[int, ...] = ()
-    may_transpose: bool = False
+    evaluation: Evaluation  # of the launch
+    array: Array  # the array
+    gpu: Device  # whose banks count
+    element: int  # bytes of an element
+    extents: tuple[int, ...] = ()  # of an array of several dimensions; empty of a flat one
+    may_transpose: bool = False  # rows may become columns
 
     @cached_property
     def sites(self) -> list[Site]:

@@ -12,30 +12,22 @@ _NAMED: Final = 1000
 
 @dataclass
 class Summary:
-    """Totals of a store.
-
-    Attributes:
-        total: problems.
-        by_status: how many of each status; `missing` are not answered yet.
-        conflict_free: without excess wavefronts.
-        different: different questions among the problems.
-        seconds: that the answers took, all together.
-        slowest: name, status and seconds of those that took longest.
-        worst: name, status and excess of those with the most.
-        without_formula: names of the first that no formula serves without conflicts.
-        without_formula_count: how many there are.
-    """
+    """Totals of a store."""
 
     schema: Literal["layoutopt.sweep/1"] = "layoutopt.sweep/1"
-    total: int = 0
+    total: int = 0  # problems
+    # How many of each status; `missing` are not answered yet
     by_status: dict[str, int] = field(default_factory=dict)
-    conflict_free: int = 0
-    different: int = 0
-    seconds: float = 0.0
+    conflict_free: int = 0  # without excess wavefronts
+    different: int = 0  # different questions among the problems
+    seconds: float = 0.0  # that the answers took, all together
+    # Name, status and seconds of those that took longest
     slowest: list[dict[str, Any]] = field(default_factory=list)
+    # Name, status and excess of those with the most
     worst: list[dict[str, Any]] = field(default_factory=list)
+    # Names of the first that no formula serves without conflicts
     without_formula: list[str] = field(default_factory=list)
-    without_formula_count: int = 0
+    without_formula_count: int = 0  # how many there are
 
 
 def summary_of(store: Store) -> Summary:

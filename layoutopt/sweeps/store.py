@@ -44,27 +44,16 @@ _Parameter = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
 
 
 class Tile(msgspec.Struct, frozen=True):
-    """One problem of a sweep.
+    """One problem of a sweep."""
 
-    Attributes:
-        source: file and line.
-        params: values of the parameters.
-        name: of the problem.
-        target: the device's name.
-        shape: extents; empty for several tiles.
-        accesses: their names.
-        hash: of what it asks; None where it is wrong.
-        error: what is wrong with it.
-    """
-
-    source: str
-    params: dict[_Parameter, Value]
-    name: str
-    target: str = ""
-    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
-    accesses: tuple[str, ...] = ()
-    hash: str | None = None
-    error: str = ""
+    source: str  # file and line
+    params: dict[_Parameter, Value]  # values of the parameters
+    name: str  # of the problem
+    target: str = ""  # the device's name
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()  # extents; empty for several tiles
+    accesses: tuple[str, ...] = ()  # their names
+    hash: str | None = None  # of what it asks; None where it is wrong
+    error: str = ""  # what is wrong with it
 
 
 class Answered(Struct, frozen=True):

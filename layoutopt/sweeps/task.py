@@ -61,43 +61,26 @@ def named(answer: dict[str, Any], name: str, accesses: Sequence[str]) -> dict[st
 
 
 class Task(Struct, frozen=True):
-    """A problem to solve.
+    """A problem to solve."""
 
-    Attributes:
-        hash: of what decides the answer.
-        data: the problem as JSON.
-        time_limit: seconds.
-        conflict_free: make any excess infeasible.
-        method: as for `solve`.
-        version: of layoutopt, which the process must have.
-    """
-
-    hash: str
-    data: bytes
-    time_limit: float
-    conflict_free: bool
-    method: Method
-    version: str = __version__
+    hash: str  # of what decides the answer
+    data: bytes  # the problem as JSON
+    time_limit: float  # seconds
+    conflict_free: bool  # make any excess infeasible
+    method: Method  # as for `solve`
+    version: str = __version__  # of layoutopt, which the process must have
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a task, as the store keeps it.
+    """What came of a task, as the store keeps it."""
 
-    Attributes:
-        hash: of the task.
-        status: of the answer; `error` where the problem contradicts itself, `lost` where processes died.
-        seconds: that it took.
-        excess: of the answer.
-        answer: JSON as `solve --json` prints it; empty where there is none.
-        error: why there is none.
-    """
-
-    hash: str
+    hash: str  # of the task
+    # Of the answer; `error` where the problem contradicts itself, `lost` where processes died
     status: Annotated[str, msgspec.Meta(pattern=rf"\A({'|'.join((*Status, ERROR, LOST))})\Z")]
-    seconds: _Number = 0.0
-    excess: _Number | None = None
-    answer: str = ""
-    error: str = ""
+    seconds: _Number = 0.0  # that it took
+    excess: _Number | None = None  # of the answer
+    answer: str = ""  # JSON as `solve --json` prints it; empty where there is none
+    error: str = ""  # why there is none
 
 
 json_data.prepare(Problem)

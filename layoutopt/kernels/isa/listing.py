@@ -29,25 +29,15 @@ _TEXT: Final = re.compile(
 
 
 class Instruction(Struct, frozen=True):
-    """One line.
+    """One line."""
 
-    Attributes:
-        address: in the function.
-        text: without the address.
-        opcode: such as `IMAD`.
-        modifiers: such as `("WIDE", "U32")`.
-        operands: as printed, `.reuse` left out.
-        guard: its predicate, such as `!P0`; empty without.
-        place: line of the source.
-    """
-
-    address: int
-    text: str
-    opcode: str
-    modifiers: tuple[str, ...]
-    operands: tuple[str, ...]
-    guard: str = ""
-    place: Place | None = None
+    address: int  # in the function
+    text: str  # without the address
+    opcode: str  # such as `IMAD`
+    modifiers: tuple[str, ...]  # such as `("WIDE", "U32")`
+    operands: tuple[str, ...]  # as printed, `.reuse` left out
+    guard: str = ""  # its predicate, such as `!P0`; empty without
+    place: Place | None = None  # line of the source
 
     def has(self, *names: str) -> bool:
         """Whether one of the modifiers is there."""
@@ -56,19 +46,12 @@ class Instruction(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Function:
-    """The code of one kernel, or of a function that is called.
+    """The code of one kernel, or of a function that is called."""
 
-    Attributes:
-        name: as the binary has it.
-        target: such as `sm_90`.
-        instructions: in order.
-        labels: addresses.
-    """
-
-    name: str
-    target: str
-    instructions: list[Instruction] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
+    name: str  # as the binary has it
+    target: str  # such as `sm_90`
+    instructions: list[Instruction] = field(default_factory=list)  # in order
+    labels: dict[str, int] = field(default_factory=dict)  # addresses
 
 
 def functions(text: str) -> list[Function]:

@@ -74,19 +74,12 @@ def evaluate(
 
 
 class Followed(Struct, frozen=True):
-    """What the first block of a launch does, executed step by step, values included.
+    """What the first block of a launch does, executed step by step, values included."""
 
-    Attributes:
-        evaluation: of this block alone.
-        memory: the buffers of the launch afterwards, by their first addresses.
-        issued: warp instructions.
-        changed_bytes: of the buffers, with those that became unknown.
-    """
-
-    evaluation: Evaluation
-    memory: dict[int, Bytes]
-    issued: int
-    changed_bytes: int
+    evaluation: Evaluation  # of this block alone
+    memory: dict[int, Bytes]  # the buffers of the launch afterwards, by their first addresses
+    issued: int  # warp instructions
+    changed_bytes: int  # of the buffers, with those that became unknown
 
 
 def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) -> Followed:

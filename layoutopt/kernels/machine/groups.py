@@ -20,19 +20,12 @@ NOBODY: Final[Bools] = np.zeros((1, 1), bool)
 
 @dataclass(slots=True)
 class Group:
-    """Lanes of several warps at one step.
+    """Lanes of several warps at one step."""
 
-    Attributes:
-        at: index of the step.
-        rows: which warps, ascending.
-        lanes: bool, shape (rows, 32): which of their lanes, at least one each.
-        full: these are all warps, with all of their lanes that have not exited.
-    """
-
-    at: int
-    rows: IntArray
-    lanes: Bools
-    full: bool = False
+    at: int  # index of the step
+    rows: IntArray  # which warps, ascending
+    lanes: Bools  # bool, shape (rows, 32): which of their lanes, at least one each
+    full: bool = False  # these are all warps, with all of their lanes that have not exited
 
 
 def part(group: Group, lanes: Bools, at: int) -> Group | None:
@@ -65,15 +58,11 @@ def lanes_of(bits: Bits) -> Bools:
 
 @dataclass(slots=True)
 class Meetings:
-    """Lanes that wait for lanes of their own warp.
+    """Lanes that wait for lanes of their own warp."""
 
-    Attributes:
-        warps: how many.
-        waiting: by step and the cell that told whom they meet (empty for none): of each lane that waits the
-            mask of those who meet, itself among them, else 0; shape (warps, 32).
-    """
-
-    warps: int
+    warps: int  # how many
+    # By step and the cell that told whom they meet (empty for none): of each lane that waits the mask of
+    # those who meet, itself among them, else 0; shape (warps, 32)
     waiting: dict[tuple[int, str], Bits]
 
     def leave(self, cell: str, group: Group) -> None:
@@ -114,19 +103,12 @@ class Meetings:
 
 @dataclass(slots=True)
 class _Barrier:
-    """One barrier of every block.
+    """One barrier of every block."""
 
-    Attributes:
-        arrived: threads that came without waiting, by warp, shape (blocks, warps).
-        expected: threads, 0 for all that live, shape (blocks,).
-        waiting: who came to wait.
-        predicate: of lanes, shape (warps of all blocks, 32): bit 0 where it holds, bit 1 where it may.
-    """
-
-    arrived: IntArray
-    expected: IntArray
-    waiting: list[Group]
-    predicate: IntArray
+    arrived: IntArray  # threads that came without waiting, by warp, shape (blocks, warps)
+    expected: IntArray  # threads, 0 for all that live, shape (blocks,)
+    waiting: list[Group]  # who came to wait
+    predicate: IntArray  # of lanes, shape (warps of all blocks, 32): bit 0 where it holds, bit 1 where it may
 
     def reduced(self, how: str, here: Bools) -> Value:
         """The predicates of each block's lanes reduced by `how`, repeated for each warp, shape (warps, 1)."""

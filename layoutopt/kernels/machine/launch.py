@@ -134,19 +134,12 @@ def bank_layout(target: str) -> dict[str, int]:
 
 
 class Arguments(Struct, frozen=True):
-    """The parameters as bytes.
+    """The parameters as bytes."""
 
-    Attributes:
-        content: bytes from the first parameter on.
-        given: which of them are known.
-        buffers: contents of global memory by address.
-        missing: positions of the parameters that are not known.
-    """
-
-    content: bytes
-    given: npt.NDArray[np.bool_]
-    buffers: Mapping[int, bytes]
-    missing: tuple[int, ...]
+    content: bytes  # bytes from the first parameter on
+    given: npt.NDArray[np.bool_]  # which of them are known
+    buffers: Mapping[int, bytes]  # contents of global memory by address
+    missing: tuple[int, ...]  # positions of the parameters that are not known
 
 
 def arguments(program: Program, launch: Launch) -> Arguments:

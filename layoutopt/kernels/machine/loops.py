@@ -46,40 +46,27 @@ _LEFT: Final = Step(address=0, text="", action=Exit())
 
 
 class _Guess(NamedTuple):
-    """How registers go on: some move in each period, the others are as they were.
+    """How registers go on: some move in each period, the others are as they were."""
 
-    Attributes:
-        period: rounds.
-        moves: by how much cells move in a period, shape (rows, lanes) or broadcastable to it.
-        steps: of a period.
-    """
-
-    period: int
+    period: int  # rounds
+    # By how much cells move in a period, shape (rows, lanes) or broadcastable to it
     moves: dict[str, IntArray]
-    steps: int
+    steps: int  # of a period
 
 
 @dataclass(slots=True)
 class _History:
-    """What was seen of one loop.
+    """What was seen of one loop."""
 
-    Attributes:
-        left_at_start: steps that were left at the first round, or when the last guess was wrong.
-        worth_steps: steps to take before registers are looked at; four times as many after each wrong guess.
-        rows: the warps that go through it; what follows is of these.
-        rounds: of each round the registers that matter where it begins, and the steps that were left then.
-        guess: what held when the loop was last gone through.
-        count: how many periods are executed side by side.
-        one_stands_for_all: whether one round may do what every round does, whatever moves.
-    """
-
-    left_at_start: int
+    left_at_start: int  # steps that were left at the first round, or when the last guess was wrong
+    # Steps to take before registers are looked at; four times as many after each wrong guess
     worth_steps: int
-    rows: IntArray | None = None
+    rows: IntArray | None = None  # the warps that go through it; what follows is of these
+    # Of each round the registers that matter where it begins, and the steps that were left then
     rounds: list[tuple[dict[str, Value], int]] = field(default_factory=list)
-    guess: _Guess | None = None
-    count: int = _FEW
-    one_stands_for_all: bool = True
+    guess: _Guess | None = None  # what held when the loop was last gone through
+    count: int = _FEW  # how many periods are executed side by side
+    one_stands_for_all: bool = True  # whether one round may do what every round does, whatever moves
 
     def only(self, rows: IntArray) -> None:
         """Go on with these rows: what was seen of others is forgotten, or all of it where these are new."""
@@ -97,19 +84,12 @@ class _History:
 
 
 class _Loop(NamedTuple):
-    """The steps of a loop.
+    """The steps of a loop."""
 
-    Attributes:
-        round: all that matters in a round.
-        control: the steps from which it follows who comes back, and with what in the cells asked for.
-        read: cells that those read when a round begins.
-        written: cells that a round may write.
-    """
-
-    round: Part
-    control: Part
-    read: frozenset[str]
-    written: frozenset[str]
+    round: Part  # all that matters in a round
+    control: Part  # the steps from which it follows who comes back, and with what in the cells asked for
+    read: frozenset[str]  # cells that those read when a round begins
+    written: frozenset[str]  # cells that a round may write
 
 
 class Loops:

@@ -39,15 +39,10 @@ _SOME: Final = Source.always(TRUE)  # a guard that is not told from others
 
 
 class Live(NamedTuple):
-    """Cells that something that matters may still read.
+    """Cells that something that matters may still read."""
 
-    Attributes:
-        always: whatever happens.
-        guarded: where a predicate holds that nobody writes before.
-    """
-
-    always: frozenset[str] = frozenset()
-    guarded: frozenset[tuple[str, Source]] = frozenset()
+    always: frozenset[str] = frozenset()  # whatever happens
+    guarded: frozenset[tuple[str, Source]] = frozenset()  # where a predicate holds that nobody writes before
 
     @property
     def cells(self) -> frozenset[str]:
@@ -61,25 +56,15 @@ class Live(NamedTuple):
 
 
 class Relevance(NamedTuple):
-    """What to execute.
+    """What to execute."""
 
-    Attributes:
-        flow: how control goes through the program.
-        steps: what to execute for each step of the program.
-        following: steps that may follow each.
-        matters: one a step.
-        kept: memories whose contents matter: `shared`, `local`, `global`.
-        live: before each step.
-        bold: steps are among them that forget what may matter, if a guard is not what it seems.
-    """
-
-    flow: "Flow"
-    steps: tuple[Step, ...]
-    following: list[tuple[int, ...]]
-    matters: tuple[bool, ...]
-    kept: frozenset[str]
-    live: tuple[Live, ...]
-    bold: bool
+    flow: "Flow"  # how control goes through the program
+    steps: tuple[Step, ...]  # what to execute for each step of the program
+    following: list[tuple[int, ...]]  # steps that may follow each
+    matters: tuple[bool, ...]  # one a step
+    kept: frozenset[str]  # memories whose contents matter: `shared`, `local`, `global`
+    live: tuple[Live, ...]  # before each step
+    bold: bool  # steps are among them that forget what may matter, if a guard is not what it seems
 
 
 def relevance(

@@ -38,19 +38,14 @@ class Line(NamedTuple):
 
 
 class Value(NamedTuple):
-    """One register of every lane.
+    """One register of every lane."""
 
-    Attributes:
-        bits: uint64, broadcastable to (warps, lanes).
-        unknown: which bits are unknown, likewise; `NO_BITS` itself where all are known.
-        within: the least and the greatest number it may be, likewise, unsigned; None where the bits say it.
-        line: what it is in the first block of the box, likewise, and by how much it rises with each index
-            along x, y, z, modulo 2**width; None where it is not known to rise so.
-    """
-
-    bits: Bits
-    unknown: Bits = NO_BITS
+    bits: Bits  # uint64, broadcastable to (warps, lanes)
+    unknown: Bits = NO_BITS  # which bits are unknown, likewise; `NO_BITS` itself where all are known
+    # The least and the greatest number it may be, likewise, unsigned; None where the bits say it
     within: tuple[Bits, Bits] | None = None
+    # What it is in the first block of the box, likewise, and by how much it rises with each index along x, y,
+    # z, modulo 2**width; None where it is not known to rise so
     line: Line | None = None
 
     @property

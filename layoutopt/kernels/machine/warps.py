@@ -40,17 +40,11 @@ class TooManySteps(Exception):
 
 
 class Part(NamedTuple):
-    """What is executed of a program.
+    """What is executed of a program."""
 
-    Attributes:
-        steps: all of them.
-        matters: one a step.
-        stays: by index of a branch, whether lanes jump there of which it is not known.
-    """
-
-    steps: Sequence[Step]
-    matters: Sequence[bool]
-    stays: Mapping[int, bool]
+    steps: Sequence[Step]  # all of them
+    matters: Sequence[bool]  # one a step
+    stays: Mapping[int, bool]  # by index of a branch, whether lanes jump there of which it is not known
 
 
 class Machine:

@@ -60,74 +60,45 @@ _CALL: Final = re.compile(
 
 
 class Variable(Struct, frozen=True):
-    """An array of shared memory.
+    """An array of shared memory."""
 
-    Attributes:
-        name: as written.
-        align: in bytes.
-        size: in bytes; 0 for an array without extent (dynamic shared memory).
-        span: of the text.
-        extern: declared elsewhere.
-    """
-
-    name: str
-    align: int
-    size: int
-    span: tuple[int, int]
-    extern: bool = False
+    name: str  # as written
+    align: int  # in bytes
+    size: int  # in bytes; 0 for an array without extent (dynamic shared memory)
+    span: tuple[int, int]  # of the text
+    extern: bool = False  # declared elsewhere
 
 
 class Instruction(Struct, frozen=True):
-    """One instruction.
+    """One instruction."""
 
-    Attributes:
-        opcode: with its dots.
-        operands: as written, names of inner blocks made unique.
-        span: of the text, its guard included.
-        line: of the text, from 1.
-        place: line of the source.
-    """
-
-    opcode: str
-    operands: tuple[str, ...]
-    span: tuple[int, int]
-    line: int
-    place: Place | None
+    opcode: str  # with its dots
+    operands: tuple[str, ...]  # as written, names of inner blocks made unique
+    span: tuple[int, int]  # of the text, its guard included
+    line: int  # of the text, from 1
+    place: Place | None  # line of the source
 
 
 @dataclass(slots=True)
 class Function:
-    """An entry, or a function that it calls.
+    """An entry, or a function that it calls."""
 
-    Attributes:
-        name: as written.
-        entry: it can be launched.
-        parameters: as declared.
-        span: of its body in the text, braces included.
-        body: instructions; None for a declaration.
-        registers: names and types of registers, `%r<24>` as 24 names.
-    """
-
-    name: str
-    entry: bool
-    parameters: tuple[str, ...]
-    span: tuple[int, int]
-    body: list[Instruction] | None = None
+    name: str  # as written
+    entry: bool  # it can be launched
+    parameters: tuple[str, ...]  # as declared
+    span: tuple[int, int]  # of its body in the text, braces included
+    body: list[Instruction] | None = None  # instructions; None for a declaration
+    # Names and types of registers, `%r<24>` as 24 names
     registers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Module:
-    """A file of PTX.
+    """A file of PTX."""
 
-    Attributes:
-        text: all of it.
-        functions: by name.
-        variables: the arrays of shared memory that it declares, wherever.
-    """
-
-    text: str
-    functions: dict[str, Function] = field(default_factory=dict)
+    text: str  # all of it
+    functions: dict[str, Function] = field(default_factory=dict)  # by name
+    # The arrays of shared memory that it declares, wherever
     variables: list[Variable] = field(default_factory=list)
 
     def inside(self, variable: Variable) -> str | None:

@@ -33,21 +33,13 @@ ROWS_MAY_BE_LONGER: Final = 1.5
 
 
 class Site(Struct, frozen=True):
-    """Executions of one access by the warps of a block.
+    """Executions of one access by the warps of a block."""
 
-    Attributes:
-        name: for people.
-        operation: what it does.
-        offset: int64, shape (trips, warps, 32): bytes from the start of the array.
-        lanes: bool, same shape: lanes that take part.
-        weight: how often all of it happens.
-    """
-
-    name: str
-    operation: Operation
-    offset: IntArray
-    lanes: BoolArray
-    weight: int = 1
+    name: str  # for people
+    operation: Operation  # what it does
+    offset: IntArray  # int64, shape (trips, warps, 32): bytes from the start of the array
+    lanes: BoolArray  # bool, same shape: lanes that take part
+    weight: int = 1  # how often all of it happens
 
 
 def array_problem(

@@ -37,27 +37,16 @@ _SHADOWS: Final = (
 
 
 class Variable(Struct, frozen=True, eq=False):
-    """A variable or parameter.
+    """A variable or parameter."""
 
-    Attributes:
-        name: of it.
-        file: where it is declared.
-        node: the declaration.
-        identifier: the name.
-        extents: of an array, the outermost first; None for `[]`.
-        pointer: whether it is a pointer.
-        value: what it begins with.
-        scope: where its name means it.
-    """
-
-    name: str
-    file: "File"
-    node: Node
-    identifier: Node
-    extents: tuple[Node | None, ...]
-    pointer: bool
-    value: Node | None
-    scope: Node
+    name: str  # of it
+    file: "File"  # where it is declared
+    node: Node  # the declaration
+    identifier: Node  # the name
+    extents: tuple[Node | None, ...]  # of an array, the outermost first; None for `[]`
+    pointer: bool  # whether it is a pointer
+    value: Node | None  # what it begins with
+    scope: Node  # where its name means it
 
     @property
     def is_shared(self) -> bool:

@@ -1,0 +1,146 @@
+"""Of layouts with the same excess in the same bytes, one whose index code is cheap.
+
+A search stops at the first layout that nothing beats in excess and bytes, by the operations of its offset.
+What the code of its accesses takes, lanes and loops inserted, is another matter: a swizzle of CuTe's form
+over another order of the dimensions, or a split without any swizzle, often takes a fraction of it. A few of
+each are asked for the cost that the answer reports (`layoutopt.index.cost`).
+"""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+import numpy as np
+
+from layoutopt.ground.budget import OutOfTime, current
+from layoutopt.model.layout_model import Solution
+from layoutopt.model.linearisations import (
+    MAX_CUTS,
+    Linearisation,
+    Together,
+    by_cost,
+    candidate_of,
+    of_own_bytes,
+    unpadded,
+)
+from layoutopt.model.pitches import described
+from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
+from layoutopt.search.refuters import Refuters
+from layoutopt.search.scene import GATHERING, Scene
+
+# Layouts of each kind whose index code is compared with that of the best.
+_MOST_KNOWN, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 3, 3
+_MOST_ORDERS = 24  # under swizzles of CuTe's form
+_EFFORT_AN_ORDER, _EFFORT_OF_MANY = 5e-4, 1e-6  # seconds of a quiet machine; of one of many counted together
+
+
+class Cheaper:
+    """Layouts like the best, whose index code may be cheaper."""
+
+    def __init__(self, scene: Scene, refuters: Refuters) -> None:
+        self.scene, self._refuters = scene, refuters
+        self._textbook: dict[tuple[Linearisation, int], list[Solution]] = {}  # swizzles, by their most excess
+
+    def alike(self, best: Solution, known: Sequence[Solution], excess: int) -> Solution:
+        """Of a few layouts of this excess, as small as the best, the one of the cheapest index code.
+
+        `known`: layouts that were found on the way, at the floor of the excess.
+        """
+        best = dataclasses.replace(best, excess=excess)
+        if not (best.masks or best.candidate.turn or "split" in best.candidate.family):
+            return best
+        at_floor, others = excess == self.scene.floor, self._usual_alike(best, excess)
+        if at_floor:
+            same = [s for s in known if s.candidate.span == best.candidate.span and s != best]
+            few = sorted(same, key=lambda solution: solution.operations)[:_MOST_KNOWN]
+            others += [s for s in (*self.of_few_shifts(best, best), *few) if self.scene.holds(s, excess)]
+        cost, best = min(((self.scene.instructions(s), s) for s in (best, *others)), key=itemgetter(0))
+        below = max(cost, best.candidate.operations + 1)
+        unswizzled = self._unswizzled_alike(best, below) if at_floor else iter(())
+        for solution in itertools.islice(unswizzled, _MOST_UNSWIZZLED):
+            if (instructions := self.scene.instructions(solution)) < cost:
+                cost, best = instructions, solution
+        return dataclasses.replace(best, excess=excess)
+
+    def of_few_shifts(self, known: Solution, best: Solution | None) -> Iterator[Solution]:
+        """`known` with masks of the fewest shifts, if cheaper than the best; those of the model have them."""
+        if known.masks and not described(known.candidate, self.scene.space):
+            phases, candidate = self.scene.phases(known.candidate), known.candidate
+            ceilings, most = self.scene.ceilings(phases), len(shifts_of(known.masks)) - 1
+            if best is not None and best.candidate.span <= candidate.span:
+                most = min(most, (best.operations - candidate.operations - 1) // SHIFT_OPERATIONS)
+            for count in range(1, most + 1):
+                searched = self.scene.within_ceilings(candidate, phases, ceilings, shifts=count)
+                if searched.best is not None:
+                    yield self.scene.swizzled(candidate, phases, searched.best.masks)
+                    return
+
+    def _usual_alike(self, best: Solution, excess: int) -> list[Solution]:
+        """The cheapest few `Swizzle<B, M, S>` of this excess, over dimension orders as small as the best.
+
+        Cheap by their operations, then by how few digits a swizzle cuts; index code is not counted.
+        """
+        if self.scene.field is None or current().spent:
+            return []
+        found = self.usual(best.candidate, excess) if best.masks else []
+        orders = itertools.islice(unpadded(self.scene.space, 0), _MOST_ORDERS)
+        part = current().portion(*GATHERING)
+        for candidate in part.while_left(c for c in orders if c.span <= best.candidate.span):
+            if candidate != best.candidate:
+                part.charge(_EFFORT_AN_ORDER)
+                found += self.usual(candidate, excess)
+        found.sort(key=lambda solution: (solution.operations, self._cut_digits(solution)))
+        usual = (s for s in found if s != best and self.scene.holds(s, excess))
+        return list(itertools.islice(usual, _MOST_USUAL))
+
+    def usual(self, candidate: Linearisation, excess: int) -> list[Solution]:
+        """Every `Swizzle<B, M, S>` over a linearisation that has no more excess in the model's arithmetic."""
+        if (candidate, excess) not in self._textbook:
+            phases = self.scene.phases(candidate)
+            within = [m for m in self.scene.textbook(candidate) if phases.excess(m) <= excess]
+            solutions = [self.scene.swizzled(candidate, phases, masks) for masks in within]
+            self._textbook[candidate, excess] = solutions
+        return [*self._textbook[candidate, excess]]
+
+    def _cut_digits(self, solution: Solution) -> int:
+        """How many ends of the bits that masks read lie inside a digit, which the index then cuts there."""
+        assert self.scene.field is not None
+        word_bytes, size = self.scene.field.word_bytes, self.scene.tile.element_bytes
+        ends = {digit.stride * size for digit in solution.candidate.digits}
+        ends.add(1 << (solution.candidate.span * size - 1).bit_length())
+        read = [mask * word_bytes for mask in solution.masks.values()]
+        return (min(read) not in ends) + (2 * max(read) not in ends)
+
+    def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
+        """Layouts at the floor in the tile's own bytes without a swizzle, by rising operations below `below`.
+
+        Where lanes lie along the cuts of a split, index code costs less than its operations say.
+        """
+        if best.candidate.span > self.scene.tile.elements or self.scene.ask.lanes_open:
+            return
+        part = current().portion(*GATHERING)
+        self._refuters.learn(best.candidate, None)
+        with contextlib.suppress(OutOfTime):
+            for together in itertools.chain.from_iterable(
+                of_own_bytes(self.scene.space, cuts, below) for cuts in range(MAX_CUTS + 1)
+            ):
+                part.charge(_EFFORT_OF_MANY * len(together))
+                part.check()
+                listed = (
+                    candidate_of(self.scene.space, together.pieces(n)) for n in self._unrefuted(together)
+                )
+                left = sorted((c for c in listed if c is not None), key=by_cost)
+                while left:
+                    if self.scene.holds(unswizzled := Solution(left.pop(0), {}), self.scene.floor):
+                        yield unswizzled
+                    else:
+                        self._refuters.learn(unswizzled.candidate, None)
+                        left = [left[n] for n in self._unrefuted(Together.of(left))] if left else []
+
+    def _unrefuted(self, together: Together) -> list[int]:
+        """The numbers of the linearisations that the refuters do not refute without a swizzle."""
+        refuted = self._refuters.refuted(together, np.zeros(len(together), np.bool_))
+        unrefuted: list[int] = np.flatnonzero(~refuted).tolist()
+        return unrefuted
