@@ -17,6 +17,7 @@ from written import refused_with
 
 import layoutopt
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.escape import xml
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import find_tool, toolkits
 from layoutopt.kernels.capture.recorder import new_folder, recorder
@@ -202,10 +203,12 @@ def test_no_layout_is_advised_for_an_array_of_which_an_access_is_not_counted():
 
 
 def test_the_page_holds_the_table_and_the_source(tmp_path):
-    page = tmp_path / "page.html"
-    assert checked(diagonals(tmp_path), "--html", page).returncode == 1
+    page, told = tmp_path / "page.html", diagonals(tmp_path)
+    lines = (KERNELS / "align_diagonals.cu").read_text().split("\n")
+    written(tmp_path, "\n".join([f"{lines[0]}\f", *lines[1:]]), "align_diagonals.cu")  # no end of a line
+    assert checked(told, "--html", page).returncode == 1
     text = page.read_text()
-    for told in ("<mark>   13  ", 'data-value="3844"', "by lane:", "The worst lines"):
+    for told in (f"<mark>   13  {xml(lines[12])}</mark>", 'data-value="3844"', "by lane:", "The worst lines"):
         assert told in text
     assert "The fixes that save most" not in text  # none were sought
 
