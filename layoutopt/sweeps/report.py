@@ -28,12 +28,15 @@ class Summary:
     # Names of the first that no formula serves without conflicts
     without_formula: list[str] = field(default_factory=list)
     without_formula_count: int = 0  # how many there are
+    # Why problems have no answer: each of the first reasons, how many problems have it, and the name of one
+    errors: list[dict[str, Any]] = field(default_factory=list)
 
 
 def summary_of(store: Store) -> Summary:
     """Count what a store holds."""
     found, statuses = Summary(), Counter[str]()
     seen: set[str | None] = set()
+    errors: dict[str, dict[str, Any]] = {}
     for one in store.answered():
         found.total += 1
         statuses[one.status] += 1
@@ -45,9 +48,13 @@ def summary_of(store: Store) -> Summary:
         seen.add(one.tile.hash)
         if one.excess:
             _keep_most(found.worst, {**said, "excess": one.excess}, "excess")
+        if one.error and (one.error in errors or len(errors) < _LISTED):
+            new = {"error": one.error, "count": 0, "name": one.tile.name}
+            errors.setdefault(one.error, new)["count"] += 1
         if _no_formula(one):
             found.without_formula_count += 1
             found.without_formula += [one.tile.name][: _NAMED - len(found.without_formula)]
+    found.errors = list(errors.values())
     found.by_status = dict(sorted(statuses.items()))
     found.different, found.seconds = len(seen), round(found.seconds, 3)
     found.slowest = [{**row, "seconds": round(row["seconds"], 3)} for row in found.slowest]
@@ -74,6 +81,7 @@ def text_of(found: Summary) -> str:
     lists = {
         "slowest": [f"{row['seconds']:9.3f} s  {row['status']:10}  {row['name']}" for row in found.slowest],
         "worst": [f"{row['excess']:9g} excess  {row['status']:10}  {row['name']}" for row in found.worst],
+        "without an answer": [f"{row['count']:9,}  {row['error']} ({row['name']})" for row in found.errors],
         "without a formula that has no conflicts": found.without_formula[:_LISTED]
         + ([f"and {more:,} more"] if more > 0 else []),
     }

@@ -131,6 +131,10 @@ def test_wrong_problems_stop_nothing(template, tmp_path):
     assert report["by_status"]["error"] == 5
     assert report["total"] == 9
     assert "wrong.json: not JSON" in done.stderr
+    why = {row["error"]: (row["count"], row["name"]) for row in report["errors"]}
+    assert sorted(count for count, _ in why.values()) == [1, 2, 2]
+    text = layoutopt("sweep", "--report", tmp_path / "s.sqlite").stdout
+    assert all(f"{count:9,}  {error} ({name})" in text for error, (count, name) in why.items())
     with Store(tmp_path / "s.sqlite", write=False) as store:
         errors = [one.error for one in store.answered() if one.status == "error"]
     assert any("x1 must lie in 0..15" in error for error in errors)
