@@ -162,7 +162,7 @@ def test_no_rule_of_the_fuzzer_makes_a_certificate_that_is_confirmed(rule):
 
 # What may be any number, or be in any order: nothing is claimed by it. Of a GPU that the script does not know,
 # how it serves accesses is the certificate's word.
-FREE = {"weight_unit", "questions", "reason", "source", "digest"}
+FREE = {"questions", "reason", "source", "digest"}
 
 
 def fields(value, path=()):

@@ -1,6 +1,7 @@
 """The certificate of one tile: what it says of the file, its layout, its bounds."""
 
 import itertools
+import math
 from fractions import Fraction
 
 from certificate import by_hardware
@@ -120,6 +121,9 @@ def check_named(problem, given):
         wanted = sorted(value) if field == "families" and value else value
         said = sorted(stated[field]) if field == "families" and stated[field] else stated[field]
         require(said == wanted, f"layout.{field} was {said}, the problem has {wanted}")
+    numbers = [a["weight"] for a in problem["accesses"] if not isinstance(a.get("weight", ""), str)]
+    unit = math.lcm(*(Fraction(str(number)).denominator for number in numbers))
+    require(given["weight_unit"] == unit, f"weights are in units of 1/{unit}")
     rules = given["served"].values()
     require(set(given["served"]) == {a["name"] for a in problem["accesses"]}, "the accesses served")
     banks = {(rule["banks"], rule["bank_bytes"]) for rule in rules}
