@@ -138,10 +138,12 @@ class Scene:
         size = self.tile.element_bytes
         self.space = space_of(problem, trace, row_bytes, families)
         self.field: Field | None = None
-        self._left_out = ""
+        self._left_out, self.counts_swizzles = "", False
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             self.field = swizzle_field(self.sets, self.tile, trace)
             self._left_out = left_out((s.rule for s in self.sets), size)
+            self.counts_swizzles = bool(size & (size - 1)) and "xor" in families
+            self._left_out += " but CuTe's over the dense tile" if self.counts_swizzles else ""
         self.objective = problem.layout.objective
         # Without a field, no choice of bits is listed; only extents that are powers of two have any.
         named = searched_families(problem)

@@ -16,6 +16,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated, formulas
 from layoutopt.search.beyond import beyond
+from layoutopt.search.counted import swizzles
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.sample import by_sample, is_large
 from layoutopt.search.search import Proposer, Search
@@ -46,6 +47,12 @@ def _open(search: Search, best: Proposal | None) -> bool:
     return best is None
 
 
+def _wants_swizzles(search: Search, best: Proposal | None) -> bool:
+    """Whether the formulas of `best` leave out XORs over elements whose size is no power of two."""
+    asked = not search.case.lowered.is_dictated and is_large(search.case) == (search.counted is not None)
+    return asked and best is not None and not best.refuted and search.scene.counts_swizzles
+
+
 def _counts_all(search: Search, best: Proposal | None) -> bool:
     return search.counted is None and not search.case.lowered.is_dictated
 
@@ -64,6 +71,7 @@ PROPOSERS: Final = (
     ),
     Proposer(_open, formulas.smallest, of_formulas=True),
     Proposer(_open, formulas.least_excess, of_formulas=True),
+    Proposer(_wants_swizzles, swizzles, of_formulas=True),
     # Lanes that choose at run time.
     Proposer(lambda search, best: _counts_all(search, best) and search.case.chooses, over_values),
     # Tables, and what holds for every layout.

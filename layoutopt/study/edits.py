@@ -26,7 +26,7 @@ from layoutopt.ground.budget import current, unhurried
 from layoutopt.layout.formula import has_xor
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Tile
-from layoutopt.study.counted import Counter
+from layoutopt.search.counted import Counter
 
 # Constants of a formula beyond which none is changed: their pairs with values are too many.
 _MAX_CONSTANTS: Final = 8
@@ -168,7 +168,7 @@ def nearest_edit(node: Node, case: Case) -> Edit | None:
     period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
     every = edits(node, max(2, period_bytes * 8 // tile.element_bits))
     candidates = (edit for edit in every if _obeys_constraints(edit, allowed, tile))
-    batches = Counter(case, certain=True).batches(_distinct_tables(candidates, case))
+    batches = Counter(case, case.certain).batches(_distinct_tables(candidates, case))
     counted = itertools.chain.from_iterable(batches)  # weighted excess, last offset, edit
     for _, _, edit in sorted(counted, key=lambda count: (*count[:2], count[2].distance)):
         if (after := _sort_key(case, edit.node)) is not None:  # the best that is a layout

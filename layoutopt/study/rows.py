@@ -1,7 +1,7 @@
 """The rows of a comparison of one tile: the best layout of each family, and what is in use.
 
 A row is the best of its family: proved by the solver, or, where the family is small, by counting every
-layout of it (`layoutopt.study.counted`). The problem is traced once, and a row is not searched where the
+layout of it (`layoutopt.search.counted`). The problem is traced once, and a row is not searched where the
 best layout of all is of its families.
 """
 
@@ -33,11 +33,11 @@ from layoutopt.layout.layout import Layout
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.search.counted import Counter, best, cute_swizzles, plain_layouts
 from layoutopt.search.dictated import ranked
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
-from layoutopt.study.counted import Counter, best, cute_swizzles, plain_layouts
 from layoutopt.study.edits import nearest_edit, strides_of
 from layoutopt.study.in_use import node_in_use
 from layoutopt.study.instruction import Instruction

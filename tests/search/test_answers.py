@@ -46,6 +46,9 @@ GROUPED = """8x8 f64, 16 threads; families none xor
 ROWS_AND_COLUMNS = """
     columns: load 4 [tid % 16, tid // 16 + 2*i]; i<16
     rows: store 4 [i, tid]; i<16"""
+DIAGONALS = """
+    diagonal: store 4 [(tid + 64*i) % 12, ((tid + 64*i) // 12 % 16 + (tid + 64*i) % 12) % 16]; i<3; where lane % 3 != 0
+    columns: load 4 [(tid + 64*i) % 12, (tid + 64*i) // 12 % 16]; i<3; where lane % 2 != 0"""
 STORED = """33x16 f64, 128 threads; minimise time; families {}
     row: stmatrix.x2.trans [tid // 8, 2*(tid % 8)]; weight 1000
     column: load 2 [tid % 33, tid // 33]"""
@@ -85,6 +88,17 @@ ANSWERS = {
     "matrices are listed with the swizzles that may follow, which these elements rule out": (
         f"16x32 12B, 32 threads; families none order matrix{ROWS_AND_COLUMNS}", {},
         {SCOPE: "families none, order, no XOR over elements of 12 bytes", BOUND: 240},
+    ),
+    "of elements of 12 bytes, CuTe's swizzles are counted": (
+        f"12x16 12B, 64 threads; max_bytes 2320; families none order xor{DIAGONALS}", {},
+        {"status": "optimal", "excess": 5, "family": "order+xor", BOUND: 5,
+         SCOPE: "families none, order, xor, no XOR over elements of 12 bytes but CuTe's over the dense tile within 2320 bytes"},
+    ),
+    "the cheapest of them is taken": (
+        """2x20 12B, 32 threads
+        a: load 4 [lane % 2, (tid + 32*i) // 2]; i<2; where tid + 32*i < 40
+        b: load 4 [(tid + 32*i) // 20, (tid + 32*i) % 20]; i<2; where tid + 32*i < 40""", {},
+        {"offset": "x0*20 + x1 ^ (x0*20 + x1) // 32 * 16", "status": "optimal", "bytes": 672},
     ),
     "what is not listed is not refuted: a base": (
         f"16x32 f32, 32 threads; families none order matrix; alignment_bytes 4{ROWS_AND_COLUMNS}",
@@ -214,7 +228,7 @@ def test_a_swizzle_that_is_not_searched_would_do():
     assert check(problem_of(GROUPED), "x0*8 + (x1 ^ x0)", target=BYTE_GROUPS).excess == 0
 
 
-def test_elements_of_odd_sizes_have_no_swizzle_in_the_scope():
+def test_elements_of_odd_sizes_have_no_swizzle_but_those_counted():
     """Bytes of every third element of 10 bytes; what is not searched is not infeasible."""
     target = gpu(8, 4, {**toy.toy_device(8, 4).rules, ("load", 1): PhaseRule((EIGHT,), 4, 4)})
     flat = "(tid + 32*i)"
@@ -222,9 +236,11 @@ def test_elements_of_odd_sizes_have_no_swizzle_in_the_scope():
     swizzled = check(problem, "(x0*3 + x1) ^ (x0*3 + x1)//8", target=target)
     found = solve(problem, target=target)
     assert swizzled.excess == found.excess == 0
-    assert swizzled.bytes < found.bytes == found.proof.bytes.lower_bound
-    assert found.proof.bytes.scope.endswith(", no XOR over elements of 10 bytes")
-    for families, status in ((("xor",), "unknown"), (("pad",), "infeasible")):
+    assert swizzled.bytes == found.bytes == found.proof.bytes.lower_bound
+    assert found.proof.bytes.scope.endswith(
+        ", no XOR over elements of 10 bytes but CuTe's over the dense tile"
+    )
+    for families, status in ((("xor",), "feasible"), (("pad",), "infeasible")):
         limited = constrained(problem, families=families, max_bytes=160)
         assert solve(limited, target=target, conflict_free=True).status == status
 

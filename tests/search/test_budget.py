@@ -12,8 +12,8 @@ from written import data_of, lines_of, problem_of, refused_with, rows_of, saved
 import layoutopt
 import layoutopt.ground.budget
 import layoutopt.search.block
+import layoutopt.search.counted
 import layoutopt.search.scene
-import layoutopt.study.counted
 from layoutopt.accesses.trace import Trace, trace
 from layoutopt.cli.process import call
 from layoutopt.engine.case import case_of
@@ -285,7 +285,7 @@ def laid(space):
 
 def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
     """Thousands of splits and pads are counted in one batch; few of them are as small as the best."""
-    made, counted = [], layoutopt.study.counted
+    made, counted = [], layoutopt.search.counted
     monkeypatch.setattr(
         counted, "offset_expression", lambda layout: made.append(layout) or offset_expression(layout)
     )

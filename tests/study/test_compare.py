@@ -23,11 +23,11 @@ from layoutopt.hardware.devices import device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.layout import row_major
 from layoutopt.report.comparison_text import text
+from layoutopt.search.counted import best
 from layoutopt.study import known as study_known
 from layoutopt.study import rows as study_rows
 from layoutopt.study.advice import recommend
 from layoutopt.study.comparison import Row
-from layoutopt.study.counted import best
 
 BASICS = ROOT / "problems" / "basics"
 HANDFUL = (

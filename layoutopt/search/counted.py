@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
+from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.expressions.simplify import operations
@@ -23,6 +25,8 @@ from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
 from layoutopt.model.space import Space
+from layoutopt.search.proposal import STOPPED, Proposal, Proved
+from layoutopt.search.search import Search
 
 # Lane accesses counted in one go, whose arrays stay in the cache; and elements of all their tables.
 _BATCH_LANES: Final = 1 << 18
@@ -36,19 +40,19 @@ Counted = tuple[float, int, T]
 
 
 class Counter:
-    """The weighted excess of many layouts of a case; with `certain`, of accesses without run-time values."""
+    """The weighted excess of many layouts of a case; with `lanes`, of these instructions alone."""
 
-    def __init__(self, case: Case, *, certain: bool = False) -> None:
+    def __init__(self, case: Case, lanes: Trace | None = None) -> None:
         # Counted layout by layout, over all values that lanes may choose at run time.
-        self._whole_case = case if case.chooses and not certain else None
+        self._whole_case = case if case.chooses and lanes is None else None
         self._accesses = []  # their distinct instructions
-        for access in case.certain.accesses:
+        for access in (lanes or case.certain).accesses:
             if not access.weight.any():
                 continue
             unique, weight, _ = merged(np.where(access.active, access.element, -1), access.weight)
             self._accesses.append((unique, unique >= 0, weight, access.operation, access.rule))
-        lanes = sum(unique.size for unique, *_ in self._accesses)
-        most = min(_BATCH_LANES // max(1, lanes), _BATCH_ELEMENTS // case.lowered.tile.elements)
+        size = sum(unique.size for unique, *_ in self._accesses)
+        most = min(_BATCH_LANES // max(1, size), _BATCH_ELEMENTS // case.lowered.tile.elements)
         self._batch = 1 if self._whole_case is not None else max(1, most)
 
     def excess(self, tables: IntArray) -> list[float]:
@@ -131,3 +135,43 @@ def cute_swizzles(space: Space, element_bytes: int) -> Iterator[Layout]:
             for s in range(b, top - m) if m + b <= high else ():
                 swizzle = tuple(Target(m + k, 1 << (m + k + s)) for k in range(b))
                 yield dense.layout(space.shape, element_bytes, swizzle)
+
+
+def swizzles(search: Search, proposal: Proposal | None) -> Proposal:
+    """The better of the proposal and `cute_swizzles`; bounds of the scope are then of both together."""
+    assert proposal is not None
+    scene, bound, smallest = search.scene, proposal.excess_bound, proposal.bytes_bound
+    size, counter = scene.tile.element_bytes, Counter(search.case, scene.counted)
+    layout = best(cute_swizzles(scene.space, size), counter, scene.floor, scene.limit)
+    all_counted = not current().spent
+    if not all_counted:
+        bound, smallest = bound if bound.everywhere else Proved(scene.floor), Proved(scene.tile.bytes)
+        proposal = replace(proposal, excess_bound=bound, bytes_bound=smallest)
+    if layout is None:
+        return proposal
+    table = layout.table()
+    excess, used = int(counter.excess(table.reshape(1, -1))[0]), int(table.max()) + size
+    if excess and scene.conflict_free:
+        return proposal
+    if proposal.layout is None or excess <= proposal.weighted_excess:
+        if used < smallest.lower_bound or (excess < bound.lower_bound and all_counted):
+            smallest = Proved(used, scene.scope) if used > scene.tile.bytes else Proved(used)
+        bound = bound._replace(lower_bound=min(bound.lower_bound, excess))
+        proposal = replace(proposal, excess_bound=bound, bytes_bound=smallest)
+
+    def rank(layout: Layout, excess: float, used: int) -> tuple[float, ...]:
+        return scene.objective.key(excess, used, search.case.index_cost(search.case.as_elements(layout)))
+
+    kept = proposal.layout
+    if kept and rank(kept, proposal.weighted_excess, proposal.bytes) <= rank(layout, excess, used):
+        return proposal
+    dims = [digit.dim for digit in layout.digits]
+    names = ["order"] * (dims != sorted(dims)) + ["xor"] * bool(layout.swizzle)
+    return replace(
+        proposal,
+        layout=layout,
+        family="+".join(names) or "none",
+        weighted_excess=excess,
+        bytes=used,
+        left=proposal.left if kept else STOPPED,
+    )
