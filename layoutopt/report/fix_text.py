@@ -29,7 +29,7 @@ def fix_report(found: SourceFix, gpu: Device, driver: Driver | None = None) -> s
     for one in found.arrays:
         lines += ["", f"{one.name}: {one.reason}"] if one.offset is not None and one.reason else []
         if one.open_column is not None:
-            where = f"arguments or data decide the column at {one.open_column}"
+            where = f"arguments or data may decide the column at {one.open_column}"
             lines += ["", f"{one.name}: {where}; beyond the row, undefined in C++, lies another element now"]
     if found.files:
         lines += ["", _compared(found)]

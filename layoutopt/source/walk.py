@@ -71,7 +71,7 @@ class Walk:
         move: the layout.
         edits: of the uses seen so far.
         remark: what is left to do by hand.
-        open_column: the first place where arguments or data decide a column of declared rows.
+        open_column: the first place where arguments or data may decide a column of declared rows.
     """
 
     source: Source

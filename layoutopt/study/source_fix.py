@@ -81,7 +81,7 @@ class Request(Struct, frozen=True):
 class FixedArray(Struct, frozen=True):
     """One array: its layout in words where it was changed, and the reason why not, or what to know.
 
-    Where its rows lie otherwise, `open_column` is the first place at which arguments or data decide a column:
+    Where its rows lie otherwise, `open_column` is the first where arguments or data may decide a column:
     beyond its row, which C++ leaves undefined, another element is reached than before.
     """
 
