@@ -49,6 +49,8 @@ def test_a_source_is_compiled_when_something_that_was_read_changes(tmp_path, run
     assert compile_source(source, "sm_90") == b"another\nchanged\n"
     assert compile_source(source, "sm_90") == b"another\nchanged\n"
     assert runs() == 5
+    source = source.rename(tmp_path / os.fsdecode(b"\xe9.cu"))  # a name that is no text is not kept
+    assert compile_source(source, "sm_90") == b"another\nchanged\n"
 
 
 def test_what_is_kept_may_be_broken_or_not_wanted(tmp_path, runs, monkeypatch):

@@ -57,7 +57,7 @@ def kept(compiler: str, words: Sequence[str], make: Callable[[Path], bytes], fol
         if all(_digest(path) == digest for path, digest in entry.read.items()):
             return entry.made
     made = make(rule)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnicodeEncodeError):  # names that are no UTF-8 are not kept
         read = {path: _digest(path) for path in _listed(rule.read_text("utf-8", "surrogateescape"))}
         _write(place, msgspec.msgpack.encode(_Entry(read, made)))
     return made
