@@ -220,7 +220,11 @@ def work_on_box(
     threads: int,
     piece: int,
 ) -> Work:
-    """How a box of the tile is cut into units and segments, in as many rounds as its threads take.
+    """How a box of the tile is cut into units and segments.
+
+    A unit is what a thread moves by one global access: one or more accesses to the tile, its `steps`. A
+    segment is so many units that are contiguous in global memory. A global access may also be narrower than
+    one to the tile: then a unit takes several of them.
 
     Args:
         problem: the tile, and its threads.
@@ -262,7 +266,7 @@ def work_on_box(
             accesses = f"global accesses of {moved_bytes} bytes"
             wrong = f"segments of {contiguous} bytes are no whole number of {accesses}"
             raise ProblemFileError("global.contiguous", wrong)
-        segment = contiguous // moved_bytes
+        segment = -(-contiguous // max(moved_bytes, fast_bits // 8))  # in units
         if extents[fast] % segment:  # lines that are no whole number of segments are covered whole
             segment = extents[fast]
     return Work(

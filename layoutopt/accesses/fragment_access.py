@@ -212,10 +212,11 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
         other = f"the tile's elements have {bits}, and the op is {access.op}"
         wrong = f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; {other}"
         raise ProblemFileError("op", wrong)
-    moved_bits = 8 * (4 * operation.matrices or operation.width_bytes)
+    moved_bits = 8 * (4 * operation.matrices or operation.width_bytes)  # a lane has 4 bytes of each matrix
     if moved_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
         raise ProblemFileError("op", f"{access.op} does not move elements of {bits} bits")
     values = moved_bits // bits
+    # Coordinates of what is held, each of shape (lanes, warps, values); and from one repetition to the next.
     at, stride = fragment.at, dict(fragment.extent)
     if values > fragment.values:
         c = next(iter(repeat), "")
@@ -267,9 +268,9 @@ def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[st
         if first % fragment.warps:
             wrong = f"groups of {fragment.warps} warps begin at a multiple of that, not at {first}"
             raise ProblemFileError("first_warp", wrong)
-        if end > threads // fragment.lanes:
-            wrong = f"{text} from warp {first} on end at {end}"
-            raise ProblemFileError("warps", f"{wrong}, and there are {block_groups * fragment.warps} warps")
+        if end > (warps := threads // fragment.lanes):
+            wrong = f"{text} from warp {first} on end at {end}, and there are {warps} warps"
+            raise ProblemFileError("warps", wrong)
     elif total != block_groups:
         hint = "; first_warp says which, where not all take part" if total < block_groups else ""
         raise ProblemFileError("warps", f"{text} is not {block_groups}, which {threads} threads make{hint}")

@@ -4,34 +4,21 @@ from typing import Final, Literal, NamedTuple
 
 
 class Language(NamedTuple):
-    """A language that code is emitted in, known before its module, and numpy, are imported.
+    """A language that code is emitted in, known before its module, and numpy, are imported."""
 
-    Attributes:
-        name: what the user asks for, and the module in this folder.
-        title: what people call it.
-        suffix: of its files.
-        summary: what is emitted, in a line.
-        declared: how a kernel declares the bytes of a tile, or comes by them.
-        unit: what addresses count.
-        has_tables: whether it expresses tables of offsets and elements that share a byte.
-        constant: how a constant is written: its name, then its value.
-        comment: what begins one.
-        start, end: of a file, as lines.
-        family: the module, where several languages share one.
-    """
-
-    name: str
-    title: str
-    suffix: str
-    summary: str
-    declared: str = ""
-    unit: Literal["byte", "element"] = "byte"
-    has_tables: bool = False
-    constant: str = "constexpr uint32_t {} = {};"
-    comment: str = "//"
+    name: str  # what the user asks for, and the module in this folder
+    title: str  # what people call it
+    suffix: str  # of its files
+    summary: str  # what is emitted, in a line
+    declared: str = ""  # how a kernel declares the bytes of a tile, or comes by them
+    unit: Literal["byte", "element"] = "byte"  # what addresses count
+    has_tables: bool = False  # whether it expresses tables of offsets and elements that share a byte
+    constant: str = "constexpr uint32_t {} = {};"  # how a constant is written: its name, then its value
+    comment: str = "//"  # what begins one
+    # `start, end`: of a file, as lines
     start: tuple[str, ...] = ("#pragma once", "#include <cstdint>")
     end: tuple[str, ...] = ()
-    family: str = ""
+    family: str = ""  # the module, where several languages share one
 
     @property
     def module(self) -> str:

@@ -52,14 +52,10 @@ _MOST_CHANGING: Final = 64
 
 
 class Memory(Struct, frozen=True):
-    """What one access asks of the memory in one pass of a block, times its weight.
+    """What one access asks of the memory in one pass of a block, times its weight."""
 
-    Attributes:
-        wavefronts: of all warps.
-        warp_wavefronts, warp_instructions: of the warp that has most.
-    """
-
-    wavefronts: float
+    wavefronts: float  # of all warps
+    # `warp_wavefronts, warp_instructions`: of the warp that has most
     warp_wavefronts: float
     warp_instructions: float
 
@@ -70,28 +66,19 @@ class Memory(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """What the estimate counts of a layout: one pass of a block, each access times its weight.
+    """What the estimate counts of a layout: one pass of a block, each access times its weight."""
 
-    Attributes:
-        memory: access by access.
-        accesses, copies: how many there are; copies come from global memory.
-        copied_bytes: from global memory.
-        lines: aligned runs of 128 bytes beyond the first, of each phase of a 16-byte copy past the registers.
-        waits: iterations of loads whose predicate changes from iteration to iteration.
-        branches: iterations of any access under such a predicate with long index code.
-        instructions: of the index code of all warps.
-        cost: of the index code of all accesses, one after the other, as results count it.
-    """
-
-    memory: tuple[Memory, ...]
+    memory: tuple[Memory, ...]  # access by access
+    # `accesses, copies`: how many there are; copies come from global memory
     accesses: float = 0
     copies: float = 0
-    copied_bytes: float = 0
+    copied_bytes: float = 0  # from global memory
+    # Aligned runs of 128 bytes beyond the first, of each phase of a 16-byte copy past the registers
     lines: float = 0
-    waits: float = 0
-    branches: float = 0
-    instructions: float = 0
-    cost: int = 0
+    waits: float = 0  # iterations of loads whose predicate changes from iteration to iteration
+    branches: float = 0  # iterations of any access under such a predicate with long index code
+    instructions: float = 0  # of the index code of all warps
+    cost: int = 0  # of the index code of all accesses, one after the other, as results count it
 
     def cycles(self, timing: Timing) -> float:
         """Cycles of one pass of a block that has the multiprocessor to itself."""

@@ -400,14 +400,19 @@ def _exponential(p: float, lanes: int) -> npt.NDArray[Any]:
 
 
 def _bank_series(ps: Sequence[float], lanes: int, serialises_equal: bool) -> npt.NDArray[Any]:
-    """Row j: the series of one bank serving exactly j; shape (lanes + 1, lanes + 1)."""
+    """How likely lanes need exactly j words of one bank; float, shape (lanes + 1, lanes + 1).
+
+    `ps` has the chance that a lane asks for each word of the bank. Row j is the exponential generating
+    function in the number of lanes: in column n the chance that n given lanes all ask for this bank, and for
+    exactly j words of it, by n!. With `serialises_equal` lanes of one word are served one by one: j = n.
+    """
     if serialises_equal:
         return np.diag(_exponential(sum(ps), lanes))
     rows = np.zeros((lanes + 1, lanes + 1))
     rows[0, 0] = 1
     for p, times in sorted(Counter(ps).items()):
         hit = _exponential(p, lanes)
-        hit[0] = 0
+        hit[0] = 0  # one lane at least asks for a word that is served
         some, before = rows.copy(), rows
         for j in range(1, min(times, lanes) + 1):  # j of the words of this chance: the binomial series
             before = np.array([np.convolve(row, hit)[: lanes + 1] for row in before]) * ((times - j + 1) / j)

@@ -85,7 +85,7 @@ def _of_folded(
 
 @lru_cache(maxsize=1 << 14)
 def without_constant(node: Node) -> Node:
-    """A folded address without the constant that is added last."""
+    """A folded address without its constant part, which fits the instruction's offset: (x + 3) * 4 is x * 4."""
     match node:
         case Op("+", (Const(), rest)) | Op("+" | "-", (rest, Const())):
             return without_constant(rest)
@@ -137,12 +137,15 @@ class _Counter:
         return other
 
     def cost(self, node: Node) -> int:
-        """Instructions of `node` beyond those that were counted before."""
+        """Instructions of `node` beyond those that were counted before, as NVIDIA's compiler selects them.
+
+        LOP3 joins three values by any AND, OR, XOR, so that n values take n // 2; each holds one constant.
+        """
         if isinstance(node, _LEAVES) or node in self.seen:
             return 0
         self.seen.add(node)
         if isinstance(node, Lookup):
-            return 2 + self.cost(node.index)
+            return 2 + self.cost(node.index)  # an address and a load
         if self.on_bits(node):
             leaves = dict.fromkeys(self._leaves(node))
             constants = sum([isinstance(leaf, Const) for leaf in leaves])

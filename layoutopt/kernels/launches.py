@@ -62,36 +62,28 @@ class Memory(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LaunchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One launch: the options of the command line by name, an entry of a file of launches.
+    """One launch: the options of the command line by name, an entry of a file of launches."""
 
-    Attributes:
-        file: the kernel's.
-        block, grid, cluster: extents along x, y, z; of a cluster's, the evaluation knows nothing.
-        arg, assume, data: by position or name; values as on the command line where they are text.
-        parameters: all of them instead, as bytes in hexadecimal.
-        memory: what their pointers point to.
-        launches: how often it happens.
-        not_recorded: launches of the same kernel and shape, whose parameters nobody wrote down.
-    """
-
-    file: str = ""
+    file: str = ""  # the kernel's
     entry: str | None = None
+    # `block, grid, cluster`: extents along x, y, z; of a cluster's, the evaluation knows nothing
     block: tuple[int, int, int] | None = None
     grid: tuple[int, int, int] = _SHAPE
     cluster: tuple[int, int, int] = _SHAPE
     shared: int = 0
+    # `arg, assume, data`: by position or name; values as on the command line where they are text
     arg: dict[str, Any] = {}
     assume: dict[str, Any] = {}
     data: dict[str, str] = {}
-    parameters: str | None = None
-    memory: tuple[Memory, ...] = ()
+    parameters: str | None = None  # all of them instead, as bytes in hexadecimal
+    memory: tuple[Memory, ...] = ()  # what their pointers point to
     target: str | None = None
     include: tuple[str, ...] = ()
     define: tuple[str, ...] = ()
     nvcc: tuple[str, ...] = ()
     max_steps: int = DEFAULT_MOST_STEPS
-    launches: int = 1
-    not_recorded: int = 0
+    launches: int = 1  # how often it happens
+    not_recorded: int = 0  # launches of the same kernel and shape, whose parameters nobody wrote down
 
     @property
     def compiler(self) -> tuple[str, ...]:

@@ -272,7 +272,11 @@ def spans_of(space: Space, pitches: IntArray) -> IntArray:
 
 
 def _pitches(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
-    """The pitches of one layout, arguments as a row of those of `in_orders`; None if it tears vectors."""
+    """Elements from one value of each dimension to the next; None if it tears vectors.
+
+    `order`: slowest dimension first. `pads`: fastest first, in units of what alignment demands: of the
+    fastest dimension its elements lie 2, 3, ... apart, others have so many units behind each.
+    """
     pitches = [0] * len(space.shape)
     needed = 1
     for place, d in enumerate(reversed(order)):

@@ -155,15 +155,16 @@ def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock 
 def _shortest(
     words: tuple[int, ...], word_ends: tuple[int, ...], pattern: int, bits: int, inner: range, word_bytes: int
 ) -> Shortest:
-    """The least end of a block of words whose target bits are flipped.
+    """The least end of a block that row operations can reach, and these, where target bits are flipped.
 
     From the highest bit down: all words that can still be the last agree on the bits above, in their source
     bits, too. Where they agree on this bit, a row operation clears it if any source bit is set; where they do
-    not, it chooses which of them go first.
+    not, it chooses which of them go first. A row operation flips a bit where a higher one is set; all of
+    them read the word after `pattern`.
 
     Args:
         words: those in use, by number in the block.
-        word_ends: for each, the bytes to the end of its last element.
+        word_ends: for each, the bytes from its start to the end of its last element.
         pattern: bits flipped in all of them.
         bits: of a word's number.
         inner: bits that row operations flip and read.

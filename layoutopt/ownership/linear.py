@@ -117,7 +117,8 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
     """How a side could touch memory: by vectors of each width that there is, and by matrices.
 
     Args:
-        side: whose moves.
+        side: whose moves; for each bit of the lane number `side.lanes` has the bits of the element index that
+            it flips: 0 where both lanes hold the same, None where there is no such lane.
         element_bits: log2 of an element's bytes.
         shared: the memory.
     """
@@ -130,23 +131,24 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
             continue
         lane_masks = phase.lanes
         phase_bits = len(independent(active_lanes, lane_masks))  # log2 of the phases of a warp
-        if phase.merges and phase_bits and 0 in side.lanes[:2]:
+        if phase.merges and phase_bits and 0 in side.lanes[:2]:  # neighbours read the same words
             lane_masks = (*lane_masks, phase.next_lane)
             phase_bits -= 1
         of_phase = (sum_of_bits(side.lanes, mask) for mask in intersection(active_lanes, lane_masks))
         count = 1 << (register_bits - k)
-        cost = count * warps << phase_bits, count
-        yield Move(side, "vector", k, k, (), tuple(independent(of_phase)), *cost)
+        vectors = tuple(independent(of_phase))
+        wavefronts = count * warps << phase_bits
+        yield Move(side, "vector", k, k, (), vectors, wavefronts=wavefronts, instructions=count)
     word = max(0, 2 - element_bits)  # log2 of the elements of a matrix's word, of which a row has four
     whole_warps = len(active_lanes) == len(side.lanes) == _MATRIX_LANES
     if side.stores not in shared.matrices or not whole_warps or element_bits > 2 or register_bits < word:
         return
     count = 1 << (register_bits - word)
-    cost = count * warps, -(-count // 4)
+    cost = {"wavefronts": count * warps, "instructions": -(-count // 4)}
     row_lanes, other_lanes = (tuple(v for v in lanes if v) for lanes in (side.lanes[:2], side.lanes[2:]))
-    yield Move(side, "matrix", word + 2, word, (0, 1), other_lanes, *cost)
+    yield Move(side, "matrix", word + 2, word, (0, 1), other_lanes, **cost)
     if word:  # the two halves of a register belong to two rows of a transposed matrix
-        yield Move(side, "matrix.trans", word + 2, word - 1, (2, 3, 4), row_lanes, *cost)
+        yield Move(side, "matrix.trans", word + 2, word - 1, (2, 3, 4), row_lanes, **cost)
 
 
 class Room(NamedTuple):

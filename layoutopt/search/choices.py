@@ -272,7 +272,11 @@ def _choice(problem: Problem, accesses: Sequence[Access], order: int, gpu: Devic
 
 
 def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
-    """Choices of instructions, one for each order of elements, those of fewest wavefronts first.
+    """Choices of instructions, those of fewest wavefronts first, one for each order of elements in a vector.
+
+    An order says which elements of the tile follow one another in a vector. It extends that of the widest
+    access that is given, so that both can be vectors. With each, every open access takes the instruction
+    that needs the fewest wavefronts by itself.
 
     Args:
         first: with the instructions of the file.
@@ -419,15 +423,15 @@ class _Lanes(_Open):
         """An answer whose bounds hold for every assignment of lanes.
 
         That is the answer to the relaxed problem; where lanes of a warp may also change places, to that
-        problem with the lanes of a warp in any order. None where direct loads are free, whose lanes the
-        relaxed problem has write as they stand.
+        problem with the lanes of a warp in any order. None where the time is over, or where direct loads are
+        free: the relaxed problem fixes what each of their lanes writes, so that its bounds need not hold.
         """
         if self.lanes.direct:
             return None
         proof = relaxed.proof
-        bounds = proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
-        if not (self.lanes.may_be_dealt and bounds):
-            return relaxed
+        says_more = proof.objective.lower_bound or proof.bytes.lower_bound > self.problem.tile.bytes
+        if not (self.lanes.may_be_dealt and says_more):
+            return relaxed  # that no excess and the tile's own bytes are the least holds in any order
         with contextlib.suppress(OutOfTime):
             return _answered(self.lanes.relaxed(dealt=True), self.lanes.together, self.ask)
         return None

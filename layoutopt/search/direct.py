@@ -96,12 +96,16 @@ def _in_turn(tile: Tile, runs: list[int]) -> Iterator[Named]:
 
 
 def _as_written(tile: Tile, lanes: Trace) -> Iterator[Named]:
-    """Layouts of the pieces that the accesses keep together: in the order of `Pieces.one_after_another`."""
+    """One piece after another: `as waves write`, as a formula where there is one, else as a table.
+
+    A piece is what one direct load of a wave writes, whose inside the hardware fixes: only their order is
+    chosen, that of their first elements or that of writing.
+    """
     found = pieces(tile, lanes)
     element_bytes = tile.element_bytes
     for byte_offsets in found.one_after_another(element_bytes, lanes) if found is not None else ():
         if (byte_offsets % element_bytes).any():
-            continue
+            continue  # a layout counts in whole elements
         offsets = byte_offsets // element_bytes
         digits = _digits(offsets.reshape(tile.shape))
         if digits is not None:

@@ -162,21 +162,26 @@ class _LeastExcess:
         return self._proposal(undecided, self.best is no_layout)
 
     def _proposal(self, undecided: Sequence[Linearisation], without_layout: bool) -> Proposal:
-        """The best as an answer; a swizzle over one of the `undecided` may be better."""
+        """The best as an answer, with what is proved of it, or why there is none.
+
+        Args:
+            undecided: linearisations over which a swizzle might still be better.
+            without_layout: nothing that was found meets the constraints.
+        """
         tally, scene = self.tally, self.scene
         if tally.growth is not None:
             tally.growth = replace(tally.growth, trees=self._trees)
-        bound = self._proved if undecided or not tally.exhausted else self.best.excess
+        everything_tried = tally.exhausted and not undecided
+        # A smaller layout could only lie over one of the undecided: the least size of each, in elements.
         spans = [reach for candidate in undecided for reach in scene.reaches(candidate)[:1]]
         tally.undecided_span = min(spans, default=None) if tally.exhausted else scene.tile.elements
         if without_layout:
-            complete = tally.exhausted and not undecided
             reason = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
-            return scene.none(reason if complete else "out of time", scene.scope, complete)
+            return scene.none(reason if everything_tried else "out of time", scene.scope, everything_tried)
         best = self.best
         if best.masks and self.search.reach is not None:
             best = self.search.reach.cheaper.alike(best, (), best.excess)
-        return scene.proposal(best, max(self._proved, min(bound, best.excess)))
+        return scene.proposal(best, max(self._proved, best.excess) if everything_tried else self._proved)
 
     def _to_swizzle(self) -> list[Linearisation]:
         """Linearisations that a swizzle may lie over, alternately of least excess as they are and smallest.

@@ -267,9 +267,10 @@ class AssignmentSearch(PlacedAccess, frozen=True):
 
 
 def as_written(search: AssignmentSearch) -> Assignment | None:
-    """The assignment in which thread k moves the unit that lies k-th in memory, as AMD direct loads must.
+    """The assignment in which thread t moves the unit that lies t-th in memory, as AMD direct loads must.
 
-    None unless the number of that unit is linear in the bits of k, each bit kept, over F2.
+    None unless the number of that unit is linear over F2 in the bits of t, and bit i of it has bit i of t: a
+    twist only flips bits of a digit by further ones.
     """
     work, table = search.work, search.table
     bits, digits = (work.units - 1).bit_length(), work.natural.digits
@@ -302,16 +303,18 @@ def dealt_lanes(search: AssignmentSearch, known: Assignment, *, tables: bool) ->
     Args:
         search: of the access under the layout.
         known: the best assignment in which neighbours cover a segment.
-        tables: whether the places may be looked up.
+        tables: whether the place of a lane may come from a table, too, not from a formula only.
     """
     work, warp = search.work, search.warp
     if not work.keeps_to_warps(warp):
         return known
-    # As if a warp were served in one phase, every order of its lanes costs the same: a lower bound of all.
+    # As if a warp were served in one phase, every order of its lanes costs the same: with the best choice of
+    # which warp has which units, which `best` finds, a lower bound of all.
     in_any_order = replace(search, lanes=replace(search.lanes, rule=whole_warp(search.lanes.rule)))
     base = in_any_order.best()
     least = in_any_order.wavefronts(base)
     found: list[Assignment] = [known, base]
+    # Bits of the lane and of the place in a segment may be mixed where segments lie within warps.
     if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
         found.append(replace(search, mixed=True).best())
     best = min(found, key=search.wavefronts)

@@ -47,8 +47,8 @@ def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
     best = so_far
     for _ in range(_ROUNDS):
         proposal = search.of(_only(lanes, sampled)).proposal()
-        if proposal.layout is None:
-            return best or proposal
+        if proposal.layout is None:  # where it is proved that the sample has none, nothing else has one
+            return proposal if best is None or best.layout is None else best
         excess = _excess(case, lanes, proposal, sampled)
         counted, holds = _of_all(case, proposal, excess, sampled)
         best = counted if best is None or best.layout is None else min(best, counted, key=_rank(case))

@@ -189,7 +189,10 @@ class Scene:
             self.scope += ", pads of any length"
 
     def _least_span(self) -> int:
-        """Elements of the smallest layout in the families, of those tried before the time is over."""
+        """Elements of the smallest layout in the families, of those tried before the time is over.
+
+        `reaches` gives the sizes under swizzles, the least first, which are less than a block below the span.
+        """
         least: float = math.inf
         unpads = itertools.chain.from_iterable(unpadded(self.space, cuts) for cuts in range(MAX_CUTS + 1))
         with contextlib.suppress(OutOfTime):
@@ -197,7 +200,7 @@ class Scene:
                 least = min([least, candidate.span, *self.reaches(candidate)[:1]])
                 if least == self.tile.elements:
                     return self.tile.elements
-            for candidate in padded(self.space):
+            for candidate in padded(self.space):  # by rising span: none behind the first too large is smaller
                 if candidate.span - self.block + 1 > least:
                     break
                 least = min([least, candidate.span, *self.reaches(candidate)[:1]])

@@ -27,18 +27,13 @@ _HEAD: Final = re.compile(r"^\s*\.address_size\s+\d+", re.M)
 
 
 class Region(Struct, frozen=True):
-    """The memory of a symbol of which one array is moved; what lies behind the array makes room.
+    """The memory of a symbol of which one array is moved; what lies behind the array makes room."""
 
-    Attributes:
-        move: the layout of the array.
-        start, length: of the array, in bytes from the start of the symbol's memory.
-        end: of that memory.
-    """
-
-    move: Move
+    move: Move  # the layout of the array
+    # `start, length`: of the array, in bytes from the start of the symbol's memory
     start: int
     length: int
-    end: int
+    end: int  # of that memory
 
     @property
     def text(self) -> str:

@@ -62,26 +62,18 @@ class Walk:
     """The uses of one array in a source, and the edits that write another layout of it.
 
     A subclass says what becomes of each kind of use.
-
-    Attributes:
-        source, values: declarations of names, and constants.
-        array: its declaration.
-        element: bytes of an element.
-        extents: of an array of several dimensions; empty of a flat one.
-        move: the layout.
-        edits: of the uses seen so far.
-        remark: what is left to do by hand.
-        open_column: the first place where arguments or data may decide a column of declared rows.
     """
 
+    # `source, values`: declarations of names, and constants
     source: Source
     values: Values
-    array: Variable
-    element: int
-    extents: tuple[int, ...]
-    move: Move
-    edits: list[Edit] = field(default_factory=list)
-    remark: str = ""
+    array: Variable  # its declaration
+    element: int  # bytes of an element
+    extents: tuple[int, ...]  # of an array of several dimensions; empty of a flat one
+    move: Move  # the layout
+    edits: list[Edit] = field(default_factory=list)  # of the uses seen so far
+    remark: str = ""  # what is left to do by hand
+    # The first place where arguments or data may decide a column of declared rows
     open_column: str | None = None
     _seen: set[tuple[str, int]] = field(default_factory=set)
     _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)  # of variables, by declaration

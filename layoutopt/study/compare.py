@@ -126,18 +126,13 @@ class _UnitRows(Struct, frozen=True):
 
 
 class _UnitLayout(Struct, frozen=True):
-    """A unit under the layout of one of its rows.
+    """A unit under the layout of one of its rows."""
 
-    Attributes:
-        unit, row: whose layout it is, and what it costs.
-        alignment: least alignment of the base, in bytes, at which the counts hold and elements are aligned.
-        sizes: bytes of one stage of each tile of the unit.
-    """
-
+    # `unit, row`: whose layout it is, and what it costs
     unit: Unit
     row: Row
-    alignment: int
-    sizes: tuple[int, ...]
+    alignment: int  # least alignment of the base, in bytes, at which the counts hold and elements are aligned
+    sizes: tuple[int, ...]  # bytes of one stage of each tile of the unit
 
     def bytes_at(self, alignment: int, stages: int | None = None) -> int:
         """Bytes of all stages at an alignment of their bases, or of another number of `stages`."""

@@ -10,121 +10,85 @@ from layoutopt.problems.objective import EXCESS_FIRST
 
 
 class RowAccess(Struct, frozen=True):
-    """One access under one layout.
-
-    Attributes:
-        wavefronts, ideal, excess, bank_conflicts: over all its warp instructions; where lanes choose, the
-            worst or the expectation over their values.
-        ways: wavefronts of the worst phase of its worst instruction (2: a 2-way conflict); None where lanes
-            choose at run time.
-        index_ops: integer instructions of its index code, one pass of a thread.
-    """
+    """One access under one layout."""
 
     name: str
     op: str
+    # These four over all its warp instructions; where lanes choose, the worst or the expectation
     wavefronts: int | float
     ideal: int | float
     excess: int | float
     bank_conflicts: int | float
+    # Wavefronts of the worst phase of its worst instruction (2: a 2-way conflict); None where lanes choose at
+    # run time
     ways: int | None
-    index_ops: int | None = None
+    index_ops: int | None = None  # integer instructions of its index code, one pass of a thread
 
 
 class TileOfRow(Struct, frozen=True):
-    """One tile, or tiles that share a layout, in a row about several.
+    """One tile, or tiles that share a layout, in a row about several."""
 
-    Attributes:
-        tiles: their names.
-        offset: element offset over x0, x1, ... in the coordinates of the largest, in the smallest elements.
-        bytes: of one stage.
-        base_bytes: where its first stage begins.
-        stages: how many copies there are.
-        stage_bytes: from one copy to the next, of the largest.
-        wavefronts, excess: of its accesses.
-    """
-
-    tiles: tuple[str, ...]
-    offset: str
-    bytes: int
-    base_bytes: int
-    stages: int
-    stage_bytes: int
+    tiles: tuple[str, ...]  # their names
+    offset: str  # element offset over x0, x1, ... in the coordinates of the largest, in the smallest elements
+    bytes: int  # of one stage
+    base_bytes: int  # where its first stage begins
+    stages: int  # how many copies there are
+    stage_bytes: int  # from one copy to the next, of the largest
+    # `wavefronts, excess`: of its accesses
     wavefronts: int | float
     excess: int | float
 
 
 class Row(Struct, frozen=True):
-    """One family's best layout. Without one (`status`, `reason`) the figures are null.
+    """One family's best layout. Without one (`status`, `reason`) the figures are null."""
 
-    Attributes:
-        family: short name, stable.
-        title: the same for people.
-        status: optimal (proved best in its family), feasible (found, not proved), infeasible, unknown
-            (out of time) or given (a layout that was not searched for).
-        reason: why there is no layout, or what is left unproved.
-        offset: element offset over x0, x1, ...
-        label: what the layout is called, such as Swizzle<3,3,3>; may be empty.
-        bytes: last offset plus element size.
-        declared_bytes: of an array declared with every pitch in full.
-        alignment_bytes: of the base.
-        wavefronts, ideal, excess: summed over all warp instructions, weights not applied.
-        ways: of the worst conflict.
-        weighted_wavefronts: with the weights.
-        index_ops: `instructions` under its older name.
-        blocks_per_sm: resident blocks of the multiprocessor, by shared memory, threads and block slots.
-        blocks_by_shared_memory: by shared memory alone.
-        limited_by: what decides blocks_per_sm.
-        pipeline_stages: copies of the tile that fit in one block.
-        instructions: integer instructions of the index code of all accesses, one pass of a thread.
-        by_hardware: boxes, matrix instructions and bulk copies that reach the tile once, where the hardware
-            dictates its layout.
-        cycles: estimated, of one pass of a block through all accesses, weights applied.
-        time: estimated cycles of a multiprocessor for one such pass, as many blocks running as fit.
-        measured: cycles of one pass of a block on the GPU of this machine, where it was run.
-        measured_together: of a multiprocessor there for one such pass, as many blocks running as fit.
-        counted_wavefronts, counted_bank_conflicts: what the profiler counted there of such a pass, in its
-            own unit: copies past the registers are left out.
-        counted_as_predicted: whether all its counters are what the conflict engine predicts.
-        edit: what to change in the layout in use, such as "change 129 to 132", where the row is that edit.
-        seconds: time that the row took.
-        pareto: no other row is better in wavefronts or bytes and as good in the other.
-        accesses: one by one.
-        tiles: of a row about several tiles, one by one: figures are then of all of them, `offset` says each
-            tile's, and `pipeline_stages` are of all that have more than one stage, else of all.
-    """
-
-    family: str
-    title: str
+    family: str  # short name, stable
+    title: str  # the same for people
+    # Optimal (proved best in its family), feasible (found, not proved), infeasible, unknown (out of time) or
+    # given (a layout that was not searched for)
     status: str
-    reason: str = ""
-    offset: str | None = None
-    label: str = ""
-    bytes: int | None = None
-    declared_bytes: int | None = None
-    alignment_bytes: int | None = None
+    reason: str = ""  # why there is no layout, or what is left unproved
+    offset: str | None = None  # element offset over x0, x1,
+    label: str = ""  # what the layout is called, such as Swizzle<3,3,3>; may be empty
+    bytes: int | None = None  # last offset plus element size
+    declared_bytes: int | None = None  # of an array declared with every pitch in full
+    alignment_bytes: int | None = None  # of the base
+    # `wavefronts, ideal, excess`: summed over all warp instructions, weights not applied
     wavefronts: int | float | None = None
     ideal: int | float | None = None
     excess: int | float | None = None
-    ways: int | None = None
-    weighted_wavefronts: float | None = None
-    index_ops: int | None = None
+    ways: int | None = None  # of the worst conflict
+    weighted_wavefronts: float | None = None  # with the weights
+    index_ops: int | None = None  # `instructions` under its older name
+    # Resident blocks of the multiprocessor, by shared memory, threads and block slots
     blocks_per_sm: int | None = None
-    blocks_by_shared_memory: int | None = None
-    limited_by: str | None = None
-    pipeline_stages: int | None = None
+    blocks_by_shared_memory: int | None = None  # by shared memory alone
+    limited_by: str | None = None  # what decides blocks_per_sm
+    pipeline_stages: int | None = None  # copies of the tile that fit in one block
+    # Boxes, matrix instructions and bulk copies that reach the tile once, where the hardware dictates its
+    # layout
     by_hardware: int | None = None
+    # Integer instructions of the index code of all accesses, one pass of a thread
     instructions: int | None = None
-    cycles: float | None = None
+    cycles: float | None = None  # estimated, of one pass of a block through all accesses, weights applied
+    # Estimated cycles of a multiprocessor for one such pass, as many blocks running as fit
     time: float | None = None
+    # Cycles of one pass of a block on the GPU of this machine, where it was run
     measured: float | None = None
+    # Of a multiprocessor there for one such pass, as many blocks running as fit
     measured_together: float | None = None
+    # `counted_wavefronts, counted_bank_conflicts`: what the profiler counted there of such a pass, in its own
+    # unit: copies past the registers are left out
     counted_wavefronts: int | None = None
     counted_bank_conflicts: int | None = None
-    counted_as_predicted: bool | None = None
+    counted_as_predicted: bool | None = None  # whether all its counters are what the conflict engine predicts
+    # What to change in the layout in use, such as "change 129 to 132", where the row is that edit
     edit: str | None = None
-    seconds: float = 0.0
-    pareto: bool = False
-    accesses: tuple[RowAccess, ...] = ()
+    seconds: float = 0.0  # time that the row took
+    pareto: bool = False  # no other row is better in wavefronts or bytes and as good in the other
+    accesses: tuple[RowAccess, ...] = ()  # one by one
+    # Of a row about several tiles, one by one: figures are then of all of them, `offset` says each tile's,
+    # and `pipeline_stages` are of all that have more than one stage, else of all
     tiles: tuple[TileOfRow, ...] | UnsetType = UNSET
 
     @property

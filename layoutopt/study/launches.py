@@ -143,20 +143,14 @@ class Fix(Struct, frozen=True):
 
 
 class Application(Versioned, frozen=True):
-    """All launches of a program: those with the most conflicts first, then those that failed.
+    """All launches of a program: those with the most conflicts first, then those that failed."""
 
-    Attributes:
-        wavefronts, bank_conflicts: of shared memory, over all launches.
-        launches: how many there were, of how many distinct ones.
-        not_recorded: launches with parameters that nobody wrote down; they are not counted.
-        missed: launches that are in no file.
-    """
-
+    # `wavefronts, bank_conflicts`: of shared memory, over all launches
     wavefronts: int
     bank_conflicts: int
-    launches: int
-    not_recorded: int
-    missed: Missed
+    launches: int  # how many there were, of how many distinct ones
+    not_recorded: int  # launches with parameters that nobody wrote down; they are not counted
+    missed: Missed  # launches that are in no file
     kernels: tuple[CheckedLaunch, ...]
     schema_: Literal["layoutopt.application/1"] = "layoutopt.application/1"
 

@@ -32,22 +32,15 @@ class Shown(InUse, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """One word.
+    """One word."""
 
-    Attributes:
-        byte_offset, bank: where it lies.
-        coordinates: of the first element in the word; None in a pad.
-        lanes: active lanes that touch the word, ascending.
-        phase: number of the phase (or request) that serves them; -1 where untouched.
-        wavefront: which of the phase's wavefronts serves it, from 0.
-    """
-
+    # `byte_offset, bank`: where it lies
     byte_offset: int
     bank: int
-    coordinates: tuple[int, ...] | None
-    lanes: tuple[int, ...] = ()
-    phase: int = -1
-    wavefront: int = 0
+    coordinates: tuple[int, ...] | None  # of the first element in the word; None in a pad
+    lanes: tuple[int, ...] = ()  # active lanes that touch the word, ascending
+    phase: int = -1  # number of the phase (or request) that serves them; -1 where untouched
+    wavefront: int = 0  # which of the phase's wavefronts serves it, from 0
 
     @property
     def waits(self) -> bool:
@@ -65,33 +58,25 @@ def touched(line: Line) -> bool:
 
 
 class Picture(Struct, frozen=True):
-    """One warp instruction under one layout.
+    """One warp instruction under one layout."""
 
-    Attributes:
-        layout, offset: its name and its formula.
-        bytes: to its end.
-        banks, bank_bytes: how many there are, and of a word.
-        wavefronts, ideal: of this instruction.
-        access_wavefronts, access_ideal: of the whole access.
-        phases: what serves what.
-        lines: every line of the tile.
-        meeting: the phase of the worst conflict; None without conflicts.
-        coordinates: of the elements whose lanes meet there, by lane.
-    """
-
+    # `layout, offset`: its name and its formula
     layout: str
     offset: str
-    bytes: int
+    bytes: int  # to its end
+    # `banks, bank_bytes`: how many there are, and of a word
     banks: int
     bank_bytes: int
+    # `wavefronts, ideal`: of this instruction
     wavefronts: int
     ideal: int
+    # `access_wavefronts, access_ideal`: of the whole access
     access_wavefronts: int
     access_ideal: int
-    phases: tuple[Served, ...]
-    lines: tuple[Line, ...]
-    meeting: Served | None
-    coordinates: dict[int, tuple[int, ...]]
+    phases: tuple[Served, ...]  # what serves what
+    lines: tuple[Line, ...]  # every line of the tile
+    meeting: Served | None  # the phase of the worst conflict; None without conflicts
+    coordinates: dict[int, tuple[int, ...]]  # of the elements whose lanes meet there, by lane
 
     def to_json(self) -> dict[str, Any]:
         """The cost as JSON-ready data, the phases, and the cells that are touched."""

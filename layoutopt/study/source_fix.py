@@ -60,22 +60,15 @@ _SEARCH_ENDED: Final = "the time limit ended the search for a layout of it"
 
 
 class Request(Struct, frozen=True):
-    """What to fix, and how it is launched.
+    """What to fix, and how it is launched."""
 
-    Attributes:
-        launch, gpu: the launch, and whose banks count.
-        array: the one to change; None for all that have conflicts.
-        minimise: of the changes that are right, which is taken.
-        most_steps: of an evaluation.
-        driver: of the GPU that times what is changed; None to estimate.
-    """
-
+    # `launch, gpu`: the launch, and whose banks count
     launch: Launch
     gpu: Device
-    array: str | None = None
-    minimise: Minimise = "time"
-    most_steps: int = 1_000_000
-    driver: Driver | None = None
+    array: str | None = None  # the one to change; None for all that have conflicts
+    minimise: Minimise = "time"  # of the changes that are right, which is taken
+    most_steps: int = 1_000_000  # of an evaluation
+    driver: Driver | None = None  # of the GPU that times what is changed; None to estimate
 
 
 class FixedArray(Struct, frozen=True):
@@ -161,24 +154,16 @@ class Version:
 
 
 class SourceFix(Struct, frozen=True):
-    """What came of it.
+    """What came of it."""
 
-    Attributes:
-        files: the changed ones, by path.
-        arrays: those that have conflicts.
-        before, after: the source as it is and as it would be.
-        unknown_bytes: of global memory that could not be compared.
-        race: of both, on a GPU.
-        out_of_time: the limit ended the search; what is offered is the best until then.
-    """
-
-    files: dict[str, bytes]
-    arrays: tuple[FixedArray, ...]
+    files: dict[str, bytes]  # the changed ones, by path
+    arrays: tuple[FixedArray, ...]  # those that have conflicts
+    # `before, after`: the source as it is and as it would be
     before: Version
     after: Version
-    unknown_bytes: int
-    race: Race | None = None
-    out_of_time: bool = False
+    unknown_bytes: int  # of global memory that could not be compared
+    race: Race | None = None  # of both, on a GPU
+    out_of_time: bool = False  # the limit ended the search; what is offered is the best until then
 
     @property
     def compared_bytes(self) -> int:

@@ -169,7 +169,7 @@ def _element_and_extents(
     values = _values(source, variable, program)
     extents = [values.integer(variable.file, extent) for extent in variable.extents]
     element = values.size(variable.file, variable.type)
-    if extents and all(extents):
+    if extents and all(extents):  # the program's bytes are certain, the type may be a template's parameter
         element = array.size // math.prod(e for e in extents if e)
     place, inner = variable.file.place(variable.node), [e for e in extents[1:] if e]
     if element is None:
@@ -178,7 +178,7 @@ def _element_and_extents(
         raise ProblemFileError(place, f"the extents of {array.name} are not known")
     if not inner:
         return element, ()
-    rows, rest = divmod(array.size, element * math.prod(inner))
+    rows, rest = divmod(array.size, element * math.prod(inner)) if element else (0, array.size)
     if rest:
         raise ProblemFileError(place, f"{array.name} has another size")
     return element, (rows, *inner)
@@ -204,16 +204,11 @@ class Plan(NamedTuple):
 
 
 class SourceCode(Struct, frozen=True):
-    """A CUDA source with its headers.
+    """A CUDA source with its headers."""
 
-    Attributes:
-        path: of the source.
-        target, options, include: for nvcc; include are the folders of headers of the options.
-        moves_parts: not here: dynamic memory moves as a whole.
-    """
-
-    moves_parts: ClassVar[bool] = False
-    path: Path
+    moves_parts: ClassVar[bool] = False  # not here: dynamic memory moves as a whole
+    path: Path  # of the source
+    # `target, options, include`: for nvcc; include are the folders of headers of the options
     target: str | None = None
     options: tuple[str, ...] = ()
     include: tuple[str, ...] = ()

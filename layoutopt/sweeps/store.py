@@ -57,24 +57,16 @@ class Tile(msgspec.Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """A problem of a sweep and the answer that the store has for it.
+    """A problem of a sweep and the answer that the store has for it."""
 
-    Attributes:
-        tile: the problem.
-        status: of the answer; `error` where the problem is wrong, `missing` where nothing is known yet.
-        excess, seconds: of the answer.
-        answer: as `solve --json` prints it; None where there is none.
-        result: the same, typed.
-        error: why there is none.
-    """
-
-    tile: Tile
-    status: str
+    tile: Tile  # the problem
+    status: str  # of the answer; `error` where the problem is wrong, `missing` where nothing is known yet
+    # `excess, seconds`: of the answer
     excess: float | None = None
     seconds: float | None = None
-    answer: dict[str, Any] | None = None
-    result: Result | Arrangement | None = None
-    error: str = ""
+    answer: dict[str, Any] | None = None  # as `solve --json` prints it; None where there is none
+    result: Result | Arrangement | None = None  # the same, typed
+    error: str = ""  # why there is none
 
 
 class Store(contextlib.ExitStack):

@@ -47,25 +47,19 @@ class Worst(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Totals of one instruction.
+    """Totals of one instruction."""
 
-    Attributes:
-        executions: warp instructions, with those of which every lane is off.
-        wavefronts, ideal, phases: of those that are known.
-        unknown: warp instructions with a lane of which it is unknown where or whether.
-        best, worst: wavefronts that those may take.
-        worst_one: that with most conflicts, the first of those; None before one is counted.
-        low, high: first byte and end of what is touched.
-    """
-
-    executions: int = 0
+    executions: int = 0  # warp instructions, with those of which every lane is off
+    # `wavefronts, ideal, phases`: of those that are known
     wavefronts: int = 0
     ideal: int = 0
     phases: int = 0
-    unknown: int = 0
+    unknown: int = 0  # warp instructions with a lane of which it is unknown where or whether
+    # `best, worst`: wavefronts that those may take
     best: int = 0
     worst: int = 0
-    worst_one: Worst | None = None
+    worst_one: Worst | None = None  # that with most conflicts, the first of those; None before one is counted
+    # `low, high`: first byte and end of what is touched
     low: int = 1 << 62
     high: int = 0
 
@@ -95,37 +89,26 @@ class Execution(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Evaluation:
-    """What a launch, or some of its blocks, does to shared memory: told and counted while it runs.
+    """What a launch, or some of its blocks, does to shared memory: told and counted while it runs."""
 
-    Attributes:
-        program, launch, gpu: what runs where.
-        traced: addresses are kept of the first block.
-        strict: the first doubt ends the evaluation, except those that are excused.
-        excused: doubts that there are anyway.
-        copies: of the first block, which stand for as many rounds of loops, side by side.
-        leapt: rounds of a loop were taken from a trial.
-        tallies: by index of the step.
-        doubts: why the counts may differ from what runs, by index of the step; empty if they are certain.
-        traces: executions of the first block, by index of the step.
-        barriers: of the whole first block: the order of the last execution before each.
-        ended: the evaluation ended before the kernel did: what comes after is not counted.
-        evaluated_blocks: how many blocks of a launch were executed; the others do the same.
-    """
-
+    # `program, launch, gpu`: what runs where
     program: Program
     launch: Launch
     gpu: Device
-    traced: bool = False
-    strict: bool = False
-    excused: frozenset[str] = frozenset()
-    copies: int = 1
-    leapt: bool = False
-    tallies: dict[int, Tally] = field(default_factory=dict)
+    traced: bool = False  # addresses are kept of the first block
+    strict: bool = False  # the first doubt ends the evaluation, except those that are excused
+    excused: frozenset[str] = frozenset()  # doubts that there are anyway
+    copies: int = 1  # of the first block, which stand for as many rounds of loops, side by side
+    leapt: bool = False  # rounds of a loop were taken from a trial
+    tallies: dict[int, Tally] = field(default_factory=dict)  # by index of the step
+    # Why the counts may differ from what runs, by index of the step; empty if they are certain
     doubts: dict[str, int] = field(default_factory=dict)
+    # Executions of the first block, by index of the step
     traces: dict[int, list[Execution]] = field(default_factory=dict)
+    # Of the whole first block: the order of the last execution before each
     barriers: list[int] = field(default_factory=list)
-    ended: bool = False
-    evaluated_blocks: int = 0
+    ended: bool = False  # the evaluation ended before the kernel did: what comes after is not counted
+    evaluated_blocks: int = 0  # how many blocks of a launch were executed; the others do the same
     _batches: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
     _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0

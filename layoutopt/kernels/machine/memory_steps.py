@@ -41,29 +41,22 @@ MOST_COPIED_BYTES: Final = 16 << 20
 
 @dataclass(slots=True)
 class _Access:
-    """One memory instruction of a group.
+    """One memory instruction of a group."""
 
-    Attributes:
-        group, step, action: who does what.
-        space: the memory that it is.
-        address: int64, shape (rows, 32), or broadcastable to it in constant memory.
-        lanes, unsure: whose guard is true, and whose is not known.
-        hidden: lanes whose address is not known.
-        row, warp: of the memory, and of its block, that each lane uses.
-        memories: with their first addresses, those that may be meant.
-    """
-
+    # `group, step, action`: who does what
     group: Group
     step: Step
     action: Memory
-    space: str
-    address: IntArray
+    space: str  # the memory that it is
+    address: IntArray  # int64, shape (rows, 32), or broadcastable to it in constant memory
+    # `lanes, unsure`: whose guard is true, and whose is not known
     lanes: Bools
     unsure: Bools
-    hidden: Bools
+    hidden: Bools  # lanes whose address is not known
+    # `row, warp`: of the memory, and of its block, that each lane uses
     row: IntArray
     warp: IntArray
-    memories: Sequence[tuple[int, Bytes]]
+    memories: Sequence[tuple[int, Bytes]]  # with their first addresses, those that may be meant
 
     @property
     def sure(self) -> Bools:
