@@ -35,7 +35,7 @@ from layoutopt.expressions.grammar import (
 from layoutopt.expressions.simplify import read_inside, simplify, through_xor
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.types import Access, Order, Problem
+from layoutopt.problems.types import Access, GlobalSide, Order, Problem
 
 ROUND: Final = "i"
 STEP: Final = "j"
@@ -259,20 +259,28 @@ def work_on_box(
                 f"the {end[d] - begin[d]} that are covered",
             )
         extents.append((end[d] - begin[d]) // unit[d])
-    segment = 1
-    contiguous = (side.contiguous if side is not None else None) or moved_bytes
-    if contiguous > moved_bytes:
-        if contiguous % moved_bytes:
-            accesses = f"global accesses of {moved_bytes} bytes"
-            wrong = f"segments of {contiguous} bytes are no whole number of {accesses}"
-            raise ProblemFileError("global.contiguous", wrong)
-        segment = -(-contiguous // max(moved_bytes, fast_bits // 8))  # in units
-        if extents[fast] % segment:  # lines that are no whole number of segments are covered whole
-            segment = extents[fast]
+    segment = _segment(side, moved_bytes, max(moved_bytes, fast_bits // 8), extents[fast])
     return Work(
         tuple(begin), tuple(unit), tuple(extents), order, steps, fast_piece, segment, first, threads,
         loops={}, slots=segment,
     ).with_own_loops()  # fmt: skip
+
+
+def _segment(side: GlobalSide | None, moved_bytes: int, unit_bytes: int, units: int) -> int:
+    """Units that are contiguous in global memory; all of a line of `units` that is no whole number of them.
+
+    Raises:
+        ProblemFileError: segments are no whole number of global accesses.
+    """
+    contiguous = (side.contiguous if side is not None else None) or moved_bytes
+    if contiguous <= moved_bytes:
+        return 1
+    if contiguous % moved_bytes:
+        accesses = f"global accesses of {moved_bytes} bytes"
+        wrong = f"segments of {contiguous} bytes are no whole number of {accesses}"
+        raise ProblemFileError("global.contiguous", wrong)
+    segment = -(-contiguous // unit_bytes)
+    return units if units % segment else segment
 
 
 def unit_coordinates(

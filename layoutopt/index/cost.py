@@ -85,7 +85,7 @@ def _of_folded(
 
 @lru_cache(maxsize=1 << 14)
 def without_constant(node: Node) -> Node:
-    """A folded address without its constant part, which fits the instruction's offset: (x + 3) * 4 is x * 4."""
+    """A folded address without its constant, which fits the instruction's offset: (x + 3) * 4 is x * 4."""
     match node:
         case Op("+", (Const(), rest)) | Op("+" | "-", (rest, Const())):
             return without_constant(rest)

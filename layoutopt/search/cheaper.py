@@ -105,13 +105,18 @@ class Cheaper:
         return [*self._textbook[candidate, excess]]
 
     def _cut_digits(self, solution: Solution) -> int:
-        """How many ends of the bits that masks read lie inside a digit, which the index then cuts there."""
+        """How often a swizzle cuts digits: ends of the bits read inside one, and twice what joins two.
+
+        Each is an instruction or two of the index: a shift, a mask, an XOR of its own.
+        """
         assert self.scene.field is not None
         word_bytes, size = self.scene.field.word_bytes, self.scene.tile.element_bytes
         ends = {digit.stride * size for digit in solution.candidate.digits}
         ends.add(1 << (solution.candidate.span * size - 1).bit_length())
         read = [mask * word_bytes for mask in solution.masks.values()]
-        return (min(read) not in ends) + (2 * max(read) not in ends)
+        flipped = [word_bytes << bit for bit in solution.masks]
+        joined = sum(min(bits) < end <= max(bits) for bits in (read, flipped) for end in ends)
+        return (min(read) not in ends) + (2 * max(read) not in ends) + 2 * joined
 
     def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
         """Layouts at the floor in the tile's own bytes without a swizzle, by rising operations below `below`.
