@@ -137,41 +137,50 @@ def cute_swizzles(space: Space, element_bytes: int) -> Iterator[Layout]:
                 yield dense.layout(space.shape, element_bytes, swizzle)
 
 
+def best_swizzle(search: Search, _: Proposal | None = None) -> Proposal:
+    """The best of `cute_swizzles`; nothing is proved."""
+    scene, size = search.scene, search.scene.tile.element_bytes
+    counter, none = Counter(search.case, scene.counted), scene.none(STOPPED, scene.scope, False)
+    if scene.field is None and not scene.counts_swizzles:
+        return none
+    layout = best(cute_swizzles(scene.space, size), counter, scene.floor, scene.limit)
+    if layout is None:
+        return none
+    table = layout.table()
+    excess, used = int(counter.excess(table.reshape(1, -1))[0]), int(table.max()) + size
+    if excess and scene.conflict_free:
+        return none
+    dims = [digit.dim for digit in layout.digits]
+    names = ["order"] * (dims != sorted(dims)) + ["xor"] * bool(layout.swizzle)
+    family = "+".join(names) or "none"
+    return replace(
+        none, layout=layout, family=family, weighted_excess=excess, bytes=used, left=STOPPED, left_open=True
+    )
+
+
 def swizzles(search: Search, proposal: Proposal | None) -> Proposal:
     """The better of the proposal and `cute_swizzles`; bounds of the scope are then of both together."""
     assert proposal is not None
     scene, bound, smallest = search.scene, proposal.excess_bound, proposal.bytes_bound
-    size, counter = scene.tile.element_bytes, Counter(search.case, scene.counted)
-    layout = best(cute_swizzles(scene.space, size), counter, scene.floor, scene.limit)
+    found = best_swizzle(search)
     all_counted = not current().spent
     if not all_counted:
         bound, smallest = bound if bound.everywhere else Proved(scene.floor), Proved(scene.tile.bytes)
         proposal = replace(proposal, excess_bound=bound, bytes_bound=smallest)
-    if layout is None:
+    if found.layout is None:
         return proposal
-    table = layout.table()
-    excess, used = int(counter.excess(table.reshape(1, -1))[0]), int(table.max()) + size
-    if excess and scene.conflict_free:
-        return proposal
+    excess, used = int(found.weighted_excess), found.bytes
     if proposal.layout is None or excess <= proposal.weighted_excess:
         if used < smallest.lower_bound or (excess < bound.lower_bound and all_counted):
             smallest = Proved(used, scene.scope) if used > scene.tile.bytes else Proved(used)
         bound = bound._replace(lower_bound=min(bound.lower_bound, excess))
         proposal = replace(proposal, excess_bound=bound, bytes_bound=smallest)
+    if proposal.layout is None:
+        return replace(found, excess_bound=bound, bytes_bound=smallest, left_open=proposal.left_open)
 
     def rank(layout: Layout, excess: float, used: int) -> tuple[float, ...]:
         return scene.objective.key(excess, used, search.case.index_cost(search.case.as_elements(layout)))
 
-    kept = proposal.layout
-    if kept and rank(kept, proposal.weighted_excess, proposal.bytes) <= rank(layout, excess, used):
+    if rank(proposal.layout, proposal.weighted_excess, proposal.bytes) <= rank(found.layout, excess, used):
         return proposal
-    dims = [digit.dim for digit in layout.digits]
-    names = ["order"] * (dims != sorted(dims)) + ["xor"] * bool(layout.swizzle)
-    return replace(
-        proposal,
-        layout=layout,
-        family="+".join(names) or "none",
-        weighted_excess=excess,
-        bytes=used,
-        left=proposal.left if kept else STOPPED,
-    )
+    return replace(proposal, layout=found.layout, family=found.family, weighted_excess=excess, bytes=used)

@@ -16,7 +16,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated, formulas
 from layoutopt.search.beyond import beyond
-from layoutopt.search.counted import swizzles
+from layoutopt.search.counted import best_swizzle, swizzles
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.sample import by_sample, is_large
 from layoutopt.search.search import Proposer, Search
@@ -24,7 +24,7 @@ from layoutopt.search.values import over_values
 from layoutopt.search.verify import Answer, verified
 
 # Families that are searched for themselves where time comes first: row-major, which belongs to every family,
-# and pads before all families, the others after them; and shares of the work left.
+# and pads before all families, CuTe's swizzles and the others after them; and shares of the work left.
 _ROW_MAJOR: Final = ("none",)
 _CHEAP_TO_INDEX: Final = (
     ("none", "pad"),
@@ -57,11 +57,14 @@ def _counts_all(search: Search, best: Proposal | None) -> bool:
     return search.counted is None and not search.case.lowered.is_dictated
 
 
+# Many instructions: formulas for ever more of them.
+_SAMPLED: Final = Proposer(
+    lambda search, best: _counts_all(search, best) and is_large(search.case), by_sample
+)
 PROPOSERS: Final = (
     # What the hardware dictates: every layout there may be is counted.
     Proposer(lambda search, best: search.case.lowered.is_dictated, dictated.propose),
-    # Many instructions: formulas for ever more of them.
-    Proposer(lambda search, best: _counts_all(search, best) and is_large(search.case), by_sample),
+    _SAMPLED,
     # Formulas.
     Proposer(_open, formulas.refuted, of_formulas=True),
     Proposer(
@@ -77,6 +80,8 @@ PROPOSERS: Final = (
     # Tables, and what holds for every layout.
     Proposer(_counts_all, beyond),
 )
+# CuTe's swizzles alone, as `compare` counts them.
+_CUTE: Final = (_SAMPLED, Proposer(_open, best_swizzle))
 
 
 def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:
@@ -126,9 +131,10 @@ def _solved(case: Case, ask: Ask) -> Answer:
     return proposed(case, ask)
 
 
-def proposed(case: Case, ask: Ask) -> Answer:
-    """The best layout of all proposers, verified."""
-    return verified(case, Search(case, ask, PROPOSERS).proposal(), conflict_free=ask.conflict_free)
+def proposed(case: Case, ask: Ask, proposers: Sequence[Proposer] | None = None) -> Answer:
+    """The best layout of all proposers, or of some, verified."""
+    search = Search(case, ask, proposers or PROPOSERS)
+    return verified(case, search.proposal(), conflict_free=ask.conflict_free)
 
 
 def _of_least_time(case: Case, ask: Ask) -> Answer:
@@ -176,29 +182,31 @@ def _held_everywhere(answer: Answer) -> Proof:
 def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
     """For each of several lists of families: whether it is all allowed families, and the best layout in it.
 
-    Row-major and pads come first, then all families, then the other lists that have cheap index code: the
-    first two are searched quickly and may win, and the search of all families may use up the time. A layout
-    that the hardware dictates is searched once.
+    Row-major and pads come first, then all families, then CuTe's swizzles and the other lists that have cheap
+    index code: the first two are searched quickly and may win, and the search of all families may use up the
+    time. A layout that the hardware dictates is searched once.
     """
     layout = case.asked.layout
-    lists = [layout.families]
+    lists, allowed = [layout.families], layout.families or FAMILIES
     if not case.asked.is_dictated:
-        allowed = layout.families or FAMILIES
         pads, *others = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
         lists = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
     all_allowed = lists.index(layout.families)
-    for k, families in enumerate(lists):
+    asked_of: list[tuple[tuple[str, ...] | None, Sequence[Proposer] | None]] = [(f, None) for f in lists]
+    if not case.asked.is_dictated and "xor" in allowed:
+        asked_of.insert(all_allowed + 1, (layout.families, _CUTE))
+    for k, (families, proposers) in enumerate(asked_of):
         if k and current().spent:
             return
         if k < all_allowed:
             share = _FIRST_SHARE
         else:
-            share = _ALL_SHARE if k == all_allowed else 1 / (1 + len(lists) - k)
+            share = _ALL_SHARE if k == all_allowed else 1 / (1 + len(asked_of) - k)
         asked = replace(ask, every_layout=ask.every_layout and k == all_allowed)
         constraints = replace(layout, families=families, minimise="excess")
         try:
             with spending(current().portion(share)):
-                answer = proposed(case.constrained(constraints), asked)
+                answer = proposed(case.constrained(constraints), asked, proposers)
         except OutOfTime:
             if k == 0:
                 raise

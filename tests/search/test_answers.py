@@ -172,6 +172,14 @@ ANSWERS = {
     "rows stored a thousand times, a column read once: a pad spares 118 wavefronts and costs each store two": (
         STORED.format("split interval"), {}, {"offset": "x0*16 + x1"},
     ),
+    "CuTe's swizzle is among what may take the least time": (
+        """31x7 f32, 32 threads; minimise time; max_bytes 872
+        a: load 4 [(tid + 32*i) % 31, (tid + 32*i) // 31 % 7]; i<6; where tid + 32*i < 217
+        b: store 4 [(tid + 32*i) % 31, ((tid + 32*i) // 31 % 7 + (tid + 32*i) % 31) % 7]; i<6; where tid + 32*i < 217 and lane % 4 != 1
+        c: store 4 [(tid + 32*i) % 31, (tid + 32*i) // 31 % 7 * 5 % 7]; i<6; where tid + 32*i < 217
+        d: load 4 [(tid + 32*i) % 31, (tid + 32*i) // 31 % 7]; i<6; where tid + 32*i < 217""", {},
+        {"offset": "x1*31 + x0 ^ (x1*31 + x0) // 128"},
+    ),
     "row-major is among what may take the least time": (
         STORED.format("none pad"), {}, {"offset": "x0*16 + x1"},
     ),
